@@ -260,6 +260,17 @@ async def test_a_newcomer_is_not_told_the_words_of_an_earlier_reminder(tmp_path:
             assert "plums" in line
 
 
+async def test_a_private_reminder_has_no_words_once_others_are_there(tmp_path: Path) -> None:
+    """It was made in a room of two that has become a shared one."""
+    place = Place(SessionKey("matrix", ROOM), "bot", BOB)
+    async with house(tmp_path, heartbeat={"enabled": False}, checklist=None, groups=(ROOM,)) as home:
+        jobs = home.built.proactive.jobs
+        await jobs.add(place, TriggerRequest(in_minutes=90), text="plums", kind=JobKind.REMIND)
+        assert "plums" not in await home.asked(BOB, "!remind", conversation=ROOM)
+        assert not await jobs.shown(replace(place, person=CID, audience=Audience.GROUP))
+        assert "plums" in await home.asked(BOB, "!remind")
+
+
 async def test_the_model_knows_the_room_and_who_may_talk_to_it_there(tmp_path: Path) -> None:
     """Names with their ids, as data that cannot close its fence; of others only how many there are."""
     model = Teller()

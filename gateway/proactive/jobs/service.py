@@ -215,7 +215,8 @@ class JobService:
         if place.audience is Audience.DIRECT:
             return self.describe(job)
         before = place.since is not None and job.created_at < place.since and not place.owns(job)
-        return f"{self.describe(job, words=not before)} (for {job.person})"
+        private = job.audience is Audience.DIRECT  # made before others came in
+        return f"{self.describe(job, words=not (before or private))} (for {job.person})"
 
     async def set_paused(self, job: Job, *, paused: bool) -> Job | None:
         """

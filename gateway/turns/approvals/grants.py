@@ -14,9 +14,11 @@ from dataclasses import replace
 from datetime import datetime, timedelta, tzinfo
 
 from agent_core.memory.scopes import spelled
+from agent_core.messages import SessionKey
 from agent_core.ports import Clock
 from agent_core.tools.grants import DEFAULT, LONGEST, Grant, covers, described
 from agent_core.tools.policy import Proposal
+from gateway.queue.shared import SHARED
 from gateway.queue.stores import GrantStore, Turn
 from gateway.routing.access import Access
 from gateway.turns.approvals.text import line
@@ -97,7 +99,8 @@ class ToolGrants:
 
 def is_owners(grant: Grant, access: Access) -> bool:
     """Tell a grant for the owner alone from one for others."""
-    return all(map(access.is_owner_anywhere, grant.people))
+    session = SessionKey.parse(grant.conversation) if grant.conversation else SHARED
+    return all(access.may_show(session, each) for each in grant.people)
 
 
 def told(grant: Grant, zone: tzinfo | None = None, *, words: bool = True) -> str:
