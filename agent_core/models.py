@@ -290,6 +290,10 @@ class Session:
     """What the question quotes of the bot or of nobody known, with its origin if the prompt has it not."""
     trusted_before: datetime | None = None
     """What came in before then is fine: a person who may has said so (`provenance.since`)."""
+    room: str = ""
+    """What a shared room is called and who is in it, for the system text (`prompt.room_text`)."""
+    named: Origins = ()
+    """Whose names that contains."""
 
     @property
     def id(self) -> str:

@@ -326,6 +326,14 @@ class SupportsRoomPolicy(Protocol):
 class SupportsRoomNames(Protocol):
     """A further ability: the channel's rooms, and the people in them, have names that people see."""
 
+    def name_giver(self, conversation: str) -> str:
+        """The address of who has set the name; empty if it is unknown."""
+        ...
+
+    def member_names(self, conversation: str) -> Mapping[str, str]:
+        """The addresses of a room's members with the names that they use; empty if they are unknown."""
+        ...
+
     def room_name(self, conversation: str) -> str:
         """The name of a room, as somebody in it has set it; empty if it is unknown."""
         ...

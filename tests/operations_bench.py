@@ -6,6 +6,7 @@ from agent_core.messages import InboundMessage, Sender, SessionKey
 from agent_core.models import Message
 from gateway.operations.service import Operations
 from gateway.queue.stores import NewOutbound, Pending
+from gateway.routing.access import Access, Alias
 from tests.clock import EPOCH
 
 ROOM = SessionKey("matrix", "!room:hs.test")
@@ -26,6 +27,7 @@ def inbound(number, session=ROOM, text="hello"):
 class Bench:
     def __init__(self, store, memory, **options):
         self.store, self.memory = store, memory
+        options.setdefault("access", Access([Alias("matrix", "@alice:hs.test")], {}))
         self.ask = Operations(store, memory, **options)
 
     async def accepted(self, *messages):

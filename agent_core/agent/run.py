@@ -182,7 +182,7 @@ class AgentRun:
     async def _build(self, context_tokens: int | None) -> list[Message]:
         prompt = await self._memory.build_messages(
             self._session.id,
-            self._system_prompt,
+            "\n\n".join(filter(None, (self._system_prompt, self._session.room))),
             self._question,
             scope=self._session.scope,
             tool_names=[definition.name for definition in self._always],
@@ -191,7 +191,7 @@ class AgentRun:
             since=self._session.since,
         )
         # The last one is the question, whose origins the session knows.
-        self._shown(*(message.sources for message in prompt[:-1]))
+        self._shown(self._session.named, *(message.sources for message in prompt[:-1]))
         self._shown_again(prompt[:-1])
         return prompt
 

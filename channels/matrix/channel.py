@@ -342,6 +342,16 @@ class MatrixChannel:
                 raise ChannelUnavailable(str(error)) from error
         return {who: room.names.get(who, "") for who in sorted(room.joined) if who != self.account}
 
+    def name_giver(self, conversation: str) -> str:
+        """Who has set the name; see `SupportsRoomNames`."""
+        room = None if self._rooms is None else self._rooms.get(self._rooms.room_of(conversation))
+        return "" if room is None else room.named_by
+
+    def member_names(self, conversation: str) -> Mapping[str, str]:
+        """The members of a room; see `SupportsRoomNames`."""
+        room = None if self._rooms is None else self._rooms.get(self._rooms.room_of(conversation))
+        return {} if room is None else {each: room.names.get(each, "") for each in sorted(room.joined)}
+
     def _room_of(self, session: SessionKey) -> str:
         """Where a session goes on, if its room was replaced by another."""
         return session.conversation if self._rooms is None else self._rooms.room_of(session.conversation)

@@ -151,6 +151,7 @@ def build_proactive(
             session.audience,
             {name: value for name, value in message.context.items() if name != "job"},
             persons=owner if role is Role.OWNER else (),
+            since=session.since,
         )
         if proven:
             found += background_jobs.tools(session, place, by_heartbeat=ticks)

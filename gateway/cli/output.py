@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.errors import ConfigInvalid
+from gateway.system.terminal_text import plain_text
 
 LOG_VARIABLE = "SQUIDBOT_LOG"
 _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
@@ -22,7 +23,7 @@ _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 def tell(as_json: bool, value: Any, text: str) -> None:  # noqa: FBT001 - what every command was asked for
     """Print the answer, as JSON or in words."""
     utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
-    print(_json(value, ascii_only=not utf8) if as_json else text)
+    print(_json(value, ascii_only=not utf8) if as_json else plain_text(text))
 
 
 def _json(value: Any, *, ascii_only: bool) -> str:

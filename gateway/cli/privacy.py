@@ -68,7 +68,6 @@ def export(*people: _Address, output: Path | None = None, where: Where = HERE, a
 def forget(
     *people: _Address,
     dry_run: bool = False,
-    also_repeated: bool = False,
     yes: bool = False,
     where: Where = HERE,
     as_json: Json = False,
@@ -81,7 +80,6 @@ def forget(
 
     Args:
         dry_run: Change nothing; show what would be removed.
-        also_repeated: Also blank their words in answers to others; paraphrases are not found.
         yes: Do not ask.
     """
     from contextlib import ExitStack
@@ -116,17 +114,16 @@ def forget(
                 return 1
             if lease is not None:
                 lease.confirm()
-            seen = erase(also_repeated=also_repeated)
+            seen = erase()
     answer = {
         "removed": not dry_run,
         **seen.counts,
         "kept_attachments": seen.kept_files,
         "repeated_in": list(seen.repeated),
-        "repeated_blanked": also_repeated and not dry_run,
         "still_named_in": list(seen.still_named),
         "backups": list(seen.backups),
     }
-    tell(as_json, answer, _summary(seen, dry_run=dry_run, blanked=also_repeated))
+    tell(as_json, answer, _summary(seen, dry_run=dry_run))
     return 0
 
 
@@ -157,16 +154,15 @@ def _counted(counts: dict[str, int]) -> str:
     return ", ".join(said) or "nothing"
 
 
-def _summary(seen: Forgotten, *, dry_run: bool, blanked: bool) -> str:
+def _summary(seen: Forgotten, *, dry_run: bool) -> str:
     from gateway.system.terminal_text import plain_line
 
     lines = [f"{'would be removed' if dry_run else 'removed'}: {_counted(seen.counts)}"]
     if seen.kept_files:
         lines.append(f"{seen.kept_files} files stay, because messages of others refer to them")
     if seen.repeated:
-        done = "would be blanked" if dry_run else "were blanked"
-        stay = "would stay (--also-repeated blanks them)" if dry_run else "stay"
-        lines.append(f"answers to others repeat their words; these {done if blanked else stay}:")
+        stay = "would stay" if dry_run else "stay"
+        lines.append(f"answers to others repeat their words; these {stay}:")
         lines += [f"  {plain_line(place)}" for place in seen.repeated]
     if seen.still_named:
         lines.append("an address still appears in (the configuration, words of others, logs):")

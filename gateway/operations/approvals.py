@@ -12,6 +12,7 @@ from gateway.operations.views import draft
 from gateway.queue.model import Question
 from gateway.queue.states import IllegalMove, OutboxState
 from gateway.queue.stores import ApprovalStore, OutboxRow, Queue
+from gateway.routing.access import LOCAL_ADDRESS, Access
 from gateway.turns.approvals.tool_decisions import DECLINED, cleaned, decision, filled_in, has_ended
 
 CALL_OPERATIONS = frozenset({"calls_list", "calls_decide", "calls_answer"})
@@ -116,12 +117,24 @@ class DraftOperations(ToolApprovalOperations):
     """The operations on drafts."""
 
     _store: Queue
+    _access: Access
     _report: Callable[[], Awaitable[Mapping[str, Any]]] | None
 
     async def drafts_list(self, limit: int = 50) -> dict[str, Any]:
-        """Everything that waits for approval, newest first, in full; tool calls, too."""
+        """
+        Everything that waits for approval, newest first, tool calls too; of answers to others without their
+        words, which `drafts_show` has.
+        """
         rows = await self._store.outbox.rows(states=[OutboxState.HELD], limit=within(limit))
-        return {"rows": [draft(row) for row in rows], "calls": (await self.calls_list())["rows"]}
+        drafts = [draft(row, words=await self._is_owners(row)) for row in rows]
+        return {"rows": drafts, "calls": (await self.calls_list())["rows"]}
+
+    async def _is_owners(self, row: OutboxRow) -> bool:
+        found = None if row.inbox_id is None else await self._store.inbox.row(row.inbox_id)
+        if found is None:
+            return self._access.may_show(row.message.session, LOCAL_ADDRESS)
+        said = found[0].message
+        return self._access.may_show(said.session, said.sender.address, verified=said.sender.verified)
 
     async def drafts_show(self, id: int) -> dict[str, Any]:  # noqa: A002
         """One draft, in whatever state."""

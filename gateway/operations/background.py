@@ -12,6 +12,7 @@ from gateway.operations.arguments import within
 from gateway.proactive.background_jobs import BackgroundJobs, answer_of
 from gateway.queue.background import BackgroundJob
 from gateway.queue.stores import Queue
+from gateway.routing.access import Access
 
 JOB_OPERATIONS = frozenset({"jobs_list", "jobs_show", "jobs_stop"})
 _LOOKED_AT = 1000
@@ -21,11 +22,21 @@ class BackgroundOperations:
     """The part of `gateway.operations.service.Operations` about background jobs."""
 
     _background: BackgroundJobs | None
+    _access: Access
 
     async def jobs_list(self, limit: int = 50, open_only: bool = False) -> dict[str, Any]:  # noqa: FBT001, FBT002
-        """Background jobs, newest first; ``open_only``: those that have not ended."""
+        """
+        Background jobs, newest first, with the words of the owner's alone; ``open_only``: those that have not
+        ended.
+        """
         found = [job for job in await self._jobs().all(limit=_LOOKED_AT) if job.open or not open_only]
-        return {"jobs": [await self._shown(job) for job in found[: within(limit)]]}
+        may_show = self._access.may_show
+        return {
+            "jobs": [
+                await self._shown(job, words=may_show(job.session, job.person))
+                for job in found[: within(limit)]
+            ]
+        }
 
     async def jobs_show(self, id: str) -> dict[str, Any]:  # noqa: A002 - the name of the argument
         """One background job, and what it has said."""
@@ -45,14 +56,14 @@ class BackgroundOperations:
                 return job
         raise NotFound(f"there is no background job {wanted!r}; `squidbot jobs list` lists the jobs")
 
-    async def _shown(self, job: BackgroundJob) -> dict[str, Any]:
+    async def _shown(self, job: BackgroundJob, *, words: bool = True) -> dict[str, Any]:
         return {
             "id": job.id,
             "state": job.state.value,
             "state_text": await self._jobs().state_text(job),
             "command": job.command,
-            "name": job.name,
-            "text": job.text,
+            "name": job.name if words else None,
+            "text": job.text if words else None,
             "person": job.person,
             "session": str(job.session),
             "own_session": str(job.own),

@@ -8,15 +8,20 @@ from typing import Any
 from gateway.operations.arguments import RequestInvalid, within
 from gateway.queue.model import Receipt
 from gateway.queue.stores import Queue
+from gateway.routing.access import Access
 
 
 class ReceiptOperations:
     """The part of `gateway.operations.service.Operations` about receipts."""
 
     _store: Queue
+    _access: Access
 
     async def receipts(self, since: str = "", limit: int = 50) -> dict[str, Any]:
-        """Effects of tools since an instant (ISO 8601), newest first. They are kept for 90 days."""
+        """
+        Effects of tools since an instant (ISO 8601), newest first, with the words of the owner's alone. They
+        are kept for 90 days.
+        """
         try:
             moment = datetime.fromisoformat(since) if since else None
         except ValueError as error:
@@ -24,7 +29,12 @@ class ReceiptOperations:
         if moment is not None and moment.tzinfo is None:
             moment = moment.replace(tzinfo=UTC)
         rows = await self._store.receipts.newest(since=moment, limit=within(limit))
-        return {"rows": [shown(row) for row in rows]}
+        may_show = self._access.may_show
+        return {
+            "rows": [
+                shown(row if may_show(row.session, row.asked_by) else row.without_words()) for row in rows
+            ]
+        }
 
 
 def shown(receipt: Receipt) -> dict[str, Any]:

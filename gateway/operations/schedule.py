@@ -122,7 +122,7 @@ class PlanOperations:
     # ── jobs ──
 
     async def cron_list(self, every: bool = False) -> dict[str, Any]:  # noqa: FBT001, FBT002 - called by name
-        """The jobs, the next one first; with ``every`` also finished ones."""
+        """The jobs, the next one first; ``every``: also finished ones. Words only of the owner's own."""
         planned = self._plan()
         return {"jobs": [_job_row(planned, job) for job in await planned.plans.jobs(done=every)]}
 
@@ -299,7 +299,7 @@ def _job_row(planned: Planned, job: Job) -> dict[str, Any]:
         "last": None if job.last_at is None else _local_time(job.last_at, planned.zone),
         "person": job.person,
         "session": str(job.session),
-        "text": job.text,
+        "text": job.text if planned.conversations.access.may_show(job.session, job.person) else None,
         "note": job.note,
     }
 

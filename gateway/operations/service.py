@@ -39,7 +39,7 @@ from gateway.operations.usage import Costs, UsageOperations
 from gateway.operations.views import inbox_row, outbox_row
 from gateway.proactive.background_jobs import BackgroundJobs
 from gateway.queue.states import IllegalMove
-from gateway.queue.stores import ApprovalStore, Queue
+from gateway.queue.stores import ApprovalStore, InboxRow, Queue
 from gateway.routing.access import Access
 
 if TYPE_CHECKING:
@@ -132,13 +132,22 @@ class Operations(
     async def inbox_list(
         self, states: list[str] | None = None, session: str | None = None, limit: int = 50
     ) -> dict[str, Any]:
-        """Accepted messages, newest first. Without states: all but those that were ignored."""
+        """
+        Accepted messages, newest first, with the words of the owner's alone. Without states: all but those
+        that were ignored.
+        """
         rows = await self._store.inbox.rows(
             states=[parse_state(state) for state in states or ()],
             session=None if session is None else parse_session(session),
             limit=within(limit),
         )
-        return {"rows": [inbox_row(row, preview=80) for row in rows]}
+        return {"rows": [inbox_row(row, preview=80, words=self._may_show(row)) for row in rows]}
+
+    def _may_show(self, row: InboxRow) -> bool:
+        message = row.message
+        return self._access.may_show(
+            message.session, message.sender.address, verified=message.sender.verified
+        )
 
     async def inbox_show(self, id: int) -> dict[str, Any]:  # noqa: A002 - the word that people type
         """One message, and what was or will be sent for it."""

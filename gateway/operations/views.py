@@ -9,8 +9,8 @@ from agent_core.text import one_line
 from gateway.queue.stores import InboxRow, OutboxRow
 
 
-def inbox_row(row: InboxRow, *, preview: int | None = None) -> dict[str, Any]:
-    """An accepted message; ``preview`` limits its text, None: all of it."""
+def inbox_row(row: InboxRow, *, preview: int | None = None, words: bool = True) -> dict[str, Any]:
+    """An accepted message; ``preview`` limits its text, None: all of it; without ``words``: none of it."""
     message = row.message
     text = message.text if preview is None else one_line(message.text, preview)
     return {
@@ -22,7 +22,8 @@ def inbox_row(row: InboxRow, *, preview: int | None = None) -> dict[str, Any]:
         "sender": message.sender.address,
         "verified": message.sender.verified,
         "doubt": message.context.get("doubt", ""),
-        "text": text,
+        "kind": message.kind,
+        "text": text if words else None,
         "accepted_at": row.accepted_at.isoformat(),
         "attempts": row.attempts,
         "deferrals": row.deferrals,
@@ -44,8 +45,8 @@ def outbox_row(row: OutboxRow) -> dict[str, Any]:
     }
 
 
-def draft(row: OutboxRow) -> dict[str, Any]:
-    """A message that waits for approval, or has waited for it."""
+def draft(row: OutboxRow, *, words: bool = True) -> dict[str, Any]:
+    """A message that waits for approval, or has waited for it; without ``words``: not its text."""
     return {
         "id": row.id,
         "name": f"d{row.id}",
@@ -55,7 +56,7 @@ def draft(row: OutboxRow) -> dict[str, Any]:
         "inbox": row.inbox_id,
         "created_at": row.message.created_at.isoformat(),
         "error": row.error,
-        "text": row.message.text,
+        "text": row.message.text if words else None,
     }
 
 

@@ -7,7 +7,7 @@ The values that the durable queue accepts and returns: one frozen class for each
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Literal, NamedTuple
@@ -271,6 +271,10 @@ class Receipt:
     told: str = ""
     undo: str = ""
     ended_at: datetime | None = None
+
+    def without_words(self) -> Receipt:
+        """The same without what its person wanted and got."""
+        return replace(self, arguments={}, origins="", told="")
 
 
 @dataclass(frozen=True, slots=True)

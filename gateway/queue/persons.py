@@ -70,15 +70,13 @@ def named_in_rows(place: QueuePlace, names: Collection[str]) -> frozenset[str]:
         return erasure.named(db, names)
 
 
-def repeated_in_rows(
-    place: QueuePlace, blanked: Callable[[Any], Any], theirs: PersonRows, *, change: bool
-) -> dict[str, int]:
+def repeated_in_rows(place: QueuePlace, repeats: Callable[[Any], bool], theirs: PersonRows) -> dict[str, int]:
     """
-    Count the texts of each table that ``blanked`` changes, without ``theirs``. With ``change`` it also
-    changes them; this comes before `erase_rows`. Raises `StoreUnavailable`, `ConfigInvalid`.
+    Count the texts of each table that ``repeats`` recognises, without ``theirs``; this comes before
+    `erase_rows`. Raises `StoreUnavailable`, `ConfigInvalid`.
     """
-    with _transaction(place, "forget", change=change) as db:
-        return repeated(db, blanked, theirs, change=change)
+    with _transaction(place, "forget") as db:
+        return repeated(db, repeats, theirs)
 
 
 def table_troubles(place: ServerDatabase) -> list[Trouble]:

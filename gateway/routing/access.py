@@ -27,7 +27,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from agent_core.messages import InboundMessage
+from agent_core.messages import InboundMessage, SessionKey
+from gateway.queue.shared import SHARED
 
 if TYPE_CHECKING:
     from gateway.queue.wakeups import Work  # settings are read without what wakes
@@ -140,6 +141,17 @@ class Access:
         ):
             return Role.ALLOWED
         return Role.STRANGER
+
+    def may_show(self, session: SessionKey, address: str, *, verified: bool = True) -> bool:
+        """
+        Allow or refuse to show the owner the words of a row in a list across people.
+
+        Args:
+            session, address: The conversation and the person of the row; only the owner's own are shown.
+        """
+        if session == SHARED:
+            return address == LOCAL_ADDRESS or self.is_owner_anywhere(address)
+        return self.role(session.channel, address, verified=verified) is Role.OWNER
 
     def comes_first(self, work: Work) -> bool:
         """Whether work is done before that of others: it is the owner's."""

@@ -82,6 +82,14 @@ class AccountElsewhere:
         """Only the client knows."""
         self._needs()
 
+    def name_giver(self, conversation: str) -> str:
+        """Only the client knows."""
+        self._needs()
+
+    def member_names(self, conversation: str) -> Mapping[str, str]:
+        """Only the client knows."""
+        self._needs()
+
     def room_name(self, conversation: str) -> str:
         """Only the client knows."""
         self._needs()

@@ -18,7 +18,7 @@ from gateway.queue.background import is_background
 from gateway.queue.shared import SHARED
 from gateway.queue.states import InboxState
 from gateway.queue.stores import InboxStore
-from gateway.routing.access import LOCAL_ADDRESS, Access, Role, is_let_in, normalise
+from gateway.routing.access import Access, Role, is_let_in, normalise
 
 _HEARTBEAT = "heartbeat"
 _LOOKED_AT = 10_000
@@ -33,7 +33,7 @@ class Conversations:
     """
 
     def __init__(self, access: Access, *, shared: bool = False) -> None:
-        self._access = access
+        self.access = access
         self._shared = shared
 
     def of(self, message: InboundMessage) -> SessionKey:
@@ -45,7 +45,7 @@ class Conversations:
             and not is_background(message.session)
             and not message.context.get("read_only")
             and not is_let_in(message)
-            and self._access.decide(message).role is Role.OWNER
+            and self.access.decide(message).role is Role.OWNER
         )
         return SHARED if belongs else message.session
 
@@ -73,12 +73,6 @@ class Conversations:
         """The session in whose history something stands that was said in a place, for the eyes of a scope."""
         said_there = place.channel != _HEARTBEAT and not is_background(place)
         return SHARED if self._shared and said_there and scope == str(OWNER) else place
-
-    def is_owner(self, session: SessionKey, address: str) -> bool:
-        """Whether an address that spoke in a session is one of the owner's."""
-        if session == SHARED:
-            return address == LOCAL_ADDRESS or self._access.is_owner_anywhere(address)
-        return self._access.role(session.channel, address, verified=True) is Role.OWNER
 
 
 def place_name(session: SessionKey) -> str:

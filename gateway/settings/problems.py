@@ -13,6 +13,7 @@ from gateway.observability.redaction import Redactor
 from gateway.settings.accounts import AccountProblems
 from gateway.settings.descriptions import bare, model_in
 from gateway.settings.source import KeyPath, Problem, Source, is_secret_name, show_path
+from gateway.system.terminal_text import plain_line
 
 _WANTED = {
     "string_type": "text; put it in quotes if it looks like a number",
@@ -43,7 +44,7 @@ def explain(source: Source, problems: list[Problem]) -> str:
     ordered = sorted(
         problems, key=lambda problem: (problem.line or source.line_of(problem.path), problem.column)
     )
-    lines = [redactor.configured(_shown(problem, source)) for problem in ordered]
+    lines = [plain_line(redactor.configured(_shown(problem, source))) for problem in ordered]
     unique = list(dict.fromkeys(lines))
     count = "1 problem" if len(unique) == 1 else f"{len(unique)} problems"
     return "\n".join([f"{source.path}: {count}", *(f"  {line}" for line in unique)])

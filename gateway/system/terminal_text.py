@@ -19,3 +19,8 @@ def plain_line(text: str) -> str:
 def plain_text(text: str) -> str:
     """``text`` with its line breaks and tabs, and everything else unprintable as an escape."""
     return "\n".join(plain_line(line.replace("\t", "    ")) for line in text.splitlines())
+
+
+def quoted(text: str) -> str:
+    """``text`` as `plain_text` with a mark before each line, so that none looks like one of ours."""
+    return "\n".join(f"> {line}".rstrip() for line in plain_text(text).splitlines())

@@ -12,12 +12,14 @@ import anyio
 import structlog
 
 from agent_core.agent import AgentLoop, history_of
-from agent_core.messages import InboundMessage, SessionKey
+from agent_core.messages import Audience, InboundMessage, SessionKey
 from agent_core.models import Purpose, Session, TurnResult
 from agent_core.ports import Clock, ToolPort
+from agent_core.prompt import room_text
+from agent_core.provenance import joined, person
 from agent_core.tools.asking import person_of_turn
 from agent_core.tools.policy import ConsentPort
-from channels.base import AckState, Channel
+from channels.base import AckState, Channel, SupportsRoomNames
 from gateway.budget.metering import Metering, UsageMeter
 from gateway.errors import NeedsAccount
 from gateway.queue.background import is_background
@@ -36,6 +38,8 @@ from gateway.turns.user_input import trust_topic, trusted_before, user_input
 _TYPING_EVERY_S = 20.0
 _PREVIEW_EVERY_S = 0.05
 _HINT_LIMIT_S = 10.0
+_NAMED = 30
+"""So many members of a room are named in a prompt."""
 _log = structlog.get_logger(__name__)
 
 ExtraTools = Callable[[Session, Sequence[InboundMessage]], Sequence[ToolPort]]
@@ -131,7 +135,7 @@ class ModelRun:
         trusted = trusted_before(noted, self.clock.now())
         if noted and trusted is None:
             await self.store.state.write(topics[0], "")  # else it would vouch for this turn, too, later on
-        session = replace(asks.session, trusted_before=trusted)
+        session = replace(self._in_room(asks.session, turn.channel), trusted_before=trusted)
         llm = self.models.llm(session, chosen)
         if self.tools_settled is not None:
             await self.tools_settled(session)
@@ -150,6 +154,28 @@ class ModelRun:
                 consent=self.narrow(self.consent.consent(asked, steps)),
             )
         return replace(result, reply=f"{hearing.note}\n\n{result.reply}") if hearing.note else result
+
+    def _in_room(self, session: Session, channel_name: str) -> Session:
+        """
+        The session with the names of its room and of the people there who may talk to the bot: others could
+        write instructions into theirs.
+        """
+        channel, place = self.channels[channel_name], session.key.conversation
+        account = channel.account
+        if session.audience is Audience.DIRECT or not isinstance(channel, SupportsRoomNames):
+            return session
+        try:
+            name, giver = channel.room_name(place), channel.name_giver(place)
+            members = {each: name for each, name in channel.member_names(place).items() if each != account}
+        except NeedsAccount:
+            return session  # a worker does not know who is there
+        roles = {each: self.access.role(channel_name, each, verified=True) for each in (*members, giver)}
+        name = name if roles[giver] is not Role.STRANGER else ""
+        known = [each for each in members if roles[each] is not Role.STRANGER][:_NAMED]
+        text = room_text(name, {each: members[each] for each in known}, more=len(members) - len(known))
+        shown = (*known, giver) if name else known
+        named = joined(person(each) for each in shown if roles[each] is Role.ALLOWED)
+        return replace(session, room=text, named=named)
 
     async def hide(self, session: SessionKey) -> None:
         """Stop showing that work goes on in this conversation. A background job never shows it."""

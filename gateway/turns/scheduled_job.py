@@ -7,9 +7,10 @@ its history, its scope and its tools; only jobs cannot be made from it. Before i
 more: a job that was removed or paused while its row waited, or whose person may not speak any more, is
 skipped; one that a person wants run at this moment runs although it is paused.
 
-What was wished for in private is not said where somebody else has come in since: a reminder goes to the
-person's direct conversation instead, and a question is paused, which the person is told there, once. What
-had to wait for longer than its interval is merged into the newest run.
+What was wished for in private is not said where somebody else has come in since, and nothing is said where
+the bot is no more: a reminder goes to the person's direct conversation instead, and a question is paused,
+which the person is told there, once. `Scheduler` resumes what was paused because the bot had left. What had
+to wait for longer than its interval is merged into the newest run.
 """
 
 from __future__ import annotations
@@ -28,7 +29,14 @@ from agent_core.text import one_line
 from channels.base import Channel, ChannelUnavailable
 from channels.split import message_parts
 from gateway.budget.metering import UsageMeter
-from gateway.proactive.jobs.permissions import PlaceUnknown, direct_conversation, is_out_of_place, role_now
+from gateway.proactive.jobs.permissions import (
+    LEFT,
+    PlaceUnknown,
+    direct_conversation,
+    has_left,
+    is_out_of_place,
+    role_now,
+)
 from gateway.proactive.jobs.scheduler import NOT_ALLOWED
 from gateway.proactive.owner_contact import Target
 from gateway.proactive.owner_notifier import OwnerNotifier
@@ -100,12 +108,12 @@ class JobTurns:
         if _note_of(turn).get("kind") == JobKind.REMIND:
             said = f"{message.text}\n\n{late}" if late else message.text
             if is_moved:
-                await self._skip(turn, await self._elsewhere(turn, said))
+                await self._skip(turn, await self._moved(turn, job, said, channel))
             else:
                 await self._remind(turn, said, began)
             return None
         if is_moved:
-            await self._pause(turn, job)
+            await self._pause(turn, job, has_left_it=await has_left(channel, message.session))
             await self._skip(turn, OVERHEARD)
             return None
         return _JobPlan(
@@ -167,15 +175,27 @@ class JobTurns:
         _log.info("job.moved", job=_id_of(turn), channel=channel.name)
         return f"said in the direct conversation: {OVERHEARD}"
 
-    async def _pause(self, turn: Turn, job: Job) -> None:
+    async def _moved(self, turn: Turn, job: Job, said: str, channel: Channel | None) -> str:
+        """Say a reminder elsewhere; one that recurs waits from then on until the bot is back in its place."""
+        waits = job.state is JobState.ACTIVE and await has_left(channel, turn.head.message.session)
+        if waits:
+            said += f"\n\n(The reminder {job.id} is paused until I am back where you asked for it.)"
+        reason = await self._elsewhere(turn, said)
+        if waits:
+            await self.plans.set_job_state(job.id, JobState.PAUSED, job.next_at, note=LEFT)
+        return reason
+
+    async def _pause(self, turn: Turn, job: Job, *, has_left_it: bool) -> None:
         """Pause it, and say so in the person's direct conversation."""
         about = one_line(job.text, 80)
         again = job.state is JobState.ACTIVE
-        rest = " It is paused; resume it when you are alone there again." if again else ""
+        until = " until I am back there" if has_left_it else "; resume it when you are alone there again"
+        rest = f" It is paused{until}." if again else ""
         text = f"The scheduled job {job.id} (“{about}”) was not done: {OVERHEARD}.{rest}"
         await self._elsewhere(turn, text)
         if again:
-            await self.plans.set_job_state(job.id, JobState.PAUSED, job.next_at)
+            note = LEFT if has_left_it else ""
+            await self.plans.set_job_state(job.id, JobState.PAUSED, job.next_at, note=note)
 
     async def commit(self, turn: Turn, plan: _JobPlan, result: TurnResult, meter: UsageMeter) -> None:
         """Commit the answer to a question."""

@@ -7,6 +7,8 @@ and encrypt its answers to the owner in a session that nobody can read.
 from __future__ import annotations
 
 import pytest
+import structlog
+import structlog.testing
 import vodozemac
 
 from channels.base import Clock
@@ -108,6 +110,18 @@ def owner(tmp_path, bot):
 
 def curve_of(client):
     return client.machine._olm.account.identity_keys["curve25519"]
+
+
+def test_the_bots_own_device_takes_no_key(bot):
+    """Its key is its own, which is no news; another device of the account with it is."""
+    mine = {bot.device_id: bot.announced}
+    with structlog.testing.capture_logs() as logs:
+        bot.learn_devices(BOT, mine)
+    assert logs == []
+    thief = Thief(bot._olm.account.identity_keys["curve25519"])
+    with structlog.testing.capture_logs() as logs:
+        bot.learn_devices(EVIL, thief.devices)
+    assert [each["event"] for each in logs] == ["matrix.device_key_taken"]
 
 
 def test_who_writes_first_from_a_new_device_is_read_and_answered(bot, owner):

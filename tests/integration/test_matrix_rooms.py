@@ -54,6 +54,28 @@ async def test_who_was_put_out_while_away_gives_it_up_too(make_bot, alice):
     assert [amendment.session.conversation for amendment in bot.inbox.amendments] == [room]
 
 
+@pytest.mark.smoke
+async def test_a_room_that_everybody_has_left_is_left_by_the_bot_too(make_bot, alice, fresh_user):
+    """As soon as nobody else is there, and not while somebody still is; what waits there is given up."""
+    bot = make_bot(allow_from=[alice.user_id])
+    other = await call(fresh_user, "other")
+    async with bot.up() as channel:
+        room = await joined_room(alice, bot, direct=False)
+        await call(alice.call, "POST", f"/rooms/{quote(room)}/invite", {"user_id": other.user_id})
+        await call(other.call, "POST", f"/join/{quote(room)}", {})
+        await call(alice.call, "POST", f"/rooms/{quote(room)}/leave", {})
+        await call(other.send, room, "I am still here")
+        with anyio.fail_after(20):
+            while alice.user_id in channel.member_names(room):
+                await anyio.sleep(0.1)
+        assert bot.inbox.amendments == []
+        assert await channel.is_in(SessionKey("matrix", room))
+        await call(other.call, "POST", f"/rooms/{quote(room)}/leave", {})
+        await bot.inbox.until(lambda inbox: inbox.amendments)
+        assert not await channel.is_in(SessionKey("matrix", room))
+    assert [(one.kind, one.session.conversation) for one in bot.inbox.amendments] == [("leave", room)]
+
+
 async def test_a_refused_invitation_is_no_leaving(make_bot, alice, fresh_user):
     """Refusing strangers costs the store nothing: only rooms that the bot was in are left."""
     bot = make_bot(allow_from=[alice.user_id])

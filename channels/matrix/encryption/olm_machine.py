@@ -271,7 +271,8 @@ class Machine(KeyStore):
         before = {one.curve25519 for one in self._olm.device_store.active_user_devices(user_id)}
         for key, device in list(sane.items()):
             if self._is_taken(user_id, key, device["keys"]):
-                _log.warning("matrix.device_key_taken", user=user_id, device=key)
+                if (user_id, key) != (self._olm.user_id, self._olm.device_id):  # our own is known
+                    _log.warning("matrix.device_key_taken", user=user_id, device=key)
                 del sane[key]
                 digest = None  # it may be theirs when they come again
         with self.changing():

@@ -23,7 +23,7 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Literal
 from urllib.parse import unquote
@@ -63,6 +63,13 @@ class Me:
     threads: ThreadMode = "off"
     silent: bool = False
     """Not even in a room of two, unless it is a direct one."""
+    name_here: str = ""
+    """As the room knows it now; ``display_name`` is from the start of the daemon."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The display names by which people call it here."""
+        return tuple(dict.fromkeys(filter(None, (self.name_here, self.display_name))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +115,7 @@ def read_event(  # noqa: PLR0911 - a chain of reasons to say no
     text = f"[{what}]" if what else _text(kind, content)
     if isinstance(text, Skip):
         return text
-    room = rooms.get(room_id)
-    name = room.names.get(sender, "") if room is not None else ""
+    me = replace(me, name_here=rooms.name_in(room_id, me.user_id))
     place = place_of(
         channel=me.channel,
         room_id=room_id,
@@ -123,7 +129,7 @@ def read_event(  # noqa: PLR0911 - a chain of reasons to say no
         account=me.user_id,
         native_id=event_id,
         session=place.session,
-        sender=Sender(address=sender, name=_clean(name), verified=True),
+        sender=Sender(address=sender, name=_clean(rooms.name_in(room_id, sender)), verified=True),
         text=text,
         received_at=received_at(event, now),
         audience=Audience.DIRECT if direct else Audience.GROUP,
@@ -134,7 +140,7 @@ def read_event(  # noqa: PLR0911 - a chain of reasons to say no
         | file_in(kind, content)
         | ({"unreadable": f"I cannot read {what}. Please say it in words."} if what else {})
         # How it is called here: its name in front of a command is passed over.
-        | ({"names": [me.display_name]} if me.display_name and not direct else {}),
+        | ({"names": list(me.names)} if me.names and not direct else {}),
     )
 
 
@@ -150,7 +156,7 @@ def mentions(content: JsonObject, me: Me) -> bool:
     body = _NOT_WORDS.sub(" ", body[:_MAX_TEXT])
     if _stands_alone(me.user_id, body):
         return True
-    names = (me.display_name, me.user_id[1:].partition(":")[0]) if me.mention_by_name else ()
+    names = (*me.names, me.user_id[1:].partition(":")[0]) if me.mention_by_name else ()
     return any(len(name) > 1 and _stands_alone(name, body) for name in names)
 
 

@@ -13,6 +13,8 @@ which our server puts at its end. So the last one counts, and an invitation with
 of several senders is refused. After the join our own server is asked who has invited us: only then is a room
 called direct, and a room that was entered on a lie is left.
 
+A room that everybody else has left is left like one that is refused.
+
 The join is posted with an empty object, because some servers refuse an empty body.
 """
 
@@ -125,6 +127,8 @@ class Invites:
             invite = self._open.get(room_id)
             if invite is not None and invite.welcome:
                 self._entered(invite, room)
+            elif self._rooms.was_abandoned(room_id, events_of(room, "timeline")):
+                self._add(_Invite(room_id, "", welcome=False))
         for room_id, room in object_of(rooms, "invite").items():
             invite = self._read(room_id, room)
             if invite is not None:

@@ -66,6 +66,8 @@ class Room:
     """The event that says that another room has taken this one's place."""
     name: str = ""
     """How people call it, as somebody who may has said."""
+    named_by: str = ""
+    """Who has said that."""
     checked: bool = False
     """The homeserver was asked once who is in the room and who can come in."""
 
@@ -108,6 +110,7 @@ class Room:
                 self.tombstone = event
             case "m.room.name" if event["state_key"] == "":
                 self.name = shown_name(text_of(object_of(event, "content"), "name"))
+                self.named_by = text_of(event, "sender")
             case _:
                 pass
 
@@ -250,6 +253,26 @@ class Rooms:
             elif event.get("type") == "m.room.encryption":
                 room.state(event)
         self._note(room)
+
+    def name_in(self, room_id: str, user_id: str) -> str:
+        """What somebody calls themselves in a room; empty if that is unknown."""
+        room = self._rooms.get(room_id)
+        return "" if room is None else room.names.get(user_id, "")
+
+    def was_abandoned(self, room_id: str, events: Iterable[JsonObject]) -> bool:
+        """
+        Whether ``events``, which came just now, left the bot alone in a room that somebody else had made; not
+        in one whose people have moved on to another.
+        """
+        room = self._rooms.get(room_id)
+        if room is None or room.member_count != 1 or room.tombstone or not room.create:
+            return False
+        return text_of(room.create, "sender") != self._user_id and any(
+            event.get("type") == "m.room.member"
+            and event.get("state_key") != self._user_id
+            and text_of(object_of(event, "content"), "membership") in ("leave", "ban")
+            for event in events
+        )
 
     def lacks_members(self, room_id: str) -> bool:
         """Whether the room may be one of two, but its number of members is unknown."""

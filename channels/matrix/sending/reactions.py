@@ -65,8 +65,7 @@ def read_reaction(
     if not EVENT_ID.fullmatch(event_id) or "state_key" in event:
         return Skip("malformed")
     direct = rooms.is_direct(room_id, sender)
-    room = rooms.get(room_id)
-    name = room.names.get(sender, "") if room is not None else ""
+    name = rooms.name_in(room_id, sender)
     context: dict[str, Any] = {
         "event_id": event_id,
         "sender": sender,

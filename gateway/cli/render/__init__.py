@@ -9,7 +9,7 @@ from typing import Any
 from agent_core.text import one_line
 from gateway.cli.render import schedule, usage
 from gateway.system.durations import duration
-from gateway.system.terminal_text import plain_line, plain_text
+from gateway.system.terminal_text import plain_line, quoted
 
 __all__ = [
     "draft",
@@ -194,9 +194,10 @@ def inbox_rows(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def _what(row: Mapping[str, Any]) -> str:
     """What a row of the list is about: what is wrong, and of what waits for a person the text as well."""
+    text = row["text"] if row["text"] is not None else f"[{row['kind'].replace('_', ' ')}]"
     if row["state"] == "quarantined" and row["error"]:
-        return f"({row['error']}) {row['text']}"
-    return str(row["error"] or row["text"])
+        return f"({row['error']}) {text}"
+    return str(row["error"] or text)
 
 
 def drafts(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -205,11 +206,12 @@ def drafts(rows: Sequence[Mapping[str, Any]]) -> str:
         return "no drafts wait for you"
     return table(
         ("ID", "WHEN", "TO", "TEXT"),
-        [
-            (f"d{row['id']}", _time(row["created_at"]), row["session"], " ".join(row["text"].split()))
-            for row in rows
-        ],
+        [(f"d{row['id']}", _time(row["created_at"]), row["session"], _draft_text(row)) for row in rows],
     )
+
+
+def _draft_text(row: Mapping[str, Any]) -> str:
+    return f"[squidbot inbox show d{row['id']}]" if row["text"] is None else " ".join(row["text"].split())
 
 
 def held(waiting: Sequence[Mapping[str, Any]], asked: Sequence[Mapping[str, Any]]) -> str:
@@ -257,7 +259,7 @@ def draft(row: Mapping[str, Any]) -> str:
         *answers,
         *error,
     ]
-    return "\n".join([*head, f"  written   {_time(row['created_at'])}", "", plain_text(row["text"])])
+    return "\n".join([*head, f"  written   {_time(row['created_at'])}", "", quoted(row["text"])])
 
 
 def inbox_row(answer: Mapping[str, Any]) -> str:
@@ -275,13 +277,13 @@ def inbox_row(answer: Mapping[str, Any]) -> str:
     ):
         if value:
             lines.append(f"  {label:<9} {plain_line(str(value))}")
-    lines += ["", plain_text(row["text"])]
+    lines += ["", quoted(row["text"])]
     for sent in answer["outbound"]:
         said = f" ({sent['error']})" if sent["error"] else ""
         lines += [
             "",
             f"{sent['kind']} {sent['id']}: {sent['state']}{plain_line(said)}",
-            plain_text(sent["text"]),
+            quoted(sent["text"]),
         ]
     return "\n".join(lines)
 
@@ -314,11 +316,11 @@ def session(answer: Mapping[str, Any]) -> str:
         said = f"failed {_times(trouble['failures'])}, again in {duration(trouble['next_try_in_s'])}"
         lines.append(f"  consolidation {said}: {plain_line(trouble['error'])}")
     if answer["summary"]:
-        lines += ["", "summary of what is no longer in the prompt:", plain_text(answer["summary"])]
+        lines += ["", "summary of what is no longer in the prompt:", quoted(answer["summary"])]
     for message in answer["newest"]:
         who = message.get("sender") or message["role"]
         when = f" {_time(message['timestamp'])}" if message.get("timestamp") else ""
-        lines += ["", f"{plain_line(who)}{when}", plain_text(message["content"])]
+        lines += ["", f"{plain_line(who)}{when}", quoted(message["content"])]
     if answer["messages"] and not answer["newest"]:
         lines += ["", "nothing since it was reset; squidbot sessions export writes all of it"]
     if answer["waiting"]:

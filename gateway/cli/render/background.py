@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from gateway.system.terminal_text import plain_line, plain_text
+from gateway.system.terminal_text import plain_line, quoted
 
 _TEXT_CHARS = 100
 
@@ -19,12 +19,12 @@ def jobs(answer: Mapping[str, Any]) -> str:
 def shown(answer: Mapping[str, Any]) -> str:
     """``jobs show``."""
     row = answer["job"]
-    parts = [_one(row), plain_text(row["text"]), plain_text(answer["output"])]
+    parts = [_one(row), quoted(row["text"]), quoted(answer["output"])]
     return "\n\n".join(part for part in parts if part.strip())
 
 
 def _one(row: Mapping[str, Any]) -> str:
-    text = plain_line(row["name"] or row["text"])
+    text = plain_line(row["name"] or row["text"] or "")
     short = text if len(text) <= _TEXT_CHARS else f"{text[: _TEXT_CHARS - 1]}…"
     at = datetime.fromisoformat(row["started_at"]).astimezone().strftime("%Y-%m-%d %H:%M:%S")
     kind = "command" if row["command"] else "task"

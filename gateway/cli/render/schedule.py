@@ -57,15 +57,16 @@ def jobs(answer: Mapping[str, Any]) -> str:
 
 def job(row: Mapping[str, Any]) -> str:
     """One job in two lines."""
-    text = plain_line(row["text"])
+    text = plain_line(row["text"] or "")
     short = text if len(text) <= _TEXT_CHARS else f"{text[: _TEXT_CHARS - 1]}…"
     following = {"paused": "paused", "done": f"has run on {row['last']}"}.get(
         row["state"], f"next {row['next']}"
     )
     note = f"\n       not run: {plain_line(row['note'])}" if row["note"] else ""
+    said = f": {short}" if short else ""
     return (
         f"{row['id']}  {row['kind']:<6}  {plain_line(row['when'])}; {following}\n"
-        f"       {plain_line(row['person'])} in {plain_line(row['session'])}: {short}{note}"
+        f"       {plain_line(row['person'])} in {plain_line(row['session'])}{said}{note}"
     )
 
 

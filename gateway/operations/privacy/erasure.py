@@ -42,7 +42,7 @@ from gateway.operations.privacy.inventory import (
     without_theirs,
 )
 from gateway.operations.privacy.open_histories import kept_in
-from gateway.operations.privacy.repetitions import blank_everywhere, places_of, words_of
+from gateway.operations.privacy.repetitions import places_of, words_of
 from gateway.operations.privacy.workspace_files import files_of_person, forget_files
 from gateway.queue.persons import erase_rows, named_in_rows
 from gateway.queue.place import QueuePlace
@@ -60,8 +60,7 @@ class Forgotten:
     """
     What was (or would be) removed, which files still name an address, and where backups are.
 
-    ``repeated`` are the places in answers to others where the person's words stand again; they stay, unless
-    ``also_repeated`` was wished for.
+    ``repeated`` are the places in answers to others where the person's words stand again; they stay.
     """
 
     counts: dict[str, int]
@@ -78,7 +77,6 @@ def forget_person(
     *,
     now: datetime,
     only_look: bool = False,
-    also_repeated: bool = False,
     storage: Storage | None = None,
 ) -> Forgotten:
     """
@@ -86,7 +84,6 @@ def forget_person(
 
     Args:
         only_look: Change nothing, say what would be.
-        also_repeated: Blank the person's words in answers to others, too (`privacy.repetitions`).
         storage: Where files of messages are; by default in the home.
 
     Raises:
@@ -100,7 +97,6 @@ def forget_person(
             person,
             now=now,
             only_look=only_look,
-            also_repeated=also_repeated,
             storage=storage or LocalFiles(layout.home),
         )
 
@@ -113,22 +109,18 @@ def _forget(
     *,
     now: datetime,
     only_look: bool,
-    also_repeated: bool,
     storage: Storage,
 ) -> Forgotten:
     found = with_the_rest(layout, kept, find_kept(kept, database, person))
     in_workspace = files_of_person(layout.home, layout.workspace, found)
     counts, total = found.counts() | in_workspace.counts(), len(found.attachments)
     backups = tuple(str(path) for _, path in known_backups(layout.home))
-    words = words_of(kept, found)
-    repeated = tuple(places_of(kept, database, found, words))
+    repeated = tuple(places_of(kept, database, found, words_of(kept, found)))
     if only_look:
         return Forgotten(counts, 0, (), backups, repeated)
     if storage.is_shared:
         storage.probe()  # before anything is changed
     begin(layout, found)
-    if also_repeated:
-        blank_everywhere(kept, database, found, words)
     for copy in database.parent.glob(f"{database.name}.v*.bak") if isinstance(database, Path) else ():
         copy.unlink()
     if database.exists():

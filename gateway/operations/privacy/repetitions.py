@@ -1,13 +1,13 @@
 """
-Finds where answers to others repeat a person's words, and blanks them if asked to.
+Finds where answers to others repeat a person's words, so that `squidbot forget` can list these places.
 
 A question of somebody else can be answered with what the person has said: by the search, by a room's memory,
-by a summary. Those answers are not the person's, so `squidbot forget` leaves them unless told otherwise.
-They are recognised by runs of six words (or by all of a shorter message, of three words at least) and by
-single words that are rare: numbers, addresses, very long ones. What others have said themselves does not
-count. So something told in other words is not found, and nobody can promise that it is.
+by a summary. Those answers belong to others, so they stay. They are recognised by runs of six words (or by
+all of a shorter message, of three words at least) and by single words that are rare: numbers, addresses, very
+long ones. What others have said themselves does not count. So something told in other words is not found, and
+nobody can promise that it is.
 
-It is done before anything else of the person is removed, because their words tell what to look for.
+It is done before anything of the person is removed, because their words tell what to look for.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agent_core.messages import SessionKey
-from agent_core.storage.lines import as_object, encode_object
-from gateway.operations.privacy.histories import Kept, KeptHistory
+from agent_core.prompt import without_words_of
+from agent_core.storage.lines import as_object
+from gateway.operations.privacy.histories import Kept
 from gateway.operations.privacy.inventory import PersonFiles, is_theirs
 from gateway.queue.persons import repeated_in_rows
 from gateway.queue.place import QueuePlace
 
-BLANK = "[removed]"
 _WORD = re.compile(r"[^\W_]+(?:[@.:/+_\-][^\W_]+)*")
 _RUN = 6
 _SHORTEST_RUN = 3
@@ -50,36 +50,24 @@ class Words:
         """These without what somebody else has said as well."""
         return Words(self.runs - other.runs, self.rare - other.rare)
 
-    def blanked(self, text: str) -> str:
-        """The text with every repetition replaced; the same text if there is none."""
-        found = list(_WORD.finditer(text))
-        words = [match[0].casefold() for match in found]
-        gone = [word in self.rare for word in words]
-        for length in range(_SHORTEST_RUN, _RUN + 1):
-            for at in range(len(words) - length + 1):
-                if " ".join(words[at : at + length]) in self.runs:
-                    gone[at : at + length] = [True] * length
-        out, end, inside = [], 0, False
-        for match, is_gone in zip(found, gone, strict=True):
-            if is_gone and not inside:
-                out += [text[end : match.start()], BLANK]
-            elif not is_gone and inside:
-                out.append(text[end : match.start()])
-                end = match.start()
-            if is_gone:
-                end = match.end()
-            inside = is_gone
-        return text if not out else "".join([*out, text[end:]])
+    def are_in(self, text: str) -> bool:
+        """Whether a text repeats them."""
+        words = [match[0].casefold() for match in _WORD.finditer(text)]
+        return any(word in self.rare for word in words) or any(
+            " ".join(words[at : at + length]) in self.runs
+            for length in range(_SHORTEST_RUN, _RUN + 1)
+            for at in range(len(words) - length + 1)
+        )
 
-    def blanked_in(self, value: Any) -> Any:
-        """The same in all texts of a value of JSON, however deep; names stay."""
+    def are_in_value(self, value: Any) -> bool:
+        """Whether a text of a value of JSON repeats them, however deep; names do not count."""
         if isinstance(value, str):
-            return self.blanked(value)
+            return self.are_in(value)
         if isinstance(value, list):
-            return [self.blanked_in(one) for one in value]
+            return any(map(self.are_in_value, value))
         if isinstance(value, dict):
-            return {key: one if key in _NO_TEXT else self.blanked_in(one) for key, one in value.items()}
-        return value
+            return any(self.are_in_value(one) for key, one in value.items() if key not in _NO_TEXT)
+        return False
 
 
 _NO_TEXT = frozenset(
@@ -100,8 +88,12 @@ def words_of(kept: Kept, found: PersonFiles) -> Words:
         for _, line in history.lines():
             sender = line.get("sender") if line is not None else None
             if line is not None and isinstance(sender, str) and sender:
-                of_person = found.person.speaks_as(sender)
-                (theirs if of_person else others).add(str(line.get("content") or ""))
+                text, person, said = str(line.get("content") or ""), found.person.speaks_as, list[str]()
+                if not person(sender):  # what they said in a group to others stands before others' questions
+                    text = without_words_of(text, person, removed=said)
+                (theirs if person(sender) else others).add(text)
+                for each in said:
+                    theirs.add(each)
     for row in found.rows.inbox:
         payload = as_object((row.get("payload") or "").encode("utf-8", "replace")) or {}
         theirs.add(str(payload.get("text") or ""))
@@ -113,64 +105,22 @@ def places_of(kept: Kept, database: QueuePlace, found: PersonFiles, words: Words
     told = []
     for history in kept.histories():
         lines = (line for _, line in history.lines() if line is not None)
-        count = sum(_left(line, words, found, history.key) != line for line in lines)
+        count = sum(_repeats(line, words, found, history.key) for line in lines)
         told += [f"{history.told} ({count} lines)"] if count else []
-        if words.blanked(text := history.summary()) != text:
+        if words.are_in(history.summary()):
             told.append(f"the summary of {history.key}")
     if database.exists():
-        rows = repeated_in_rows(database, words.blanked_in, found.rows, change=False)
+        rows = repeated_in_rows(database, words.are_in_value, found.rows)
         told += [f"{database.name}, {table} ({count} rows)" for table, count in rows.items()]
     for document in kept.documents():
         texts = (document.text() or "", document.raw_versions().decode("utf-8", "replace"))
-        told += [
-            place for place, text in zip(document.told, texts, strict=True) if words.blanked(text) != text
-        ]
+        told += [place for place, text in zip(document.told, texts, strict=True) if words.are_in(text)]
     return told
 
 
-def blank_everywhere(kept: Kept, database: QueuePlace, found: PersonFiles, words: Words) -> None:
-    """
-    Replace every repetition by `BLANK`. A summary that has one is written again from what is left.
-
-    Raises:
-        OSError, StoreUnavailable: Not to the end; the same once more does the rest.
-    """
-    for document in kept.documents():
-        if words.blanked(text := document.text() or "") != text:
-            document.replace_text(words.blanked(text))
-        if words.blanked(text := document.raw_versions().decode("utf-8", "replace")) != text:
-            document.replace_versions([words.blanked_in(version) for version in document.versions()])
-    if database.exists():
-        repeated_in_rows(database, words.blanked_in, found.rows, change=True)
-    for history in kept.histories():
-        changed = _rewritten(history, words, found)
-        if changed or words.blanked(text := history.summary()) != text:
-            history.drop_summary()
-
-
-def _left(line: dict[str, Any], words: Words, found: PersonFiles, key: SessionKey) -> dict[str, Any]:
-    """A line without repetitions. What people have said is theirs; the person's own lines go otherwise."""
+def _repeats(line: dict[str, Any], words: Words, found: PersonFiles, key: SessionKey) -> bool:
+    """Whether a line repeats them. What people have said is theirs; the person's own lines go otherwise."""
     if line.get("role") == "user":
-        return line
-    turns = next((share.turns for share in found.shares if share.key == key), frozenset[str]())
-    if is_theirs(line, found.person, found.turns | turns):
-        return line
-    changed: dict[str, Any] = words.blanked_in(line)
-    return changed
-
-
-def _rewritten(history: KeptHistory, words: Words, found: PersonFiles) -> bool:
-    """Write a history anew without repetitions, each line in its place; whether there was one."""
-
-    def left(line: dict[str, Any] | None) -> dict[str, Any] | None:
-        return None if line is None else _left(line, words, found, history.key)
-
-    if all(left(line) == line for _, line in history.lines()):
         return False
-
-    def change(raw: bytes, line: dict[str, Any] | None) -> bytes:
-        now = left(line)
-        return raw if now is None or now == line else encode_object(now)
-
-    history.rewrite(change)
-    return True
+    turns = next((share.turns for share in found.shares if share.key == key), frozenset[str]())
+    return not is_theirs(line, found.person, found.turns | turns) and words.are_in_value(line)

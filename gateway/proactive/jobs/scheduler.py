@@ -18,6 +18,7 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -30,7 +31,7 @@ from agent_core.messages import InboundMessage, Sender
 from agent_core.ports import Clock
 from channels.base import Channel, ChannelUnavailable
 from gateway.proactive.jobs.config import ScheduleConfig
-from gateway.proactive.jobs.permissions import role_now
+from gateway.proactive.jobs.permissions import LEFT, PlaceUnknown, has_left, role_now
 from gateway.proactive.jobs.triggers import (
     LATEST,
     Once,
@@ -142,9 +143,11 @@ class Scheduler:
         else:
             jobs = await self._plans.jobs(until=now + timedelta(seconds=2 * _LOOK_EVERY_S))
         for number, job in enumerate(jobs):
-            if job.state is not JobState.ACTIVE or job.next_at is None:
-                continue
             if not self._is_ours(job.session.channel):
+                continue
+            if job.state is JobState.PAUSED and job.note == LEFT:
+                await self._resume(job, now)
+            if job.state is not JobState.ACTIVE or job.next_at is None:
                 continue
             if number % _AT_ONCE == _AT_ONCE - 1:
                 await anyio.lowlevel.checkpoint()  # let others have their turn
@@ -153,6 +156,16 @@ class Scheduler:
                 wait_s = min(wait_s, (starts_at - self._clock.now()).total_seconds())
         self._looked_at = now
         return max(wait_s, _SOONEST_S)
+
+    async def _resume(self, job: Job, now: datetime) -> None:
+        """Resume a job for which the bot is back in its conversation."""
+        channel = self._channels.get(job.session.channel)
+        with suppress(PlaceUnknown, TriggerInvalid):
+            if channel is not None and not await has_left(channel, job.session):
+                await self._plans.set_job_state(
+                    job.id, JobState.ACTIVE, next_after(parse_timing(job.timing), now)
+                )
+                _log.info("job.resumed", job=job.id, channel=job.session.channel)
 
     async def _look_at(self, job: Job, now: datetime) -> datetime | None:
         """Start a job if it is due. Returns when to look at it again; None: not because of it."""

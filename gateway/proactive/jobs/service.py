@@ -1,8 +1,8 @@
 """
 Creates, lists and changes scheduled jobs: for a model on behalf of its person, and for the operator.
 
-A person sees and changes their own jobs only, and in a shared room only those of this room: what somebody has
-planned in private is nobody else's business. A run of a job, and a
+A person sees and changes their own jobs only, and in a shared room only those of this room, which everybody
+there may list: what somebody has planned in private is nobody else's business. A run of a job, and a
 check-in, cannot make jobs: what was asked once by a person must not multiply by itself.
 """
 
@@ -16,14 +16,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import count
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 
 from agent_core.errors import ToolDenied, ToolFailed, ToolRetry
 from agent_core.messages import EVERYBODY, MENTIONS, OTHERS_WORDS, Audience, SessionKey
 from agent_core.ports import Clock
-from agent_core.provenance import Origins, from_json, joined, origins_of_call, to_json
+from agent_core.provenance import Origins, from_json, joined, origins_of_call, person, to_json
 from agent_core.text import one_line
 from channels.base import ChannelUnavailable
 from gateway.proactive.jobs.config import ScheduleConfig
@@ -44,6 +44,7 @@ _ALL = frozenset({"all", "all of us", "everybody", "everyone", "us"})
 _BETWEEN = re.compile(r"\s*(?:,|&|;|\band\b)\s*", re.IGNORECASE)
 _CROWD = 10
 """So many times as much as one person may all have together whom one pattern lets in."""
+_T = TypeVar("_T")
 _log = structlog.get_logger(__name__)
 
 
@@ -55,6 +56,7 @@ class Place:
     Args:
         session, account, audience, context: The conversation, and the channel's note to answer in it.
         persons: All addresses of this person.
+        since: When this person came in, in a room that shows newcomers nothing from before.
     """
 
     session: SessionKey
@@ -63,6 +65,12 @@ class Place:
     audience: Audience = Audience.DIRECT
     context: Mapping[str, Any] = field(default_factory=dict)
     persons: Sequence[str] = ()
+    since: datetime | None = None
+
+    def shows(self, job: Job) -> bool:
+        """Whether a job may be listed here: it is this person's, or was made in this shared room."""
+        in_room = Audience.DIRECT not in (self.audience, job.audience) and job.session == self.session
+        return in_room or self.owns(job)
 
     def owns(self, job: Job | BackgroundJob) -> bool:
         """Whether a job is this person's, and may be shown here."""
@@ -246,8 +254,19 @@ class JobService:
             )
 
     async def of(self, place: Place) -> list[Job]:
-        """The jobs that may be shown at a place."""
+        """The jobs that the person may change at a place."""
         return [job for job in await self.plans.jobs() if place.owns(job)]
+
+    async def shown(self, place: Place) -> dict[str, Job]:
+        """The jobs that may be listed at a place, each with its line; in a shared room those of everybody."""
+        return {self._line(job, place): job for job in await self.plans.jobs() if place.shows(job)}
+
+    def _line(self, job: Job, place: Place) -> str:
+        if place.audience is Audience.DIRECT:
+            return self.describe(job)
+        before = place.since is not None and job.created_at < place.since and not place.owns(job)
+        private = job.audience is Audience.DIRECT  # made before others came in
+        return f"{self.describe(job, words=not (before or private))} (for {job.person})"
 
     async def set_paused(self, job: Job, *, paused: bool) -> Job | None:
         """
@@ -267,11 +286,12 @@ class JobService:
         """Remove a job."""
         return await self.plans.remove_job(job.id)
 
-    def describe(self, job: Job) -> str:
-        """A job in one line."""
+    def describe(self, job: Job, *, words: bool = True) -> str:
+        """A job in one line, with or without its words."""
         paused = "paused, " if job.state is JobState.PAUSED else ""
         note = f" [{job.note}]" if job.note else ""
-        return f"{job.id}: {paused}{job.kind.value} {self.timing_text(job)}: {one_line(job.text, 80)}{note}"
+        text = f": {one_line(job.text, 80)}" if words else ""
+        return f"{job.id}: {paused}{job.kind.value} {self.timing_text(job)}{text}{note}"
 
     def timing_text(self, job: Job) -> str:
         """When a job runs, in words."""
@@ -321,12 +341,13 @@ class SessionJobs:
 
     async def listed(self) -> str:
         """The jobs, one per line."""
-        jobs = await self._jobs()
-        return "\n".join(self._service.describe(job) for job in jobs) or "There are no jobs."
+        return "\n".join(await self._shown()) or "There are no jobs."
 
     async def origins(self) -> Origins:
         """Whose words they were made of."""
-        return joined(*(from_json(job.context.get(ORIGINS)) for job in await self._jobs()))
+        jobs = (await self._shown()).values()
+        others = (person(job.person, job.created_at) for job in jobs if not self._place.owns(job))
+        return joined(others, *(from_json(job.context.get(ORIGINS)) for job in jobs))
 
     async def change(self, job_id: str, action: str) -> str:
         """Remove, pause or resume one."""
@@ -346,8 +367,14 @@ class SessionJobs:
             raise ToolFailed("Nothing was changed: the disk accepts no writes now.") from error
         return f"{job.id} is {'paused' if action == 'pause' else 'active again'}."
 
+    async def _shown(self) -> dict[str, Job]:
+        return await self._read(self._service.shown)
+
     async def _jobs(self) -> list[Job]:
+        return await self._read(self._service.of)
+
+    async def _read(self, read: Callable[[Place], Awaitable[_T]]) -> _T:
         try:
-            return await self._service.of(self._place)
+            return await read(self._place)
         except StoreUnavailable as error:
             raise ToolFailed("The jobs cannot be read now.") from error

@@ -31,8 +31,6 @@ from gateway.queue.sql.locking import OUTBOX_OF_CHANNEL, in_conversation
 from gateway.queue.sql.moves import inbox_sources, outbox_sources
 from gateway.queue.states import IllegalMove, InboxState, OutboxState
 
-LEFT = "I am not in its conversation any more"
-"""The reason for pausing the jobs of a conversation that the bot has left."""
 _AT_ONCE = 500
 _WORK = (InboxState.READY, InboxState.RUNNING)
 _OPEN = (*_WORK, InboxState.QUARANTINED)
@@ -156,12 +154,6 @@ class _Amender:
             f" WHERE {outbox_sources(OutboxState.DEAD, *_UNSENT)} AND {OUTBOX_OF_CHANNEL} AND account = ?"
             f" AND {in_it}",
             (self.now, *there),
-        )
-        # Otherwise each of their runs would ask a model for an answer that nobody can receive.
-        self.db.execute(
-            "UPDATE jobs SET state = 'paused', revision = revision + 1, note = ?"
-            f" WHERE state = 'active' AND account = ? AND {in_it}",
-            (LEFT, *there[1:]),
         )
 
     def _leave_shared(self, left: SessionKey) -> None:

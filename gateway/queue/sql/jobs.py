@@ -88,13 +88,15 @@ class JobStore(Part):
         raws = await self._reader.call("job", lambda db: _jobs(db, done=True, job_id=job_id))
         return _job_of(raws[0]) if raws else None
 
-    async def set_job_state(self, job_id: str, state: JobState, next_at: datetime | None) -> Job | None:
-        """Pause or resume a job on a person's request; return it as it is now, None if there is none."""
+    async def set_job_state(
+        self, job_id: str, state: JobState, next_at: datetime | None, *, note: str = ""
+    ) -> Job | None:
+        """Pause a job, because of ``note``, or resume it; return it as it is now, None if there is none."""
 
         def write(db: Connection) -> list[Raw]:
             db.execute(
-                "UPDATE jobs SET state = ?, next_at = ?, note = '', revision = revision + 1 WHERE id = ?",
-                (state.value, _seconds(next_at), job_id),
+                "UPDATE jobs SET state = ?, next_at = ?, note = ?, revision = revision + 1 WHERE id = ?",
+                (state.value, _seconds(next_at), note, job_id),
             )
             return _jobs(db, done=True, job_id=job_id)
 

@@ -207,8 +207,15 @@ class Approvals:
         lines = []
         for name, item in items[:20]:
             where = item.message.channel
-            what = "a quarantined message" if isinstance(item, InboxRow) else "an answer"
-            lines.append(f"- `{name}`: {what} by {where}: {line(item.message.text)}")
+            said = item.message if isinstance(item, InboxRow) else await self._asked(item)
+            what = "a quarantined message from" if isinstance(item, InboxRow) else "an answer to"
+            who, text = " somebody", ""
+            if said is not None:
+                sender = said.sender
+                who = f" `{line(sender.address)}`"
+                if self._access.may_show(said.session, sender.address, verified=sender.verified):
+                    text = f": {line(item.message.text)}"
+            lines.append(f"- `{name}`: {what}{who} by {where}{text}")
         more = [f"- and {len(items) - 20} more"] if len(items) > 20 else []
         return "\n".join(["These wait for your decision:", *lines, *more, *calls])
 
@@ -225,7 +232,7 @@ class Approvals:
         await self._know(name)  # and so it can be told of later, although it does not wait any more
         if unseen:
             return Decision(
-                f"You have seen only one line of `{name}`. I now show you all of it in a separate "
+                f"You have not seen all of `{name}`. I now show you all of it in a separate "
                 f"message; write `!approve {name}` again to let it in."
             )
         try:

@@ -14,10 +14,13 @@ from dataclasses import replace
 from datetime import datetime, timedelta, tzinfo
 
 from agent_core.memory.scopes import spelled
+from agent_core.messages import SessionKey
 from agent_core.ports import Clock
 from agent_core.tools.grants import DEFAULT, LONGEST, Grant, covers, described
 from agent_core.tools.policy import Proposal
+from gateway.queue.shared import SHARED
 from gateway.queue.stores import GrantStore, Turn
+from gateway.routing.access import Access
 from gateway.turns.approvals.text import line
 from gateway.turns.approvals.tool_decisions import Terms
 
@@ -69,16 +72,21 @@ class ToolGrants:
                 return grant
         return None
 
-    async def overview(self, person: str = "") -> list[str]:
+    async def overview(self, access: Access, *, person: str = "", room: str = "") -> list[str]:
         """
-        Those that hold, in a line each; with ``person`` only those for this person. Raises
-        `StoreUnavailable`.
+        Those that hold, in a line each; with ``person`` only those for this person, else of those for others
+        not the exact call; in a shared ``room`` only those for it. Raises `StoreUnavailable`.
         """
         now = self.now()
         return [
-            told(grant, self._zone)
+            told(
+                grant,
+                self._zone,
+                words=grant.conversation == room if room else bool(person) or is_owners(grant, access),
+            )
             for grant in await self._store.look(now)
-            if not person or spelled(person) in grant.people
+            if (not person or spelled(person) in grant.people)
+            and (not room or grant.conversation in ("", room))
         ]
 
     async def revoke(self, grant_id: str, *, person: str = "") -> bool:
@@ -89,12 +97,18 @@ class ToolGrants:
         return await self._store.revoke(grant_id)
 
 
-def told(grant: Grant, zone: tzinfo | None = None) -> str:
-    """A grant as people read it."""
+def is_owners(grant: Grant, access: Access) -> bool:
+    """Tell a grant for the owner alone from one for others."""
+    session = SessionKey.parse(grant.conversation) if grant.conversation else SHARED
+    return all(access.may_show(session, each) for each in grant.people)
+
+
+def told(grant: Grant, zone: tzinfo | None = None, *, words: bool = True) -> str:
+    """A grant as people read it; without ``words`` not the exact call."""
     until = grant.until.astimezone(zone).strftime("%H:%M on %d %B")
     where = "everywhere" if not grant.conversation else f"in `{line(grant.conversation)}`"
     job = ", for this job alone" if grant.turn else ""
-    what = f": `{line(grant.scope.what)}`" if grant.scope.kind.value == "call" else ""
+    what = f": `{line(grant.scope.what)}`" if words and grant.scope.kind.value == "call" else ""
     people = ", ".join(f"`{line(each)}`" for each in grant.people)
     return (
         f"- `{grant.id}`: {described(grant.scope)}{what}, for {people} {where}, until {until}{job}; "

@@ -197,7 +197,7 @@ class CarryOn:
         return all(
             each.scope == str(OWNER) or (each.scope is None and each.role == "assistant") for each in lines
         ) and all(
-            each.sender is None or self._conversations.is_owner(session, each.sender)
+            each.sender is None or self._conversations.access.may_show(session, each.sender)
             for each in lines
             if each.role == "user" and not _is_read_only(each)
         )

@@ -311,7 +311,9 @@ class CommandHandlers:
             )
         if what:
             return "Write `!grants`, or `!grants revoke ID`. Nothing was done."
-        lines = await self._grants.overview(person)
+        shared = asked.message.audience is not Audience.DIRECT
+        room = str(asked.turn.session) if shared else ""
+        lines = await self._grants.overview(self._access, person=person, room=room)
         return "\n".join(["These grants are in effect:", "", *lines] if lines else [_NO_GRANTS])
 
     async def _did(self, asked: Asked) -> str:
@@ -325,7 +327,12 @@ class CommandHandlers:
             return "I have not used any tool with an effect" + (
                 " in the last 90 days." if asked.owner else " here."
             )
-        lines = [about_receipt(row, owner=asked.owner) for row in rows]
+        may_show = self._access.may_show
+        shown = [
+            row if not asked.owner or may_show(row.session, row.asked_by) else row.without_words()
+            for row in rows
+        ]
+        lines = [about_receipt(row, owner=asked.owner) for row in shown]
         return "\n".join(["What I have done, newest first:", "", *lines])
 
     async def _jobs_text(self, asked: Asked) -> str:
@@ -343,6 +350,7 @@ class CommandHandlers:
             message.audience,
             {name: value for name, value in message.context.items() if name != "job"},
             persons=self._owner_addresses if asked.is_owner else (),
+            since=asked.session.since,
         )
 
     async def _model(self, asked: Asked) -> str:

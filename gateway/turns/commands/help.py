@@ -86,6 +86,10 @@ _GROUPS = (
     ("When I ask", ("approve", "reject", "answer", "grant", "grants", "trust")),
 )
 _FOR_THE_OWNER = frozenset({"approve", "reject", "trust", "files", "model", "continue"})
+_SEEN = (
+    "My owner sees that you use me, which tools I use for you and when, but what you say only if you ask for "
+    "something that needs the owner's yes."
+)
 _MORE = "`!help NAME` explains one of them. `/` works in place of `!`."
 
 
@@ -108,4 +112,4 @@ def help_text(argument: str, *, owner: bool) -> str:
             "",
             *(f"- `!{name}`: {_HELP[name][0]}" for name in names if name in known),
         ]
-    return "\n".join([*lines, "", _MORE])
+    return "\n".join([*lines, "", _MORE if owner else f"{_MORE} {_SEEN}"])

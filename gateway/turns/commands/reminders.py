@@ -118,10 +118,11 @@ def _of_others(argument: str) -> tuple[str, tuple[TriggerRequest, str] | None]:
 
 
 async def _listed(jobs: JobService, place: Place) -> str:
-    mine = ["- " + one_line(jobs.describe(job), 160).replace("`", "'") for job in await jobs.of(place)]
+    mine = ["- " + one_line(told, 200).replace("`", "'") for told in await jobs.shown(place)]
     if not mine:
         return f"Nothing is scheduled for you here. {USE.removesuffix(' Nothing was done.')}"
-    return "\n".join(["These are your scheduled jobs:", "", *mine])
+    whose = "your scheduled jobs" if place.audience is Audience.DIRECT else "the scheduled jobs of this room"
+    return "\n".join([f"These are {whose}:", "", *mine])
 
 
 async def _remove(jobs: JobService, place: Place, name: str) -> str:

@@ -74,7 +74,8 @@ def about_receipt(receipt: Receipt, *, owner: bool) -> str:
     ``owner``: They undo a change of a file by a command here, for which others need somebody at the machine.
     """
     at = f"{receipt.at:%d %b %H:%M} UTC" if receipt.at else "at some time"
-    parts = [f"{at}: `{_plain(call_in_words(receipt.tool, receipt.arguments))}`"]
+    whose = f", for `{_plain(receipt.asked_by)}`" if owner else ""
+    parts = [f"{at}: `{_plain(call_in_words(receipt.tool, receipt.arguments))}`{whose}"]
     parts.append(_OUTCOMES[receipt.outcome][0])
     if receipt.tool == BACKGROUND_COMMAND and receipt.told:
         parts.append(f"`{_plain(receipt.told)}`")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 import anyio
 
@@ -168,6 +168,18 @@ class LoopbackChannel:
     async def is_in(self, session: SessionKey) -> bool:
         """Whether the bot was not removed."""
         return session.conversation not in self._server.left
+
+    def room_name(self, conversation: str) -> str:
+        """The name of a room."""
+        return self._server.rooms.get(conversation, ("", "", {}))[0]
+
+    def name_giver(self, conversation: str) -> str:
+        """Who has set it."""
+        return self._server.rooms.get(conversation, ("", "", {}))[1]
+
+    def member_names(self, conversation: str) -> Mapping[str, str]:
+        """The names of its members."""
+        return self._server.rooms.get(conversation, ("", "", {}))[2]
 
     def _alone_in(self, person: str) -> str:
         """The place where nobody else is; a new one, if others have come into the old one."""

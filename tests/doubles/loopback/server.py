@@ -92,6 +92,8 @@ class LoopbackServer:
     ) -> None:
         self.redelivery = redelivery
         self.groups: set[str] = set()
+        self.rooms: dict[str, tuple[str, str, dict[str, str]]] = {}
+        """Of a room its name, who has set that, and the names of its members."""
         self.left: set[str] = set()
         """Where the bot is not any more."""
         self.said: list[Said] = []

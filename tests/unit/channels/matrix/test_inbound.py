@@ -54,6 +54,20 @@ def test_a_text_becomes_a_message():
     assert message.context["event_id"] == "$1"
 
 
+def test_a_new_name_of_the_bot_counts_at_once():
+    """Its member event in the room says it; the name from the start still counts, another one does not."""
+    rooms = rooms_with(ALICE, "@carol:hs.test")
+    event = text("$1", "Inky: hello")
+    assert not read(event, rooms).addressed
+    renamed = {"timeline": {"events": [member(BOT, displayname="Inky")]}}
+    rooms.update({"rooms": {"join": {ROOM: renamed}}})
+    message = read(event, rooms)
+    assert message.addressed
+    assert message.context["names"] == ["Inky", "Squid Bot"]
+    assert read(text("$2", "Squid Bot: hello"), rooms).addressed
+    assert not read(text("$3", "Squiddy: hello"), rooms).addressed
+
+
 @pytest.mark.parametrize(
     ("told", "back"),
     [

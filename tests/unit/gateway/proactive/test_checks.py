@@ -198,7 +198,9 @@ CHECKS: dict[str, dict[str, tuple[str, ...]]] = {
     "C4": {
         JOBS: ("test_a_person_who_may_not_speak_any_more_gets_nothing",),
         RULES: ("test_what_the_room_says_now_counts", "test_mail_that_is_only_read_makes_no_jobs"),
-        "unit/gateway/queue/test_jobs.py": ("test_jobs_of_a_conversation_that_was_left_are_paused",),
+        "integration/test_left_and_back.py": (
+            "test_a_reminder_is_told_to_its_person_if_the_bot_has_not_come_back",
+        ),
     },
     "C5": {
         JOBS: ("test_what_is_changed_while_a_run_is_in_flight_is_kept",),

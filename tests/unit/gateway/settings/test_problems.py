@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from gateway.errors import ConfigInvalid
+from gateway.settings import load_settings
 from tests.config_files import FULL, complaint, complaints, loaded
 
 
@@ -113,3 +117,15 @@ llm:
         """Nobody has to log in there, so the first wish is questioned."""
         assert "allow_remote: true" in complaint(tmp_path, 'gateway: {http: {listen: "0.0.0.0:80"}}')
         assert loaded(tmp_path, 'gateway: {http: {listen: "0.0.0.0:80", allow_remote: true}}').gateway.http
+
+
+def test_what_could_steer_a_terminal_or_fake_a_line_is_written_as_an_escape(tmp_path: Path) -> None:
+    """Keys and values of the file stand in the report of its problems."""
+    file = tmp_path / "c.yaml"
+    file.write_text('channels: {"ma\\e[31m\\ntrix": 5}\n')
+    with pytest.raises(ConfigInvalid) as raised:
+        load_settings(file)
+    told = str(raised.value)
+    assert told.replace("\n", "").isprintable()
+    assert len(told.splitlines()) == 2
+    assert "ma\\x1b[31m\\ntrix" in told
