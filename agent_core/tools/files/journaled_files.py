@@ -263,6 +263,15 @@ class JournaledFiles:
             raise ToolFailed(f"{change.path!r} is already as it was before change {number}.")
         return done
 
+    def made_by_commands(self, most: int) -> list[str]:
+        """The files that commands have made or changed and that are still there, the newest first."""
+        found: list[str] = []
+        for path in self.journal.labels.newest():
+            with suppress(ToolError, OSError):
+                if len(found) < most and self.roots.is_there(self.roots.place(path)):
+                    found.append(path)
+        return found
+
     def settled(self, change: Change) -> Change:
         """The same change, noted as made if the file shows that it was: a kill can leave that open."""
         if change.made:
