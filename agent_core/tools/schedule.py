@@ -87,8 +87,8 @@ class ScheduleTool:
         repeats = any(arguments.get(name) for name in ("every_minutes", "cron", "timezone"))
         if arguments.get("action") != "add" or arguments.get("kind") == "ask" or repeats:
             return None
-        minutes = arguments.get("in_minutes")
-        times = [f"{minutes:g}"] if minutes else _CLOCK.findall(str(arguments.get("at")))
+        times = _CLOCK.findall(str(arguments.get("at")))
+        times += [f"{minutes:g}"] if (minutes := arguments.get("in_minutes")) else []
         return Wording([str(arguments.get("text"))], times) if times else None
 
     async def execute(self, **arguments: Any) -> ToolResult:

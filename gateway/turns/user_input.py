@@ -206,10 +206,12 @@ def _origins_of(message: InboundMessage, access: Access, at: datetime) -> Origin
             found.append(person(line.sender, at))
     if message.kind == "job" and isinstance(note := message.context.get("job"), Mapping):
         found += arriving(from_json(note.get(ORIGINS)), at)
-    if message.context.get(OTHERS_WORDS):
-        found.append(untrusted("mail" if email_style else "file", "somebody else", at))
     recorded = message.context.get(SPOKEN, ())
-    sent: Literal["file", "attachment"] = "file" if is_let_in(message) else "attachment"
+    is_sent = message.kind == "message" and not is_let_in(message)
+    sent: Literal["file", "attachment"] = "attachment" if is_sent else "file"
+    if message.context.get(OTHERS_WORDS):
+        # In a room it is the name of a file that could not be fetched.
+        found.append(untrusted("mail" if email_style else sent, "somebody else", at))
     found += [
         untrusted(sent, file.name, at)
         for file in message.attachments

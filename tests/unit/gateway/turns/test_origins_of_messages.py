@@ -8,7 +8,15 @@ from typing import Any
 
 import pytest
 
-from agent_core.messages import SPOKEN, Attachment, Background, InboundMessage, Sender, SessionKey
+from agent_core.messages import (
+    OTHERS_WORDS,
+    SPOKEN,
+    Attachment,
+    Background,
+    InboundMessage,
+    Sender,
+    SessionKey,
+)
 from agent_core.models import Purpose
 from agent_core.provenance import Trust, trust_of
 from gateway.queue.stores import Turn
@@ -79,6 +87,9 @@ MAIL = {"context": {"subject": "Hi"}}
         (message("ann@mail.test", **MAIL, attachments=(VOICE,)), Trust.ATTACHED),
         (message(attachments=(VOICE,), **recorded(VOICE), background=said("quoted", EVE)), Trust.UNTRUSTED),
         (message(BOB, attachments=(PICTURE,)), Trust.ATTACHED),
+        (message(BOB, context={OTHERS_WORDS: True}), Trust.ATTACHED),
+        (message(BOB, context={OTHERS_WORDS: True}, kind="job"), Trust.UNTRUSTED),
+        (message("ann@mail.test", context={"subject": "Hi", OTHERS_WORDS: True}), Trust.UNTRUSTED),
         (message(attachments=(PICTURE,), background=said("talk", EVE)), Trust.UNTRUSTED),
         (
             message("ann@mail.test", context={"subject": "Hi", "admitted": True}, attachments=(PICTURE,)),
