@@ -212,10 +212,11 @@ async def test_a_photo_does_not_put_a_room_under_approval(tmp_path: Path) -> Non
 
 
 async def test_a_page_puts_a_room_under_approval(tmp_path: Path) -> None:
-    """The control: what nobody here has sent is nobody's here."""
+    """The control: what nobody here has sent is nobody's here. What a guest says word for word is theirs."""
     plan = {"page": ("read_page", {}), "tea": remind("Have some tea")}
     async with house(tmp_path, Honest(plan), Page("The weather is fine.")) as one:
         await say(one, "the page", place="room")
+        assert not asks(await say(one, "at 18:00: have some tea", who=BOB, place="room"))
         assert asks(await say(one, "tea at six", who=BOB, place="room"))
 
 
