@@ -78,6 +78,10 @@ class ToolPort(Protocol):
       none if it does not choose them. Without it nobody knows them.
     - ``makes_new(arguments)``: whether a call that writes makes what it names, and changes nothing that was
       there before this run. Without it no name lets it pass.
+    - ``is_note(arguments)``: true if a call that lasts keeps words for the people of the conversation and
+      nothing acts on them unasked.
+    - ``async wording(arguments)``: the `agent_core.tools.effects.Wording` by which a call is the idea of
+      whoever has written it; None if there is none.
     - ``async review(**arguments)``: what a person is shown before the call, an
       `agent_core.tools.effects.Review`.
     - ``needs_approval``, or ``guards(arguments)``: true if it is run only after a person's yes, whatever the

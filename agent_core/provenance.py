@@ -34,20 +34,24 @@ class Trust(IntEnum):
     """The owner's own words, or the program's."""
     KNOWN = 1
     """An allowed person's words."""
-    UNTRUSTED = 2
-    """Anybody's: what was quoted, forwarded, attached, or fetched."""
+    ATTACHED = 2
+    """What an allowed person has attached: a picture, a file. Anybody may have made it."""
+    UNTRUSTED = 3
+    """Anybody's: what was quoted, forwarded, or fetched."""
 
 
-OriginKind = Literal["person", "mail", "quote", "web", "mcp", "file", "shell", "hook"]
+OriginKind = Literal["person", "attachment", "mail", "quote", "web", "mcp", "file", "shell", "hook"]
+_TRUSTS = {"person": Trust.KNOWN, "attachment": Trust.ATTACHED}
 
 
 class Origin(BaseModel):
     """
     One source of words besides the owner.
 
-    ``kind`` is ``person`` for an allowed person, and else through what untrusted words came in. ``where`` is
-    the address of that person, or of the page, the name of the server or the file. ``at`` is when they came
-    into the conversation, by our own clock; None where that is not known, which counts as just now.
+    ``kind`` is ``person`` for an allowed person, ``attachment`` for a file of one, and else through what
+    untrusted words came in. ``where`` is the address of that person, or of the page, the name of the server
+    or the file. ``at`` is when they came into the conversation, by our own clock; None where that is not
+    known, which counts as just now.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -59,7 +63,7 @@ class Origin(BaseModel):
     @property
     def trust(self) -> Trust:
         """How far the origin is trusted."""
-        return Trust.KNOWN if self.kind == "person" else Trust.UNTRUSTED
+        return _TRUSTS.get(self.kind, Trust.UNTRUSTED)
 
 
 Origins = tuple[Origin, ...]
@@ -173,6 +177,7 @@ _NAMES = {
     "quote": "words of {} that were quoted",
     "web": "the page {}",
     "mcp": "the server {}",
+    "attachment": "the file {}",
     "file": "the file {}",
     "shell": "the output of {}",
     "hook": "the hook {}",

@@ -28,12 +28,14 @@ from agent_core.tools.effects import (
     approving,
     effect_of,
     is_guarded,
+    is_note,
     makes_new,
     review_of,
     targets_of,
+    wording_of,
 )
 from agent_core.tools.execution import ToolRunner
-from agent_core.tools.policy import ConsentPort, Proposal, is_mentioned, is_named
+from agent_core.tools.policy import ConsentPort, Proposal, is_mentioned, is_named, is_said, is_written_as_code
 
 _SAME_FAILURE_LIMIT = 3
 _CALLS_AT_ONCE = 32
@@ -360,7 +362,7 @@ class AgentRun:
             # The text of a hit may repeat what the model has searched for; its address is the server's.
             named = [result.content] if result.addresses is None else result.addresses
             self._named_by_tools.append("\n".join(named))
-        if trust_of(result.origins) is Trust.UNTRUSTED:
+        if trust_of(result.origins) > Trust.KNOWN:
             self._untrusted_results.append(result.content)
         content = f"Error: {result.content}" if result.is_error else result.content
         self._tail.append(Message(role="tool", content=content, tool_call_id=call.id))
@@ -399,7 +401,8 @@ class AgentRun:
         if recorded is not None:
             return recorded
         ahead = self._ahead
-        proposal = replace(self._proposal(call), following=lambda: self._following(ahead))
+        proposal = await self._as_worded(self._proposal(call))
+        proposal = replace(proposal, following=lambda: self._following(ahead))
         permission = await self._consent.permission(number, digest, proposal)
         if permission.refusal is not None:
             return permission.refusal
@@ -445,8 +448,35 @@ class AgentRun:
             named=self._are_named(effect, targets)
             and (effect is not Effect.WRITE_WORKSPACE or makes_new(tool, call.arguments)),
             guarded=call.name in self._guarded or is_guarded(tool, call.arguments),
+            is_note=is_note(tool, call.arguments),
             review=lambda: review_of(tool, call.arguments),
         )
+
+    def _is_own_words(self) -> bool:
+        """Whether the message in hand is made of the words of allowed people alone."""
+        return trust_of((*self._session.origins, *self.quoted)) <= Trust.KNOWN
+
+    async def _as_worded(self, proposal: Proposal) -> Proposal:
+        """
+        The call as the idea of whoever has written the message in hand, if that has all of its words.
+
+        What was read before then is no reason for it, unless it says the same. A command stands between
+        backticks, and nothing of a stranger may have come in this turn: which part of a text is run, and
+        that it is, is more than its words.
+        """
+        call, runs = proposal.call, proposal.effect is Effect.EXECUTE
+        if trust_of(proposal.origins) <= Trust.KNOWN or not self._is_own_words():
+            return proposal
+        wording = await wording_of(self._tools[call.name], call.arguments)
+        if wording is None or not wording.texts or (runs and self._untrusted_results):
+            return proposal
+        said, is_in = own_part(self._question, self._session.account), is_written_as_code if runs else is_said
+        theirs = self._decided_on[1]
+        if not all(is_in(each, said) and not is_mentioned(each, theirs) for each in wording.texts):
+            return proposal
+        if not all(is_said(each, said) for each in wording.numbers):
+            return proposal
+        return replace(proposal, origins=joined(self._session.origins, self.quoted, wording.kept))
 
     def _are_named(self, effect: Effect, targets: Sequence[str] | None) -> bool:
         """
@@ -481,9 +511,9 @@ class AgentRun:
         shown = [
             each.content
             for each in self._prompt[:-1]
-            if trust_of(self._since_trusted(each.sources)) is Trust.UNTRUSTED
+            if trust_of(self._since_trusted(each.sources)) > Trust.KNOWN
         ]
-        if trust_of((*self._session.origins, *self.quoted)) is Trust.UNTRUSTED:
+        if not self._is_own_words():
             shown.append(self._question)
         return [*shown, *self._untrusted_results]
 

@@ -16,6 +16,7 @@ import hashlib
 import os
 import re
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from agent_core.models import Message, ScopeKind, Session, ToolResult
 from agent_core.ports import AttachmentPort, Clock
 from agent_core.prompt import attachment_lines, fenced
 from agent_core.prompt_budget import is_picture
-from agent_core.provenance import untrusted
+from agent_core.provenance import Origins, untrusted
 from agent_core.tools.effects import Effect, Review, approved_state
 from agent_core.tools.plain_text import looks_like_html, text_in
 
@@ -52,9 +53,14 @@ class ConversationFiles:
 
     async def find(self, file_id: str) -> Attachment | None:
         """The newest attachment with this id, None if the conversation has none."""
+        found = await self.find_with_origins(file_id)
+        return None if found is None else found[0]
+
+    async def find_with_origins(self, file_id: str) -> tuple[Attachment, Origins] | None:
+        """The same, with the origins of the message that brought it."""
         for file in self._session.attachments:
             if file.id == file_id:
-                return file
+                return file, self._session.origins
         tail = await self._memory.load_history(self._session.id)
         if (found := self._among(tail.messages, file_id)) is not None:
             return found
@@ -69,12 +75,12 @@ class ConversationFiles:
             end = start
         return None
 
-    def _among(self, messages: tuple[Message, ...], file_id: str) -> Attachment | None:
+    def _among(self, messages: tuple[Message, ...], file_id: str) -> tuple[Attachment, Origins] | None:
         scope = str(self._session.scope)
         for message in reversed(messages):
             for file in message.attachments:
                 if file.id == file_id and message.scope == scope and self._was_there(message):
-                    return file
+                    return file, message.sources
         return None
 
     def _was_there(self, message: Message) -> bool:
@@ -110,9 +116,10 @@ class ReadAttachmentTool:
 
     async def execute(self, **arguments: Any) -> ToolResult:
         """Give the text of the attachment ``id`` from ``offset`` on."""
-        file = await self._files.find(str(arguments.get("id")).strip().lower())
-        if file is None:
+        found = await self._files.find_with_origins(str(arguments.get("id")).strip().lower())
+        if found is None:
             return _failed(f"This conversation has no such attachment.{self._files.listed()}")
+        file, brought_by = found
         if is_picture(file):
             return _failed("This is a picture without text to read; you see it only if it was shown to you.")
         try:
@@ -131,7 +138,7 @@ class ReadAttachmentTool:
             return _failed(f"This file ({file.media_type}) is not text and cannot be read here.")
         return ToolResult(
             content=_slice(text, int(arguments.get("offset") or 0), cut=cut),
-            origins=(untrusted("file", file.name, self._now()),),
+            origins=_origins_of(file, brought_by, self._now()),
         )
 
 
@@ -253,6 +260,12 @@ class SendFileTool:
     def _is_private(self, path: Path) -> bool:
         private = self._private is not None and path.is_relative_to(self._private)
         return ".." in path.parts or (private and not path.is_relative_to(self._workspace))
+
+
+def _origins_of(file: Attachment, brought_by: Origins, at: datetime) -> Origins:
+    """The origin of a file's text: attached by an allowed person, if the message that brought it says so."""
+    kinds = {each.kind for each in brought_by if each.where == untrusted("file", file.name).where}
+    return (untrusted("attachment" if kinds == {"attachment"} else "file", file.name, at),)
 
 
 def _slice(text: str, offset: int, *, cut: bool) -> str:

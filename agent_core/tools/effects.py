@@ -12,9 +12,10 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from agent_core.ports import ToolPort
+from agent_core.provenance import Origins
 
 
 class Effect(StrEnum):
@@ -51,6 +52,19 @@ class Review:
     state: str = ""
 
 
+class Wording(NamedTuple):
+    """
+    What makes a call the idea of whoever has written all of it in the message that is answered.
+
+    ``texts`` are the words of the call, or its command, and ``numbers`` its times. ``kept`` are the origins
+    of what the call keeps besides.
+    """
+
+    texts: Sequence[str]
+    numbers: Sequence[str] = ()
+    kept: Origins = ()
+
+
 def effect_of(tool: ToolPort, arguments: Mapping[str, Any]) -> Effect:
     """The effect of one call."""
     decide = getattr(tool, "effect_of", None)
@@ -74,6 +88,19 @@ def is_guarded(tool: ToolPort, arguments: Mapping[str, Any]) -> bool:
     """Whether this call needs a person's yes, whatever the policy says."""
     guards = getattr(tool, "guards", None)
     return guards is not None and bool(guards(arguments))
+
+
+def is_note(tool: ToolPort, arguments: Mapping[str, Any]) -> bool:
+    """Whether a call keeps words for the people of the conversation, and nothing acts on them unasked."""
+    declared = getattr(tool, "is_note", None)
+    return declared is not None and bool(declared(arguments))
+
+
+async def wording_of(tool: ToolPort, arguments: Mapping[str, Any]) -> Wording | None:
+    """What a person must have written for a call to be theirs; None: words alone never make it so."""
+    wording = getattr(tool, "wording", None)
+    found: Wording | None = None if wording is None else await wording(arguments)
+    return found
 
 
 async def review_of(tool: ToolPort, arguments: Mapping[str, Any]) -> Review | None:

@@ -156,7 +156,7 @@ def _is_somebody_elses_idea(grant: Grant, proposal: Proposal) -> bool:
     Only the very call that was shown passes then, and only after sources that its question has named. Where
     there may be more sources than are kept, they are not known.
     """
-    unknown = {(each.kind, each.where) for each in proposal.origins if each.trust is Trust.UNTRUSTED}
+    unknown = {(each.kind, each.where) for each in proposal.origins if each.trust > Trust.KNOWN}
     if not unknown or (proposal.effect not in _STRICT and grant.scope.kind is not GrantKind.TOOL):
         return False
     named = {(each.kind, each.where) for each in grant.origins}

@@ -17,7 +17,7 @@ from agent_core.errors import DocumentUnusable, MemoryConflict, StorageUnavailab
 from agent_core.memory_ports import MemoryPort
 from agent_core.models import MemoryScope, ScopeKind, ToolResult
 from agent_core.provenance import origins_of_call
-from agent_core.tools.effects import Effect
+from agent_core.tools.effects import Effect, Wording
 
 DEFAULT_MAX_CHARS = 8000
 
@@ -77,6 +77,21 @@ class MemoryWriteTool:
         written in view of the old one; against the new version they would wipe what has come since.
         """
         self._seen_since = state
+
+    def is_note(self, _: Mapping[str, Any]) -> bool:
+        """Memory is shown with its origins."""
+        return True
+
+    async def wording(self, arguments: Mapping[str, Any]) -> Wording | None:
+        """The lines that are new, if all others stay."""
+        try:
+            document = await self._storage.load_global_memory(self._scope)
+        except (DocumentUnusable, StorageUnavailable):
+            return None
+        before, after = document.text.splitlines(), str(arguments.get("content")).splitlines()
+        if self.state() not in {None, document.version} or not set(before) <= {*after, ""}:
+            return None
+        return Wording([line for line in after if line.strip() and line not in before], kept=document.origins)
 
     async def execute(self, **arguments: Any) -> ToolResult:
         """Replace the document by ``content``."""

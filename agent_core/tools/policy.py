@@ -63,6 +63,7 @@ class Proposal:
         targets: Whom or what the call reaches.
         named: All targets stand, letter for letter, where a person has named them.
         guarded: It needs a yes whatever the policy says.
+        is_note: It keeps words for the people of the conversation, which come back with their origins.
         review: What a person is shown of it besides its arguments.
         following: The further calls in the same answer of the model, each with the number of steps by which
             it comes later. One question may be about all of them.
@@ -74,6 +75,7 @@ class Proposal:
     targets: Sequence[str] = ()
     named: bool = False
     guarded: bool = False
+    is_note: bool = False
     review: Callable[[], Awaitable[Review | None]] | None = None
     following: Callable[[], Sequence[tuple[int, Proposal]]] = tuple
 
@@ -124,11 +126,15 @@ def verdict_on(proposal: Proposal, policy: Policy = DEFAULT_POLICY) -> Verdict:
     """
     What is done about a proposal.
 
-    A row that is missing in ``policy`` counts as the default's. That the targets are named lets a call pass
-    that would be asked about; it never lets one pass that is denied.
+    A row that is missing in ``policy`` counts as the default's. A file that an allowed person has sent is
+    that person's where words are noted, and anybody's where something is done. That the targets are named
+    lets a call pass that would be asked about; it never lets one pass that is denied.
     """
     row = {**DEFAULT_POLICY[proposal.effect], **policy.get(proposal.effect, {})}
-    verdict = row[trust_of(proposal.origins)]
+    trust = trust_of(proposal.origins)
+    if trust is Trust.ATTACHED:
+        trust = Trust.KNOWN if proposal.is_note else Trust.UNTRUSTED
+    verdict = row[trust]
     if verdict is Verdict.ASK and proposal.named and proposal.effect in _NAMEABLE:
         verdict = Verdict.ALLOW
     if verdict is Verdict.ALLOW and proposal.guarded:
@@ -137,6 +143,7 @@ def verdict_on(proposal: Proposal, policy: Policy = DEFAULT_POLICY) -> Verdict:
 
 
 _BETWEEN_LETTERS = re.compile(r"[\W_]+")
+_WORD = re.compile(r"\w+")
 _PART_OF_NAME = re.compile(r"[\w@%/?#&=+~$*\\-]")
 
 
@@ -154,6 +161,20 @@ def is_named(target: str, texts: Iterable[str]) -> bool:
     return any(_stands_in(wanted, text.casefold() if folds else text) for text in texts)
 
 
+def is_said(text: str, message: str) -> bool:
+    """Whether these words or numbers stand together in a message; marks and capitals do not count."""
+    wanted = _spoken(text)
+    return bool(wanted.strip()) and wanted in _spoken(message)
+
+
+def is_written_as_code(command: str, message: str) -> bool:
+    """Whether a message has a command between backticks, letter for letter, and not a part of it."""
+    command = command.strip()
+    block = message.find(f"\n{command}\n```") if command else -1
+    begins = message[message.rfind("\n", 0, max(block, 0)) + 1 : max(block, 0)]
+    return bool(command) and (f"`{command}`" in message or begins.startswith("```"))
+
+
 def is_mentioned(target: str, texts: Iterable[str]) -> bool:
     """
     Whether one of the texts may name a target, however it is written there: letters and digits alone count.
@@ -161,6 +182,12 @@ def is_mentioned(target: str, texts: Iterable[str]) -> bool:
     """
     wanted = _bare(target)
     return any(wanted in _bare(text) for text in texts)
+
+
+def _spoken(text: str) -> str:
+    """The words between blanks; numbers without zeros before them, as in 09:00."""
+    words = _WORD.findall(normalize("NFKC", text).casefold())
+    return f" {' '.join(word.lstrip('0') or '0' if word.isdigit() else word for word in words)} "
 
 
 def _bare(text: str) -> str:

@@ -8,14 +8,16 @@ themselves are behind `JobsPort`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Protocol
 
 from agent_core.models import ToolResult
 from agent_core.provenance import Origins
-from agent_core.tools.effects import Effect
+from agent_core.tools.effects import Effect, Wording
 
 _LONGEST_TEXT = 4000
+_CLOCK = re.compile(r"\d{1,2}:\d{2}")
 
 
 class JobsPort(Protocol):
@@ -81,6 +83,19 @@ class ScheduleTool:
     def effect_of(self, arguments: Mapping[str, Any]) -> Effect:
         """The effect of the call: listing changes nothing."""
         return Effect.PRIVATE_READ if arguments.get("action") == "list" else Effect.PERSIST
+
+    def is_note(self, arguments: Mapping[str, Any]) -> bool:
+        """A reminder is sent word for word, with its origins; a task would act."""
+        return arguments.get("kind") != "ask"
+
+    async def wording(self, arguments: Mapping[str, Any]) -> Wording | None:
+        """The text and the time of a reminder that comes once."""
+        repeats = any(arguments.get(name) for name in ("every_minutes", "cron", "timezone"))
+        if arguments.get("action") != "add" or arguments.get("kind") == "ask" or repeats:
+            return None
+        times = _CLOCK.findall(str(arguments.get("at")))
+        times += [f"{minutes:g}"] if (minutes := arguments.get("in_minutes")) else []
+        return Wording([str(arguments.get("text"))], times) if times else None
 
     async def execute(self, **arguments: Any) -> ToolResult:
         """Do what ``action`` says."""

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from agent_core.agent import TurnLimits
 from agent_core.messages import InboundMessage, SessionKey
-from agent_core.provenance import Trust
 from agent_core.tools.availability import is_available
 from agent_core.tools.effects import Effect
-from agent_core.tools.policy import ConsentPort, Policy, Verdict
+from agent_core.tools.policy import DEFAULT_POLICY, ConsentPort, Policy, Verdict
 from channels.heartbeat.config import TickLimits
 from gateway.app.agent import AgentParts, turn_limits
 from gateway.app.background import command_runner
@@ -364,8 +363,8 @@ def policy_of(settings: Settings) -> Policy:
     return {
         Effect(name): {
             trust: Verdict(verdict)
-            for trust, verdict in zip(Trust, (row.owner, row.known, row.untrusted), strict=True)
-            if verdict is not None
+            for trust in DEFAULT_POLICY[Effect(name)]
+            if (verdict := getattr(row, trust.name.lower())) is not None
         }
         for name, row in settings.tools.policy.items()
     }

@@ -109,12 +109,13 @@ class FileOperations:
         """Changes of files, newest first."""
         limit = within(limit)
 
-        def look() -> list[dict[str, Any]]:
+        def look() -> dict[str, Any]:
             files = self._made_files()
             changes = [files.settled(change) for change in files.journal.changes(path)[:limit]]
-            return [_row(change) for change in changes]
+            made = files.made_by_commands(limit) if path is None else []
+            return {"changes": [_row(change) for change in changes], "made_by_commands": made}
 
-        return {"changes": await anyio.to_thread.run_sync(look)}
+        return await anyio.to_thread.run_sync(look)
 
     async def files_diff(self, id: int) -> dict[str, Any]:  # noqa: A002 - the word that people type
         """The difference that one change made."""

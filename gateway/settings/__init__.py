@@ -413,8 +413,8 @@ def _lenient(policy: Mapping[EffectName, PolicyRow]) -> Iterator[str]:
     """Cells of ``tools.policy`` that let pass what the default asks about."""
     after = {Trust.KNOWN: " after another person's words", Trust.UNTRUSTED: " after words of anybody"}
     for name, row in policy.items():
-        for trust, given in zip(Trust, (row.owner, row.known, row.untrusted), strict=True):
-            if given == "allow" and DEFAULT_POLICY[Effect(name)][trust] is not Verdict.ALLOW:
+        for trust, usual in DEFAULT_POLICY[Effect(name)].items():
+            if getattr(row, trust.name.lower()) == "allow" and usual is not Verdict.ALLOW:
                 yield (
                     f"tools.policy.{name}.{trust.name.lower()}: squidbot makes such a "
                     f"call{after.get(trust, '')} without asking, where the default asks "

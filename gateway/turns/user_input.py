@@ -183,8 +183,9 @@ def _origins_of(message: InboundMessage, access: Access, at: datetime) -> Origin
 
     What a mail quotes or hands on is anybody's: nobody has proved who wrote it. In a room the server has said
     who wrote what is quoted. A picture is shown to the model, so what is written in it counts as read, and so
-    does the name of a file. What its sender has recorded for a message is said by the sender. Of what was let
-    in out of quarantine nobody has proved who wrote it.
+    does the name of a file: its sender has attached it, and anybody may have made it. What its sender has
+    recorded for a message is said by the sender. Of what was let in out of quarantine nobody has proved who
+    wrote it.
     """
     email_style = _is_email_style(message)
     found: list[Origin] = []
@@ -205,11 +206,14 @@ def _origins_of(message: InboundMessage, access: Access, at: datetime) -> Origin
             found.append(person(line.sender, at))
     if message.kind == "job" and isinstance(note := message.context.get("job"), Mapping):
         found += arriving(from_json(note.get(ORIGINS)), at)
-    if message.context.get(OTHERS_WORDS):
-        found.append(untrusted("mail" if email_style else "file", "somebody else", at))
     recorded = message.context.get(SPOKEN, ())
+    is_sent = message.kind == "message" and not is_let_in(message)
+    sent: Literal["file", "attachment"] = "attachment" if is_sent else "file"
+    if message.context.get(OTHERS_WORDS):
+        # In a room it is the name of a file that could not be fetched.
+        found.append(untrusted("mail" if email_style else sent, "somebody else", at))
     found += [
-        untrusted("file", file.name, at)
+        untrusted(sent, file.name, at)
         for file in message.attachments
         if file.sha256 not in recorded or file.media_type.startswith("image/")
     ]

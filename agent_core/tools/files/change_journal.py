@@ -29,6 +29,10 @@ from agent_core.provenance import Origin, Origins
 from agent_core.tools.files.origin_labels import Labels
 
 ChangeKind = Literal["write", "edit", "move", "delete", "undo"]
+WORK = "work"
+"""Where commands begin."""
+_OUR_FOLDERS = frozenset({WORK, "mcp"})
+"""This program gives these names, whoever has caused them to be made."""
 _PRUNE_EVERY = 200
 _MOST_CHANGES = 20_000
 _log = structlog.get_logger(__name__)
@@ -147,7 +151,7 @@ class ChangeJournal:
 
     def label_of(self, path: str, identity: str) -> Origins | None:
         """The origins of a file and of its name; None: no tool has written it."""
-        if self.labels.is_trusted(path, identity):
+        if self.labels.is_trusted(path, identity) or (path in _OUR_FOLDERS and identity == "folder"):
             return ()
         with self.lock:
             self._loaded()
@@ -160,6 +164,8 @@ class ChangeJournal:
 
     def origins_of_name(self, path: str) -> Origins | None:
         """The origins of a file's or a folder's name; None: it came from elsewhere."""
+        if path in _OUR_FOLDERS:
+            return ()
         with self.lock:
             self._loaded()
             newest = self._by_path.get(path)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
 
-from agent_core.errors import ToolError, ToolFailed, ToolRetry
+from agent_core.errors import ToolFailed, ToolRetry
 from agent_core.models import ToolResult
 from agent_core.tools.effects import Effect, Review
 from agent_core.tools.files.file_run import TEXT, FileTool
@@ -43,18 +43,22 @@ class _Changing(FileTool, ABC):
         return await anyio.to_thread.run_sync(partial(self._review, **arguments))
 
     def _review(self, **arguments: Any) -> Review:
-        from agent_core.tools.files.journaled_files import state_of  # noqa: PLC0415
+        from agent_core.tools.files.journaled_files import check_expected, state_of  # noqa: PLC0415
         from agent_core.tools.files.reading import diff_text  # noqa: PLC0415
 
-        found: Found | None = None
-        try:
-            place = self._run.place(str(arguments["path"]), write=True)
-            found = self._run.files.found(place)
-            before = found.content if found else None
-            text = diff_text(before, self._new(place, found, **arguments), place.shown)
-        except ToolError as error:
-            text = f"This cannot be done: {error}"
+        # Nobody is asked about what would be refused after the yes.
+        place = self._run.place(str(arguments["path"]), write=True)
+        found = self._run.files.found(place)
+        new = self._new(place, found, **arguments)
+        check_expected(place, found, self._expected(place, found))
+        text = diff_text(found.content if found else None, new, place.shown)
         return Review(text, state_of(found))
+
+    def _expected(self, place: Place, found: Found | None) -> str | None:
+        """What the file must hold."""
+        from agent_core.tools.files.journaled_files import ANYTHING  # noqa: PLC0415
+
+        return self._run.knows(place) or ANYTHING
 
     @abstractmethod
     def _new(self, place: Place, found: Found | None, **arguments: Any) -> bytes | None:
@@ -86,6 +90,9 @@ class WriteFileTool(_Changing):
     def _new(self, place: Place, found: Found | None, **arguments: Any) -> bytes:
         return _encoded(arguments["content"])
 
+    def _expected(self, place: Place, found: Found | None) -> str | None:
+        return self._run.knows(place) if found else None
+
 
 class EditFileTool(_Changing):
     """The tool ``edit_file``."""
@@ -103,8 +110,6 @@ class EditFileTool(_Changing):
         return await anyio.to_thread.run_sync(partial(self._edit, arguments))
 
     def _edit(self, arguments: dict[str, Any]) -> ToolResult:
-        from agent_core.tools.files.journaled_files import ANYTHING  # noqa: PLC0415
-
         by = self._run.by(self.name, arguments)
         place = self._run.place(arguments["path"], write=True)
         done = self._run.files.put(
@@ -112,7 +117,7 @@ class EditFileTool(_Changing):
             lambda found: self._new(place, found, **arguments),
             kind="edit",
             by=by,
-            expected=self._run.knows(place) or ANYTHING,
+            expected=self._expected(place, None),
         )
         return self._done(done, place, f"{place.shown!r} is changed")
 
@@ -167,14 +172,15 @@ class MoveFileTool(FileTool):
         from agent_core.tools.files.journaled_files import state_of  # noqa: PLC0415
         from agent_core.tools.files.reading import diff_text  # noqa: PLC0415
 
-        try:
-            place = self._run.place(str(arguments["path"]), write=True)
-            target = self._run.place(str(arguments["to"]), write=True)
-            found = self._run.files.found(place)
-        except ToolError as error:
-            return Review(f"This cannot be done: {error}", state_of(None))
+        place = self._run.place(str(arguments["path"]), write=True)
+        target = self._run.place(str(arguments["to"]), write=True)
+        found = self._run.files.found(place)
+        if found is None:
+            raise ToolRetry(f"There is no {place.shown!r}; list_files shows what there is.")
+        if self._run.files.found(target) is not None:
+            raise ToolRetry(f"{target.shown!r} already exists; choose another name.")
         text = f"{place.shown} becomes {target.shown}"
-        if target.prompt and found is not None:
+        if target.prompt:
             text += f"\n{diff_text(None, found.content, target.shown)}"
         return Review(text, state_of(found))
 
@@ -206,8 +212,6 @@ class DeleteFileTool(_Changing):
         return await anyio.to_thread.run_sync(partial(self._delete, arguments))
 
     def _delete(self, arguments: dict[str, Any]) -> ToolResult:
-        from agent_core.tools.files.journaled_files import ANYTHING  # noqa: PLC0415
-
         by = self._run.by(self.name, arguments)
         place = self._run.place(arguments["path"], write=True)
         done = self._run.files.put(
@@ -215,7 +219,7 @@ class DeleteFileTool(_Changing):
             lambda found: self._new(place, found),
             kind="delete",
             by=by,
-            expected=self._run.knows(place) or ANYTHING,
+            expected=self._expected(place, None),
         )
         return self._done(done, place, f"{place.shown!r} is deleted")
 

@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from agent_core.confined_files import open_below
-from agent_core.tools.files.command_origins import WORK, TooMuchError, identity_of_file, walked
+from agent_core.tools.files.change_journal import WORK
+from agent_core.tools.files.command_origins import TooMuchError, identity_of_file, walked
 
 _MOST_ENTRIES = 20_000
 _MOST_HASHED_BYTES = 1_000_000_000

@@ -37,8 +37,6 @@ from agent_core.provenance import Origins, joined, untrusted
 from agent_core.tools.files.change_journal import ChangeJournal
 from agent_core.workspace import is_of_prompt
 
-WORK = "work"
-"""Where commands begin: this program gives the name."""
 _MOST_ENTRIES = 20_000
 _MOST_HASHED_BYTES = 1_000_000_000
 _LARGE_BYTES = 50_000_000
@@ -217,8 +215,6 @@ class CommandFiles:
             for path, status in walked(self.workspace, left):
                 identity = self._identity(path, status, left, cache)
                 known = self._journal.label_of(path, identity)
-                if known is None and path == WORK and identity == _FOLDER:
-                    known = ()
                 seen.append(_Seen(path, identity, status.st_uid == os.getuid(), known))
         except (TooMuchError, OSError) as error:
             _log.info("files.not_looked_at", reason=str(error))

@@ -164,7 +164,9 @@ class JournaledFiles:
                     if earlier is not None and self._is_done(earlier, found):
                         return self._finish(earlier, folder)
                     if earlier is None:
-                        _check_expected(place, found, expected, by.approved)
+                        # A file that is gone may be written again: nothing of it can be lost.
+                        known = None if kind == "write" and found is None else expected
+                        check_expected(place, found, known, by.approved)
                     new = content(found)
                     if earlier is None and not _differs(found, new):
                         return None
@@ -208,7 +210,7 @@ class JournaledFiles:
                     if there is not None:
                         raise ToolRetry(f"{target.shown!r} already exists; choose another name.")
                     if earlier is None:
-                        _check_expected(source, found, expected, by.approved)
+                        check_expected(source, found, expected, by.approved)
                     renamed = source.parts[:-1] == target.parts[:-1] and source.root == target.root
                     _refuse_namesake(target, folder, but=source.name if renamed else "")
                     change = earlier or by.change(
@@ -260,6 +262,15 @@ class JournaledFiles:
         if done is None:
             raise ToolFailed(f"{change.path!r} is already as it was before change {number}.")
         return done
+
+    def made_by_commands(self, most: int) -> list[str]:
+        """The files that commands have made or changed and that are still there, the newest first."""
+        found: list[str] = []
+        for path in self.journal.labels.newest():
+            with suppress(ToolError, OSError):
+                if len(found) < most and self.roots.is_there(self.roots.place(path)):
+                    found.append(path)
+        return found
 
     def settled(self, change: Change) -> Change:
         """The same change, noted as made if the file shows that it was: a kill can leave that open."""
@@ -437,7 +448,8 @@ def _is_moved(change: Change, found: Found | None, there: Found | None) -> bool:
     )
 
 
-def _check_expected(place: Place, found: Found | None, expected: Expected, approved: str) -> None:
+def check_expected(place: Place, found: Found | None, expected: Expected, approved: str = "") -> None:
+    """Refuse by a `ToolRetry` if a file holds something else than a call relies on, or than was approved."""
     now = found.digest if found else None
     if approved and approved != state_of(found):
         raise ToolRetry(f"{place.shown!r} has changed since this was approved; read it with read_file.")

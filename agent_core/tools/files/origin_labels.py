@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +63,14 @@ class Labels:
             known = self._loaded().get(path)
         return None if known is None else known[1]
 
+    def newest(self) -> Iterator[str]:
+        """The files that commands have made or changed, the newest first."""
+        with self._lock:
+            known = list(self._loaded().items())
+        for path, (identity, _) in reversed(known):
+            if identity != "folder" and not path.startswith(_TRUSTED):
+                yield path
+
     def note(self, made: Mapping[str, str], origins: Origins) -> None:
         """
         Note for each path what it holds now, and whose words that is.
@@ -82,7 +90,9 @@ class Labels:
                 files.write_all(handle, b"\n" + b"".join(lines))
             finally:
                 os.close(handle)
-            known.update({path: (identity, origins) for path, identity in made.items()})
+            for path, identity in made.items():
+                known.pop(path, None)  # the newest comes last
+                known[path] = identity, origins
             self.noted += 1
             self._lines += len(lines)
 
@@ -112,7 +122,10 @@ class Labels:
 
     def _loaded(self) -> dict[str, tuple[str, Origins]]:
         if self._known is None:
-            self._known = dict(self._read())
+            self._known = {}
+            for path, label in self._read():
+                self._known.pop(path, None)
+                self._known[path] = label
         return self._known
 
     def _read(self) -> Iterable[tuple[str, tuple[str, Origins]]]:

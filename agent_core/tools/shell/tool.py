@@ -23,7 +23,7 @@ from agent_core.prompt import fenced
 from agent_core.provenance import Origins, origins_of_call, untrusted
 from agent_core.sandbox.command_sandbox import CommandSandbox
 from agent_core.sandbox.process import Outcome
-from agent_core.tools.effects import Effect, Review, approved_state
+from agent_core.tools.effects import Effect, Review, Wording, approved_state
 
 if TYPE_CHECKING:
     from agent_core.tools.files.command_basis import Basis
@@ -101,6 +101,10 @@ class ShellTool:
     def targets(self, arguments: Mapping[str, Any]) -> Sequence[str]:
         """The command, so that a grant is for that and not for what is said of it."""
         return (str(arguments.get("command")),)
+
+    async def wording(self, arguments: Mapping[str, Any]) -> Wording:
+        """The command."""
+        return Wording(self.targets(arguments))
 
     async def review(self, **arguments: Any) -> Review:
         """The command, and the files that it names as they are now."""

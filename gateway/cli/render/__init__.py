@@ -385,9 +385,12 @@ def file_changes(answer: Mapping[str, Any], path: str | None) -> str:
         )
         for one in answer["changes"]
     ]
-    if not rows:
+    made = [plain_line(each) for each in answer.get("made_by_commands", ())]
+    if not rows and not made:
         return f"no change of {plain_line(path)} is recorded" if path else "no file was changed"
-    return table(("change", "at (UTC)", "what", "file", "made of"), rows)
+    texts = [table(("change", "at (UTC)", "what", "file", "made of"), rows)] if rows else []
+    texts += ["made or changed by commands, without earlier versions: " + ", ".join(made)] if made else []
+    return "\n".join(texts)
 
 
 def memory_diff(answer: Mapping[str, Any]) -> str:

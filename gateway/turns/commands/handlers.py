@@ -44,7 +44,7 @@ from gateway.turns.commands.stop import stopped_text
 from gateway.turns.commands.take_back import TakeBack
 from gateway.turns.commands.text import (
     about_budget,
-    about_change,
+    about_changes,
     about_parts,
     about_receipt,
     about_usage,
@@ -248,9 +248,7 @@ class CommandHandlers:
     def _changed_files(self) -> str:
         files = self._files()
         changes = [files.settled(change) for change in files.journal.changes()[:_CHANGES]]
-        if not changes:
-            return "I have changed no files."
-        return "\n".join(["The newest file changes:", "", *map(about_change, changes)])
+        return about_changes(changes, files.made_by_commands(_CHANGES))
 
     def _undo(self, turn: Turn, number: int) -> str:
         from agent_core.tools.files.journaled_files import By  # noqa: PLC0415 - not before it is used

@@ -21,6 +21,7 @@ ASIDES = ("thread_start", "earlier_talk", "quoted", "forwarded")
 _FENCES = frozenset(f"<{end}{tag}>" for tag in ("mail", "taken_over") for end in ("", "/"))
 
 _RECEIPT_CHARS = 120
+_PATH_CHARS = 200
 _CUT_OFF = " with an unknown outcome"
 _OUTCOMES = {
     ReceiptOutcome.RUNNING: ("goes on", _CUT_OFF),
@@ -65,6 +66,18 @@ def about_change(change: Change) -> str:
     begun = "" if change.made else ", not finished"
     path = change.path.replace("`", "'")
     return f"- {change.id}: `{path}` {done[change.kind]}{came}{undoes}, {change.at:%Y-%m-%d %H:%M} UTC{begun}"
+
+
+def about_changes(changes: Sequence[Change], made: Sequence[str]) -> str:
+    """The changes of files, and the files that commands have made."""
+    lists = {
+        "The newest file changes:": [about_change(change) for change in changes],
+        "Made or changed by commands, without earlier versions:": [
+            f"- `{one_line(path, _PATH_CHARS).replace('`', chr(39))}`" for path in made
+        ],
+    }
+    texts = ["\n".join([title, "", *lines]) for title, lines in lists.items() if lines]
+    return "\n\n".join(texts) or "I have changed no files."
 
 
 def about_receipt(receipt: Receipt, *, owner: bool) -> str:

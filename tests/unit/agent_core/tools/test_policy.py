@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 import time
+from dataclasses import replace
 
 import pytest
 
 from agent_core.models import ToolCall
-from agent_core.provenance import Origins, Trust, person, untrusted
+from agent_core.provenance import Origins, Trust, joined, person, untrusted
 from agent_core.tools.effects import Effect
 from agent_core.tools.policy import (
     DEFAULT_POLICY,
@@ -17,6 +18,8 @@ from agent_core.tools.policy import (
     Verdict,
     is_mentioned,
     is_named,
+    is_said,
+    is_written_as_code,
     verdict_on,
 )
 
@@ -35,8 +38,22 @@ def test_every_effect_has_a_row_that_only_becomes_stricter() -> None:
     """Less trust never allows more; a table with a hole would."""
     order = list(Verdict)
     for effect in Effect:
-        row = [order.index(DEFAULT_POLICY[effect][trust]) for trust in Trust]
+        row = [order.index(verdict) for _, verdict in sorted(DEFAULT_POLICY[effect].items())]
+        assert len(row) == len(set(Trust) - {Trust.ATTACHED}), effect
         assert row == sorted(row), effect
+
+
+def test_what_a_person_has_attached_is_theirs_in_notes_alone() -> None:
+    """Whatever else may be done counts it as anybody's; after a page besides, notes are asked about as well."""
+    file = (untrusted("attachment", "cat.png"),)
+    for effect in Effect:
+        assert verdict_on(proposal(effect, file)) is verdict_on(proposal(effect, PAGE)), effect
+    note = replace(proposal(Effect.PERSIST, file), is_note=True)
+    assert verdict_on(note) is Verdict.ALLOW
+    assert verdict_on(replace(note, origins=joined(file, PAGE))) is Verdict.ASK
+    pictures = [untrusted("attachment", f"{number}.png") for number in range(20)]
+    assert verdict_on(replace(note, origins=joined(pictures, PAGE))) is Verdict.ASK
+    assert verdict_on(note, {Effect.PERSIST: {Trust.KNOWN: Verdict.DENY}}) is Verdict.DENY
 
 
 def test_nothing_but_reading_passes_unasked_after_something_untrusted_was_read() -> None:
@@ -51,6 +68,46 @@ def test_a_target_that_the_owner_has_named_is_the_owners_idea() -> None:
     """To write to bob is one, whatever was read; to run a program or to note something for ever never is."""
     passes = {effect for effect in Effect if verdict_on(proposal(effect, PAGE, named=True)) is Verdict.ALLOW}
     assert passes - HARMLESS == {Effect.SEND, Effect.NETWORK_GET, Effect.WRITE_WORKSPACE}
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "said"),
+    [
+        ("Call mum", "Remind me at 18:00 to call mum!", True),
+        ("18:00", "at 18:00", True),
+        ("9:00", "at 09:00", True),
+        ("19:00", "at 18:00", False),
+        ("The bin is *out*.", "note that the bin is out", True),
+        ("call", "recalled", False),
+        ("call mum now", "call mum, and now dad", False),
+        ("mum call", "call mum", False),
+        ("…", "call … mum", False),
+        ("", "call mum", False),
+    ],
+)
+def test_words_that_somebody_has_said(text: str, message: str, said: bool) -> None:
+    """One after another, whole; how they are written does not count."""
+    assert is_said(text, message) is said
+
+
+@pytest.mark.parametrize(
+    ("command", "message", "written"),
+    [
+        ("wc -l a.md", "run `wc -l a.md`, please", True),
+        ("wc -l a.md", "run\n```sh\nwc -l a.md\n```", True),
+        ("cd x\nls", "```\ncd x\nls\n```", True),
+        ("ls", "```\ncd x\nls\n```", False),
+        ("wc -l a.md", "run wc -l a.md", False),
+        ("wc -l", "run `wc -l a.md`", False),
+        ("a.md", "run `wc -l a.md`", False),
+        ("or", "`ls` or `id`", False),
+        ("WC -l a.md", "`wc -l a.md`", False),
+        ("", "``", False),
+    ],
+)
+def test_a_command_that_somebody_has_written(command: str, message: str, written: bool) -> None:
+    """Between backticks, all of it: a part of a command can do the opposite."""
+    assert is_written_as_code(command, message) is written
 
 
 def test_a_denied_row_denies_whatever_is_named() -> None:

@@ -13,12 +13,15 @@ from agent_core.memory.manager import MemoryManager
 from agent_core.memory.scopes import OWNER
 from agent_core.models import MemoryDocument, MemoryScope, ScopeKind, ToolResult
 from agent_core.ports import ToolPort
+from agent_core.provenance import untrusted
 from agent_core.skills import BUNDLED_SKILLS, SkillsLoader
 from agent_core.tools import arguments
 from agent_core.tools.arguments import problem_with
+from agent_core.tools.effects import Wording
 from agent_core.tools.memory_write import MemoryWriteTool
 from agent_core.tools.read_skill import ReadSkillTool
 from agent_core.tools.registry import ToolRegistry
+from agent_core.tools.schedule import ScheduleTool
 from tests.doubles.in_memory_storage import InMemoryMemory
 
 S, OTHER = "terminal/local", "email/thread"
@@ -181,6 +184,50 @@ async def test_memory_write_replaces_the_document_of_its_scope() -> None:
     assert (await storage.load_global_memory(OWNER)).text == ""
     versions = await storage.memory_versions(bob)
     assert [(each[0].text, *each[2:]) for each in versions] == [("- tea", S, "7"), ("- coffee", S, "7")]
+
+
+@pytest.mark.parametrize(
+    ("content", "lines"),
+    [
+        ("- tea\n- milk\n", ["- milk"]),
+        ("# Facts\n\n- tea", ["# Facts"]),
+        ("- tea", []),
+        ("- milk", None),
+        ("- tea and milk", None),
+    ],
+)
+async def test_what_of_a_memory_must_have_been_said(content: str, lines: list[str] | None) -> None:
+    """The new lines, if all others stay; what stays keeps its origins. Of a newer document nothing counts."""
+    storage, page = InMemoryMemory(), untrusted("web", "https://evil.example")
+    await storage.save_global_memory(OWNER, "- tea", origins=(page,))
+    found = await MemoryWriteTool(storage, S).wording({"content": content})
+    assert found == (None if lines is None else Wording(lines, kept=(page,)))
+    assert (
+        await MemoryWriteTool(storage, S, shown_version=lambda: 0).wording({"content": "- tea\n- x"}) is None
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "numbers"),
+    [
+        ({"at": "tomorrow 09:00"}, ["09:00"]),
+        ({"in_minutes": 20.0}, ["20"]),
+        ({"at": "09:00", "in_minutes": 20}, ["09:00", "20"]),
+        ({"at": "tomorrow"}, None),
+        ({"at": "09:00", "kind": "ask"}, None),
+        ({"at": "09:00", "timezone": "Asia/Tokyo"}, None),
+        ({"cron": "0 9 * * *"}, None),
+        ({"every_minutes": 5}, None),
+        ({"action": "remove", "id": "x", "at": "09:00"}, None),
+    ],
+)
+async def test_what_of_a_reminder_must_have_been_said(
+    arguments: dict[str, Any], numbers: list[str] | None
+) -> None:
+    """Text and time of one that comes once; a task, and what repeats, is more than its words."""
+    tool = ScheduleTool(None)  # type: ignore[arg-type] - nothing is kept
+    found = await tool.wording({"action": "add", "text": "tea", **arguments})
+    assert found == (None if numbers is None else Wording(["tea"], numbers))
 
 
 async def test_memory_write_is_compared_with_what_the_prompt_showed() -> None:

@@ -388,6 +388,15 @@ def test_spans_of_time_are_told_in_two_units(seconds, text):
     assert duration(seconds) == text
 
 
+def test_files_of_commands_are_named_behind_the_changes():
+    """Also where there are no changes; a name cannot look like two lines."""
+    nothing = {"changes": [], "made_by_commands": []}
+    assert render.file_changes(nothing, None) == "no file was changed"
+    told = render.file_changes({**nothing, "made_by_commands": ["work/a", "work/b\nc"]}, None)
+    assert told.startswith("made or changed by commands, without earlier versions: work/a, work/b")
+    assert "\n" not in told
+
+
 def test_a_table_cannot_be_broken_by_its_contents():
     """Line breaks and control characters stay inside of their cell."""
     told = render.table(("A", "B"), [("x\ny", "\x1b[2J"), ("long" * 30, "z")])

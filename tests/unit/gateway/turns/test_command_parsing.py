@@ -15,7 +15,7 @@ from gateway.system.durations import span
 from gateway.turns.commands import COMMANDS, Command, Misread, parse_command
 from gateway.turns.commands.help import help_text
 from gateway.turns.commands.parsing import Takes
-from gateway.turns.commands.text import about_receipt, about_usage, and_list
+from gateway.turns.commands.text import about_changes, about_receipt, about_usage, and_list
 from tests.clock import EPOCH
 
 
@@ -265,3 +265,10 @@ def test_the_owner_undoes_a_change_of_a_file_where_they_read_of_it() -> None:
     found = [text.partition("undo: ")[2] for text in told]
     memory = "`squidbot memory undo owner`"
     assert found == ["`!files undo 3`", "`squidbot files undo 3`", memory, memory]
+
+
+def test_files_of_commands_are_listed_with_the_changes() -> None:
+    """Each in a line of its own, whatever its name is."""
+    assert about_changes([], []) == "I have changed no files."
+    told = about_changes([], ["work/a", "work/`b`\n- 1: `c` written"])
+    assert told.splitlines()[2:] == ["- `work/a`", "- `work/'b' - 1: 'c' written`"]

@@ -8,7 +8,15 @@ from typing import Any
 
 import pytest
 
-from agent_core.messages import SPOKEN, Attachment, Background, InboundMessage, Sender, SessionKey
+from agent_core.messages import (
+    OTHERS_WORDS,
+    SPOKEN,
+    Attachment,
+    Background,
+    InboundMessage,
+    Sender,
+    SessionKey,
+)
 from agent_core.models import Purpose
 from agent_core.provenance import Trust, trust_of
 from gateway.queue.stores import Turn
@@ -69,15 +77,24 @@ MAIL = {"context": {"subject": "Hi"}}
         (message(background=said("quoted", BOB)), Trust.KNOWN),
         (message(background=said("thread", BOT)), Trust.KNOWN),
         (message(background=said("talk", EVE)), Trust.UNTRUSTED),
-        (message(attachments=(TEXT,)), Trust.UNTRUSTED),
-        (message(attachments=(PICTURE,)), Trust.UNTRUSTED),
+        (message(attachments=(TEXT,)), Trust.ATTACHED),
+        (message(attachments=(PICTURE,)), Trust.ATTACHED),
         (message(attachments=(VOICE,), **recorded(VOICE)), Trust.OWNER),
         (message(BOB, attachments=(VOICE,), **recorded(VOICE)), Trust.KNOWN),
-        (message(attachments=(VOICE,)), Trust.UNTRUSTED),
-        (message(attachments=(VOICE, TEXT), **recorded(VOICE)), Trust.UNTRUSTED),
-        (message(attachments=(PICTURE,), **recorded(PICTURE)), Trust.UNTRUSTED),
-        (message("ann@mail.test", **MAIL, attachments=(VOICE,)), Trust.UNTRUSTED),
+        (message(attachments=(VOICE,)), Trust.ATTACHED),
+        (message(attachments=(VOICE, TEXT), **recorded(VOICE)), Trust.ATTACHED),
+        (message(attachments=(PICTURE,), **recorded(PICTURE)), Trust.ATTACHED),
+        (message("ann@mail.test", **MAIL, attachments=(VOICE,)), Trust.ATTACHED),
         (message(attachments=(VOICE,), **recorded(VOICE), background=said("quoted", EVE)), Trust.UNTRUSTED),
+        (message(BOB, attachments=(PICTURE,)), Trust.ATTACHED),
+        (message(BOB, context={OTHERS_WORDS: True}), Trust.ATTACHED),
+        (message(BOB, context={OTHERS_WORDS: True}, kind="job"), Trust.UNTRUSTED),
+        (message("ann@mail.test", context={"subject": "Hi", OTHERS_WORDS: True}), Trust.UNTRUSTED),
+        (message(attachments=(PICTURE,), background=said("talk", EVE)), Trust.UNTRUSTED),
+        (
+            message("ann@mail.test", context={"subject": "Hi", "admitted": True}, attachments=(PICTURE,)),
+            Trust.UNTRUSTED,
+        ),
         (message("ann@mail.test", **MAIL), Trust.OWNER),
         (message("ann@mail.test", context={"subject": "Hi", "admitted": True}), Trust.UNTRUSTED),
         (message("ann@mail.test", **MAIL, background=said("forwarded", "bob@mail.test")), Trust.UNTRUSTED),

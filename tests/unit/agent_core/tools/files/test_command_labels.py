@@ -113,6 +113,27 @@ async def test_it_is_found_and_listed_as_the_owners(desk):
     assert is_own((await desk.ok("list_files", path="work")).origins)
 
 
+async def test_the_folders_of_this_program_are_nobody_elses_words(desk):
+    """Whoever has caused them; what is in them keeps its words, and a folder of another name is a name like any."""
+    desk.put("mcp/result.txt", "found", origins=PAGE)
+    assert is_own((await desk.ok("list_files")).origins)
+    assert is_anybodys((await desk.ok("list_files", path="mcp")).origins)
+    (desk.ws / "elsewhere").mkdir()
+    assert is_anybodys((await desk.ok("list_files")).origins)
+
+
+def test_what_commands_have_made_is_listed(desk):
+    """Files that are still there, the newest first, also after a restart; no folders, and nothing of the file tools."""
+    desk.put("note", "mine")
+    desk.run("echo 1 > one; echo 2 > two; mkdir made; echo 3 > made/three")
+    desk.run("echo 4 >> one; rm two")
+    desk.journaled.journal.labels.trust("note", desk.journaled.journal.changes()[0].after)
+    for _ in range(2):
+        assert desk.journaled.made_by_commands(9) == ["work/one", "work/made/three"]
+        assert desk.journaled.made_by_commands(1) == ["work/one"]
+        desk.restart()
+
+
 def test_it_outlives_a_restart(desk):
     desk.run("mkdir made; echo 42 > made/result")
     desk.restart()

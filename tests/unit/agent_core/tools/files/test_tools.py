@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from agent_core.errors import ToolError
 from agent_core.provenance import Trust, person, trust_of, untrusted
 from agent_core.tools.effects import Effect, effect_of, review_of
+from agent_core.tools.files.journaled_files import By
 from agent_core.tools.registry import definition_of
 from tests.file_tools_world import FileDesk
 
@@ -294,8 +296,43 @@ async def test_a_review_shows_the_difference_and_what_it_is_based_on(desk):
     )
     moved = await review_of(desk.tools["move_file"], {"path": "a", "to": "skills/s/SKILL.md"})
     assert "+two" in moved.text
-    gone = await review_of(desk.tools["delete_file"], {"path": "nothing"})
-    assert "cannot be done" in gone.text
+
+
+async def test_nobody_is_asked_about_what_would_be_refused(desk):
+    """The review says why instead, as the call would; what can be done is shown."""
+    (desk.ws / "a").write_text("one")
+    for tool, arguments, why in (
+        ("delete_file", {"path": "nothing"}, "There is no"),
+        ("move_file", {"path": "nothing", "to": "b"}, "There is no"),
+        ("move_file", {"path": "a", "to": "a"}, "already exists"),
+        ("edit_file", {"path": "a", "old": "two", "new": "2"}, "is not in"),
+        ("write_file", {"path": "a", "content": "x"}, "already exists; read it"),
+    ):
+        with pytest.raises(ToolError, match=why):
+            await review_of(desk.tools[tool], arguments)
+    await desk.ok("read_file", path="a")
+    assert "-one" in (await review_of(desk.tools["write_file"], {"path": "a", "content": "x"})).text
+
+
+@pytest.mark.parametrize("way", ["undo", "rm"])
+async def test_a_name_is_free_again_when_its_file_is_gone(desk, way):
+    """It may be written again, also in a later turn; an edit and an undo of it are still refused."""
+    await desk.ok("write_file", path="a", content="one")
+    desk.begin("turn2")
+    if way == "undo":
+        desk.journaled.undo(desk.journaled.journal.changes()[0].id, by=By("turn2"))
+    else:
+        (desk.ws / "a").unlink()
+    assert "no longer exists" in await desk.refused("edit_file", path="a", old="one", new="two")
+    if way == "rm":
+        with pytest.raises(ToolError, match="cannot be undone"):
+            desk.journaled.undo(desk.journaled.journal.changes()[0].id, by=By("turn2"))
+    assert (await review_of(desk.tools["write_file"], {"path": "a", "content": "two"})).state == "none"
+    await desk.ok("write_file", path="a", content="two")
+    assert (desk.ws / "a").read_text() == "two"
+    desk.begin("turn3")
+    (desk.ws / "a").write_text("by hand")
+    assert "has changed since" in await desk.refused("write_file", path="a", content="three")
 
 
 # ── whose words ──
