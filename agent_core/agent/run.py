@@ -143,9 +143,7 @@ class AgentRun:
     async def think(self) -> str:
         """Run the steps and return the answer."""
         self._prompt = await self._build(None)
-        for message in self._prompt[:-1]:
-            if message.found:
-                self._deferred.load(message.found)
+        self._load_again(self._prompt[:-1])
         while True:
             text, calls, last = await self._answer(self._why_last())
             if not calls or (last and text.strip()):
@@ -158,6 +156,18 @@ class AgentRun:
                 self._ahead = calls[number + 1 : _CALLS_AT_ONCE]
                 await self._use_tool(call, too_many=number >= _CALLS_AT_ONCE)
             self._show_pictures()
+
+    def _load_again(self, before: Sequence[Message]) -> None:
+        """
+        Load what was found in earlier turns. Of turns that a person has approved as a whole, definitions of
+        others are not loaded again: that approval is to last until something new is shown.
+        """
+        trusted = self._trusted_before()
+        for message in before:
+            fine = trusted is not None and message.timestamp is not None and message.timestamp <= trusted
+            self._deferred.load(
+                name for name in message.found if not fine or not self._deferred.origins_of([name])
+            )
 
     @property
     def _definitions(self) -> list[ToolDefinition]:
@@ -227,6 +237,7 @@ class AgentRun:
 
     async def _answer(self, last: str) -> tuple[str, Sequence[ToolCall], str]:
         """One answer, recorded or new, and why it is the last one, if it is."""
+        self._shown(*(each.origins for each in self._definitions))
         number, digest = self._next("model", last)
         found = None if self._journal is None else await self._journal.model_answer(number, digest)
         if found is None:
@@ -478,7 +489,8 @@ class AgentRun:
         ]
         if trust_of((*self._session.origins, *self.quoted)) is Trust.UNTRUSTED:
             shown.append(self._question)
-        return [*shown, *self._untrusted_results]
+        told = [each.text for each in self._definitions if trust_of(each.origins) is Trust.UNTRUSTED]
+        return [*shown, *told, *self._untrusted_results]
 
     def _said(self, effect: Effect) -> list[str]:
         """

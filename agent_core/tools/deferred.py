@@ -7,6 +7,8 @@ they were found, so that what providers have cached of a request stays the same.
 the journaled result (`ToolResult.found`), and of the answer's line in the history (`Message.found`): so a
 turn that is taken up again has the same list, and so have the next turns, after a restart, too.
 
+A definition is the words of whoever has made it: an answer has the origins of all that it shows.
+
 Only tools of the run can be found, so none that are not allowed for whom it is. Pure.
 """
 
@@ -20,6 +22,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from agent_core.models import ToolCall, ToolDefinition, ToolResult
+from agent_core.provenance import Origins, joined
 from agent_core.text import one_line
 
 FIND_TOOLS = "find_tools"
@@ -75,6 +78,10 @@ class DeferredTools:
         """The loaded definitions, always in the same order."""
         return [self._definitions[name] for name in self.found if name in self._definitions]
 
+    def origins_of(self, names: Iterable[str]) -> Origins:
+        """Whose words the definitions of these tools are."""
+        return joined(*(self._definitions[name].origins for name in names if name in self._definitions))
+
     def load(self, names: Iterable[str]) -> None:
         """Load these tools; if there are too many, unload the oldest."""
         self.found = tuple(dict.fromkeys((*self.found, *names)))[-KEPT:]
@@ -96,7 +103,13 @@ class DeferredTools:
             f"{one_line(definition.description, _SEARCHED_CHARS)}\n"
             f"Parameters: {one_line(schema, _SCHEMA_CHARS)}"
         )
-        return ToolResult(content=text, is_error=True, tool_call_id=call.id, found=(call.name,))
+        return ToolResult(
+            content=text,
+            is_error=True,
+            tool_call_id=call.id,
+            found=(call.name,),
+            origins=definition.origins,
+        )
 
     def _find(self, call: ToolCall) -> ToolResult:
         query = call.arguments.get("query")
@@ -108,7 +121,13 @@ class DeferredTools:
             finder = self.finder()
             text = f"No tool fits these words; try others. {finder.description if finder else ''}"
             return ToolResult(content=text, tool_call_id=call.id)
-        best = ranked[0][0]
+        best, name = ranked[0]
+        servers: list[str] = []
+        if not self._definitions[name].origins:
+            # The program's own tool fits best: no words of servers are shown beside it, only their names.
+            others = [name for _, name in ranked if self._definitions[name].origins]
+            servers = list(dict.fromkeys(map(_family, others)))[:_NAMED_AT_ONCE]
+            ranked = [each for each in ranked if each[1] not in others]
         load = [name for score, name in ranked[:_LOADED_AT_ONCE] if score * 2 >= best]
         named = [name for _, name in ranked[:_NAMED_AT_ONCE] if name not in load]
         parts = ["You can call these now:", *map(self._line, load)]
@@ -116,7 +135,14 @@ class DeferredTools:
             parts += ["A call of one of these loads it:", *map(self._line, named)]
         if len(ranked) > _NAMED_AT_ONCE:
             parts.append(f"{len(ranked) - _NAMED_AT_ONCE} more fit less well.")
-        return ToolResult(content="\n".join(parts), tool_call_id=call.id, found=tuple(load))
+        if servers:
+            parts.append(f"To see what servers have for this, search for their names: {', '.join(servers)}.")
+        return ToolResult(
+            content="\n".join(parts),
+            tool_call_id=call.id,
+            found=tuple(load),
+            origins=self.origins_of([*load, *named]),
+        )
 
     def _line(self, name: str) -> str:
         sentence = _SENTENCE_END.split(self._definitions[name].description.strip(), maxsplit=1)[0]

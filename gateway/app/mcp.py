@@ -83,16 +83,18 @@ async def servers_at_rest(settings: Settings, home: Home, clock: Clock) -> Async
 
 def definitions_changed(name: str, changes: list[Change]) -> Alert:
     """
-    Alert: a server describes its tools differently. Its words are not repeated, because it could say
-    anything.
+    Alert: a server describes tools that the owner has not approved. Its words are not repeated, because it
+    could say anything.
     """
     digest = hashlib.sha256("\n".join(change.diff for change in changes).encode()).hexdigest()[:12]
     count = f"{len(changes)} tool" + ("s" if len(changes) > 1 else "")
+    is_new = all(change.kind == "new" for change in changes)
+    what = f"offers {count}" if is_new else f"describes {count} differently than when you approved it"
     return Alert(
         f"mcp {name}",
-        f"The MCP server `{name}` describes {count} differently than when you approved it. I do not use them "
-        f"until you have looked: `squidbot mcp tools {name}` shows the difference, and "
-        f"`squidbot mcp approve {name}` approves it.",
+        f"The MCP server `{name}` {what}. I use nothing of that before you have read it: "
+        f"`squidbot mcp tools {name}` shows what the server says, and `squidbot mcp approve {name}` approves "
+        "it.",
         once=digest,
     )
 

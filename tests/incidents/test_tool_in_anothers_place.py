@@ -55,6 +55,7 @@ def test_no_tool_takes_the_place_of_another(one: str, other: str) -> None:
     assert model_name("s", one) == model_name("s", other)
     first, second = sorted([one, other])
     pins = Pins("s").listed([tool(one), tool(other), tool("echo")])
+    pins = pins.with_shown(pins.changes()).with_approval()
     assert sorted(offered(pins)) == sorted([first, "echo"])
     assert offered(pins.listed([tool(first, "Now it pays."), tool(second), tool("echo")])) == ["echo"]
     assert offered(pins.listed([tool(second), tool("echo")])) == ["echo"]

@@ -40,17 +40,32 @@ def server(behaviour, *more, **settings):
     }
 
 
+async def reviewed(one, *names):
+    """Let the owner read what is not approved, and approve these, or all."""
+    await one.show_changes()
+    return await one.approve(list(names))
+
+
 @asynccontextmanager
-async def servers(folder, on_changes=lambda *_: None, **named):
+async def servers(folder, on_changes=lambda *_: None, *, first=True, **named):
+    """Servers whose first list is approved, unless ``first`` says no."""
+
+    def changed(name, changes):
+        if not first or found.by_name[name].pins.approved:
+            on_changes(name, changes)
+
     found = McpServers(
-        McpSettings.model_validate({"servers": named}), folder / "mcp", SystemClock(), on_changes=on_changes
+        McpSettings.model_validate({"servers": named}), folder / "mcp", SystemClock(), on_changes=changed
     )
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(found.run)
         with anyio.fail_after(40):
             for one in found.by_name.values():
+                is_first = not one.pins.approved
                 while not (one.is_listed or one.connection.trouble):
                     await anyio.sleep(0.02)
+                if first and is_first:
+                    await reviewed(one)
         yield found
         tasks.cancel_scope.cancel()
 
@@ -202,7 +217,7 @@ async def test_changed_definitions(tmp_path):
         assert await echoed(found, "bad") == "hello"
         while bad.connection.is_up:
             await anyio.sleep(0.05)
-        with pytest.raises(ServerUnavailable, match="differently"):
+        with pytest.raises(ServerUnavailable, match="describes it differently"):
             await echoed(found, "bad")
         assert found.tools(OWNER, keep) == []
         assert told == [("bad", ["another", "echo"])]
@@ -214,7 +229,8 @@ async def test_changed_definitions(tmp_path):
         assert found.tools(OWNER, keep) == []
         await bad.refresh()
         assert told[1:] == told[:1]  # once more for another start: of what was told, only its outbox knows
-        assert await bad.approve(["echo"]) == ["echo"]
+        assert await bad.approve(["echo"]) == []  # nobody has read it
+        assert await reviewed(bad, "echo") == ["echo"]
         assert [tool.name for tool in found.tools(OWNER, keep)] == ["bad__echo"]
         assert await echoed(found, "bad") == "hello"
 
@@ -363,7 +379,7 @@ async def test_a_server_that_says_that_it_has_changed(tmp_path, behaviour, name)
         assert f"bad__{name}" not in [tool.name for tool in found.tools(OWNER, keep)]
         assert found.by_name["bad"].connection.is_up
         assert int(state.read_text()) == 2
-        await found.by_name["bad"].approve([name])
+        await reviewed(found.by_name["bad"], name)
         assert f"bad__{name}" in [tool.name for tool in found.tools(OWNER, keep)]
 
 
@@ -387,23 +403,23 @@ async def test_a_full_disk_costs_no_connection(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(files, "replace", full)
     kept = tmp_path / "mcp" / "bad.json"
     async with servers(tmp_path, lambda *_: told.append(1), bad=server("changes", state)) as found:
         one = found.by_name["bad"]
+        monkeypatch.setattr(files, "replace", full)
         assert await echoed(found, "bad") == "hello"
         with anyio.fail_after(20):
             while not told:
                 await anyio.sleep(0.05)
         with pytest.raises(OSError, match="No space"):
-            await one.approve([])
+            await reviewed(one)
         assert "bad__echo" not in [tool.name for tool in found.tools(OWNER, keep)]
         assert one.connection.is_up
-        assert not kept.exists()
+        assert "another" not in kept.read_text()
         monkeypatch.setattr(files, "replace", real)
         await one.refresh()
         assert "another" in kept.read_text()
-        assert await one.approve([]) == ["another", "echo"]
+        assert await reviewed(one) == ["another", "echo"]
         assert "bad__echo" in [tool.name for tool in found.tools(OWNER, keep)]
         assert state.read_text() == "3"  # by one and the same connection
 
@@ -427,7 +443,7 @@ async def test_what_is_approved_while_a_list_is_kept_is_kept_after_it(tmp_path, 
         with anyio.fail_after(20):
             while not told:
                 await anyio.sleep(0.01)
-        assert await found.by_name["bad"].approve([]) == ["another", "echo"]
+        assert await reviewed(found.by_name["bad"]) == ["another", "echo"]
         assert len(most) >= 2
         assert set(most) == {1}  # never two at the same time
         assert [tool.name for tool in found.tools(OWNER, keep)] == ["bad__another", "bad__echo"]

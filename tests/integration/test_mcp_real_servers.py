@@ -57,6 +57,8 @@ async def tools_of(tmp_path, tasks, server, session=OWNER):
     with anyio.fail_after(60):
         while not found.by_name["one"].is_listed:
             await anyio.sleep(0.02)
+    await found.by_name["one"].show_changes()
+    await found.by_name["one"].approve([])
     return found, {tool.name: tool for tool in found.tools(session, keep)}
 
 

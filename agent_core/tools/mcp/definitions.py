@@ -1,10 +1,9 @@
 """
 The definitions that a server offers, and those that the owner has approved. Pure.
 
-The first list of a server that the owner has configured is taken as it is. From then on a definition that is
-new or differs from the kept one is off until the owner has approved it: a server that was harmless on the
-day it was chosen may describe its tools differently later. Descriptions are the server's words, so characters
-that people do not see are taken out of them, and their size is bounded.
+A definition that is new, or differs from the approved one, is off until the owner has approved it, as it was
+shown to the owner: a server may describe its tools differently a moment later. Descriptions are the server's
+words, so characters that people do not see are taken out of them, and their size is bounded.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ class Definition:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A definition that the owner has not seen; ``diff`` is against the one that was approved."""
+    """A definition that the owner has not approved; ``diff`` is against the one that was."""
 
     name: str
     kind: Literal["new", "changed"]
@@ -80,21 +79,20 @@ class Pins:
         server: What stands for the server of the settings; another one begins anew.
         approved: Those that may be used.
         seen: Those that the server has last said; None before it was asked.
-        begun: Whether a first list was taken.
+        shown: The digests of those that the owner was shown for approval.
     """
 
     server: str = ""
     approved: Mapping[str, Definition] = field(default_factory=dict)
     seen: Mapping[str, Definition] | None = None
-    begun: bool = False
+    shown: frozenset[str] = frozenset()
 
     def listed(self, definitions: Iterable[Definition]) -> Pins:
-        """The pins after a new list of the server; the very first list is approved as it is."""
+        """The pins after a new list of the server."""
         seen: dict[str, Definition] = {}
         for definition in definitions:
             seen.setdefault(definition.name, definition)
-        approved = self.approved if self.begun else seen
-        return replace(self, seen=seen, approved=approved, begun=self.begun or bool(seen))
+        return replace(self, seen=seen)
 
     def usable(self, allowed: Iterable[str] = ()) -> list[Definition]:
         """The usable definitions, sorted by name; only those that are ``allowed``, if any are named."""
@@ -111,7 +109,7 @@ class Pins:
         return approved is not None and seen is not None and approved.digest == seen.digest
 
     def changes(self, allowed: Iterable[str] = ()) -> list[Change]:
-        """The changes that the owner has not seen."""
+        """The changes that the owner has not approved."""
         wanted = set(allowed)
         found = []
         for name, seen in sorted((self.seen or {}).items()):
@@ -125,10 +123,15 @@ class Pins:
             found.append(Change(name, "changed" if before else "new", "\n".join(lines)))
         return found
 
-    def with_approval(self, names: Iterable[str] = ()) -> Pins:
-        """With these approved as they were last seen, or with all."""
+    def with_shown(self, changes: Iterable[Change]) -> Pins:
+        """With these shown to the owner."""
         seen = self.seen or {}
-        chosen = [name for name in (names or seen) if name in seen]
+        return replace(self, shown=frozenset(seen[each.name].digest for each in changes if each.name in seen))
+
+    def with_approval(self, names: Iterable[str] = ()) -> Pins:
+        """With these approved, or with all; a definition that was not shown as it is now stays off."""
+        seen = self.seen or {}
+        chosen = [name for name in (names or seen) if name in seen and seen[name].digest in self.shown]
         kept = {name: each for name, each in self.approved.items() if name in seen}
         return replace(self, approved={**kept, **{name: seen[name] for name in chosen}})
 

@@ -64,7 +64,7 @@ class McpServer:
 
     Args:
         folder: Where its definitions are kept.
-        on_changes: Is told of definitions that the owner has not seen, once for each set of them and each
+        on_changes: Is told of definitions that the owner has not approved, once for each set of them and each
             start.
         on_login: Is told that somebody has to log in, once until somebody does and for each start, with a
             name that is the same until then.
@@ -163,9 +163,10 @@ class McpServer:
             if tool not in self.pins.approved and tool not in (self.pins.seen or {}):
                 raise ServerUnavailable(f"it has no tool {tool!r} (squidbot mcp tools {self.name})")
             if not self.pins.holds(tool):
+                what = "describes it differently now, or no longer has it"
                 raise ServerUnavailable(
-                    f"it describes {tool!r} differently now, or no longer has it; the owner must review "
-                    f"it (squidbot mcp tools {self.name})"
+                    f"{tool!r} is off until the owner has reviewed it (squidbot mcp tools {self.name}): the "
+                    f"server {what if tool in self.pins.approved else 'was not approved'}"
                 )
             with anyio.move_on_after(seconds) as limit:
                 if asker is not None:
@@ -184,18 +185,28 @@ class McpServer:
         longest_s = seconds + (LONGEST_WAIT_S if asker is not None else 0.0) + _SPARE_S
         return await self.connection.ask(work, seconds=longest_s)
 
+    async def show_changes(self) -> list[Change]:
+        """The changes for the owner, who may approve them from then on."""
+        async with self._one_change:
+            changes = self.pins.changes(self.settings.tools)
+            before, self.pins = self.pins, self.pins.with_shown(changes)
+            if self.pins != before:
+                await self._saved()
+            return changes
+
     async def approve(self, names: list[str]) -> list[str]:
         """
-        Approve definitions as they were last seen; returns which.
+        Approve definitions as they were shown; returns which.
 
         Raises:
             OSError: It could not be kept, so nothing is approved.
         """
         async with self._one_change:
             changes = self.pins.changes(self.settings.tools)
-            chosen = [each.name for each in changes if not names or each.name in names]
+            wanted = [each.name for each in changes if not names or each.name in names]
+            pins = self.pins.with_approval(wanted) if wanted else self.pins
+            chosen = [name for name in wanted if pins.holds(name)]
             if chosen:
-                pins = self.pins.with_approval(chosen)
                 await anyio.to_thread.run_sync(self._save, pins)
                 self.pins = pins
             return chosen
@@ -237,7 +248,7 @@ class McpServer:
         raise ServerUnavailable("it does not list its tools")
 
     def tell(self) -> None:
-        """Tell of definitions that the owner has not seen."""
+        """Tell of definitions that the owner has not approved."""
         changes = self.pins.changes(self.settings.tools)
         digest = (
             hashlib.sha256("\n".join(each.diff for each in changes).encode()).hexdigest() if changes else ""
@@ -272,8 +283,8 @@ class McpServer:
         except (OSError, ValueError, KeyError, TypeError) as error:
             # Nothing of it may be used: what was approved is not known any more.
             _log.warning("mcp.pins_unreadable", server=self.name, error=type(error).__name__)
-            return Pins(self._server, begun=True)
-        return Pins(self._server, approved, seen, begun=bool(seen))
+            return nothing
+        return Pins(self._server, approved, seen, frozenset(kept.get("shown", ())))
 
     async def _saved(self) -> None:
         """Keep what is known. What the disk does not take now is kept after the next look."""
@@ -290,6 +301,7 @@ class McpServer:
             "server": pins.server,
             "approved": [each.as_json() for each in pins.approved.values()],
             "seen": [each.as_json() for each in (pins.seen or {}).values()],
+            "shown": sorted(pins.shown),
         }
         text = json.dumps(kept, ensure_ascii=False, indent=1)
         self._state.write(self._file, text.encode("utf-8", "replace"))

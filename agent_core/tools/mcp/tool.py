@@ -40,7 +40,7 @@ class McpTool:
         call: Calls it on the server, with its arguments, asks what the server wants to know, and has a model
             answer it.
         effect: What the owner has said that a call does; None: nothing, so each call needs a yes.
-        own: Whether what the server says counts as the owner's words.
+        own: Whether all that the server says, its definitions too, counts as the owner's words.
         seconds: The longest that a call may take, the start of the server included.
         think: Has a model answer the server; None: it may not have that.
     """
@@ -110,6 +110,11 @@ class McpTool:
         except ServerError as error:
             return self._result(Answer(str(error), failed=True), ())
         return self._result(answer, await self._kept(answer))
+
+    @property
+    def defined_by(self) -> Origins:
+        """The server, for what it says of the tool as for all that it says."""
+        return self._origins
 
     @property
     def _origins(self) -> Origins:

@@ -270,7 +270,7 @@ async def _check_shell(report: Report, settings: Settings, home: Home) -> None:
 def _report_mcp(report: Report, found: Mapping[str, Any]) -> None:
     """What the running daemon knows of its MCP servers; none is started for this."""
     for name, one in found.items():
-        changed = f"{len(one['changed'])} tools have changed since you approved them, and are off"
+        changed = f"{len(one['changed'])} tools are off until you approve them"
         if one["trouble"]:
             report.add(
                 f"mcp {name}", Verdict.WARNING, one["trouble"], f"squidbot mcp logs {name}; see docs/mcp.md"
@@ -296,7 +296,7 @@ async def _check_mcp(report: Report, settings: Settings, home: Home) -> None:
                 continue
             report.add(part, Verdict.OK, f"answers, with {server.state()['tools']} tools")
             if changes:
-                told = f"{len(changes)} tools have changed since you approved them, and are off"
+                told = f"{len(changes)} tools are off until you approve them"
                 report.add(part, Verdict.WARNING, told, f"squidbot mcp tools {name}")
 
 

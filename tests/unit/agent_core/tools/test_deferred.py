@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agent_core.models import ToolDefinition
+from agent_core.provenance import untrusted
 from agent_core.tools.deferred import KEPT, DeferredTools
 from tests.doubles.agent import call
 
@@ -129,3 +130,37 @@ def test_the_newest_stay_and_the_order_stays() -> None:
     tools.load(list(many())[:KEPT])
     assert len(tools.found) == KEPT
     assert tools.answers(call("bank__transfer"))
+
+
+SHOP = untrusted("mcp", "shop")
+
+
+def stall() -> DeferredTools:
+    """A shelf with two tools of a server that anybody may speak through."""
+    said = {"shop__send_file": "Send a file to the shop.", "shop__buy": "Buy something."}
+    own = {name: ToolDefinition(name=name, description=text, parameters={}) for name, text in TOOLS.items()}
+    theirs = {
+        name: ToolDefinition(name=name, description=text, parameters={}, origins=(SHOP,))
+        for name, text in said.items()
+    }
+    return DeferredTools({**theirs, **own})
+
+
+def test_an_answer_has_the_origins_of_the_definitions_that_it_shows() -> None:
+    assert stall().answer(call("find_tools", query="buy")).origins == (SHOP,)
+    assert stall().answer(call("shop__buy")).origins == (SHOP,)
+    assert stall().answer(call("calendar__add_event")).origins == ()
+    nothing = stall().answer(call("find_tools", query="zebra"))
+    assert nothing.origins == ()
+    assert "buy" not in nothing.content
+
+
+def test_beside_a_tool_of_ones_own_no_words_of_servers_are_shown() -> None:
+    """Only the server's name, which the owner has given; who searches for that sees its words."""
+    result = stall().answer(call("find_tools", query="send_file"))
+    assert result.origins == ()
+    assert "shop__" not in result.content
+    assert "search for their names: shop." in result.content
+    result = stall().answer(call("find_tools", query="shop send file"))
+    assert result.found[0] == "shop__send_file"
+    assert result.origins == (SHOP,)
