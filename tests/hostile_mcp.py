@@ -121,24 +121,6 @@ def asked(number: object, params: dict) -> object:
             return message.get("result", message.get("error"))
 
 
-CAPABILITIES: dict = {}
-"""What the client has said that it can do."""
-WISH = {
-    "systemPrompt": "You count.",
-    "messages": [{"role": "user", "content": {"type": "text", "text": "Count to two."}}],
-    "maxTokens": 5,
-}
-
-
-def sampled(number: object, params: dict, method: str = "sampling/createMessage") -> dict:
-    """Have the client's model answer, and wait for it."""
-    say({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
-    while True:
-        message = json.loads(sys.stdin.readline())
-        if message.get("id") == number:
-            return message.get("result") or message["error"]
-
-
 QUESTION = {
     "mode": "form",
     "message": "Where to?\u202e",
@@ -211,10 +193,6 @@ def call(number: object, params: dict) -> None:
             action = json.loads(sys.stdin.readline()).get("result", {}).get("action", "error")
             found[action] = found.get(action, 0) + 1
         text = json.dumps(found)
-    if BEHAVIOUR == "samples":
-        wishes = json.loads(sys.argv[3].replace("LONG", "a" * 70_000)) if len(sys.argv) > 3 else [WISH]
-        found = [sampled(f"s{each}", wish) for each, wish in enumerate(wishes)]
-        text = json.dumps({"capable": "sampling" in CAPABILITIES, "said": found})
     if BEHAVIOUR == "elicits_late":
         if text == "leave":
             return
@@ -325,7 +303,6 @@ def main() -> None:
             if BEHAVIOUR == "mute":
                 continue
             version = message["params"]["protocolVersion"]
-            CAPABILITIES.update(message["params"]["capabilities"])
             say(
                 {
                     "jsonrpc": "2.0",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import PurePosixPath
@@ -13,15 +13,13 @@ import anyio
 import anyio.to_thread
 import structlog
 
-from agent_core.errors import ToolError, ToolFailed
-from agent_core.llm.completion import ask
-from agent_core.models import Message, Purpose, ScopeKind, Session
-from agent_core.ports import Clock, LLMPort
+from agent_core.errors import ToolError
+from agent_core.models import ScopeKind, Session
+from agent_core.ports import Clock
 from agent_core.provenance import Origins
 from agent_core.state_folder import StateAway
 from agent_core.tools.availability import is_available
 from gateway.app.account_state import AccountFolders, account_folders
-from gateway.budget.metering import Metering
 from gateway.operations.files import FilesAtHome
 from gateway.queue.stores import StoreUnavailable
 from gateway.queue.wakeups import Alert, Wakeups
@@ -30,12 +28,9 @@ from gateway.system.home import Home
 
 if TYPE_CHECKING:
     from agent_core.tools.mcp.definitions import Change
-    from agent_core.tools.mcp.link import Sampled
-    from agent_core.tools.mcp.sampling import Think
     from agent_core.tools.mcp.servers import McpServers
     from agent_core.tools.mcp.tool import KeepFile
 
-_ANSWER_CHARS = 40_000
 _log = structlog.get_logger(__name__)
 
 
@@ -134,23 +129,3 @@ def file_keeper(session: Session, files: FilesAtHome, settings: Settings) -> Kee
         return place.shown
 
     return keep
-
-
-def model_for_servers(session: Session, *, metering: Metering, pools: Callable[[Purpose], LLMPort]) -> Think:
-    """Lets a model answer a server; the run of this session pays."""
-    owner = session.scope.kind is ScopeKind.OWNER
-
-    async def think(messages: Sequence[Message]) -> Sampled:
-        from agent_core.tools.mcp.link import Sampled  # noqa: PLC0415 - rarely wanted
-
-        meter = metering.meter(session.key, session.purpose, owner=owner)
-        try:
-            llm = meter.over(pools(session.purpose))
-            said = await ask(llm, messages, [], stream=False, max_chars=_ANSWER_CHARS)
-            return Sampled(said.text, (said.usage.model if said.usage is not None else "") or "unknown")
-        except StoreUnavailable as error:
-            raise ToolFailed("it cannot be looked up now what the day has cost") from error
-        finally:
-            await meter.end()
-
-    return think

@@ -39,9 +39,7 @@ def offered(pins: Pins) -> list[str]:
         pins=pins,
         call=None,
         effect_of=lambda _: Effect.NETWORK_SEND,
-        settings=SimpleNamespace(
-            allow="owner", tools=(), trust="untrusted", timeout_s=1, start_s=1, sampling=False
-        ),
+        settings=SimpleNamespace(allow="owner", tools=(), trust="untrusted", timeout_s=1, start_s=1),
     )
     servers = object.__new__(McpServers)
     servers.by_name = {"s": server}

@@ -88,9 +88,6 @@ class McpServerSettings(BaseModel):
     """Maximum time until a started server is ready."""
     idle_minutes: float = Field(default=10.0, ge=0.01, le=10_080)
     """A server that was not used for this time is stopped until it is needed again."""
-    sampling: bool = False
-    """Whether the server may have a model answer its own text during a call, within the budget of the person
-    who wanted the call. The model sees nothing else."""
     eager: bool = False
     """Start the server with the daemon and keep it running."""
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from agent_core.errors import AgentError
-from agent_core.models import Message
 from agent_core.tools.asking import Reply
 from agent_core.tools.mcp.definitions import Definition, Kind
 
@@ -23,19 +22,6 @@ class Question:
 
 Ask = Callable[[Question], Awaitable[Reply]]
 """Asks the person for whom a call is made."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sampled:
-    """A model's answer for a server. ``cut``: it was longer."""
-
-    text: str
-    model: str
-    cut: bool = False
-
-
-Sample = Callable[[Sequence[Message], int], Awaitable[Sampled]]
-"""Has a model answer what a server has written, in so many tokens at most. Raises `AgentError`."""
 
 
 class ServerUnavailable(AgentError):
@@ -111,11 +97,9 @@ class Link(Protocol):
         arguments: Mapping[str, Any],
         ask: Ask | None = None,
         kind: Kind = "tool",
-        sample: Sample | None = None,
     ) -> Answer:
         """
-        Call a tool. What the server wants to know meanwhile is asked by ``ask``, and what it wants a model to
-        say by ``sample``; without them, it is declined.
+        Call a tool. What the server wants to know meanwhile is asked by ``ask``; without it, it is declined.
 
         Raises:
             ServerError: The server has refused it.

@@ -49,7 +49,6 @@ from agent_core.tools.mcp.link import (
     Answer,
     Ask,
     Link,
-    Sample,
     ServerError,
     ServerLost,
     ServerUnavailable,
@@ -95,7 +94,7 @@ async def linked(
                 reading,
                 writing,
             ),
-            _session(reading, writing, end, samples=settings.sampling) as link,
+            _session(reading, writing, end) as link,
         ):
             yield link
     except Exception as error:
@@ -126,7 +125,7 @@ def _alone(error: BaseException) -> BaseException:
 
 
 @asynccontextmanager
-async def _session(reading: Any, writing: Any, end: End, *, samples: bool) -> AsyncIterator[Link]:
+async def _session(reading: Any, writing: Any, end: End) -> AsyncIterator[Link]:
     calls, news = Calls(), asyncio.Event()
 
     async def heard(message: object) -> None:
@@ -136,7 +135,6 @@ async def _session(reading: Any, writing: Any, end: End, *, samples: bool) -> As
     async with ClientSession(
         reading,
         writing,
-        sampling_callback=calls.sampled if samples else None,
         elicitation_callback=calls.elicited,
         message_handler=heard,
     ) as session:
@@ -203,9 +201,8 @@ class _SdkLink:
         arguments: Mapping[str, Any],
         ask: Ask | None = None,
         kind: Kind = "tool",
-        sample: Sample | None = None,
     ) -> Answer:
-        with self._calls.one(ask, sample) as call:
+        with self._calls.one(ask) as call:
             # Not `call_tool`: that checks the result by a schema of the server's own, whose regular
             # expressions may take for ever.
             result = await self._finished(

@@ -36,7 +36,6 @@ from agent_core.tools.mcp.elicitation import Elicitation
 from agent_core.tools.mcp.link import Answer, Link, ServerLost, ServerUnavailable, Stderr
 from agent_core.tools.mcp.logins import Bearer, LoginFile, LoginNeeded
 from agent_core.tools.mcp.names import model_name, tools_by_name
-from agent_core.tools.mcp.sampling import Sampling, Think
 from agent_core.tools.mcp.tool import KeepFile, McpTool
 
 Connect = Callable[[McpServerSettings, Stderr, Bearer | None], AbstractAsyncContextManager[Link]]
@@ -147,7 +146,6 @@ class McpServer:
         tool: str,
         arguments: Mapping[str, Any],
         asking: Elicitation | None = None,
-        sampling: Sampling | None = None,
     ) -> Answer:
         """
         Call a tool, if it is what the owner has approved. Time in which the person is asked does not count.
@@ -172,13 +170,7 @@ class McpServer:
                 if asker is not None:
                     asker.over(limit)
                 kind = self.pins.approved[tool].kind
-                return await link.call(
-                    tool,
-                    arguments,
-                    None if asking is None else asking.ask,
-                    kind,
-                    None if sampling is None else sampling.answer,
-                )
+                return await link.call(tool, arguments, None if asking is None else asking.ask, kind)
             raise ServerLost(f"there was no answer within {seconds:g} seconds")
 
         seconds, asker = self.settings.timeout_s, None if asking is None else asking.asker
@@ -355,12 +347,8 @@ class McpServers:
             except AgentError:  # was logged; the back-off of the connection says when it makes sense again
                 await anyio.sleep(max(1.0, server.connection.wait_s))
 
-    def tools(self, session: Session, keep: KeepFile, think: Think | None = None) -> list[ToolPort]:
-        """
-        The tools of one run. Of two with the same name one is left.
-
-        ``think`` is for servers that may have a model answer.
-        """
+    def tools(self, session: Session, keep: KeepFile) -> list[ToolPort]:
+        """The tools of one run. Of two with the same name one is left."""
         found: dict[str, ToolPort] = {}
         for server in self.by_name.values():
             if not is_available(server.settings.allow, session):
@@ -379,7 +367,6 @@ class McpServers:
                     seconds=server.settings.timeout_s + server.settings.start_s + _MARGIN_S,
                     clock=self._clock,
                     keep=keep,
-                    think=think if server.settings.sampling else None,
                 )
                 found[tool.name] = tool
         return list(found.values())

@@ -17,7 +17,6 @@ from agent_core.tools.mcp.definitions import Definition
 from agent_core.tools.mcp.elicitation import Elicitation
 from agent_core.tools.mcp.link import Answer, ServerError, ServerLost, ServerUnavailable
 from agent_core.tools.mcp.names import model_name
-from agent_core.tools.mcp.sampling import Sampling, Think
 from agent_core.tools.policy import HARMLESS
 
 KeepFile = Callable[[str, bytes, Origins], Awaitable[str | None]]
@@ -37,12 +36,10 @@ class McpTool:
     Calls one tool.
 
     Args:
-        call: Calls it on the server, with its arguments, asks what the server wants to know, and has a model
-            answer it.
+        call: Calls it on the server, with its arguments, and asks what the server wants to know.
         effect: What the owner has said that a call does; None: nothing, so each call needs a yes.
         own: Whether all that the server says, its definitions too, counts as the owner's words.
         seconds: The longest that a call may take, the start of the server included.
-        think: Has a model answer the server; None: it may not have that.
     """
 
     deferred = True
@@ -51,14 +48,13 @@ class McpTool:
         self,
         server: str,
         definition: Definition,
-        call: Callable[[str, Mapping[str, Any], Elicitation, Sampling | None], Awaitable[Answer]],
+        call: Callable[[str, Mapping[str, Any], Elicitation], Awaitable[Answer]],
         *,
         effect: Effect | None,
         own: bool,
         seconds: float,
         clock: Clock,
         keep: KeepFile,
-        think: Think | None = None,
     ) -> None:
         self.name = model_name(server, definition.name)
         self.description = f"[{server}] {definition.description}".strip()
@@ -80,7 +76,6 @@ class McpTool:
         self._own = own
         self._clock = clock
         self._keep = keep
-        self._think = think
 
     async def review(self, /, **_: Any) -> Review:
         """Its arguments say what would be done, as the tool is described now."""
@@ -96,8 +91,7 @@ class McpTool:
 
     async def _outcome(self, asking: Elicitation, arguments: Mapping[str, Any]) -> ToolResult:
         try:
-            sampling = None if self._think is None else Sampling(self._server, self._think)
-            answer = await self._call(self._tool, arguments, asking, sampling)
+            answer = await self._call(self._tool, arguments, asking)
         except ServerUnavailable as error:
             _log.info("mcp.not_called", server=self._server, tool=self.name, reason=str(error))
             # The reason may be the last words of the program, so it has the origin of all that it says.
