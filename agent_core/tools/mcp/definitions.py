@@ -14,7 +14,7 @@ import json
 import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
@@ -26,6 +26,7 @@ MOST_TOOLS = 300
 _DESCRIPTION_CHARS = 2000
 _SCHEMA_CHARS = 20_000
 _NAME_CHARS = 200
+_MOST_NAMED = 20
 _OPEN: Mapping[str, Any] = {"type": "object", "properties": {}}
 _NOT_AT_THE_TOP = ("anyOf", "oneOf", "allOf", "not", "enum", "const", "if", "then", "else", "$schema", "$id")
 """What some providers refuse at the top of a schema; the server checks it anyway."""
@@ -80,19 +81,25 @@ class Pins:
         approved: Those that may be used.
         seen: Those that the server has last said; None before it was asked.
         shown: The digests of those that the owner was shown for approval.
+        left_out: What of its last list cannot be used, and why.
     """
 
     server: str = ""
     approved: Mapping[str, Definition] = field(default_factory=dict)
     seen: Mapping[str, Definition] | None = None
     shown: frozenset[str] = frozenset()
+    left_out: tuple[str, ...] = ()
 
-    def listed(self, definitions: Iterable[Definition]) -> Pins:
+    def listed(self, definitions: Iterable[Definition], left_out: Iterable[str] = ()) -> Pins:
         """The pins after a new list of the server."""
         seen: dict[str, Definition] = {}
-        for definition in definitions:
+        said = list(definitions)
+        for definition in said:
             seen.setdefault(definition.name, definition)
-        return replace(self, seen=seen)
+        second = [f"{each.name}: a second tool of this name" for each in said if seen[each.name] is not each]
+        odd = [*left_out, *second]
+        more = [f"and {len(odd) - _MOST_NAMED} more"] if len(odd) > _MOST_NAMED else []
+        return replace(self, seen=seen, left_out=(*odd[:_MOST_NAMED], *more))
 
     def usable(self, allowed: Iterable[str] = ()) -> list[Definition]:
         """The usable definitions, sorted by name; only those that are ``allowed``, if any are named."""
@@ -136,9 +143,14 @@ class Pins:
         return replace(self, approved={**kept, **{name: seen[name] for name in chosen}})
 
 
+def is_usable_name(name: object) -> TypeGuard[str]:
+    """Whether something of that name can be asked for."""
+    return isinstance(name, str) and bool(name.strip()) and len(name) <= _NAME_CHARS and name.isprintable()
+
+
 def definition_from(name: object, description: object, schema: object) -> Definition | None:
     """A definition of what a server says; None if nobody could call it."""
-    if not isinstance(name, str) or not name.strip() or len(name) > _NAME_CHARS or not name.isprintable():
+    if not is_usable_name(name):
         return None
     said = description if isinstance(description, str) else ""
     whole = json.dumps([name, said, schema], sort_keys=True, ensure_ascii=True)
@@ -171,7 +183,7 @@ def _fit(schema: object) -> Mapping[str, Any]:
     """
     if not isinstance(schema, dict):
         return dict(_OPEN)
-    fit = {key: value for key, value in schema.items() if key not in _NOT_AT_THE_TOP}
+    fit = {key: value for key, value in _resolved(schema).items() if key not in _NOT_AT_THE_TOP}
     fit["type"] = "object"
     if not isinstance(fit.get("properties"), dict):
         fit["properties"] = {}
@@ -182,6 +194,18 @@ def _fit(schema: object) -> Mapping[str, Any]:
     except (SchemaError, RecursionError):
         return dict(_OPEN)
     return fit
+
+
+def _resolved(schema: dict[str, Any]) -> dict[str, Any]:
+    """A schema with what its top refers to, such as ``#/$defs/Query``, in the place of the reference."""
+    reference = schema.get("$ref")
+    if not isinstance(reference, str) or not reference.startswith("#/"):
+        return schema
+    found: Any = schema
+    for part in reference[2:].split("/"):
+        found = found.get(part) if isinstance(found, dict) else None
+    rest = {key: value for key, value in schema.items() if key != "$ref"}
+    return {**found, **rest} if isinstance(found, dict) and "$ref" not in found else schema
 
 
 def _references(value: object) -> Iterable[object]:

@@ -71,6 +71,14 @@ class Stderr:
         return bytes(self.said[-self.most :]).decode("utf-8", "replace")
 
 
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What a server offers; ``left_out``: what of it cannot be used, and why."""
+
+    definitions: tuple[Definition, ...]
+    left_out: tuple[str, ...] = ()
+
+
 class Link(Protocol):
     """An open connection. Calls may block for ever: the caller sets a limit."""
 
@@ -83,7 +91,7 @@ class Link(Protocol):
         """Return when the connection has ended."""
         ...
 
-    async def definitions(self, *, allowed: frozenset[str]) -> list[Definition]:
+    async def definitions(self, *, allowed: frozenset[str]) -> Offer:
         """What the server offers; of these only those that are allowed, if any are named."""
         ...
 

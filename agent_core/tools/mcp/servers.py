@@ -128,6 +128,7 @@ class McpServer:
             "state": word,
             "tools": len(self.pins.usable(self.settings.tools)),
             "changed": [change.name for change in changes],
+            "left_out": list(self.pins.left_out),
         }
 
     async def refresh(self) -> None:
@@ -224,15 +225,15 @@ class McpServer:
             self._on_login(self.name, need)
 
     async def _greet(self, link: Link) -> None:
-        await self._list(link)
+        await self._list(link, self.settings.start_s)
         self._just_listed = link
 
-    async def _list(self, link: Link) -> None:
-        with anyio.move_on_after(_LISTING_S):
+    async def _list(self, link: Link, seconds: float = _LISTING_S) -> None:
+        with anyio.move_on_after(seconds):
             found = await link.definitions(allowed=frozenset(self.settings.tools))
             async with self._one_change:
                 before = self.pins
-                self.pins = before.listed(found)
+                self.pins = before.listed(found.definitions, found.left_out)
                 self.tell()
                 if self.pins != before or self._is_unsaved:
                     await self._saved()
@@ -276,7 +277,8 @@ class McpServer:
             # Nothing of it may be used: what was approved is not known any more.
             _log.warning("mcp.pins_unreadable", server=self.name, error=type(error).__name__)
             return nothing
-        return Pins(self._server, approved, seen, frozenset(kept.get("shown", ())))
+        shown, left_out = frozenset(kept.get("shown", ())), tuple(kept.get("left_out", ()))
+        return Pins(self._server, approved, seen, shown, left_out)
 
     async def _saved(self) -> None:
         """Keep what is known. What the disk does not take now is kept after the next look."""
@@ -294,6 +296,7 @@ class McpServer:
             "approved": [each.as_json() for each in pins.approved.values()],
             "seen": [each.as_json() for each in (pins.seen or {}).values()],
             "shown": sorted(pins.shown),
+            "left_out": pins.left_out,
         }
         text = json.dumps(kept, ensure_ascii=False, indent=1)
         self._state.write(self._file, text.encode("utf-8", "replace"))

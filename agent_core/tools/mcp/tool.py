@@ -15,6 +15,7 @@ from agent_core.tools.asking import asker
 from agent_core.tools.effects import Effect, Review
 from agent_core.tools.mcp.definitions import Definition
 from agent_core.tools.mcp.elicitation import Elicitation
+from agent_core.tools.mcp.fitting import fit_arguments
 from agent_core.tools.mcp.link import Answer, ServerError, ServerLost, ServerUnavailable
 from agent_core.tools.mcp.names import model_name
 from agent_core.tools.policy import HARMLESS
@@ -91,7 +92,7 @@ class McpTool:
 
     async def _outcome(self, asking: Elicitation, arguments: Mapping[str, Any]) -> ToolResult:
         try:
-            answer = await self._call(self._tool, arguments, asking)
+            answer = await self._call(self._tool, fit_arguments(arguments, self.parameters), asking)
         except ServerUnavailable as error:
             _log.info("mcp.not_called", server=self._server, tool=self.name, reason=str(error))
             # The reason may be the last words of the program, so it has the origin of all that it says.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gateway.cli.render import table
@@ -16,6 +16,13 @@ def servers(answer: Mapping[str, Any]) -> str:
     rows = answer["servers"]
     if not rows:
         return "there are no MCP servers in the settings (mcp.servers)"
+    odd = [
+        plain_line(f"{row['name']} cannot be used in part: {one}") for row in rows for one in row["left_out"]
+    ]
+    return "\n".join([_table(rows), *odd])
+
+
+def _table(rows: Sequence[Mapping[str, Any]]) -> str:
     return table(
         ("NAME", "WHAT", "FOR", "TOOLS", "TO REVIEW", "STATE"),
         [
