@@ -22,7 +22,7 @@ from agent_core.ports import AllowancePort, ChannelPort, Clock, LLMPort, StepJou
 from agent_core.prompt import own_part
 from agent_core.prompt_budget import clip
 from agent_core.provenance import Origins, Trust, arriving, calling, joined, since, trust_of
-from agent_core.tools.deferred import DeferredTools
+from agent_core.tools.deferred import FIND_TOOLS, DeferredTools, name_of_tool
 from agent_core.tools.effects import (
     Effect,
     approving,
@@ -152,10 +152,16 @@ class AgentRun:
                 raise TurnLimitReached(f"no answer even without tools: {last}", steps=self.steps)
             self._tail.append(Message(role="assistant", content=text, tool_calls=tuple(calls)))
             self._decided_on = self.origins, self._strangers()
-            for number, call in enumerate(calls):
-                self._ahead = calls[number + 1 : _CALLS_AT_ONCE]
+            meant = [self._meant(call) for call in calls]
+            for number, call in enumerate(meant):
+                self._ahead = meant[number + 1 : _CALLS_AT_ONCE]
                 await self._use_tool(call, too_many=number >= _CALLS_AT_ONCE)
             self._show_pictures()
+
+    def _meant(self, call: ToolCall) -> ToolCall:
+        """The call with the name of the tool that the model means, if that is clear."""
+        name = name_of_tool(call.name, [*self._tools, FIND_TOOLS])
+        return call if name == call.name else call.model_copy(update={"name": name})
 
     def _load_again(self, before: Sequence[Message]) -> None:
         """

@@ -20,6 +20,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+from unicodedata import normalize
 
 from agent_core.models import ToolCall, ToolDefinition, ToolResult
 from agent_core.provenance import Origins, joined
@@ -36,10 +37,15 @@ _SEARCHED_CHARS = 1000
 _SCHEMA_CHARS = 4000
 _MOST_WORDS = 20
 _NAME_WEIGHT = 4
-_WORD = re.compile(r"[^\W_]+")
+_UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+"""Letters and marks of scripts that put no blanks between words: Thai, Chinese, Japanese and others."""
+_WORD = re.compile(rf"[{_UNSPACED}]+|[^\W_{_UNSPACED}]+")
+_PAIRED = re.compile(rf"[{_UNSPACED}]+")
 _SMALL_WORDS = frozenset(
     ["a", "an", "and", "for", "from", "in", "into", "is", "it", "my", "of", "on", "or", "that", "the", "to"]
 )
+_PREFIX = re.compile(r"\A(?:functions|tools|mcp|default_api)(?:__|[.:/])", re.IGNORECASE)
+_SEPARATORS = re.compile(r"[\W_]+")
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s|\n")
 _PARAMETERS: Mapping[str, Any] = {
@@ -172,6 +178,24 @@ class DeferredTools:
         return [(-score, name) for score, _, name in sorted(scored)]
 
 
+def name_of_tool(said: str, names: Iterable[str]) -> str:
+    """
+    The name of the tool that a model means: in another case or with other separators, with a prefix of model
+    formats, or without the server's name. If that is not one tool alone, what was said.
+    """
+    known = list(names)
+    if said in known:
+        return said
+    wanted = {_bare(said), _bare(_PREFIX.sub("", said, count=1))}
+    found = [name for name in known if _bare(name) in wanted]
+    found = found or [name for name in known if _bare(name.rpartition("__")[2]) in wanted]
+    return found[0] if len(found) == 1 else said
+
+
+def _bare(name: str) -> str:
+    return _SEPARATORS.sub("", name).casefold()
+
+
 def _family(name: str) -> str:
     """The server that a tool belongs to, or the tool itself."""
     server, mark, _ = name.partition("__")
@@ -183,9 +207,17 @@ def _words_of(definition: ToolDefinition) -> tuple[Counter[str], set[str]]:
 
 
 def _words(text: str) -> Sequence[str]:
-    """The words of a text or a name, without the endings that change with grammar."""
-    found = (word.casefold() for word in _WORD.findall(_HUMP.sub(" ", text)))
-    return [_stem(word) for word in found if word not in _SMALL_WORDS]
+    """
+    The words of a text or a name, without the endings that change with grammar. Where there are no blanks
+    between words, each two letters that follow each other are one.
+    """
+    words: list[str] = []
+    for word in _WORD.findall(_HUMP.sub(" ", normalize("NFKC", text)).casefold()):
+        if _PAIRED.match(word):
+            words += [word[at : at + 2] for at in range(max(1, len(word) - 1))]
+        elif word not in _SMALL_WORDS:
+            words.append(_stem(word))
+    return words
 
 
 def _stem(word: str) -> str:

@@ -157,7 +157,7 @@ def build_agent(env: Environment, queue: Queue, membership: Membership | None) -
 
     def servers_of(session: Session) -> list[ToolPort]:
         keep = file_keeper(session, at_home, settings)
-        return [] if mcp is None else mcp.tools(session, keep)
+        return [] if mcp is None else mcp.tools(session, keep, look)
 
     def extra_tools(session: Session) -> list[ToolPort]:
         if env.is_worker:

@@ -127,3 +127,16 @@ async def test_nobody_waits_for_a_server(tmp_path: Path) -> None:
             assert (await one.asked("hello", person=BOB)).text == "echo"
         assert len(one.server.seen(f"dm-{ANN}")) == 1
         assert not any("__" in name for names in model.names[-3:] for name in names)
+
+
+@pytest.mark.parametrize("name", ["GOOD__Echo", "mcp__good__echo", "__echo"])
+async def test_a_name_that_is_nearly_that_of_one_tool_runs_it(tmp_path: Path, name: str) -> None:
+    """The control: one that may be either of two tools."""
+    log = tmp_path / "calls"
+    good = server("honest", log, effects={"echo": "private_read"})
+    async with house(tmp_path / "one", Caller(), good=good) as one:
+        assert "hello" in (await one.asked(f"please {name}", person=ANN)).text
+        assert log.read_text() == "hello\n"
+    async with house(tmp_path / "two", Caller(), first=good, second=good) as one:
+        assert "There is no tool" in (await one.asked("please __echo", person=ANN)).text
+        assert log.read_text() == "hello\n"

@@ -16,7 +16,7 @@ from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.to_thread
@@ -37,6 +37,9 @@ from agent_core.tools.mcp.link import Answer, Link, ServerLost, ServerUnavailabl
 from agent_core.tools.mcp.logins import Bearer, LoginFile, LoginNeeded
 from agent_core.tools.mcp.names import model_name, tools_by_name
 from agent_core.tools.mcp.tool import KeepFile, McpTool
+
+if TYPE_CHECKING:
+    from agent_core.tools.files.read_tools import Look
 
 Connect = Callable[[McpServerSettings, Stderr, Bearer | None], AbstractAsyncContextManager[Link]]
 _LISTING_S = 30.0
@@ -350,8 +353,8 @@ class McpServers:
             except AgentError:  # was logged; the back-off of the connection says when it makes sense again
                 await anyio.sleep(max(1.0, server.connection.wait_s))
 
-    def tools(self, session: Session, keep: KeepFile) -> list[ToolPort]:
-        """The tools of one run. Of two with the same name one is left."""
+    def tools(self, session: Session, keep: KeepFile, look: Look | None = None) -> list[ToolPort]:
+        """The tools of one run; ``look`` is for a model that looks at pictures. Each name is there once."""
         found: dict[str, ToolPort] = {}
         for server in self.by_name.values():
             if not is_available(server.settings.allow, session):
@@ -370,6 +373,7 @@ class McpServers:
                     seconds=server.settings.timeout_s + server.settings.start_s + _MARGIN_S,
                     clock=self._clock,
                     keep=keep,
+                    look=look,
                 )
                 found[tool.name] = tool
         return list(found.values())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -19,6 +19,10 @@ from agent_core.tools.mcp.fitting import fit_arguments
 from agent_core.tools.mcp.link import Answer, ServerError, ServerLost, ServerUnavailable
 from agent_core.tools.mcp.names import model_name
 from agent_core.tools.policy import HARMLESS
+
+if TYPE_CHECKING:
+    from agent_core.messages import Attachment
+    from agent_core.tools.files.read_tools import Look
 
 KeepFile = Callable[[str, bytes, Origins], Awaitable[str | None]]
 """Keeps what does not fit into a result under a name like this; gives its path for the model, or None."""
@@ -41,6 +45,7 @@ class McpTool:
         effect: What the owner has said that a call does; None: nothing, so each call needs a yes.
         own: Whether all that the server says, its definitions too, counts as the owner's words.
         seconds: The longest that a call may take, the start of the server included.
+        look: How the pictures of a result get to a model that looks at them; None: it does not.
     """
 
     deferred = True
@@ -56,6 +61,7 @@ class McpTool:
         seconds: float,
         clock: Clock,
         keep: KeepFile,
+        look: Look | None = None,
     ) -> None:
         self.name = model_name(server, definition.name)
         self.description = f"[{server}] {definition.description}".strip()
@@ -77,6 +83,7 @@ class McpTool:
         self._own = own
         self._clock = clock
         self._keep = keep
+        self._look = look
 
     async def review(self, /, **_: Any) -> Review:
         """Its arguments say what would be done, as the tool is described now."""
@@ -104,7 +111,8 @@ class McpTool:
             return ToolResult(content=text, is_error=True, is_unknown=True, origins=self._origins)
         except ServerError as error:
             return self._result(Answer(str(error), failed=True), ())
-        return self._result(answer, await self._kept(answer))
+        notes, pictures = await self._kept(answer)
+        return self._result(answer, notes).model_copy(update={"pictures": tuple(pictures)})
 
     @property
     def defined_by(self) -> Origins:
@@ -115,8 +123,9 @@ class McpTool:
     def _origins(self) -> Origins:
         return () if self._own else (untrusted("mcp", self._server, self._clock.now()),)
 
-    async def _kept(self, answer: Answer) -> list[str]:
-        notes = []
+    async def _kept(self, answer: Answer) -> tuple[list[str], list[Attachment]]:
+        """What is kept of an answer beside its text: notes about it for a model, and the pictures to show."""
+        notes, pictures = [], []
         if len(answer.text) > _SHOWN_CHARS:
             path = await self._keep(
                 f"{self._server}.txt", answer.text.encode("utf-8", "replace"), self._origins
@@ -127,9 +136,17 @@ class McpTool:
             ending = next((each for magic, each in _PICTURES.items() if content.startswith(magic)), ".bin")
             what = "A picture" if ending != ".bin" else f"A file (said to be {media_type or 'unnamed'})"
             path = await self._keep(f"{self._server}{ending}", content, self._origins)
+            shown = None
+            if ending != ".bin" and self._look is not None and len(content) <= self._look.max_bytes:
+                shown = await self._look.keep(f"{self._server}{ending}", content)
             where = f"is in {path!r}; send_file sends it" if path else "was left out"
+            if shown is not None:
+                pictures.append(shown)
+                where = f"is shown to you{f', and {where}' if path else ''}"
+            elif path and ending != ".bin":
+                where = f"is in {path!r}; read_file reads it, send_file sends it"
             notes.append(f"{what} of {len(content):,} bytes {where}.")
-        return notes
+        return notes, pictures
 
     def _result(self, answer: Answer, notes: list[str] | tuple[str, ...]) -> ToolResult:
         text = answer.text[:_SHOWN_CHARS]

@@ -6,7 +6,7 @@ import pytest
 
 from agent_core.models import ToolDefinition
 from agent_core.provenance import untrusted
-from agent_core.tools.deferred import KEPT, DeferredTools
+from agent_core.tools.deferred import KEPT, DeferredTools, name_of_tool
 from tests.doubles.agent import call
 
 TOOLS = {
@@ -164,3 +164,50 @@ def test_beside_a_tool_of_ones_own_no_words_of_servers_are_shown() -> None:
     result = stall().answer(call("find_tools", query="shop send file"))
     assert result.found[0] == "shop__send_file"
     assert result.origins == (SHOP,)
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [
+        ("github__create_issue", "github__create_issue"),
+        ("GitHub__Create_Issue", "github__create_issue"),
+        ("github.create_issue", "github__create_issue"),
+        ("github_create_issue", "github__create_issue"),
+        ("mcp__github__create_issue", "github__create_issue"),
+        ("functions.github__create_issue", "github__create_issue"),
+        ("create_issue", "github__create_issue"),
+        ("createIssue", "github__create_issue"),
+        ("merge_pull_request", "github__mergePullRequest"),
+        ("Send_File", "send_file"),
+        ("default_api:send_file", "send_file"),
+        # The controls: another server's, a part of a name, and what may be either of two.
+        ("gitlab__create_issue", "gitlab__create_issue"),
+        ("gitlab.send_file", "gitlab.send_file"),
+        ("issue", "issue"),
+        ("file", "file"),
+        ("delete", "delete"),
+        ("", ""),
+        ("add", "add"),
+    ],
+)
+def test_a_name_in_other_words_is_one_tool_or_none(said: str, meant: str) -> None:
+    assert name_of_tool(said, [*TOOLS, "one__add", "two__add"]) == meant
+
+
+@pytest.mark.parametrize(
+    ("query", "best"),
+    [
+        ("明日の天気を調べて", "sky__forecast"),
+        ("查一下明天的天气", "sky__weather"),
+        ("ขอดูสภาพอากาศพรุ่งนี้", "sky__thai"),
+        ("ﾃﾝｷ", "sky__kana"),
+    ],
+)
+def test_languages_without_blanks_are_searched_by_pairs_of_letters(query: str, best: str) -> None:
+    tools = shelf(
+        sky__forecast="天気予報を表示します。",
+        sky__weather="查询天气预报。",
+        sky__thai="แสดงสภาพอากาศวันนี้",
+        sky__kana="テンキを見る",
+    )
+    assert tools.answer(call("find_tools", query=query)).found[0] == best
