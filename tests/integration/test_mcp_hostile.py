@@ -506,6 +506,7 @@ def text(words):
         ({"content": [], "structuredContent": {"ids": []}}, ['"ids"'], []),
         ({"content": [text('{"ids":[7]}')], "structuredContent": {"ids": [7]}}, ['{"ids":[7]}'], ["\n"]),
         ({"content": [text("hello")], "structuredContent": {"result": "hello"}}, ["hello"], ["result"]),
+        ({"content": [text("hello")], "structuredContent": {"content": "hello"}}, ["hello"], ["content"]),
         ({"content": [text("1"), text("2")], "structuredContent": {"result": [1, 2]}}, ["1\n2"], ["result"]),
     ],
 )

@@ -126,7 +126,7 @@ def _alone(error: BaseException) -> BaseException:
 
 
 @asynccontextmanager
-async def _session(reading: _FitMessages, writing: Any, end: End) -> AsyncIterator[Link]:
+async def _session(reading: Any, writing: Any, end: End) -> AsyncIterator[Link]:
     calls, news = Calls(), asyncio.Event()
 
     async def heard(message: object) -> None:
@@ -163,15 +163,7 @@ class _FitMessages:
         return self
 
     async def __anext__(self) -> SessionMessage | Exception:
-        return self._fit(await self._stream.__anext__())
-
-    async def receive(self) -> SessionMessage | Exception:
-        return self._fit(await self._stream.receive())
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()
-
-    def _fit(self, item: SessionMessage | Exception) -> SessionMessage | Exception:
+        item: SessionMessage | Exception = await self._stream.__anext__()
         if isinstance(item, SessionMessage) and isinstance(item.message, types.JSONRPCResponse):
             self.left_out += fit_lists(item.message.result)
         return item
@@ -326,12 +318,13 @@ def _answer(content: Sequence[Any], structured: object = None, *, failed: bool =
     return Answer("\n".join(texts), failed, tuple(files))
 
 
-def _is_said(structured: object, texts: Sequence[str]) -> bool:
-    """Whether texts already say what a structured result does; the official SDKs wrap what is no object."""
+def _is_said(structured: Any, texts: Sequence[str]) -> bool:
+    """Whether texts already say what a structured result does; servers wrap what is no object into one."""
+    if not texts:
+        return False
     said = [_value_of(text) for text in texts]
-    wrapped = isinstance(structured, dict) and structured.keys() == {"result"}
-    value = structured["result"] if wrapped and isinstance(structured, dict) else structured
-    return structured in said or (wrapped and (value in said or value in texts or value == said))
+    alone = list(structured.values()) if isinstance(structured, dict) and len(structured) == 1 else []
+    return structured in said or any(each in said or each in texts or each == said for each in alone)
 
 
 def _value_of(text: str) -> Any:
