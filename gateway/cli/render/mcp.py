@@ -16,9 +16,7 @@ def servers(answer: Mapping[str, Any]) -> str:
     rows = answer["servers"]
     if not rows:
         return "there are no MCP servers in the settings (mcp.servers)"
-    odd = [
-        plain_line(f"{row['name']} cannot be used in part: {one}") for row in rows for one in row["left_out"]
-    ]
+    odd = [plain_line(f"{row['name']}, not used: {one}") for row in rows for one in row["left_out"]]
     return "\n".join([_table(rows), *odd])
 
 
