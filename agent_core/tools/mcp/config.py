@@ -81,7 +81,8 @@ class McpServerSettings(BaseModel):
     """What a call of a tool does, by its name or ``"*"``, such as ``{get_time: read}``. A tool that is not
     listed counts as running a program, and squidbot asks before each call."""
     trust: Literal["untrusted", "own"] = "untrusted"
-    """``own``: its results count as your own words. Only for a server whose data nobody else can write."""
+    """``own``: all that it says, also of its tools, counts as your own words. Only for a server whose data
+    nobody else can write."""
     timeout_s: float = Field(default=60.0, ge=1, le=3600)
     """Maximum duration of a call."""
     start_s: float = Field(default=30.0, ge=1, le=600)
