@@ -83,16 +83,25 @@ class Message(_Frozen):
 
 
 class ToolDefinition(_Frozen):
-    """The definition of a tool for a model. ``parameters`` is a JSON Schema of type object."""
+    """
+    The definition of a tool for a model. ``parameters`` is a JSON Schema of type object. ``origins`` are
+    whose words the definition is made of besides the program's.
+    """
 
     name: str
     description: str
     parameters: dict[str, Any]
+    origins: Origins = ()
 
     @cached_property
     def whole(self) -> str:
         """The definition as one text, to estimate its length."""
         return self.name + self.description + json.dumps(self.parameters)
+
+    @property
+    def text(self) -> str:
+        """The definition as one text, to look for words in."""
+        return f"{self.name} {self.description} {json.dumps(self.parameters, ensure_ascii=False)}"
 
 
 class ToolResult(_Frozen):

@@ -22,7 +22,7 @@ from agent_core.ports import AllowancePort, ChannelPort, Clock, LLMPort, StepJou
 from agent_core.prompt import own_part
 from agent_core.prompt_budget import clip
 from agent_core.provenance import Origins, Trust, arriving, calling, joined, since, trust_of
-from agent_core.tools.deferred import DeferredTools
+from agent_core.tools.deferred import FIND_TOOLS, DeferredTools, name_of_tool
 from agent_core.tools.effects import (
     Effect,
     approving,
@@ -145,9 +145,7 @@ class AgentRun:
     async def think(self) -> str:
         """Run the steps and return the answer."""
         self._prompt = await self._build(None)
-        for message in self._prompt[:-1]:
-            if message.found:
-                self._deferred.load(message.found)
+        self._load_again(self._prompt[:-1])
         while True:
             text, calls, last = await self._answer(self._why_last())
             if not calls or (last and text.strip()):
@@ -156,10 +154,28 @@ class AgentRun:
                 raise TurnLimitReached(f"no answer even without tools: {last}", steps=self.steps)
             self._tail.append(Message(role="assistant", content=text, tool_calls=tuple(calls)))
             self._decided_on = self.origins, self._strangers()
-            for number, call in enumerate(calls):
-                self._ahead = calls[number + 1 : _CALLS_AT_ONCE]
+            meant = [self._meant(call) for call in calls]
+            for number, call in enumerate(meant):
+                self._ahead = meant[number + 1 : _CALLS_AT_ONCE]
                 await self._use_tool(call, too_many=number >= _CALLS_AT_ONCE)
             self._show_pictures()
+
+    def _meant(self, call: ToolCall) -> ToolCall:
+        """The call with the name of the tool that the model means, if that is clear."""
+        name = name_of_tool(call.name, [*self._tools, FIND_TOOLS])
+        return call if name == call.name else call.model_copy(update={"name": name})
+
+    def _load_again(self, before: Sequence[Message]) -> None:
+        """
+        Load what was found in earlier turns. Of turns that a person has approved as a whole, definitions of
+        others are not loaded again: that approval is to last until something new is shown.
+        """
+        trusted = self._trusted_before()
+        for message in before:
+            fine = trusted is not None and message.timestamp is not None and message.timestamp <= trusted
+            self._deferred.load(
+                name for name in message.found if not fine or not self._deferred.origins_of([name])
+            )
 
     @property
     def _definitions(self) -> list[ToolDefinition]:
@@ -229,6 +245,7 @@ class AgentRun:
 
     async def _answer(self, last: str) -> tuple[str, Sequence[ToolCall], str]:
         """One answer, recorded or new, and why it is the last one, if it is."""
+        self._shown(*(each.origins for each in self._definitions))
         number, digest = self._next("model", last)
         found = None if self._journal is None else await self._journal.model_answer(number, digest)
         if found is None:
@@ -515,7 +532,8 @@ class AgentRun:
         ]
         if not self._is_own_words():
             shown.append(self._question)
-        return [*shown, *self._untrusted_results]
+        told = [each.text for each in self._definitions if trust_of(each.origins) is Trust.UNTRUSTED]
+        return [*shown, *told, *self._untrusted_results]
 
     def _said(self, effect: Effect) -> list[str]:
         """

@@ -7,6 +7,8 @@ they were found, so that what providers have cached of a request stays the same.
 the journaled result (`ToolResult.found`), and of the answer's line in the history (`Message.found`): so a
 turn that is taken up again has the same list, and so have the next turns, after a restart, too.
 
+A definition is the words of whoever has made it: an answer has the origins of all that it shows.
+
 Only tools of the run can be found, so none that are not allowed for whom it is. Pure.
 """
 
@@ -18,8 +20,10 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+from unicodedata import normalize
 
 from agent_core.models import ToolCall, ToolDefinition, ToolResult
+from agent_core.provenance import Origins, joined
 from agent_core.text import one_line
 
 FIND_TOOLS = "find_tools"
@@ -33,10 +37,15 @@ _SEARCHED_CHARS = 1000
 _SCHEMA_CHARS = 4000
 _MOST_WORDS = 20
 _NAME_WEIGHT = 4
-_WORD = re.compile(r"[^\W_]+")
+_UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+"""Letters and marks of scripts that put no blanks between words: Thai, Chinese, Japanese and others."""
+_WORD = re.compile(rf"[{_UNSPACED}]+|[^\W_{_UNSPACED}]+")
+_PAIRED = re.compile(rf"[{_UNSPACED}]+")
 _SMALL_WORDS = frozenset(
     ["a", "an", "and", "for", "from", "in", "into", "is", "it", "my", "of", "on", "or", "that", "the", "to"]
 )
+_PREFIX = re.compile(r"\A(?:functions|tools|mcp|default_api)(?:__|[.:/])", re.IGNORECASE)
+_SEPARATORS = re.compile(r"[\W_]+")
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s|\n")
 _PARAMETERS: Mapping[str, Any] = {
@@ -75,6 +84,10 @@ class DeferredTools:
         """The loaded definitions, always in the same order."""
         return [self._definitions[name] for name in self.found if name in self._definitions]
 
+    def origins_of(self, names: Iterable[str]) -> Origins:
+        """Whose words the definitions of these tools are."""
+        return joined(*(self._definitions[name].origins for name in names if name in self._definitions))
+
     def load(self, names: Iterable[str]) -> None:
         """Load these tools; if there are too many, unload the oldest."""
         self.found = tuple(dict.fromkeys((*self.found, *names)))[-KEPT:]
@@ -96,7 +109,13 @@ class DeferredTools:
             f"{one_line(definition.description, _SEARCHED_CHARS)}\n"
             f"Parameters: {one_line(schema, _SCHEMA_CHARS)}"
         )
-        return ToolResult(content=text, is_error=True, tool_call_id=call.id, found=(call.name,))
+        return ToolResult(
+            content=text,
+            is_error=True,
+            tool_call_id=call.id,
+            found=(call.name,),
+            origins=definition.origins,
+        )
 
     def _find(self, call: ToolCall) -> ToolResult:
         query = call.arguments.get("query")
@@ -108,7 +127,13 @@ class DeferredTools:
             finder = self.finder()
             text = f"No tool fits these words; try others. {finder.description if finder else ''}"
             return ToolResult(content=text, tool_call_id=call.id)
-        best = ranked[0][0]
+        best, name = ranked[0]
+        servers: list[str] = []
+        if not self._definitions[name].origins:
+            # The program's own tool fits best: no words of servers are shown beside it, only their names.
+            others = [name for _, name in ranked if self._definitions[name].origins]
+            servers = list(dict.fromkeys(map(_family, others)))[:_NAMED_AT_ONCE]
+            ranked = [each for each in ranked if each[1] not in others]
         load = [name for score, name in ranked[:_LOADED_AT_ONCE] if score * 2 >= best]
         named = [name for _, name in ranked[:_NAMED_AT_ONCE] if name not in load]
         parts = ["You can call these now:", *map(self._line, load)]
@@ -116,7 +141,14 @@ class DeferredTools:
             parts += ["A call of one of these loads it:", *map(self._line, named)]
         if len(ranked) > _NAMED_AT_ONCE:
             parts.append(f"{len(ranked) - _NAMED_AT_ONCE} more fit less well.")
-        return ToolResult(content="\n".join(parts), tool_call_id=call.id, found=tuple(load))
+        if servers:
+            parts.append(f"To see what servers have for this, search for their names: {', '.join(servers)}.")
+        return ToolResult(
+            content="\n".join(parts),
+            tool_call_id=call.id,
+            found=tuple(load),
+            origins=self.origins_of([*load, *named]),
+        )
 
     def _line(self, name: str) -> str:
         sentence = _SENTENCE_END.split(self._definitions[name].description.strip(), maxsplit=1)[0]
@@ -146,6 +178,24 @@ class DeferredTools:
         return [(-score, name) for score, _, name in sorted(scored)]
 
 
+def name_of_tool(said: str, names: Iterable[str]) -> str:
+    """
+    The name of the tool that a model means: in another case or with other separators, with a prefix of model
+    formats, or without the server's name. If that is not one tool alone, what was said.
+    """
+    known = list(names)
+    if said in known:
+        return said
+    wanted = {_bare(said), _bare(_PREFIX.sub("", said, count=1))}
+    found = [name for name in known if _bare(name) in wanted]
+    found = found or [name for name in known if _bare(name.rpartition("__")[2]) in wanted]
+    return found[0] if len(found) == 1 else said
+
+
+def _bare(name: str) -> str:
+    return _SEPARATORS.sub("", name).casefold()
+
+
 def _family(name: str) -> str:
     """The server that a tool belongs to, or the tool itself."""
     server, mark, _ = name.partition("__")
@@ -157,9 +207,17 @@ def _words_of(definition: ToolDefinition) -> tuple[Counter[str], set[str]]:
 
 
 def _words(text: str) -> Sequence[str]:
-    """The words of a text or a name, without the endings that change with grammar."""
-    found = (word.casefold() for word in _WORD.findall(_HUMP.sub(" ", text)))
-    return [_stem(word) for word in found if word not in _SMALL_WORDS]
+    """
+    The words of a text or a name, without the endings that change with grammar. Where there are no blanks
+    between words, each two letters that follow each other are one.
+    """
+    words: list[str] = []
+    for word in _WORD.findall(_HUMP.sub(" ", normalize("NFKC", text)).casefold()):
+        if _PAIRED.match(word):
+            words += [word[at : at + 2] for at in range(max(1, len(word) - 1))]
+        elif word not in _SMALL_WORDS:
+            words.append(_stem(word))
+    return words
 
 
 def _stem(word: str) -> str:

@@ -16,7 +16,12 @@ from agent_core.tools.arguments import problem_with
 
 def definition_of(tool: ToolPort) -> ToolDefinition:
     """The definition of ``tool`` for a model."""
-    return ToolDefinition(name=tool.name, description=tool.description, parameters=dict(tool.parameters))
+    return ToolDefinition(
+        name=tool.name,
+        description=tool.description,
+        parameters=dict(tool.parameters),
+        origins=getattr(tool, "defined_by", ()),
+    )
 
 
 async def run_tool(tool: ToolPort, arguments: dict[str, Any], *, tool_call_id: str = "") -> ToolResult:

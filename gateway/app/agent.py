@@ -42,7 +42,7 @@ from channels.attachments import AttachmentRefused, AttachmentStore, Attachments
 from gateway.app.account_state import folders_of
 from gateway.app.environment import Environment
 from gateway.app.image import Pictures
-from gateway.app.mcp import file_keeper, mcp_servers, model_for_servers
+from gateway.app.mcp import file_keeper, mcp_servers
 from gateway.app.queue import Membership
 from gateway.app.shell import Shell
 from gateway.budget.metering import Metering
@@ -154,11 +154,10 @@ def build_agent(env: Environment, queue: Queue, membership: Membership | None) -
         Purpose.BACKGROUND: settings.tools.jobs.pool,
     }
     pools = lambda purpose: built.pool(by_purpose.get(purpose, ""))  # noqa: E731 - a table
-    think = partial(model_for_servers, metering=metering, pools=pools)
 
     def servers_of(session: Session) -> list[ToolPort]:
         keep = file_keeper(session, at_home, settings)
-        return [] if mcp is None else mcp.tools(session, keep, think(session))
+        return [] if mcp is None else mcp.tools(session, keep, look)
 
     def extra_tools(session: Session) -> list[ToolPort]:
         if env.is_worker:

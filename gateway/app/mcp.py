@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import PurePosixPath
@@ -13,15 +13,13 @@ import anyio
 import anyio.to_thread
 import structlog
 
-from agent_core.errors import ToolError, ToolFailed
-from agent_core.llm.completion import ask
-from agent_core.models import Message, Purpose, ScopeKind, Session
-from agent_core.ports import Clock, LLMPort
+from agent_core.errors import ToolError
+from agent_core.models import ScopeKind, Session
+from agent_core.ports import Clock
 from agent_core.provenance import Origins
 from agent_core.state_folder import StateAway
 from agent_core.tools.availability import is_available
 from gateway.app.account_state import AccountFolders, account_folders
-from gateway.budget.metering import Metering
 from gateway.operations.files import FilesAtHome
 from gateway.queue.stores import StoreUnavailable
 from gateway.queue.wakeups import Alert, Wakeups
@@ -30,12 +28,9 @@ from gateway.system.home import Home
 
 if TYPE_CHECKING:
     from agent_core.tools.mcp.definitions import Change
-    from agent_core.tools.mcp.link import Sampled
-    from agent_core.tools.mcp.sampling import Think
     from agent_core.tools.mcp.servers import McpServers
     from agent_core.tools.mcp.tool import KeepFile
 
-_ANSWER_CHARS = 40_000
 _log = structlog.get_logger(__name__)
 
 
@@ -83,16 +78,18 @@ async def servers_at_rest(settings: Settings, home: Home, clock: Clock) -> Async
 
 def definitions_changed(name: str, changes: list[Change]) -> Alert:
     """
-    Alert: a server describes its tools differently. Its words are not repeated, because it could say
-    anything.
+    Alert: a server describes tools that the owner has not approved. Its words are not repeated, because it
+    could say anything.
     """
     digest = hashlib.sha256("\n".join(change.diff for change in changes).encode()).hexdigest()[:12]
     count = f"{len(changes)} tool" + ("s" if len(changes) > 1 else "")
+    is_new = all(change.kind == "new" for change in changes)
+    what = f"offers {count}" if is_new else f"describes {count} differently than when you approved it"
     return Alert(
         f"mcp {name}",
-        f"The MCP server `{name}` describes {count} differently than when you approved it. I do not use them "
-        f"until you have looked: `squidbot mcp tools {name}` shows the difference, and "
-        f"`squidbot mcp approve {name}` approves it.",
+        f"The MCP server `{name}` {what}. I use nothing of that before you have read it: "
+        f"`squidbot mcp tools {name}` shows what the server says, and `squidbot mcp approve {name}` approves "
+        "it.",
         once=digest,
     )
 
@@ -132,23 +129,3 @@ def file_keeper(session: Session, files: FilesAtHome, settings: Settings) -> Kee
         return place.shown
 
     return keep
-
-
-def model_for_servers(session: Session, *, metering: Metering, pools: Callable[[Purpose], LLMPort]) -> Think:
-    """Lets a model answer a server; the run of this session pays."""
-    owner = session.scope.kind is ScopeKind.OWNER
-
-    async def think(messages: Sequence[Message]) -> Sampled:
-        from agent_core.tools.mcp.link import Sampled  # noqa: PLC0415 - rarely wanted
-
-        meter = metering.meter(session.key, session.purpose, owner=owner)
-        try:
-            llm = meter.over(pools(session.purpose))
-            said = await ask(llm, messages, [], stream=False, max_chars=_ANSWER_CHARS)
-            return Sampled(said.text, (said.usage.model if said.usage is not None else "") or "unknown")
-        except StoreUnavailable as error:
-            raise ToolFailed("it cannot be looked up now what the day has cost") from error
-        finally:
-            await meter.end()
-
-    return think

@@ -39,7 +39,7 @@ def mcp_list(*, where: Where = HERE, as_json: Json = False) -> int:
 @mcp.command(name="tools")
 def mcp_tools(name: str, /, *, refresh: bool = False, where: Where = HERE, as_json: Json = False) -> int:
     """
-    Show the tools of a server, and what has changed since you approved them.
+    Show the tools of a server, and what it says of those that you have not approved.
 
     Args:
         name: The server.
@@ -55,7 +55,7 @@ def mcp_tools(name: str, /, *, refresh: bool = False, where: Where = HERE, as_js
 @mcp.command(name="approve")
 def mcp_approve(name: str, /, *tools: str, where: Where = HERE, as_json: Json = False) -> int:
     """
-    Approve the present definitions of a server's tools. Review them first with: squidbot mcp tools NAME
+    Approve the definitions of a server's tools, as they were shown by: squidbot mcp tools NAME
 
     Args:
         name: The server.
@@ -65,7 +65,10 @@ def mcp_approve(name: str, /, *tools: str, where: Where = HERE, as_json: Json = 
 
     answer = ask(where, "mcp_approve", server=name, tools=list(tools))
     approved = ", ".join(answer["approved"])
-    tell(as_json, answer, plain_line(f"approved: {approved}" if approved else "there was nothing to approve"))
+    told = f"approved: {approved}" if approved else "there was nothing to approve"
+    if answer["left"]:
+        told += f"; not approved, because you have not seen them: {', '.join(answer['left'])}"
+    tell(as_json, answer, plain_line(told))
     return 0
 
 

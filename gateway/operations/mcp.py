@@ -57,19 +57,26 @@ class McpOperations:
             for each in known.pins.usable(known.settings.tools)
         ]
         changes = [
-            {"name": each.name, "kind": each.kind, "diff": each.diff}
-            for each in known.pins.changes(known.settings.tools)
+            {"name": each.name, "kind": each.kind, "diff": each.diff} for each in await known.show_changes()
         ]
         return {"server": server, "tools": tools, "changes": changes}
 
     async def mcp_approve(self, server: str, tools: list[str] | None = None) -> dict[str, Any]:
-        """Approve the definitions that a server has sent last."""
+        """Approve the definitions of a server as `mcp_tools` has shown them last."""
+        known = self._server(server)
         try:
-            return {"server": server, "approved": await self._server(server).approve(tools or [])}
+            approved = await known.approve(tools or [])
         except OSError as error:
             raise StateUnusable(
                 f"nothing is approved, because the approval could not be saved: {error}"
             ) from error
+        off = [each.name for each in known.pins.changes(known.settings.tools)]
+        left = [name for name in off if not tools or name in tools]
+        if left and not approved:
+            raise ServerRefused(
+                f"nothing is approved: first read what {server} says now (squidbot mcp tools {server})"
+            )
+        return {"server": server, "approved": approved, "left": left}
 
     async def mcp_call(
         self, server: str, tool: str, arguments: dict[str, Any] | None = None

@@ -218,6 +218,8 @@ async def _hostile_servers(folder: Path) -> AsyncIterator[None]:
     async def call(servers: McpServers, name: str) -> None:
         with suppress(AgentError):
             await servers.by_name[name].refresh()
+            await servers.by_name[name].show_changes()
+            await servers.by_name[name].approve([])
             await servers.by_name[name].call("echo", {"text": "hello"})
 
     async def again() -> None:

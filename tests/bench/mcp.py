@@ -53,7 +53,10 @@ async def _measure(folder: Path, count: int) -> tuple[float, float]:
     ):
         await session.initialize()
         tasks.start_soon(servers.run)
-        await servers.by_name["bench"].refresh()
+        server = servers.by_name["bench"]
+        await server.refresh()
+        await server.show_changes()
+        await server.approve([])
         tools = {tool.name: tool for tool in servers.tools(_OWNER, _keep)}
         runner = ToolRunner(tools, seconds=60, result_chars=16_000)
         for number in range(count + 1):

@@ -39,9 +39,7 @@ def offered(pins: Pins) -> list[str]:
         pins=pins,
         call=None,
         effect_of=lambda _: Effect.NETWORK_SEND,
-        settings=SimpleNamespace(
-            allow="owner", tools=(), trust="untrusted", timeout_s=1, start_s=1, sampling=False
-        ),
+        settings=SimpleNamespace(allow="owner", tools=(), trust="untrusted", timeout_s=1, start_s=1),
     )
     servers = object.__new__(McpServers)
     servers.by_name = {"s": server}
@@ -55,6 +53,7 @@ def test_no_tool_takes_the_place_of_another(one: str, other: str) -> None:
     assert model_name("s", one) == model_name("s", other)
     first, second = sorted([one, other])
     pins = Pins("s").listed([tool(one), tool(other), tool("echo")])
+    pins = pins.with_shown(pins.changes()).with_approval()
     assert sorted(offered(pins)) == sorted([first, "echo"])
     assert offered(pins.listed([tool(first, "Now it pays."), tool(second), tool("echo")])) == ["echo"]
     assert offered(pins.listed([tool(second), tool("echo")])) == ["echo"]

@@ -45,7 +45,7 @@ def form(**properties: Any) -> str:
 
 
 def asking(root: Path, behaviour: str = "elicits", *more: str, **settings: Any) -> dict[str, Any]:
-    known = {"effects": {"echo": "write_workspace"}, **settings}
+    known = {"effects": {"echo": "write_workspace"}, "trust": "own", **settings}
     return server(behaviour, root / "calls", *more, **known)
 
 
@@ -255,7 +255,7 @@ async def test_an_address_is_shown_whole_and_never_opened(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("behaviour", "more", "said"),
     [
-        ("elicits", [form(password={"type": "string"})], "asks for a password"),
+        ("elicits", [form(password={"type": "string"})], "asks for a secret"),
         ("elicits", [form(x={"type": "object"})], "cannot be written"),
         ("elicits", [json.dumps({"mode": "url", "message": "?", "url": "javascript:x", "elicitationId": "1"})],
          "not one that I show"),

@@ -7,7 +7,6 @@ import sys
 import pytest
 
 from agent_core.tools.asking import Reply, person_of_turn
-from agent_core.tools.mcp.link import Sampled
 from tests.integration.test_mcp_hostile import OWNER, keep, servers
 
 pytestmark = pytest.mark.integration
@@ -72,43 +71,6 @@ async def think(ctx: Context) -> CallToolResult | InputRequiredResult:
     return InputRequiredResult(input_requests={"thought": wish}, request_state="x")
 server.run()
 """
-
-
-_THINKS = """
-from mcp.server.mcpserver import Context, MCPServer
-from mcp_types import CallToolResult, CreateMessageRequest, CreateMessageRequestParams, InputRequiredResult
-from mcp_types import SamplingMessage, TextContent
-server = MCPServer("real")
-@server.tool()
-async def think(ctx: Context) -> CallToolResult | InputRequiredResult:
-    "Wants a model."
-    if ctx.input_responses is None:
-        asked = [SamplingMessage(role="user", content=TextContent(type="text", text="How many?"))]
-        wish = CreateMessageRequest(params=CreateMessageRequestParams(messages=asked, max_tokens=9))
-        return InputRequiredResult(input_requests={"thought": wish}, request_state="x")
-    got = ctx.input_responses["thought"]
-    return CallToolResult(content=[TextContent(type="text", text=f"{got.model} says {got.content.text}")])
-server.run()
-"""
-
-
-@pytest.mark.parametrize("allowed", [True, False])
-async def test_a_models_answer_gets_to_a_real_server(tmp_path, allowed):
-    """Where that is allowed, and of what the server has written."""
-    pytest.importorskip("mcp")
-    shown = []
-
-    async def think(messages):
-        shown.extend((each.role, each.content) for each in messages)
-        return Sampled("three", "m")
-
-    real = {"command": sys.executable, "args": ["-c", _THINKS], "sampling": allowed}
-    async with servers(tmp_path, real=real) as found:
-        (tool,) = found.tools(OWNER, keep, think)
-        result = await tool.execute()
-    assert ("m says three" in result.content) is allowed
-    assert shown == ([("user", "How many?")] if allowed else [])
-    assert result.is_unknown is not allowed
 
 
 @pytest.mark.parametrize(("name", "said"), [("again", "keeps asking"), ("think", "wants to use a model")])

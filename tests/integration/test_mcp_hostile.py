@@ -40,17 +40,32 @@ def server(behaviour, *more, **settings):
     }
 
 
+async def reviewed(one, *names):
+    """Let the owner read what is not approved, and approve these, or all."""
+    await one.show_changes()
+    return await one.approve(list(names))
+
+
 @asynccontextmanager
-async def servers(folder, on_changes=lambda *_: None, **named):
+async def servers(folder, on_changes=lambda *_: None, *, first=True, **named):
+    """Servers whose first list is approved, unless ``first`` says no."""
+
+    def changed(name, changes):
+        if not first or found.by_name[name].pins.approved:
+            on_changes(name, changes)
+
     found = McpServers(
-        McpSettings.model_validate({"servers": named}), folder / "mcp", SystemClock(), on_changes=on_changes
+        McpSettings.model_validate({"servers": named}), folder / "mcp", SystemClock(), on_changes=changed
     )
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(found.run)
         with anyio.fail_after(40):
             for one in found.by_name.values():
+                is_first = not one.pins.approved
                 while not (one.is_listed or one.connection.trouble):
                     await anyio.sleep(0.02)
+                if first and is_first:
+                    await reviewed(one)
         yield found
         tasks.cancel_scope.cancel()
 
@@ -202,7 +217,7 @@ async def test_changed_definitions(tmp_path):
         assert await echoed(found, "bad") == "hello"
         while bad.connection.is_up:
             await anyio.sleep(0.05)
-        with pytest.raises(ServerUnavailable, match="differently"):
+        with pytest.raises(ServerUnavailable, match="describes it differently"):
             await echoed(found, "bad")
         assert found.tools(OWNER, keep) == []
         assert told == [("bad", ["another", "echo"])]
@@ -214,7 +229,8 @@ async def test_changed_definitions(tmp_path):
         assert found.tools(OWNER, keep) == []
         await bad.refresh()
         assert told[1:] == told[:1]  # once more for another start: of what was told, only its outbox knows
-        assert await bad.approve(["echo"]) == ["echo"]
+        assert await bad.approve(["echo"]) == []  # nobody has read it
+        assert await reviewed(bad, "echo") == ["echo"]
         assert [tool.name for tool in found.tools(OWNER, keep)] == ["bad__echo"]
         assert await echoed(found, "bad") == "hello"
 
@@ -363,7 +379,7 @@ async def test_a_server_that_says_that_it_has_changed(tmp_path, behaviour, name)
         assert f"bad__{name}" not in [tool.name for tool in found.tools(OWNER, keep)]
         assert found.by_name["bad"].connection.is_up
         assert int(state.read_text()) == 2
-        await found.by_name["bad"].approve([name])
+        await reviewed(found.by_name["bad"], name)
         assert f"bad__{name}" in [tool.name for tool in found.tools(OWNER, keep)]
 
 
@@ -387,23 +403,23 @@ async def test_a_full_disk_costs_no_connection(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(files, "replace", full)
     kept = tmp_path / "mcp" / "bad.json"
     async with servers(tmp_path, lambda *_: told.append(1), bad=server("changes", state)) as found:
         one = found.by_name["bad"]
+        monkeypatch.setattr(files, "replace", full)
         assert await echoed(found, "bad") == "hello"
         with anyio.fail_after(20):
             while not told:
                 await anyio.sleep(0.05)
         with pytest.raises(OSError, match="No space"):
-            await one.approve([])
+            await reviewed(one)
         assert "bad__echo" not in [tool.name for tool in found.tools(OWNER, keep)]
         assert one.connection.is_up
-        assert not kept.exists()
+        assert "another" not in kept.read_text()
         monkeypatch.setattr(files, "replace", real)
         await one.refresh()
         assert "another" in kept.read_text()
-        assert await one.approve([]) == ["another", "echo"]
+        assert await reviewed(one) == ["another", "echo"]
         assert "bad__echo" in [tool.name for tool in found.tools(OWNER, keep)]
         assert state.read_text() == "3"  # by one and the same connection
 
@@ -427,7 +443,120 @@ async def test_what_is_approved_while_a_list_is_kept_is_kept_after_it(tmp_path, 
         with anyio.fail_after(20):
             while not told:
                 await anyio.sleep(0.01)
-        assert await found.by_name["bad"].approve([]) == ["another", "echo"]
+        assert await reviewed(found.by_name["bad"]) == ["another", "echo"]
         assert len(most) >= 2
         assert set(most) == {1}  # never two at the same time
         assert [tool.name for tool in found.tools(OWNER, keep)] == ["bad__another", "bad__echo"]
+
+
+async def test_an_odd_entry_of_a_list_costs_itself(tmp_path):
+    """What can be completed is used, and what cannot is named; the control is a server without such entries."""
+    async with servers(tmp_path, odd=server("odd_lists"), good=server("offers")) as found:
+        tools = {
+            tool.name.partition("__")[2]: tool for tool in found.tools(OWNER, keep) if tool.name[:3] == "odd"
+        }
+        assert set(tools) == {
+            "echo", "untyped", "refers", "bare", "null", "answers", "list_resources", "read_resource", "get_prompt",
+        }  # fmt: skip
+        assert tools["untyped"].parameters["properties"] == {"q": {"type": "string"}}
+        assert tools["refers"].parameters["properties"] == {"q": {"type": "string"}}
+        assert {tools[name].parameters["type"] for name in tools} == {"object"}
+        assert "Says it again." in tools["echo"].description
+        assert "note://{id}" in tools["read_resource"].description
+        assert "greet (who?)" in tools["get_prompt"].description
+        assert "file:///a" in (await tools["list_resources"].execute()).content
+        assert await echoed(found, "odd") == "hello"
+        state = found.state()["mcp"]
+        assert state["good"]["left_out"] == []
+        assert state["odd"]["left_out"] == [
+            "tool 7 of the list: it has no usable name",
+            "tool 8 of the list: it has no usable name",
+            "resource 2 of the list: it has no usable uri",
+            "resource 3 of the list: it has no usable uri",
+            "address template 2 of the list: it has no usable uriTemplate",
+            "prompt 2 of the list: it has no usable name",
+            "echo: a second tool of this name",
+        ]
+
+
+async def test_every_page_of_a_list_counts(tmp_path):
+    async with servers(tmp_path, many=server("paged_offers")) as found:
+        tools = {tool.name: tool for tool in found.tools(OWNER, keep)}
+        listed = (await tools["many__list_resources"].execute()).content
+        for number in range(3):
+            assert f"file:///{number}" in listed
+            assert f"note{number}://" in tools["many__read_resource"].description
+            assert f"prompt{number}" in tools["many__get_prompt"].description
+        assert "There are more." not in listed
+
+
+def text(words):
+    return {"type": "text", "text": words}
+
+
+@pytest.mark.parametrize(
+    ("result", "said", "unsaid"),
+    [
+        ({"content": [text("Found 2.")], "structuredContent": {"ids": [7, 8]}}, ["Found 2.", '"ids"'], []),
+        (
+            {"content": [text("No.")], "structuredContent": {"why": "x"}, "isError": True},
+            ["No.", '"why"'],
+            [],
+        ),
+        ({"content": [], "structuredContent": {"ids": []}}, ['"ids"'], []),
+        ({"content": [text('{"ids":[7]}')], "structuredContent": {"ids": [7]}}, ['{"ids":[7]}'], ["\n"]),
+        ({"content": [text("hello")], "structuredContent": {"result": "hello"}}, ["hello"], ["result"]),
+        ({"content": [text("hello")], "structuredContent": {"content": "hello"}}, ["hello"], ["content"]),
+        ({"content": [text("1"), text("2")], "structuredContent": {"result": [1, 2]}}, ["1\n2"], ["result"]),
+    ],
+)
+async def test_the_structured_part_of_a_result_follows_its_text(tmp_path, result, said, unsaid):
+    """Unless a text already says the same."""
+    async with servers(tmp_path, one=server("structured")) as found:
+        answer = await found.by_name["one"].call("echo", {"text": json.dumps(result)})
+        assert all(each in answer.text for each in said)
+        assert not any(each in answer.text for each in unsaid)
+        (tool,) = found.tools(OWNER, keep)
+        shown = (await tool.execute(text=json.dumps(result))).content
+        assert shown.startswith("<mcp_result")
+
+
+async def test_a_large_structured_part_is_kept_and_cut(tmp_path):
+    kept = {}
+
+    async def keep_it(name, content, origins):
+        kept[name] = content
+        return f"mcp/{name}"
+
+    result = {"content": [text("Many.")], "structuredContent": {"ids": ["y" * 40] * 1000}}
+    async with servers(tmp_path, one=server("structured")) as found:
+        (tool,) = found.tools(OWNER, keep_it)
+        shown = (await tool.execute(text=json.dumps(result))).content
+        assert len(shown) < 16_000
+        assert kept["one.txt"].count(b"y" * 40) == 1000
+
+
+async def test_what_a_model_means_by_null_reaches_a_server_as_left_out(tmp_path):
+    schema = {
+        "type": "object",
+        "properties": {
+            "q": {"type": "string"},
+            "limit": {"type": "integer"},
+            "at": {"type": ["integer", "null"]},
+        },
+        "required": ["q"],
+    }
+    async with servers(tmp_path, one=server("arguments", tmp_path / "log", json.dumps(schema))) as found:
+        (tool,) = found.tools(OWNER, keep)
+        said = (await tool.execute(q="pen", limit=None, at=None)).content
+        assert json.dumps({"q": "pen", "at": None}) in said
+
+
+@pytest.mark.parametrize("behaviour", ["late", "ignores"])
+async def test_the_limit_of_a_start_is_for_all_of_it(tmp_path, monkeypatch, behaviour):
+    """The SDK's own limit for its first request ends no start: not of a slow server, nor of one that says nothing."""
+    from mcp.client import session
+
+    monkeypatch.setattr(session, "DISCOVER_TIMEOUT_SECONDS", 0.2)
+    async with servers(tmp_path, one=server(behaviour, start_s=60)) as found:
+        assert await echoed(found, "one") == "hello"

@@ -228,6 +228,8 @@ async def servers(folder, **named):
             for each in found.by_name.values():
                 while not (each.is_listed or each.connection.trouble):
                     await anyio.sleep(0.02)
+                await each.show_changes()
+                await each.approve([])
         yield found, told
         tasks.cancel_scope.cancel()
 

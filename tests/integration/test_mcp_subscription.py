@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from tests.command_line import free_port
-from tests.integration.test_mcp_hostile import OWNER, echoed, keep, server, servers
+from tests.integration.test_mcp_hostile import OWNER, echoed, keep, reviewed, server, servers
 from tests.integration.test_mcp_http import real_server
 
 pytestmark = pytest.mark.integration
@@ -75,7 +75,7 @@ async def test_a_change_is_noticed_and_off_until_it_is_approved(tmp_path, transp
                 await anyio.sleep(0.05)
         assert told == [["add"]]
         assert names(found) == ["real__change"]
-        await one.approve(["add"])
+        await reviewed(one, "add")
         assert names(found) == ["real__add", "real__change"]
         assert (await one.call("add", {"a": 1, "b": 2})).text == "sum 3"
 

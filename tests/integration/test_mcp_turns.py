@@ -64,6 +64,10 @@ async def house(root: Path, model: Caller, **servers: Any) -> AsyncIterator[Worl
             for each in mcp.by_name.values():
                 while each.settings.start_s > 1 and not each.is_listed:
                     await anyio.sleep(0.02)
+                await each.show_changes()
+                await each.approve([])
+            listed = [each for each in mcp.by_name.values() if each.is_listed]
+            await one.server.answers(len(listed), conversation=f"dm-{ANN}")  # of each the owner is told
         yield one
 
 
@@ -98,7 +102,7 @@ async def test_a_declared_tool_is_called_and_an_undeclared_one_is_asked_about(tm
 
 async def test_a_call_that_a_server_loses_is_unknown_and_made_once(tmp_path: Path) -> None:
     log, model = tmp_path / "calls", Caller()
-    bad = server("crash", log, effects={"echo": "write_workspace"})
+    bad = server("crash", log, effects={"echo": "write_workspace"}, trust="own")
     async with house(tmp_path / "home", model, bad=bad) as one:
         said = await one.asked("please bad__echo", person=ANN)
         assert "The outcome is unknown" in said.text
@@ -121,5 +125,18 @@ async def test_nobody_waits_for_a_server(tmp_path: Path) -> None:
                 await anyio.sleep(0.02)
         for _ in range(3):
             assert (await one.asked("hello", person=BOB)).text == "echo"
-        assert one.server.seen(f"dm-{ANN}") == []
+        assert len(one.server.seen(f"dm-{ANN}")) == 1
         assert not any("__" in name for names in model.names[-3:] for name in names)
+
+
+@pytest.mark.parametrize("name", ["GOOD__Echo", "mcp__good__echo", "__echo"])
+async def test_a_name_that_is_nearly_that_of_one_tool_runs_it(tmp_path: Path, name: str) -> None:
+    """The control: one that may be either of two tools."""
+    log = tmp_path / "calls"
+    good = server("honest", log, effects={"echo": "private_read"})
+    async with house(tmp_path / "one", Caller(), good=good) as one:
+        assert "hello" in (await one.asked(f"please {name}", person=ANN)).text
+        assert log.read_text() == "hello\n"
+    async with house(tmp_path / "two", Caller(), first=good, second=good) as one:
+        assert "There is no tool" in (await one.asked("please __echo", person=ANN)).text
+        assert log.read_text() == "hello\n"

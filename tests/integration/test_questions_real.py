@@ -23,6 +23,7 @@ from aiohttp import web
 from anyio.to_thread import run_sync
 
 from devservers import Credentials, MailServer, MatrixPeer, Synapse
+from tests.command_line import squidbot
 from tests.daemon import Daemon, email_settings, matrix_settings
 from tests.doubles.openai_server import Call, FakeOpenAI, Say
 from tests.integration.matrix_person import Person, room_of_kind
@@ -146,9 +147,16 @@ def _asking(api_base: str, calls: Path, **channels: Any) -> dict[str, Any]:
             "default_pool": "main",
         },
         "agents": {"heartbeat": {"enabled": False}},
-        "mcp": {"servers": {"bad": {**server, "effects": {"echo": "write_workspace"}}}},
+        "mcp": {"servers": {"bad": {**server, "effects": {"echo": "write_workspace"}, "trust": "own"}}},
         "channels": channels,
     }
+
+
+def _review(daemon: Daemon) -> None:
+    """Let the owner read and approve what the server offers."""
+    for what in ("tools", "approve"):
+        done = squidbot(daemon.home, "mcp", what, "bad")
+        assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("encrypted", [False, True])
@@ -168,6 +176,7 @@ async def test_a_servers_question_in_a_room_over_a_kill(
         with Daemon(tmp_path / "home", settings) as daemon:
             await run_sync(daemon.up)
             await run_sync(daemon.wait_until, lambda: "mcp.connected" in daemon.log())
+            await run_sync(_review, daemon)
             room = await room_of_kind(nia, bot.user_id, "11", encrypted=encrypted)
             person = Person(nia, room, bot.user_id, encrypted=encrypted)
 
@@ -241,6 +250,7 @@ async def test_a_servers_question_by_mail_over_a_kill(mail_server: MailServer, t
         with Daemon(tmp_path / "home", settings) as daemon:
             await run_sync(daemon.up)
             await run_sync(daemon.wait_until, lambda: "mcp.connected" in daemon.log())
+            await run_sync(_review, daemon)
             await run_sync(partial(owner.send, bot, "A wish", "please bad__echo"))
             question = await run_sync(until, "its words, not mine")
             await run_sync(daemon.kill)

@@ -1,5 +1,5 @@
 """
-The calls on a connection, and the questions of the server during them: for a person, or for a model.
+The calls on a connection, and the questions of the server to a person during them.
 
 In the older era of the protocol a server asks by a request of its own, which does not say during which call.
 So it is put to the person of the only call that is made. It is declined if there are several, or if the
@@ -16,18 +16,15 @@ from typing import Any
 import anyio
 import mcp_types as types
 
-from agent_core.errors import AgentError
-from agent_core.models import Message
 from agent_core.tools.asking import Reply
-from agent_core.tools.mcp.link import Ask, Question, Sample, ServerError, ServerLost
+from agent_core.tools.mcp.link import Ask, Question, ServerError, ServerLost
 
 
 class Call:
     """One call in flight; questions during it end with it."""
 
-    def __init__(self, ask: Ask | None, sample: Sample | None = None) -> None:
+    def __init__(self, ask: Ask | None) -> None:
         self._ask = ask
-        self._sample = sample
         self._scopes: set[anyio.CancelScope] = set()
 
     async def elicited(self, params: types.ElicitRequestParams) -> types.ElicitResult:
@@ -45,31 +42,6 @@ class Call:
             return types.ElicitResult(action=reply.action)
         return types.ElicitResult(action="accept", content=dict(reply.content or {}))
 
-    async def sampled(
-        self, params: types.CreateMessageRequestParams
-    ) -> types.CreateMessageResult | types.ErrorData:
-        """Have a model answer; what it has not said when the call ends is refused."""
-        if self._sample is None:
-            return _refused("sampling is not allowed")
-        if (messages := _messages(params)) is None:
-            return _refused("a model is given only text, and no tools")
-        refusal = "the call has ended"
-        with anyio.CancelScope() as scope:
-            self._scopes.add(scope)
-            try:
-                said = await self._sample(messages, params.max_tokens)
-                return types.CreateMessageResult(
-                    role="assistant",
-                    content=types.TextContent(type="text", text=said.text),
-                    model=said.model,
-                    stop_reason="maxTokens" if said.cut else "endTurn",
-                )
-            except AgentError as error:
-                refusal = str(error)
-            finally:
-                self._scopes.discard(scope)
-        return _refused(refusal)
-
     async def responses(self, wanted: types.InputRequiredResult) -> dict[str, Any] | None:
         """
         The answers to what a result of the newer era asks for, one after the other.
@@ -85,14 +57,8 @@ class Call:
             match each:
                 case types.ElicitRequest():
                     given[name] = await self.elicited(each.params)
-                case types.CreateMessageRequest():
-                    given[name] = await self.sampled(each.params)
                 case _:
-                    given[name] = _refused("folders are not disclosed")
-            if isinstance(given[name], types.ErrorData):
-                raise ServerLost(
-                    f"the server wants to use a model, or to know folders: {given[name].message}"
-                )
+                    raise ServerLost("the server wants to use a model, or to know folders, which is refused")
         return given
 
     def end(self) -> None:
@@ -110,9 +76,9 @@ class Calls:
         """Whether the server may still carry out a call for which nobody waits."""
 
     @contextmanager
-    def one(self, ask: Ask | None, sample: Sample | None = None) -> Iterator[Call]:
+    def one(self, ask: Ask | None) -> Iterator[Call]:
         """Inside the block, a call is in flight."""
-        call = Call(ask, sample)
+        call = Call(ask)
         self._made.append(call)
         is_answered = False
         try:
@@ -131,13 +97,6 @@ class Calls:
         call = self._only()
         return types.ElicitResult(action="decline") if call is None else await call.elicited(params)
 
-    async def sampled(
-        self, _context: object, params: types.CreateMessageRequestParams
-    ) -> types.CreateMessageResult | types.ErrorData:
-        """A server wants a model by a request of its own; is given to the SDK where that is allowed."""
-        call = self._only()
-        return _refused("it is not clear for which call") if call is None else await call.sampled(params)
-
     def _only(self) -> Call | None:
         """The call for which a server asks; None: that is not clear."""
         return self._made[0] if len(self._made) == 1 and not self._is_unclear else None
@@ -147,21 +106,3 @@ def _question(params: types.ElicitRequestParams) -> Question:
     if isinstance(params, types.ElicitRequestURLParams):
         return Question(params.message, address=params.url)
     return Question(params.message, params.requested_schema)
-
-
-def _messages(params: types.CreateMessageRequestParams) -> list[Message] | None:
-    """What a model is shown; None: it is not made of text, or of nothing."""
-    if params.tools or not params.messages:
-        return None
-    found = [Message(role="system", content=params.system_prompt)] if params.system_prompt else []
-    for message in params.messages:
-        parts = message.content_as_list
-        texts = [part.text for part in parts if isinstance(part, types.TextContent)]
-        if len(texts) < len(parts):
-            return None
-        found.append(Message(role=message.role, content="\n".join(texts)))
-    return found
-
-
-def _refused(why: str) -> types.ErrorData:
-    return types.ErrorData(code=types.INVALID_REQUEST, message=why)

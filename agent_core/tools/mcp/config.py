@@ -81,16 +81,14 @@ class McpServerSettings(BaseModel):
     """What a call of a tool does, by its name or ``"*"``, such as ``{get_time: read}``. A tool that is not
     listed counts as running a program, and squidbot asks before each call."""
     trust: Literal["untrusted", "own"] = "untrusted"
-    """``own``: its results count as your own words. Only for a server whose data nobody else can write."""
+    """``own``: all that it says, also of its tools, counts as your own words. Only for a server whose data
+    nobody else can write."""
     timeout_s: float = Field(default=60.0, ge=1, le=3600)
     """Maximum duration of a call."""
     start_s: float = Field(default=30.0, ge=1, le=600)
     """Maximum time until a started server is ready."""
     idle_minutes: float = Field(default=10.0, ge=0.01, le=10_080)
     """A server that was not used for this time is stopped until it is needed again."""
-    sampling: bool = False
-    """Whether the server may have a model answer its own text during a call, within the budget of the person
-    who wanted the call. The model sees nothing else."""
     eager: bool = False
     """Start the server with the daemon and keep it running."""
 

@@ -1,10 +1,9 @@
 """
 The definitions that a server offers, and those that the owner has approved. Pure.
 
-The first list of a server that the owner has configured is taken as it is. From then on a definition that is
-new or differs from the kept one is off until the owner has approved it: a server that was harmless on the
-day it was chosen may describe its tools differently later. Descriptions are the server's words, so characters
-that people do not see are taken out of them, and their size is bounded.
+A definition that is new, or differs from the approved one, is off until the owner has approved it, as it was
+shown to the owner: a server may describe its tools differently a moment later. Descriptions are the server's
+words, so characters that people do not see are taken out of them, and their size is bounded.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import json
 import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
@@ -27,6 +26,7 @@ MOST_TOOLS = 300
 _DESCRIPTION_CHARS = 2000
 _SCHEMA_CHARS = 20_000
 _NAME_CHARS = 200
+_MOST_NAMED = 20
 _OPEN: Mapping[str, Any] = {"type": "object", "properties": {}}
 _NOT_AT_THE_TOP = ("anyOf", "oneOf", "allOf", "not", "enum", "const", "if", "then", "else", "$schema", "$id")
 """What some providers refuse at the top of a schema; the server checks it anyway."""
@@ -64,7 +64,7 @@ class Definition:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A definition that the owner has not seen; ``diff`` is against the one that was approved."""
+    """A definition that the owner has not approved; ``diff`` is against the one that was."""
 
     name: str
     kind: Literal["new", "changed"]
@@ -80,21 +80,26 @@ class Pins:
         server: What stands for the server of the settings; another one begins anew.
         approved: Those that may be used.
         seen: Those that the server has last said; None before it was asked.
-        begun: Whether a first list was taken.
+        shown: The digests of those that the owner was shown for approval.
+        left_out: What of its last list cannot be used, and why.
     """
 
     server: str = ""
     approved: Mapping[str, Definition] = field(default_factory=dict)
     seen: Mapping[str, Definition] | None = None
-    begun: bool = False
+    shown: frozenset[str] = frozenset()
+    left_out: tuple[str, ...] = ()
 
-    def listed(self, definitions: Iterable[Definition]) -> Pins:
-        """The pins after a new list of the server; the very first list is approved as it is."""
+    def listed(self, definitions: Iterable[Definition], left_out: Iterable[str] = ()) -> Pins:
+        """The pins after a new list of the server."""
         seen: dict[str, Definition] = {}
-        for definition in definitions:
+        said = list(definitions)
+        for definition in said:
             seen.setdefault(definition.name, definition)
-        approved = self.approved if self.begun else seen
-        return replace(self, seen=seen, approved=approved, begun=self.begun or bool(seen))
+        second = [f"{each.name}: a second tool of this name" for each in said if seen[each.name] is not each]
+        odd = [*left_out, *second]
+        more = [f"and {len(odd) - _MOST_NAMED} more"] if len(odd) > _MOST_NAMED else []
+        return replace(self, seen=seen, left_out=(*odd[:_MOST_NAMED], *more))
 
     def usable(self, allowed: Iterable[str] = ()) -> list[Definition]:
         """The usable definitions, sorted by name; only those that are ``allowed``, if any are named."""
@@ -111,7 +116,7 @@ class Pins:
         return approved is not None and seen is not None and approved.digest == seen.digest
 
     def changes(self, allowed: Iterable[str] = ()) -> list[Change]:
-        """The changes that the owner has not seen."""
+        """The changes that the owner has not approved."""
         wanted = set(allowed)
         found = []
         for name, seen in sorted((self.seen or {}).items()):
@@ -125,17 +130,27 @@ class Pins:
             found.append(Change(name, "changed" if before else "new", "\n".join(lines)))
         return found
 
-    def with_approval(self, names: Iterable[str] = ()) -> Pins:
-        """With these approved as they were last seen, or with all."""
+    def with_shown(self, changes: Iterable[Change]) -> Pins:
+        """With these shown to the owner."""
         seen = self.seen or {}
-        chosen = [name for name in (names or seen) if name in seen]
+        return replace(self, shown=frozenset(seen[each.name].digest for each in changes if each.name in seen))
+
+    def with_approval(self, names: Iterable[str] = ()) -> Pins:
+        """With these approved, or with all; a definition that was not shown as it is now stays off."""
+        seen = self.seen or {}
+        chosen = [name for name in (names or seen) if name in seen and seen[name].digest in self.shown]
         kept = {name: each for name, each in self.approved.items() if name in seen}
         return replace(self, approved={**kept, **{name: seen[name] for name in chosen}})
 
 
+def is_usable_name(name: object) -> TypeGuard[str]:
+    """Whether something of that name can be asked for."""
+    return isinstance(name, str) and bool(name.strip()) and len(name) <= _NAME_CHARS and name.isprintable()
+
+
 def definition_from(name: object, description: object, schema: object) -> Definition | None:
     """A definition of what a server says; None if nobody could call it."""
-    if not isinstance(name, str) or not name.strip() or len(name) > _NAME_CHARS or not name.isprintable():
+    if not is_usable_name(name):
         return None
     said = description if isinstance(description, str) else ""
     whole = json.dumps([name, said, schema], sort_keys=True, ensure_ascii=True)
@@ -168,7 +183,7 @@ def _fit(schema: object) -> Mapping[str, Any]:
     """
     if not isinstance(schema, dict):
         return dict(_OPEN)
-    fit = {key: value for key, value in schema.items() if key not in _NOT_AT_THE_TOP}
+    fit = {key: value for key, value in _resolved(schema).items() if key not in _NOT_AT_THE_TOP}
     fit["type"] = "object"
     if not isinstance(fit.get("properties"), dict):
         fit["properties"] = {}
@@ -179,6 +194,18 @@ def _fit(schema: object) -> Mapping[str, Any]:
     except (SchemaError, RecursionError):
         return dict(_OPEN)
     return fit
+
+
+def _resolved(schema: dict[str, Any]) -> dict[str, Any]:
+    """A schema with what its top refers to, such as ``#/$defs/Query``, in the place of the reference."""
+    reference = schema.get("$ref")
+    if not isinstance(reference, str) or not reference.startswith("#/"):
+        return schema
+    found: Any = schema
+    for part in reference[2:].split("/"):
+        found = found.get(part) if isinstance(found, dict) else None
+    rest = {key: value for key, value in schema.items() if key != "$ref"}
+    return {**found, **rest} if isinstance(found, dict) and "$ref" not in found else schema
 
 
 def _references(value: object) -> Iterable[object]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from agent_core.errors import AgentError
-from agent_core.models import Message
 from agent_core.tools.asking import Reply
 from agent_core.tools.mcp.definitions import Definition, Kind
 
@@ -23,19 +22,6 @@ class Question:
 
 Ask = Callable[[Question], Awaitable[Reply]]
 """Asks the person for whom a call is made."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sampled:
-    """A model's answer for a server. ``cut``: it was longer."""
-
-    text: str
-    model: str
-    cut: bool = False
-
-
-Sample = Callable[[Sequence[Message], int], Awaitable[Sampled]]
-"""Has a model answer what a server has written, in so many tokens at most. Raises `AgentError`."""
 
 
 class ServerUnavailable(AgentError):
@@ -85,6 +71,14 @@ class Stderr:
         return bytes(self.said[-self.most :]).decode("utf-8", "replace")
 
 
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What a server offers; ``left_out``: what of it cannot be used, and why."""
+
+    definitions: tuple[Definition, ...]
+    left_out: tuple[str, ...] = ()
+
+
 class Link(Protocol):
     """An open connection. Calls may block for ever: the caller sets a limit."""
 
@@ -97,7 +91,7 @@ class Link(Protocol):
         """Return when the connection has ended."""
         ...
 
-    async def definitions(self, *, allowed: frozenset[str]) -> list[Definition]:
+    async def definitions(self, *, allowed: frozenset[str]) -> Offer:
         """What the server offers; of these only those that are allowed, if any are named."""
         ...
 
@@ -111,11 +105,9 @@ class Link(Protocol):
         arguments: Mapping[str, Any],
         ask: Ask | None = None,
         kind: Kind = "tool",
-        sample: Sample | None = None,
     ) -> Answer:
         """
-        Call a tool. What the server wants to know meanwhile is asked by ``ask``, and what it wants a model to
-        say by ``sample``; without them, it is declined.
+        Call a tool. What the server wants to know meanwhile is asked by ``ask``; without it, it is declined.
 
         Raises:
             ServerError: The server has refused it.

@@ -8,9 +8,9 @@ there are may change all the time, so that is a result. Only imported together w
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import mcp_types as types
 from mcp.client.session import ClientSession
@@ -20,8 +20,8 @@ from pydantic import TypeAdapter, ValidationError
 from agent_core.text import one_line
 from agent_core.tools.mcp.definitions import Definition, Kind, definition_from
 
-_T = TypeVar("_T")
 _MOST = 200
+_MOST_PAGES = 50
 _CHARS = 300
 _URI = {"type": "object", "properties": {"uri": {"type": "string"}}, "required": ["uri"]}
 _PROMPT = {
@@ -56,11 +56,11 @@ async def offered(session: ClientSession) -> list[Definition]:
     can = session.server_capabilities
     found: list[Definition | None] = []
     if can is not None and can.resources is not None:
-        resources = await _answered(session.list_resources())
-        templates = await _answered(session.list_resource_templates())
-        forms = [] if templates is None else templates.resource_templates[:_MOST]
-        if forms or (resources is not None and resources.resources):
-            named = [_line(each.uri_template, each.name, each.description) for each in forms]
+        resources = await _answered(all_pages(session.list_resources, lambda page: page.resources))
+        listed = all_pages(session.list_resource_templates, lambda page: page.resource_templates)
+        templates = await _answered(listed)
+        if templates or resources:
+            named = [_line(each.uri_template, each.name, each.description) for each in templates[:_MOST]]
             form = f" Forms of addresses: {'; '.join(named)}" if named else ""
             listing = definition_from(
                 "list_resources", "Lists the resources of this server.", {"type": "object"}
@@ -68,24 +68,39 @@ async def offered(session: ClientSession) -> list[Definition]:
             reading = definition_from("read_resource", f"Reads one resource by its address.{form}", _URI)
             found += [_as(listing, "resources"), _as(reading, "resource")]
     if can is not None and can.prompts is not None:
-        prompts = await _answered(session.list_prompts())
-        if prompts is not None and prompts.prompts:
-            told = [_line(each.name, _arguments(each), each.description) for each in prompts.prompts[:_MOST]]
+        prompts = await _answered(all_pages(session.list_prompts, lambda page: page.prompts))
+        if prompts:
+            told = [_line(each.name, _arguments(each), each.description) for each in prompts[:_MOST]]
             text = f"Gives the text of a prompt that this server has prepared: {'; '.join(told)}"
             found.append(_as(definition_from("get_prompt", text, _PROMPT), "prompt"))
     return [each for each in found if each is not None]
 
 
-async def _answered(asked: Awaitable[_T]) -> _T | None:
-    """An answer; None if it is an error, or none that can be read."""
+async def all_pages(
+    ask: Callable[..., Awaitable[Any]], entries: Callable[[Any], list[Any]], most: int = _MOST
+) -> tuple[list[Any], bool]:
+    """The entries of all pages of a list, until there are more than ``most``; whether pages are left."""
+    found: list[Any] = []
+    cursor: str | None = None
+    for _ in range(_MOST_PAGES):
+        page = await ask(params=types.PaginatedRequestParams(cursor=cursor) if cursor else None)
+        found += entries(page)
+        cursor = page.next_cursor
+        if not cursor or len(found) > most:
+            break
+    return found, bool(cursor)
+
+
+async def _answered(asked: Awaitable[tuple[list[Any], bool]]) -> list[Any]:
+    """The entries of an answer; none if it is an error, or cannot be read."""
     try:
-        return await asked
+        return (await asked)[0]
     except MCPError as error:
         if error.error.code == types.CONNECTION_CLOSED:
             raise
     except (ValidationError, ValueError, RuntimeError):
         pass
-    return None
+    return []
 
 
 def request_for(kind: Kind, name: str, arguments: Mapping[str, Any], given: dict[str, Any]) -> Any:
@@ -94,8 +109,6 @@ def request_for(kind: Kind, name: str, arguments: Mapping[str, Any], given: dict
         case "tool":
             params = types.CallToolRequestParams(name=name, arguments=dict(arguments), **given)
             return types.CallToolRequest(params=params)
-        case "resources":
-            return types.ListResourcesRequest()
         case "resource":
             uri = str(arguments.get("uri", ""))
             return types.ReadResourceRequest(params=types.ReadResourceRequestParams(uri=uri, **given))
@@ -108,10 +121,10 @@ def request_for(kind: Kind, name: str, arguments: Mapping[str, Any], given: dict
             )
 
 
-def text_of(result: types.ListResourcesResult) -> str:
+def text_of(resources: list[types.Resource], are_more: bool) -> str:  # noqa: FBT001
     """A list of resources, one a line."""
-    lines = [_line(each.uri, each.name, each.description) for each in result.resources[:_MOST]]
-    if len(result.resources) > _MOST or result.next_cursor:
+    lines = [_line(each.uri, each.name, each.description) for each in resources[:_MOST]]
+    if len(resources) > _MOST or are_more:
         lines.append("There are more.")
     return "\n".join(lines)
 

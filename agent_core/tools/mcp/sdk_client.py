@@ -17,7 +17,7 @@ import logging
 import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Any
+from typing import Any, Self
 
 import anyio
 import httpx2
@@ -35,7 +35,8 @@ from agent_core.sandbox.long_running import NOT_STARTED, serving
 from agent_core.text import one_line
 from agent_core.tools.mcp.calls import Call, Calls
 from agent_core.tools.mcp.config import McpServerSettings
-from agent_core.tools.mcp.definitions import MOST_TOOLS, Definition, Kind, definition_from
+from agent_core.tools.mcp.definitions import MOST_TOOLS, Kind, definition_from
+from agent_core.tools.mcp.fitting import fit_lists
 from agent_core.tools.mcp.guarded_http import End, GuardedTransport
 from agent_core.tools.mcp.limits import (
     MOST_BYTES,
@@ -49,7 +50,7 @@ from agent_core.tools.mcp.link import (
     Answer,
     Ask,
     Link,
-    Sample,
+    Offer,
     ServerError,
     ServerLost,
     ServerUnavailable,
@@ -57,13 +58,12 @@ from agent_core.tools.mcp.link import (
 )
 from agent_core.tools.mcp.logins import Bearer
 from agent_core.tools.mcp.oauth import ask_tokens
-from agent_core.tools.mcp.offers import RESULTS, is_lost, offered, request_for, text_of
+from agent_core.tools.mcp.offers import RESULTS, all_pages, is_lost, offered, request_for, text_of
 from agent_core.tools.mcp.subscription import subscribed
 
 _PIECE = 65536
 _CONNECT_LIMIT_S = 10.0
 _WRITE_LIMIT_S = 10.0
-_MOST_PAGES = 50
 _SAID_CHARS = 500
 _HANDED_ON = ("HOME", "LANG", "LC_ALL", "PATH", "TZ", "USER")
 _MOST_ROUNDS = 6
@@ -95,7 +95,7 @@ async def linked(
                 reading,
                 writing,
             ),
-            _session(reading, writing, end, samples=settings.sampling) as link,
+            _session(_FitMessages(reading), writing, end) as link,
         ):
             yield link
     except Exception as error:
@@ -126,7 +126,7 @@ def _alone(error: BaseException) -> BaseException:
 
 
 @asynccontextmanager
-async def _session(reading: Any, writing: Any, end: End, *, samples: bool) -> AsyncIterator[Link]:
+async def _session(reading: Any, writing: Any, end: End) -> AsyncIterator[Link]:
     calls, news = Calls(), asyncio.Event()
 
     async def heard(message: object) -> None:
@@ -136,25 +136,74 @@ async def _session(reading: Any, writing: Any, end: End, *, samples: bool) -> As
     async with ClientSession(
         reading,
         writing,
-        sampling_callback=calls.sampled if samples else None,
         elicitation_callback=calls.elicited,
         message_handler=heard,
     ) as session:
         await _begin(session)
         async with subscribed(session, news.set):
-            yield _SdkLink(session, end, calls, news)
+            yield _SdkLink(session, end, calls, news, reading.left_out)
+
+
+class _FitMessages:
+    """The messages of a server, with lists that the SDK takes although an entry of them is odd."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self.left_out: list[str] = []
+        """What was odd in lists since somebody has emptied this."""
+
+    async def __aenter__(self) -> Self:
+        await self._stream.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._stream.__aexit__(*error)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> SessionMessage | Exception:
+        item: SessionMessage | Exception = await self._stream.__anext__()
+        if isinstance(item, SessionMessage) and isinstance(item.message, types.JSONRPCResponse):
+            self.left_out += fit_lists(item.message.result)
+        return item
 
 
 async def _begin(session: ClientSession) -> None:
-    """Agree on a version: the newer era is tried first, and servers of the older one know nothing of it."""
-    try:
-        await session.discover()
-    except (MCPError, ValidationError, RuntimeError):
-        await session.initialize()
+    """
+    Agree on a version: the newer era is tried first, and servers of the older one know nothing of it.
+
+    No answer within the SDK's own limit says neither: then both are tried in turns. Whoever connects has a
+    limit for all of it.
+    """
+    while True:
+        try:
+            await session.discover()
+        except MCPError as error:
+            is_slow = error.error.code == types.REQUEST_TIMEOUT
+        except (ValidationError, RuntimeError):
+            is_slow = False
+        else:
+            return
+        try:
+            await session.initialize()
+        except MCPError as error:
+            if not is_slow or error.error.code == types.CONNECTION_CLOSED:
+                raise
+        else:
+            return
 
 
 class _SdkLink:
-    def __init__(self, session: ClientSession, end: End, calls: Calls, news: asyncio.Event) -> None:
+    def __init__(
+        self,
+        session: ClientSession,
+        end: End,
+        calls: Calls,
+        news: asyncio.Event,
+        left_out: list[str],
+    ) -> None:
+        self._left_out = left_out
         self._news = news
         self._session = session
         self._end = end
@@ -168,30 +217,22 @@ class _SdkLink:
     async def wait_ended(self) -> None:
         await self._end.came.wait()
 
-    async def definitions(self, *, allowed: frozenset[str]) -> list[Definition]:
-        found: list[Definition] = []
-        cursor: str | None = None
-        for _ in range(_MOST_PAGES):
-            params = types.PaginatedRequestParams(cursor=cursor) if cursor else None
-            try:
-                page = await self._session.list_tools(params=params)
-            except MCPError as error:
-                raise self._told(error) from error
-            except (ValidationError, ValueError) as error:
-                raise ServerUnavailable("its list of tools is malformed") from error
-            for tool in page.tools:
-                definition = definition_from(tool.name, tool.description, tool.input_schema)
-                if definition is not None and (not allowed or definition.name in allowed):
-                    found.append(definition)
-            cursor = page.next_cursor
-            if not cursor or len(found) > MOST_TOOLS:
-                break
-        names = {each.name for each in found}
+    async def definitions(self, *, allowed: frozenset[str]) -> Offer:
+        self._left_out.clear()
         try:
+            tools, are_more = await all_pages(self._session.list_tools, lambda page: page.tools, MOST_TOOLS)
+            described = (definition_from(one.name, one.description, one.input_schema) for one in tools)
+            found = [one for one in described if one and (not allowed or one.name in allowed)]
+            names = {each.name for each in found}
             more = [each for each in await offered(self._session) if each.name not in names]
         except MCPError as error:
             raise self._told(error) from error
-        return found + [each for each in more if not allowed or each.name in allowed]
+        except (ValidationError, ValueError) as error:
+            raise ServerUnavailable("its list of tools is malformed") from error
+        if are_more or len(found) > MOST_TOOLS:
+            self._left_out.append(f"all tools but the first {MOST_TOOLS}")
+        found = found[:MOST_TOOLS] + [each for each in more if not allowed or each.name in allowed]
+        return Offer(tuple(found), tuple(self._left_out))
 
     async def wait_changed(self) -> None:
         await self._news.wait()
@@ -203,9 +244,10 @@ class _SdkLink:
         arguments: Mapping[str, Any],
         ask: Ask | None = None,
         kind: Kind = "tool",
-        sample: Sample | None = None,
     ) -> Answer:
-        with self._calls.one(ask, sample) as call:
+        with self._calls.one(ask) as call:
+            if kind == "resources":
+                return Answer(text_of(*await all_pages(self._page_of_resources, lambda page: page.resources)))
             # Not `call_tool`: that checks the result by a schema of the server's own, whose regular
             # expressions may take for ever.
             result = await self._finished(
@@ -213,10 +255,7 @@ class _SdkLink:
             )
         match result:
             case types.CallToolResult():
-                structured = None if result.content else result.structured_content
-                return _answer(result.content, structured, failed=bool(result.is_error))
-            case types.ListResourcesResult():
-                return Answer(text_of(result))
+                return _answer(result.content, result.structured_content, failed=bool(result.is_error))
             case types.ReadResourceResult():
                 whole = [types.EmbeddedResource(type="resource", resource=each) for each in result.contents]
                 return _answer(whole)
@@ -244,6 +283,11 @@ class _SdkLink:
         except (ValidationError, ValueError) as error:
             raise ServerLost(_NOT_AN_ANSWER) from error
 
+    async def _page_of_resources(self, *, params: Any) -> types.ListResourcesResult:
+        found = await self._sent(types.ListResourcesRequest(params=params), RESULTS["resources"])
+        assert isinstance(found, types.ListResourcesResult)
+        return found
+
     def _told(self, error: MCPError) -> ServerError | ServerLost:
         if self._end.why or is_lost(error):
             closed = error.error.code == types.CONNECTION_CLOSED
@@ -269,9 +313,25 @@ def _answer(content: Sequence[Any], structured: object = None, *, failed: bool =
                     texts.append(inner.text)
                 else:
                     _file(inner.blob, inner.mime_type or "", texts, files)
-    if not texts and not files and structured is not None:
+    if structured is not None and not _is_said(structured, texts):
         texts.append(json.dumps(structured, ensure_ascii=False, indent=1))
     return Answer("\n".join(texts), failed, tuple(files))
+
+
+def _is_said(structured: Any, texts: Sequence[str]) -> bool:
+    """Whether texts already say what a structured result does; servers wrap what is no object into one."""
+    if not texts:
+        return False
+    said = [_value_of(text) for text in texts]
+    alone = list(structured.values()) if isinstance(structured, dict) and len(structured) == 1 else []
+    return structured in said or any(each in said or each in texts or each == said for each in alone)
+
+
+def _value_of(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
 
 
 def _file(data: str, media_type: str, texts: list[str], files: list[tuple[str, bytes]]) -> None:

@@ -16,7 +16,7 @@ from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.to_thread
@@ -36,8 +36,10 @@ from agent_core.tools.mcp.elicitation import Elicitation
 from agent_core.tools.mcp.link import Answer, Link, ServerLost, ServerUnavailable, Stderr
 from agent_core.tools.mcp.logins import Bearer, LoginFile, LoginNeeded
 from agent_core.tools.mcp.names import model_name, tools_by_name
-from agent_core.tools.mcp.sampling import Sampling, Think
 from agent_core.tools.mcp.tool import KeepFile, McpTool
+
+if TYPE_CHECKING:
+    from agent_core.tools.files.read_tools import Look
 
 Connect = Callable[[McpServerSettings, Stderr, Bearer | None], AbstractAsyncContextManager[Link]]
 _LISTING_S = 30.0
@@ -64,7 +66,7 @@ class McpServer:
 
     Args:
         folder: Where its definitions are kept.
-        on_changes: Is told of definitions that the owner has not seen, once for each set of them and each
+        on_changes: Is told of definitions that the owner has not approved, once for each set of them and each
             start.
         on_login: Is told that somebody has to log in, once until somebody does and for each start, with a
             name that is the same until then.
@@ -129,6 +131,7 @@ class McpServer:
             "state": word,
             "tools": len(self.pins.usable(self.settings.tools)),
             "changed": [change.name for change in changes],
+            "left_out": list(self.pins.left_out),
         }
 
     async def refresh(self) -> None:
@@ -147,7 +150,6 @@ class McpServer:
         tool: str,
         arguments: Mapping[str, Any],
         asking: Elicitation | None = None,
-        sampling: Sampling | None = None,
     ) -> Answer:
         """
         Call a tool, if it is what the owner has approved. Time in which the person is asked does not count.
@@ -163,39 +165,44 @@ class McpServer:
             if tool not in self.pins.approved and tool not in (self.pins.seen or {}):
                 raise ServerUnavailable(f"it has no tool {tool!r} (squidbot mcp tools {self.name})")
             if not self.pins.holds(tool):
+                what = "describes it differently now, or no longer has it"
                 raise ServerUnavailable(
-                    f"it describes {tool!r} differently now, or no longer has it; the owner must review "
-                    f"it (squidbot mcp tools {self.name})"
+                    f"{tool!r} is off until the owner has reviewed it (squidbot mcp tools {self.name}): the "
+                    f"server {what if tool in self.pins.approved else 'was not approved'}"
                 )
             with anyio.move_on_after(seconds) as limit:
                 if asker is not None:
                     asker.over(limit)
                 kind = self.pins.approved[tool].kind
-                return await link.call(
-                    tool,
-                    arguments,
-                    None if asking is None else asking.ask,
-                    kind,
-                    None if sampling is None else sampling.answer,
-                )
+                return await link.call(tool, arguments, None if asking is None else asking.ask, kind)
             raise ServerLost(f"there was no answer within {seconds:g} seconds")
 
         seconds, asker = self.settings.timeout_s, None if asking is None else asking.asker
         longest_s = seconds + (LONGEST_WAIT_S if asker is not None else 0.0) + _SPARE_S
         return await self.connection.ask(work, seconds=longest_s)
 
+    async def show_changes(self) -> list[Change]:
+        """The changes for the owner, who may approve them from then on."""
+        async with self._one_change:
+            changes = self.pins.changes(self.settings.tools)
+            before, self.pins = self.pins, self.pins.with_shown(changes)
+            if self.pins != before:
+                await self._saved()
+            return changes
+
     async def approve(self, names: list[str]) -> list[str]:
         """
-        Approve definitions as they were last seen; returns which.
+        Approve definitions as they were shown; returns which.
 
         Raises:
             OSError: It could not be kept, so nothing is approved.
         """
         async with self._one_change:
             changes = self.pins.changes(self.settings.tools)
-            chosen = [each.name for each in changes if not names or each.name in names]
+            wanted = [each.name for each in changes if not names or each.name in names]
+            pins = self.pins.with_approval(wanted) if wanted else self.pins
+            chosen = [name for name in wanted if pins.holds(name)]
             if chosen:
-                pins = self.pins.with_approval(chosen)
                 await anyio.to_thread.run_sync(self._save, pins)
                 self.pins = pins
             return chosen
@@ -221,15 +228,15 @@ class McpServer:
             self._on_login(self.name, need)
 
     async def _greet(self, link: Link) -> None:
-        await self._list(link)
+        await self._list(link, self.settings.start_s)
         self._just_listed = link
 
-    async def _list(self, link: Link) -> None:
-        with anyio.move_on_after(_LISTING_S):
+    async def _list(self, link: Link, seconds: float = _LISTING_S) -> None:
+        with anyio.move_on_after(seconds):
             found = await link.definitions(allowed=frozenset(self.settings.tools))
             async with self._one_change:
                 before = self.pins
-                self.pins = before.listed(found)
+                self.pins = before.listed(found.definitions, found.left_out)
                 self.tell()
                 if self.pins != before or self._is_unsaved:
                     await self._saved()
@@ -237,7 +244,7 @@ class McpServer:
         raise ServerUnavailable("it does not list its tools")
 
     def tell(self) -> None:
-        """Tell of definitions that the owner has not seen."""
+        """Tell of definitions that the owner has not approved."""
         changes = self.pins.changes(self.settings.tools)
         digest = (
             hashlib.sha256("\n".join(each.diff for each in changes).encode()).hexdigest() if changes else ""
@@ -272,8 +279,9 @@ class McpServer:
         except (OSError, ValueError, KeyError, TypeError) as error:
             # Nothing of it may be used: what was approved is not known any more.
             _log.warning("mcp.pins_unreadable", server=self.name, error=type(error).__name__)
-            return Pins(self._server, begun=True)
-        return Pins(self._server, approved, seen, begun=bool(seen))
+            return nothing
+        shown, left_out = frozenset(kept.get("shown", ())), tuple(kept.get("left_out", ()))
+        return Pins(self._server, approved, seen, shown, left_out)
 
     async def _saved(self) -> None:
         """Keep what is known. What the disk does not take now is kept after the next look."""
@@ -290,6 +298,8 @@ class McpServer:
             "server": pins.server,
             "approved": [each.as_json() for each in pins.approved.values()],
             "seen": [each.as_json() for each in (pins.seen or {}).values()],
+            "shown": sorted(pins.shown),
+            "left_out": pins.left_out,
         }
         text = json.dumps(kept, ensure_ascii=False, indent=1)
         self._state.write(self._file, text.encode("utf-8", "replace"))
@@ -343,12 +353,8 @@ class McpServers:
             except AgentError:  # was logged; the back-off of the connection says when it makes sense again
                 await anyio.sleep(max(1.0, server.connection.wait_s))
 
-    def tools(self, session: Session, keep: KeepFile, think: Think | None = None) -> list[ToolPort]:
-        """
-        The tools of one run. Of two with the same name one is left.
-
-        ``think`` is for servers that may have a model answer.
-        """
+    def tools(self, session: Session, keep: KeepFile, look: Look | None = None) -> list[ToolPort]:
+        """The tools of one run; ``look`` is for a model that looks at pictures. Each name is there once."""
         found: dict[str, ToolPort] = {}
         for server in self.by_name.values():
             if not is_available(server.settings.allow, session):
@@ -367,7 +373,7 @@ class McpServers:
                     seconds=server.settings.timeout_s + server.settings.start_s + _MARGIN_S,
                     clock=self._clock,
                     keep=keep,
-                    think=think if server.settings.sampling else None,
+                    look=look,
                 )
                 found[tool.name] = tool
         return list(found.values())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -15,10 +15,14 @@ from agent_core.tools.asking import asker
 from agent_core.tools.effects import Effect, Review
 from agent_core.tools.mcp.definitions import Definition
 from agent_core.tools.mcp.elicitation import Elicitation
+from agent_core.tools.mcp.fitting import fit_arguments
 from agent_core.tools.mcp.link import Answer, ServerError, ServerLost, ServerUnavailable
 from agent_core.tools.mcp.names import model_name
-from agent_core.tools.mcp.sampling import Sampling, Think
 from agent_core.tools.policy import HARMLESS
+
+if TYPE_CHECKING:
+    from agent_core.messages import Attachment
+    from agent_core.tools.files.read_tools import Look
 
 KeepFile = Callable[[str, bytes, Origins], Awaitable[str | None]]
 """Keeps what does not fit into a result under a name like this; gives its path for the model, or None."""
@@ -37,12 +41,11 @@ class McpTool:
     Calls one tool.
 
     Args:
-        call: Calls it on the server, with its arguments, asks what the server wants to know, and has a model
-            answer it.
+        call: Calls it on the server, with its arguments, and asks what the server wants to know.
         effect: What the owner has said that a call does; None: nothing, so each call needs a yes.
-        own: Whether what the server says counts as the owner's words.
+        own: Whether all that the server says, its definitions too, counts as the owner's words.
         seconds: The longest that a call may take, the start of the server included.
-        think: Has a model answer the server; None: it may not have that.
+        look: How the pictures of a result get to a model that looks at them; None: it does not.
     """
 
     deferred = True
@@ -51,14 +54,14 @@ class McpTool:
         self,
         server: str,
         definition: Definition,
-        call: Callable[[str, Mapping[str, Any], Elicitation, Sampling | None], Awaitable[Answer]],
+        call: Callable[[str, Mapping[str, Any], Elicitation], Awaitable[Answer]],
         *,
         effect: Effect | None,
         own: bool,
         seconds: float,
         clock: Clock,
         keep: KeepFile,
-        think: Think | None = None,
+        look: Look | None = None,
     ) -> None:
         self.name = model_name(server, definition.name)
         self.description = f"[{server}] {definition.description}".strip()
@@ -80,7 +83,7 @@ class McpTool:
         self._own = own
         self._clock = clock
         self._keep = keep
-        self._think = think
+        self._look = look
 
     async def review(self, /, **_: Any) -> Review:
         """Its arguments say what would be done, as the tool is described now."""
@@ -96,8 +99,7 @@ class McpTool:
 
     async def _outcome(self, asking: Elicitation, arguments: Mapping[str, Any]) -> ToolResult:
         try:
-            sampling = None if self._think is None else Sampling(self._server, self._think)
-            answer = await self._call(self._tool, arguments, asking, sampling)
+            answer = await self._call(self._tool, fit_arguments(arguments, self.parameters), asking)
         except ServerUnavailable as error:
             _log.info("mcp.not_called", server=self._server, tool=self.name, reason=str(error))
             # The reason may be the last words of the program, so it has the origin of all that it says.
@@ -109,14 +111,21 @@ class McpTool:
             return ToolResult(content=text, is_error=True, is_unknown=True, origins=self._origins)
         except ServerError as error:
             return self._result(Answer(str(error), failed=True), ())
-        return self._result(answer, await self._kept(answer))
+        notes, pictures = await self._kept(answer)
+        return self._result(answer, notes).model_copy(update={"pictures": tuple(pictures)})
+
+    @property
+    def defined_by(self) -> Origins:
+        """The server, for what it says of the tool as for all that it says."""
+        return self._origins
 
     @property
     def _origins(self) -> Origins:
         return () if self._own else (untrusted("mcp", self._server, self._clock.now()),)
 
-    async def _kept(self, answer: Answer) -> list[str]:
-        notes = []
+    async def _kept(self, answer: Answer) -> tuple[list[str], list[Attachment]]:
+        """What is kept of an answer beside its text: notes about it for a model, and the pictures to show."""
+        notes, pictures = [], []
         if len(answer.text) > _SHOWN_CHARS:
             path = await self._keep(
                 f"{self._server}.txt", answer.text.encode("utf-8", "replace"), self._origins
@@ -127,9 +136,17 @@ class McpTool:
             ending = next((each for magic, each in _PICTURES.items() if content.startswith(magic)), ".bin")
             what = "A picture" if ending != ".bin" else f"A file (said to be {media_type or 'unnamed'})"
             path = await self._keep(f"{self._server}{ending}", content, self._origins)
+            shown = None
+            if ending != ".bin" and self._look is not None and len(content) <= self._look.max_bytes:
+                shown = await self._look.keep(f"{self._server}{ending}", content)
             where = f"is in {path!r}; send_file sends it" if path else "was left out"
+            if shown is not None:
+                pictures.append(shown)
+                where = f"is shown to you{f', and {where}' if path else ''}"
+            elif path and ending != ".bin":
+                where = f"is in {path!r}; read_file reads it, send_file sends it"
             notes.append(f"{what} of {len(content):,} bytes {where}.")
-        return notes
+        return notes, pictures
 
     def _result(self, answer: Answer, notes: list[str] | tuple[str, ...]) -> ToolResult:
         text = answer.text[:_SHOWN_CHARS]

@@ -9,7 +9,7 @@ says what to do. With ``--data`` it checks the stored data for damage instead.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -270,7 +270,7 @@ async def _check_shell(report: Report, settings: Settings, home: Home) -> None:
 def _report_mcp(report: Report, found: Mapping[str, Any]) -> None:
     """What the running daemon knows of its MCP servers; none is started for this."""
     for name, one in found.items():
-        changed = f"{len(one['changed'])} tools have changed since you approved them, and are off"
+        changed = f"{len(one['changed'])} tools are off until you approve them"
         if one["trouble"]:
             report.add(
                 f"mcp {name}", Verdict.WARNING, one["trouble"], f"squidbot mcp logs {name}; see docs/mcp.md"
@@ -279,6 +279,7 @@ def _report_mcp(report: Report, found: Mapping[str, Any]) -> None:
             report.add(f"mcp {name}", Verdict.OK, f"{one['state']}, {one['tools']} tools")
         if one["changed"]:
             report.add(f"mcp {name}", Verdict.WARNING, changed, f"squidbot mcp tools {name}")
+        _report_left_out(report, name, one.get("left_out") or ())
 
 
 async def _check_mcp(report: Report, settings: Settings, home: Home) -> None:
@@ -296,8 +297,16 @@ async def _check_mcp(report: Report, settings: Settings, home: Home) -> None:
                 continue
             report.add(part, Verdict.OK, f"answers, with {server.state()['tools']} tools")
             if changes:
-                told = f"{len(changes)} tools have changed since you approved them, and are off"
+                told = f"{len(changes)} tools are off until you approve them"
                 report.add(part, Verdict.WARNING, told, f"squidbot mcp tools {name}")
+            _report_left_out(report, name, server.pins.left_out)
+
+
+def _report_left_out(report: Report, name: str, left_out: Sequence[str]) -> None:
+    if left_out:
+        report.add(
+            f"mcp {name}", Verdict.WARNING, f"cannot be used: {'; '.join(left_out)}", "squidbot mcp list"
+        )
 
 
 async def _check_search(report: Report, settings: Settings) -> None:

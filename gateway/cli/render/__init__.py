@@ -152,7 +152,7 @@ def _mcp(found: Mapping[str, Any]) -> list[str]:
         if one["trouble"]:
             lines.append(f"mcp        {name}: {plain_line(one['trouble'])}")
         elif one["changed"]:
-            lines.append(f"mcp        {name}: {len(one['changed'])} changed (squidbot mcp tools {name})")
+            lines.append(f"mcp        {name}: {len(one['changed'])} to review (squidbot mcp tools {name})")
     return lines
 
 

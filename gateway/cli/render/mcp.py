@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gateway.cli.render import table
@@ -16,8 +16,13 @@ def servers(answer: Mapping[str, Any]) -> str:
     rows = answer["servers"]
     if not rows:
         return "there are no MCP servers in the settings (mcp.servers)"
+    odd = [plain_line(f"{row['name']}, not used: {one}") for row in rows for one in row["left_out"]]
+    return "\n".join([_table(rows), *odd])
+
+
+def _table(rows: Sequence[Mapping[str, Any]]) -> str:
     return table(
-        ("NAME", "WHAT", "FOR", "TOOLS", "CHANGED", "STATE"),
+        ("NAME", "WHAT", "FOR", "TOOLS", "TO REVIEW", "STATE"),
         [
             (
                 row["name"],
@@ -40,10 +45,10 @@ def tools(answer: Mapping[str, Any]) -> str:
         for one in answer["tools"]
     ]
     if not lines:
-        lines = ["no tools can be used"]
+        lines = ["no tools can be used" + (" yet" if answer["changes"] else "")]
     for change in answer["changes"]:
         what = "is new" if change["kind"] == "new" else "has changed"
         lines += ["", f"{plain_line(change['name'])} {what} and is off:", plain_text(change["diff"])]
     if answer["changes"]:
-        lines += ["", f"To accept this: squidbot mcp approve {answer['server']}"]
+        lines += ["", f"To approve this: squidbot mcp approve {answer['server']}"]
     return "\n".join(lines)

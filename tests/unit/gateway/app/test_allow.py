@@ -122,7 +122,7 @@ async def test_people_are_those_whom_the_family_is_for(tmp_path, family, allow):
 async def test_each_server_says_for_whom_it_is(tmp_path, monkeypatch, allow, where):
     """MCP: one server is allowed, the other one is not."""
     known = {"look": Definition("look", "Looks.", {"type": "object"}, "d1")}
-    monkeypatch.setattr(McpServer, "_loaded", lambda *_: Pins("", known, known, begun=True))
+    monkeypatch.setattr(McpServer, "_loaded", lambda *_: Pins("", known, known))
     servers = {
         "one": {"command": "/bin/true", "allow": allow},
         "two": {"command": "/bin/true", "allow": "none"},

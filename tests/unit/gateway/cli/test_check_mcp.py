@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gateway.cli.check import _report_mcp
 from gateway.cli.check.report import Report, Verdict
-from gateway.cli.render import _mcp
+from gateway.cli.render import _mcp, mcp
 
 
 def test_trouble_and_changes_are_said_and_what_is_fine_is_fine():
@@ -12,6 +12,7 @@ def test_trouble_and_changes_are_said_and_what_is_fine_is_fine():
         "good": {"trouble": "", "changed": [], "state": "running", "tools": 2},
         "lost": {"trouble": "it ended with exit status 3", "changed": [], "state": "x", "tools": 0},
         "odd": {"trouble": "", "changed": ["echo"], "state": "not needed now", "tools": 1},
+        "part": {"trouble": "", "changed": [], "state": "x", "tools": 1, "left_out": ["tool 2: no name"]},
     }
     report = Report()
     _report_mcp(report, found)
@@ -21,9 +22,28 @@ def test_trouble_and_changes_are_said_and_what_is_fine_is_fine():
         ("mcp lost", Verdict.WARNING),
         ("mcp odd", Verdict.OK),
         ("mcp odd", Verdict.WARNING),
+        ("mcp part", Verdict.OK),
+        ("mcp part", Verdict.WARNING),
     ]
+    assert "cannot be used: tool 2: no name" in report.as_text()
     assert "it ended with exit status 3" in report.as_text()
     assert _mcp(found) == [
         "mcp        lost: it ended with exit status 3",
-        "mcp        odd: 1 changed (squidbot mcp tools odd)",
+        "mcp        odd: 1 to review (squidbot mcp tools odd)",
     ]
+
+
+def test_the_list_names_what_cannot_be_used():
+    one = {
+        "name": "odd",
+        "kind": "/bin/odd\x1b",
+        "allow": "owner",
+        "tools": 1,
+        "changed": ["echo"],
+        "state": "running",
+    }
+    told = mcp.servers(
+        {"servers": [{**one, "left_out": ["tool 2: no\x07 name"]}, {**one, "name": "good", "left_out": []}]}
+    )
+    assert "odd, not used: tool 2: no" in told
+    assert "good, not used" not in told

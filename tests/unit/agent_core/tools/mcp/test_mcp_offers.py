@@ -27,7 +27,7 @@ class Session:
         self._answers = {"resources": resources, "resource_templates": templates, "prompts": prompts}
 
     def __getattr__(self, name):
-        async def answer():
+        async def answer(**_):
             found = self._answers[name.removeprefix("list_")]
             if isinstance(found, Exception):
                 raise found

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from agent_core.messages import Attachment
 from agent_core.provenance import Trust, trust_of
 from agent_core.tools.effects import Effect
+from agent_core.tools.files.read_tools import Look
 from agent_core.tools.mcp.definitions import definition_from
 from agent_core.tools.mcp.link import Answer, ServerError, ServerLost, ServerUnavailable
 from agent_core.tools.mcp.tool import McpTool
@@ -59,3 +61,32 @@ async def test_a_yes_is_for_the_tool_as_it_was_described():
     ]
     assert len(set(told)) == len(told)
     assert await state() == told[0]
+
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+@pytest.mark.parametrize(
+    ("most", "content", "shown"),
+    [(100, PNG, True), (3, PNG, False), (100, b"%PDF-1.7", False), (0, PNG, False)],
+)
+async def test_a_picture_in_a_result_is_shown_to_a_model_that_looks(most, content, shown):
+    """Else it is said which tool reads it; what is no picture is only kept. 0: the model does not look."""
+
+    async def call(*_):
+        return Answer("Here.", files=(("image/png", content),))
+
+    async def keep(name, *_):
+        return f"mcp/{name}"
+
+    async def shown_from(name, content):
+        return Attachment(name=name, media_type="image/png", size_bytes=len(content), path="x.png")
+
+    definition = definition_from("do", "Does.", {"type": "object"})
+    look = Look(shown_from, most) if most else None
+    more = {"effect": None, "own": False, "seconds": 1, "clock": SystemClock(), "keep": keep, "look": look}
+    result = await McpTool("one", definition, call, **more).execute()
+    assert bool(result.pictures) is shown
+    assert ("is shown to you" in result.content) is shown
+    assert ("read_file reads it" in result.content) is (not shown and content is PNG)
+    assert "mcp/one." in result.content
