@@ -17,7 +17,6 @@ from agent_core.messages import (
     OTHERS_WORDS,
     SPOKEN,
     Audience,
-    Background,
     InboundMessage,
     SessionKey,
 )
@@ -32,7 +31,6 @@ from agent_core.prompt import (
     user_text,
 )
 from agent_core.provenance import Origin, Origins, arriving, from_json, joined, person, untrusted
-from agent_core.quoted_mail import quoted_mail
 from gateway.queue.background import KIND, order_of
 from gateway.queue.model import ORIGINS, Turn
 from gateway.routing.access import Access, Role, is_let_in
@@ -152,29 +150,12 @@ def _quotes(message: InboundMessage, at: datetime) -> list[tuple[str, Origin]]:
         if line.sender == message.account and not _is_email_style(message)
     ]
     found += [
-        (quoted_mail(line.text, _names_in(message)), line.sender)
-        for line in message.background
-        if _is_answered(line, message)
-    ]
-    found += [
         ("\n".join(lines), "somebody")
         for is_one, lines in groupby(message.text.split("\n"), is_quoted)
         if is_one
     ]
     kind: Literal["mail", "quote"] = "mail" if _is_email_style(message) else "quote"
     return [(text, untrusted(kind, sender, at)) for text, sender in found]
-
-
-def _names_in(message: InboundMessage) -> Sequence[str]:
-    """How the two who write to each other in a mail are called there, and what it is about."""
-    who = (message.account, message.sender.address, message.sender.name)
-    return [*who, *(str(message.context.get(key, "")) for key in ("called", "subject"))]
-
-
-def _is_answered(line: Background, message: InboundMessage) -> bool:
-    """Whether a line seems to be what we have said in the mail that is answered."""
-    answers = _is_email_style(message) and "outbound" in message.context
-    return answers and line.kind == "quoted"
 
 
 def _origins_of(message: InboundMessage, access: Access, at: datetime) -> Origins:
@@ -194,8 +175,7 @@ def _origins_of(message: InboundMessage, access: Access, at: datetime) -> Origin
     if message.context.get("watched"):
         found.append(untrusted("shell", "a watch", at))
     found += _sender_of(message, access, at)
-    # Of what seems to be ours `_quotes` has the origins.
-    for line in (each for each in message.background if not _is_answered(each, message)):
+    for line in message.background:
         role = access.role(message.channel, line.sender, verified=not email_style)
         if line.sender == message.account and not email_style:
             found += [person(line.sender, at)] if line.kind == "thread" else []  # what we have said ourselves

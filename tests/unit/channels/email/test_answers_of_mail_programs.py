@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from agent_core.agent.run import _words
-from agent_core.quoted_mail import quoted_mail
 from channels.email.parsing.message import parse_mail
-from channels.email.parsing.reply_stripping import has_old_mail
+from channels.email.parsing.reply_stripping import divided
 from gateway.turns.commands.worded_answers import yes_or_no
 
 QUESTION = """**a1b2c3**: I need your approval before I use `shell`:
@@ -113,45 +111,47 @@ MAILS["bold outlook plain"] = plain(
     f"yes\n\n*From:* Bot <bot@mail.test>\n*Sent:* Sunday, November 22, 2026 10:02 AM\n*To:* Ann <ann@mail.test>\n*Subject:* q\n\n{QUESTION}\n"
 )
 
-NAMES = ["bot@mail.test", "ann@mail.test", "Ann", "Bot", "Re: q"]
-WITHOUT_A_MARK = {"yahoo"}
-"""Programs that mark what they quote by nothing but the line above it."""
-
 
 def first_line(text: str) -> str:
     return text.lstrip().partition("\n")[0]
 
 
 @pytest.mark.parametrize("program", MAILS)
-def test_the_word_above_is_the_answer_and_nothing_below_is_the_senders(program: str) -> None:
-    """Nothing of the quoted question is left in what the sender says; where that cannot be told, it is marked."""
+def test_the_word_above_is_the_answer_and_nothing_of_the_question_is_left(program: str) -> None:
+    """What we have sent is known, with what the program puts above it."""
+    mail = parse_mail(MAILS[program]).without([QUESTION])
+    assert yes_or_no(first_line(mail.text)) is True
+    assert "a1b2c3" not in mail.text
+    assert mail.rest == ""
+
+
+@pytest.mark.parametrize("program", MAILS)
+def test_where_it_is_not_known_it_stands_below(program: str) -> None:
+    """None of it is the sender's."""
     mail = parse_mail(MAILS[program])
     assert yes_or_no(first_line(mail.text)) is True
-    if program in WITHOUT_A_MARK:
-        assert mail.has_old_mail
-        return
-    assert not mail.has_old_mail
     assert "a1b2c3" not in mail.text
-    assert "bot@mail.test" not in mail.text
-    known = _words(f"before\n{QUESTION}\nafter")
-    assert _words(quoted_mail(mail.rest, NAMES)).strip()
-    assert _words(quoted_mail(mail.rest, NAMES)) in known
+    assert "rm -rf x" in mail.rest
 
 
 @pytest.mark.parametrize("program", MAILS)
 def test_an_old_yes_below_is_no_answer(program: str) -> None:
     """The same mails with something else above and a yes in the first line of what is quoted."""
     old = MAILS[program].replace(b"yes", b"not now", 1)
-    old = old.replace(b"**a1b2c3**: I need", b"yes\r\n**a1b2c3**: I need")
-    mail = parse_mail(old)
-    assert first_line(mail.text).startswith("not now")
-    assert yes_or_no(first_line(mail.text)) is None
+    mark = b"> " if b"> **a1b2c3" in old else b""
+    old = old.replace(b"**a1b2c3**: I need", b"yes\r\n" + mark + b"**a1b2c3**: I need")
+    for mail in (parse_mail(old), parse_mail(old).without([QUESTION])):
+        assert first_line(mail.text).startswith("not now")
+        assert yes_or_no(first_line(mail.text)) is None
+        assert "yes" in mail.rest
 
 
-def test_what_somebody_writes_under_the_same_lines_is_not_known() -> None:
+@pytest.mark.parametrize("program", MAILS)
+def test_what_somebody_else_writes_there_is_not_known(program: str) -> None:
     """The control: another word in what is quoted, and it is nobody's that we know."""
-    mail = parse_mail(MAILS["outlook de"].replace(b"rm -rf x", b"rm -rf y"))
-    assert _words(quoted_mail(mail.rest, NAMES)) not in _words(f"before\n{QUESTION}\nafter")
+    mail = parse_mail(MAILS[program].replace(b"rm -rf x", b"rm -rf y")).without([QUESTION])
+    assert "rm -rf y" in mail.rest
+    assert "rm -rf" not in mail.text
 
 
 @pytest.mark.parametrize(
@@ -163,4 +163,4 @@ def test_what_somebody_writes_under_the_same_lines_is_not_known() -> None:
     ],
 )
 def test_a_mail_below_a_line_that_says_who_wrote_it_is_old(text: str, old: bool) -> None:
-    assert has_old_mail(text) is old
+    assert bool(divided(text).rest) is old
