@@ -37,6 +37,7 @@ from channels.email.compose.copy_mac import fingerprint
 from channels.email.compose.message import subject_of, texts_of
 from channels.email.config import AnswerLimits, EmailConfig
 from channels.email.intake_text import (
+    MAX_BACKGROUND,
     OTHERS_SUBJECT,
     background_of,
     has_others_subject,
@@ -345,7 +346,11 @@ class MailIntake:
         arrival = replace(arrival, mail=mail)
         context |= self._quotation(arrival)
         text = self._text(arrival, unproven=not message.sender.verified)
-        update = {"text": text, "context": context, "background": self._background(mail)}
+        background = self._background(mail)
+        if len(context["references"]) == 1:  # we began, perhaps with something that no history has
+            ours = self._without_secrets(plain)[:MAX_BACKGROUND]
+            background = (Background(kind="quoted", sender=self.account, text=ours), *background)
+        update = {"text": text, "context": context, "background": background}
         return message.model_copy(update=update)
 
     def _text(self, arrival: Arrival, *, unproven: bool) -> str:

@@ -17,6 +17,7 @@ from agent_core.messages import (
     OTHERS_WORDS,
     SPOKEN,
     Audience,
+    Background,
     InboundMessage,
     SessionKey,
 )
@@ -144,11 +145,7 @@ def _quotes(message: InboundMessage, at: datetime) -> list[tuple[str, Origin]]:
     """
     if message.kind != "message":
         return []
-    found = [
-        (line.text, line.sender)
-        for line in message.background
-        if line.sender == message.account and not _is_email_style(message)
-    ]
+    found = [(line.text, line.sender) for line in message.background if _is_ours(line, message)]
     found += [
         ("\n".join(lines), "somebody")
         for is_one, lines in groupby(message.text.split("\n"), is_quoted)
@@ -156,6 +153,11 @@ def _quotes(message: InboundMessage, at: datetime) -> list[tuple[str, Origin]]:
     ]
     kind: Literal["mail", "quote"] = "mail" if _is_email_style(message) else "quote"
     return [(text, untrusted(kind, sender, at)) for text, sender in found]
+
+
+def _is_ours(line: Background, message: InboundMessage) -> bool:
+    """Whether we have said it; of what is handed on in a mail nobody has proved who wrote it."""
+    return line.sender == message.account and (line.kind == "quoted" or not _is_email_style(message))
 
 
 def _origins_of(message: InboundMessage, access: Access, at: datetime) -> Origins:
@@ -177,7 +179,7 @@ def _origins_of(message: InboundMessage, access: Access, at: datetime) -> Origin
     found += _sender_of(message, access, at)
     for line in message.background:
         role = access.role(message.channel, line.sender, verified=not email_style)
-        if line.sender == message.account and not email_style:
+        if _is_ours(line, message):
             found += [person(line.sender, at)] if line.kind == "thread" else []  # what we have said ourselves
         elif role is Role.STRANGER:
             found.append(untrusted("mail" if email_style else "quote", line.sender, at))

@@ -117,6 +117,21 @@ def test_what_stands_below_a_mail_is_anybodys() -> None:
         assert trust_of(session.origins) is Trust.UNTRUSTED
 
 
+def test_what_we_began_with_is_looked_up() -> None:
+    """The channel says what we have sent; it is a stranger's only if the history does not have it."""
+    mail = {"context": {"subject": "Hi", "outbound": "key"}}
+    session = session_of(
+        turn_of(message("ann@mail.test", **mail, background=said("quoted", "bot@mail.test"))),
+        ACCESS,
+        Purpose.CHAT,
+    )
+    assert trust_of(session.origins) is Trust.OWNER
+    ((words, origin),) = session.quotes
+    assert (words, origin.trust) == ("do it", Trust.UNTRUSTED)
+    forged = turn_of(message("ann@mail.test", **mail, background=said("forwarded", "bot@mail.test")))
+    assert trust_of(session_of(forged, ACCESS, Purpose.CHAT).origins) is Trust.UNTRUSTED
+
+
 @pytest.mark.parametrize(("ahead_s", "counts"), [(0, True), (1, False)])
 def test_trust_that_a_clock_noted_that_was_ahead_is_none(ahead_s: float, counts: bool) -> None:
     """It would be for what has not come yet."""
