@@ -31,8 +31,8 @@ _PREFIX = re.compile(r"[^\s\d:：]{1,20}(?: [^\s\d:：]{1,20})?\s?(?:[\[(]\d{1,3
 _NOT_READ = "[The text of this mail was not read: {why}.]"
 _TOO_LARGE = "with its attachments it is too large"
 _TWO_VERSIONS = (
-    "[This mail has two versions that say different things. This is the plain text; a mail program may have "
-    "shown its reader, or its sender, something else.]"
+    "[This mail has two versions that say different things: the plain text, and below it what most mail "
+    "programs show.]"
 )
 
 

@@ -14,6 +14,7 @@ import mimetypes
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import PurePath
 
 from agent_core.html_to_text import html_to_text
 from channels.email.parsing.format_flowed import unflow
@@ -33,6 +34,7 @@ from channels.email.parsing.reply_stripping import divided
 from channels.email.parsing.transfer_encoding import transferred, unpacked
 
 MAX_FORWARDED = 3
+_MOST_NAME = 100
 MAX_REST = 20_000
 _COMPARED_WORDS = 5_000
 _DIFFERENT = 0.4
@@ -165,13 +167,15 @@ class _Reading:
         for child in sorted(part.children, key=lambda child: child.media_type != "text/plain"):
             self.texts = []
             self.collect(child)
-            if any(text.strip() for text in self.texts):
+            if any(map(_WORD.search, self.texts)):
                 if not chosen:
                     chosen = self.texts
                 else:
                     others += self.texts
         self.texts = [*kept, *chosen]
-        self.two_versions = self.two_versions or _differ("\n".join(chosen), "\n".join(others))
+        if _differ("\n".join(chosen), "\n".join(others)):
+            self.two_versions = True
+            self.texts += others
 
     def _text(self, part: Part) -> str:
         typed = part.headers.typed()
@@ -258,7 +262,9 @@ def _name(part: Part) -> str:
         name = part.headers.typed().get_filename("") or ""
     except (ValueError, LookupError):  # a name in a charset that nobody knows
         name = ""
-    return _BAD_IN_NAME.sub("_", decoded_header(str(name)[:1_000])).strip(" .")[:100]
+    name = _BAD_IN_NAME.sub("_", decoded_header(str(name)[:1_000])).strip(" .")
+    ending = PurePath(name).suffix[-_MOST_NAME:]
+    return name if len(name) <= _MOST_NAME else name[: _MOST_NAME - len(ending)] + ending
 
 
 def _note(data: bytes, part: Part, number: int) -> AttachmentNote:
