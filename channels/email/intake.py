@@ -347,7 +347,7 @@ class MailIntake:
         context |= self._quotation(arrival)
         text = self._text(arrival, unproven=not message.sender.verified)
         background = self._background(mail)
-        if len(context["references"]) == 1:  # we began, perhaps with something that no history has
+        if plain and len(context["references"]) == 1:  # we began, perhaps with what no history has
             ours = self._without_secrets(plain)[:MAX_BACKGROUND]
             background = (Background(kind="quoted", sender=self.account, text=ours), *background)
         update = {"text": text, "context": context, "background": background}
