@@ -164,3 +164,62 @@ def test_what_somebody_else_writes_there_is_not_known(program: str) -> None:
 )
 def test_a_mail_below_a_line_that_says_who_wrote_it_is_old(text: str, old: bool) -> None:
     assert bool(divided(text).rest) is old
+
+
+SAID = "Which day? Which hotel?"
+ASKED = "And on Sunday?\n\n"
+ANSWERED: dict[str, tuple[bytes, list[str], bool]] = {
+    "lists parted by dashes": (plain("Merge these lists:\nmilk\n--\nbread\nbutter"), ["butter"], True),
+    "Outlook, inside": (
+        plain(
+            "See below.\n\nFrom: Bot <bot@mail.test>\nSent: Monday, January 19, 2026 10:00\nTo: Alice\nSubject: RE: trip\n\n"
+            "Which day?\nOn Tuesday.\nWhich hotel?\nThe Ritz."
+        ),
+        ["On Tuesday.", "The Ritz."],
+        False,
+    ),
+    "Gmail on a telephone, inside": (
+        html(
+            '<div>Answers inside:</div><div class="gmail_quote"><div>On Mon, 19 Jan 2026 at 10:00, Bot wrote:<br></div>'
+            '<blockquote class="gmail_quote"><div>Which day?</div><div><b>On Tuesday.</b></div></blockquote></div>'
+        ),
+        ["On Tuesday."],
+        False,
+    ),
+    "a draft": (
+        plain("Translate this.\n\nFrom: Carol\nTo: Bob\nSubject: Meeting\n\nSee you on Monday."),
+        ["See you on Monday."],
+        True,
+    ),
+    "SQL": (plain("What does this do?\nSELECT 1;\n--\nDELETE FROM t;"), ["DELETE FROM t;"], True),
+    "between marks": (plain("> Which day?\nOn Tuesday.\n> Which hotel?\nThe Ritz."), ["On Tuesday.", "The Ritz."], True),
+    "a word of ours, again": (plain("Which hotel?\n\nI mean: which?\n> Which day? Which hotel?"), ["Which hotel?"], True),
+}  # fmt: skip
+OLD = {
+    "plain": "On Mon, 19 Jan 2026, Bot <bot@mail.test> wrote:\n> Which day? Which\n>hotel?",
+    "sv": f"Från: Bot <bot@mail.test>\nSkickat: 2026-01-19 10:00\nTill: Alice\nÄmne: RE: q\n\n{SAID}",
+    "nl": f"Van: Bot <bot@mail.test>\nVerzonden: 2026-01-19 10:00\nAan: Alice\nOnderwerp: RE: q\n\n{SAID}",
+    "ja": f"差出人: Bot <bot@mail.test>\n送信日時: 2026-01-19 10:00\n宛先: Alice\n件名: RE: q\n\n{SAID}",
+    "ru": f"От: Bot <bot@mail.test>\nОтправлено: 2026-01-19 10:00\nКому: Alice\nТема: RE: q\n\n{SAID}",
+    "it": f"Da: Bot <bot@mail.test>\nInviato: 2026-01-19 10:00\nA: Alice\nOggetto: RE: q\n\n{SAID}",
+    "Yahoo": f"    On Monday, January 19, 2026 at 10:00:00 AM GMT+1, Bot <bot@mail.test> wrote:  \n \n {SAID}",
+    "wrapped": "Van: Bot\nVerzonden: 2026-01-19 10:00\nAan: Alice\n\nWhich day?  Which\nhotel?",
+}
+
+
+@pytest.mark.parametrize("program", ANSWERED)
+def test_what_is_new_stays_wherever_it_stands(program: str) -> None:
+    """Below two dashes, inside the quotation, below a header; in the text itself where it is certainly the sender's."""
+    raw, new, own = ANSWERED[program]
+    mail = parse_mail(raw).without([SAID])
+    for words in new:
+        assert words in (mail.text if own else mail.rest)
+    assert bool(mail.rest) is not own
+
+
+@pytest.mark.parametrize("language", OLD)
+def test_what_we_have_sent_goes_with_what_introduces_it(language: str) -> None:
+    mail = parse_mail(plain(ASKED + OLD[language]))
+    assert "hotel?" in mail.rest, "the control: not known, it stays"
+    known = mail.without([SAID])
+    assert (known.text, known.rest) == ("And on Sunday?", "")
