@@ -39,7 +39,11 @@ _NO_MARKS = {1: None, 2: None, 3: None}
 _DEEPEST_QUOTE = 5
 _HIDDEN_ATTRIBUTE = re.compile(r"""(?:\A|\s)hidden(?=[\s=/]|\Z)""", re.IGNORECASE)
 _BLANKS = re.compile(r"[ \t\r\n\f\v\u00a0]+")
-_INVISIBLE = re.compile("[\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff\u00ad\U000e0000-\U000e007f]")
+_INVISIBLE = re.compile(
+    "(\U0001f3f4[\U000e0030-\U000e0039\U000e0061-\U000e007a]{1,6}\U000e007f|(?<=[^\x00-\x7f])[\u200c\u200d])"
+    "|[\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff\u00ad\U000e0000-\U000e007f]"
+)
+"""With a group for what belongs to a flag, or joins letters and signs, and stays."""
 
 _RAW = {"script", "style", "title", "textarea", "noscript", "template", "xmp"}
 _END_OF_RAW = {name: re.compile(rf"</{name}\b", re.IGNORECASE) for name in _RAW}
@@ -101,10 +105,13 @@ _VOID = {
 
 
 _HEADINGS = {f"h{depth}": "#" * depth for depth in range(1, 7)}
-_ONLY_IN_PAGES = {"base", "pre", *_HEADINGS}
+_ONLY_IN_PAGES = {"base", *_HEADINGS}
+_STRUCK_OUT = {"s", "strike", "del"}
+_START = re.compile(r"""\bstart\s{0,10}=\s{0,10}["']?(\d{1,6})""", re.IGNORECASE)
 _MAX_TITLE = 300
 _MAX_ADDRESS = 2000
 _MOST_ADDRESS_CHARS = 1_000_000
+_MOST_LISTS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +162,9 @@ class _Stripper:
         self._hidden: list[str] = []
         """The open elements since the one that hides what is in it."""
         self._links: list[str] = []
+        self._lists: list[int | None] = []
+        """The number of the next item of each open list, None for those without numbers."""
+        self._raised = False
         self._none_before = 0
         """Up to here it is known that no ``>`` comes, so nobody looks for it again."""
 
@@ -194,7 +204,7 @@ class _Stripper:
             closing = _END_OF_RAW[tag].search(source, end + 1)
             if tag == "title" and not self.title and closing is not None:
                 title = html.unescape(source[end + 1 : min(closing.start(), end + 1 + 4 * _MAX_TITLE)])
-                self.title = " ".join(_INVISIBLE.sub("", title).split())[:_MAX_TITLE]
+                self.title = " ".join(_INVISIBLE.sub(r"\1", title).split())[:_MAX_TITLE]
             return len(source) if closing is None else closing.start()
         self._tag(tag, attributes)
         return end + 1
@@ -227,7 +237,7 @@ class _Stripper:
         if tag == "br":
             self._out.append("\n")
         elif tag == "li":
-            self._out.append("" if closing else "\n- ")
+            self._out.append("" if closing else f"\n{self._bullet()}")
         elif tag in {"td", "th"}:
             self._out.append("" if closing else " | " if self._is_page else " ")
         elif tag == "a":
@@ -237,9 +247,33 @@ class _Stripper:
         elif self._is_page and tag in _ONLY_IN_PAGES:
             self._page_tag(tag, attributes, closing=closing)
         else:
-            self._block(tag, closing=closing)
+            self._block(tag, attributes, closing=closing)
 
-    def _block(self, tag: str, *, closing: bool) -> None:
+    def _bullet(self) -> str:
+        """The mark of the next item of the innermost list."""
+        number = self._lists[-1] if self._lists else None
+        if number is None:
+            return "- "
+        self._lists[-1] = number + 1
+        return f"{number}. "
+
+    def _list(self, tag: str, attributes: str, *, closing: bool) -> None:
+        if closing:
+            del self._lists[-1:]
+        elif len(self._lists) < _MOST_LISTS:
+            start = _START.search(attributes)
+            self._lists.append((int(start[1]) if start else 1) if tag == "ol" else None)
+
+    def _block(self, tag: str, attributes: str, *, closing: bool) -> None:
+        if tag in {"ol", "ul"}:
+            self._list(tag, attributes, closing=closing)
+        elif tag in _STRUCK_OUT:
+            self._out.append("~~")
+        elif tag == "sup":
+            self._raised = not closing
+        elif tag == "pre":
+            self._preformat(closing=closing)
+            return
         if tag == "blockquote":
             self._out.append(f"\n{_DOWN if closing else _UP}\n")
         elif tag in _BLOCKS:
@@ -249,13 +283,15 @@ class _Stripper:
         if tag == "base":
             if not self._has_base:
                 self._has_base, self._base = True, self._joined(_href(attributes))
-        elif tag == "pre":
-            begins = not closing and not self._preformatted
-            ends = closing and self._preformatted == 1
-            self._preformatted = max(0, self._preformatted + (-1 if closing else 1))
-            self._out.append("\n\n```\n" + _AS_IS if begins else "\n```\n\n" if ends else "")
         else:
             self._out.append("\n\n" if closing else f"\n\n{_HEADINGS[tag]} ")
+
+    def _preformat(self, *, closing: bool) -> None:
+        begins = not closing and not self._preformatted
+        ends = closing and self._preformatted == 1
+        self._preformatted = max(0, self._preformatted + (-1 if closing else 1))
+        fence = "```" if self._is_page else ""
+        self._out.append(f"\n\n{fence}\n{_AS_IS}" if begins else f"\n{fence}\n\n" if ends else "")
 
     def _picture(self, attributes: str) -> None:
         """One that came with the mail is named; one that would be fetched is for counting readers."""
@@ -277,7 +313,7 @@ class _Stripper:
             target = self._links.pop() if self._links else ""
             # Only as much of the text as may be the address itself: a link costs the same behind any text.
             before = "".join(piece[-_MAX_ADDRESS:] for piece in self._out[-3:])
-            if target and target not in before:
+            if target and target.removeprefix("mailto:") not in before:
                 self._out.append(f" ({target})")
             return
         target = _href(attributes)
@@ -320,9 +356,12 @@ class _Stripper:
         if "&" in text:
             text = html.unescape(text)
         if not text.isascii():
-            text = _INVISIBLE.sub("", text)
+            text = _INVISIBLE.sub(r"\1", text)
         if _UP in text or _DOWN in text or _AS_IS in text:
             text = text.translate(_NO_MARKS)
+        if self._raised and text[:1] in "-+−0123456789":
+            self._out.append("^")
+        self._raised = False
         if self._preformatted:
             self._out.append(text.replace("\r", "").replace("\n", f"\n{_AS_IS}"))
             return
@@ -347,7 +386,7 @@ def _quoted(text: str) -> Iterator[str]:
             depth = max(0, depth + (1 if stripped == _UP else -1))
             yield ""
         elif line.startswith(_AS_IS):
-            yield line[1:].rstrip()
+            yield "> " * min(depth, _DEEPEST_QUOTE) + line[1:].rstrip()
         else:
             yield "> " * min(depth, _DEEPEST_QUOTE) + stripped if stripped else ""
 

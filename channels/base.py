@@ -191,8 +191,8 @@ class Inbox(Protocol):
         """The outbox id that was delivered as ``provider_id``, or None: to recognise the bot's own echo."""
         ...
 
-    async def session_of(self, outbound_id: str) -> SessionKey | None:
-        """The conversation of this outbox id, or None if it is unknown."""
+    async def sent(self, outbound_id: str) -> OutboundMessage | None:
+        """The message of this outbox id, or None if it is unknown."""
         ...
 
     async def unconfirmed(self) -> Sequence[str]:

@@ -14,7 +14,6 @@ from agent_core.messages import Audience, InboundMessage, OutboundKind, Outbound
 from agent_core.models import Message
 from agent_core.prompt import background_text, email_text, fenced, user_text, without_words_of
 from agent_core.prompt_budget import TokenEstimate
-from agent_core.quoted_mail import quoted_mail
 from agent_core.tools.shell.proxy_request import ProxyRefused, request_of, server_name_of
 from agent_core.tools.web.urls import followed
 from channels.email.compose.message import compose
@@ -23,6 +22,7 @@ from channels.email.intake import given_up, read_arrival
 from channels.email.parsing.dsn import read_report
 from channels.email.parsing.message import parse_mail
 from channels.email.parsing.mime import Unreadable
+from channels.email.parsing.reply_stripping import divided
 from channels.email.trust.dkim import find_signatures
 from channels.markup import MAX_BYTES, to_html, to_text
 from channels.matrix.events.inbound import Me, read_event
@@ -194,10 +194,10 @@ ENTRIES: dict[str, tuple[Callable[[str], Any], int]] = {
     "what an answer by mail quotes, and its fields": (_composed_with, LONG),
     "Markdown as long as it is interpreted, as HTML": (to_html, MAX_BYTES - 1),
     "Markdown as long as it is interpreted, as text": (to_text, MAX_BYTES - 1),
-    "what a mail quotes": (lambda text: quoted_mail(text, ["bot@mail.test", text[:500]]), 8_000),
-    "what a mail quotes, and a subject of nothing else": (
-        lambda text: quoted_mail(text[:500], [text]),
-        1_000,
+    "what a mail quotes of ours": (lambda text: divided(text, [text[::-1], text[len(text) // 2 :]]), LONG),
+    "what a mail quotes of ours, marked": (
+        lambda text: divided("> " + text.replace("\n", "\n> "), [text[7:] + text]),
+        LONG,
     ),
     "an event of Matrix that goes out": (lambda text: build_content(_answer(text)), EVENT),
     "an event of Matrix that comes in": (_event("body"), EVENT),

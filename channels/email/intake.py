@@ -19,22 +19,36 @@ import fnmatch
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from agent_core.messages import OTHERS_WORDS, Audience, Background, InboundMessage, Sender
+from agent_core.html_to_text import html_to_text
+from agent_core.messages import (
+    OTHERS_WORDS,
+    Audience,
+    Background,
+    InboundMessage,
+    OutboundMessage,
+    Sender,
+)
 from channels.email.compose.copy_mac import FIELD as COPY_FIELD
 from channels.email.compose.copy_mac import fingerprint
+from channels.email.compose.message import subject_of, texts_of
 from channels.email.config import AnswerLimits, EmailConfig
-from channels.email.intake_text import background_of, has_others_words, quotation, text_of
+from channels.email.intake_text import (
+    MAX_BACKGROUND,
+    OTHERS_SUBJECT,
+    background_of,
+    has_others_subject,
+    is_same_subject,
+    quotation,
+    text_of,
+)
 from channels.email.limits.rate_limit import DAY_S, HOUR_S, AnswerLimiter, Place
 from channels.email.parsing.addresses import (
-    AddressInvalid,
     find_in_order,
     mailboxes_or_none,
-    parse_mailboxes,
     without_tag,
 )
 from channels.email.parsing.message import ParsedMail, parse_mail
@@ -43,7 +57,6 @@ from channels.email.parsing.mime import (
     Unreadable,
     ambiguous_header,
     ambiguous_recipients,
-    decoded_header,
 )
 from channels.email.parsing.threads import (
     SEND_COPY_TAG,
@@ -71,7 +84,6 @@ MAX_REFERENCES_KEPT = 40
 _ROOM_IN_QUARANTINE = AnswerLimits(
     sender_per_hour=20, sender_per_day=50, thread_per_hour=20, total_per_hour=100
 )
-_MAX_NAME = 100
 MOST_UNPROVEN = 20_000
 _CUT = "[The rest of this mail was not kept, because nothing proves who wrote it.]"
 NOBODY = "nobody"
@@ -292,7 +304,6 @@ class MailIntake:
             "reply_to": "" if read_only else verdict.reply_to or (person if "@" in person else ""),
             **_about_the_sender(verdict, doubt),
             **self._others_words(arrival, references),
-            **self._called(headers),
             **({"quarantine": quarantine} if quarantine else {}),
         }
         if refused:
@@ -311,40 +322,65 @@ class MailIntake:
             audience=Audience.GROUP if verdict.others else Audience.DIRECT,
             addressed=not refused,
             context=context,
-            background=() if refused else self._background(arrival, references),
+            background=() if refused else self._background(arrival.mail),
         )
+
+    def answering(
+        self, message: InboundMessage, arrival: Arrival, sent: OutboundMessage, *, formatted: bool
+    ) -> InboundMessage:
+        """
+        The message of a mail that answers one of ours, without what it repeats of that. Call it in a worker
+        thread.
+
+        Args:
+            formatted: Whether our Markdown is interpreted, as it was sent; else it is taken as it is written.
+        """
+        context, mail = dict(message.context), arrival.mail
+        subject, ours = (self._without_secrets(each) for each in (context["subject"], subject_of(sent)))
+        if OTHERS_SUBJECT in sent.context or not is_same_subject(subject, ours):
+            context |= {OTHERS_WORDS: True, OTHERS_SUBJECT: True}
+        if mail is None:
+            return message.model_copy(update={"context": context})
+        plain, shown = texts_of(sent, formatted=formatted)
+        mail = mail.without([plain, html_to_text(shown)])
+        arrival = replace(arrival, mail=mail)
+        context |= self._quotation(arrival)
+        text = self._text(arrival, unproven=not message.sender.verified)
+        background = self._background(mail)
+        if plain and len(context["references"]) == 1:  # we began, perhaps with what no history has
+            ours = self._without_secrets(plain)[:MAX_BACKGROUND]
+            background = (Background(kind="quoted", sender=self.account, text=ours), *background)
+        update = {"text": text, "context": context, "background": background}
+        return message.model_copy(update=update)
 
     def _text(self, arrival: Arrival, *, unproven: bool) -> str:
         """What it says: of a mail that nothing proves only as much as a person needs to judge it."""
         said = self._without_secrets(text_of(arrival.mail, arrival.headers, arrival.trouble))
         return f"{said[:MOST_UNPROVEN]}\n\n{_CUT}" if unproven and len(said) > MOST_UNPROVEN else said
 
-    def _background(self, arrival: Arrival, references: Sequence[str]) -> tuple[Background, ...]:
-        """What others have written in it, without secrets, as its own text."""
-        found = background_of(arrival.mail, references, account=self.account)
+    def _background(self, mail: ParsedMail | None) -> tuple[Background, ...]:
+        """What others may have written in it, without secrets, as its own text."""
         clean = self._without_secrets
         return tuple(
-            each.model_copy(update={"sender": clean(each.sender), "text": clean(each.text)}) for each in found
+            each.model_copy(update={"sender": clean(each.sender), "text": clean(each.text)})
+            for each in background_of(mail)
         )
 
     def _others_words(self, arrival: Arrival, references: Sequence[str]) -> dict[str, Any]:
-        found = has_others_words(arrival.mail, arrival.headers, references, account=self.account)
-        return {OTHERS_WORDS: True} if found else {}
+        if has_others_subject(arrival.mail, arrival.headers, references, account=self.account):
+            return {OTHERS_WORDS: True, OTHERS_SUBJECT: True}
+        return {OTHERS_WORDS: True} if arrival.mail is not None and arrival.mail.is_mixed else {}
 
-    def _called(self, headers: Headers) -> dict[str, Any]:
-        """By which name the sender knows us, if the mail is addressed to one."""
-        for value in headers.all("to"):
-            with suppress(AddressInvalid):
-                for mailbox in parse_mailboxes(value):
-                    if mailbox.name and without_tag(mailbox.address) == without_tag(self.account):
-                        return {"called": self._without_secrets(decoded_header(mailbox.name)[:_MAX_NAME])}
-        return {}
+    def _quotation(self, arrival: Arrival) -> dict[str, Any]:
+        """What an answer needs to quote it; others may get a copy of that answer."""
+        found = quotation(arrival.mail, arrival.headers, self._quote)
+        if "quoted" in found:
+            found["quoted"]["text"] = self._without_secrets(found["quoted"]["text"])
+        return found
 
     def _for_the_answer(self, arrival: Arrival, verdict: Verdict, word: str) -> dict[str, Any]:
         """What an answer needs to know besides: whom else to write to, what to quote, our address there."""
-        found: dict[str, Any] = quotation(arrival.mail, arrival.headers, self._quote)
-        if "quoted" in found:  # others may get a copy of the answer
-            found["quoted"]["text"] = self._without_secrets(found["quoted"]["text"])
+        found = self._quotation(arrival)
         if word:
             local, _, domain = self.account.rpartition("@")
             found["own"] = f"{local}+{word}@{domain}"

@@ -1,32 +1,38 @@
 """
-The text of a mail for the gateway: what its sender wrote, kept apart from what others wrote. Pure.
+The text of a mail for the gateway: what its sender wrote, apart from what others may have written. Pure.
 
-The text below the new text is passed on only where it says something new. An answer to one of our own answers
-quotes what our history has already; an answer to a mail with which we began, or to somebody else's, does not.
+Only what is certainly the sender's counts as that: text of one part above all that looks like somebody else's
+mail, and a subject that was plainly typed or that we have sent.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, Literal
 
 from agent_core.messages import BELOW_THE_MAIL, Background
-from channels.email.parsing.message import ParsedMail, is_forward
+from channels.email.parsing.message import ParsedMail
 from channels.email.parsing.mime import Headers
 from channels.email.parsing.threads import is_own_id
 from channels.email.parsing.unreadable import TOO_LARGE
 
+OTHERS_SUBJECT = "others_subject"
+"""In the context of a mail: its subject may be somebody else's words, and so is that of the answers to it."""
 Quote = Literal["none", "short", "full"]
 MAX_BACKGROUND = 8_000
 MAX_ALL_BACKGROUND = 20_000
 _SHORT_CHARS = 400
 _SHORT_LINES = 6
 _FULL_CHARS = 20_000
+_MOST_PREFIX = 20
+_PREFIX = re.compile(r"[^\s\d:：]{1,20}(?: [^\s\d:：]{1,20})?\s?(?:[\[(]\d{1,3}[\])])?\s?[:：]")
+"""What programs, and some people, write in front of a subject: one or two words and a colon."""
 _NOT_READ = "[The text of this mail was not read: {why}.]"
 _TOO_LARGE = "with its attachments it is too large"
 _TWO_VERSIONS = (
-    "[This mail has two versions that say different things. This is the plain text; a mail program may have "
-    "shown its reader, or its sender, something else.]"
+    "[This mail has two versions that say different things: the plain text, and below it what most mail "
+    "programs show.]"
 )
 
 
@@ -44,17 +50,15 @@ def text_of(mail: ParsedMail | None, headers: Headers, trouble: str = TOO_LARGE)
     return "\n\n".join(part for part in parts if part)
 
 
-def background_of(
-    mail: ParsedMail | None, references: Sequence[str], *, account: str
-) -> tuple[Background, ...]:
+def background_of(mail: ParsedMail | None) -> tuple[Background, ...]:
     """
-    What others have written in this mail: forwarded, or quoted where it is new to us. An event counts as
-    forwarded, whoever its organizer is said to be: who accepts an invitation sends on what stands in it.
+    What others may have written in this mail: forwarded, or below the text. An event counts as forwarded,
+    whoever its organizer is said to be: who accepts an invitation sends on what stands in it.
     """
     if mail is None:
         return ()
     found: list[Background] = []
-    if mail.rest and (mail.forwards or _is_news(references, account)):
+    if mail.rest:
         kind: Literal["forwarded", "quoted"] = "forwarded" if mail.forwards else "quoted"
         found.append(Background(kind=kind, sender=BELOW_THE_MAIL, text=_cut(mail.rest, MAX_BACKGROUND)))
     if mail.events:
@@ -74,25 +78,25 @@ def background_of(
     return tuple(told)
 
 
-def has_others_words(
+def has_others_subject(
     mail: ParsedMail | None, headers: Headers, references: Sequence[str], *, account: str
 ) -> bool:
     """
-    Whether the sender's own text, or the subject above it, may be what somebody else has written: in a thread
-    of others, between quoted lines, or in a mail that was handed on in a way that is not known here.
+    Whether the subject may be what somebody else has written: that of an answer to somebody else, one with a
+    prefix as programs write them, or that of a mail with others' words below its text.
     """
+    if not references:
+        return _PREFIX.match(headers.subject()) is not None or bool(background_of(mail))
     # A mail may name itself among those that it answers, and so does an answer to it then.
     newest = {*references[-1:], *filter(None, [headers.answered()])}
-    if not all(is_own_id(each, account=account) for each in newest) or is_forward(headers):
-        return True
-    return mail is not None and mail.has_old_mail
+    return not all(is_own_id(each, account=account) for each in newest)
 
 
-def _is_news(references: Sequence[str], account: str) -> bool:
-    """Whether it is not an answer of ours, in a thread that somebody else began, that is answered here."""
-    if not references or not is_own_id(references[-1], account=account):
-        return True
-    return len(references) == 1  # we began, perhaps with something that no history has
+def is_same_subject(subject: str, sent: str) -> bool:
+    """Whether the subject of an answer is the one that we have sent, behind what programs put in front."""
+    ours, theirs = (" ".join(each.split()) for each in (sent, subject))
+    prefix = theirs.removesuffix(ours)
+    return len(prefix) <= _MOST_PREFIX and theirs.endswith(ours)
 
 
 def quotation(mail: ParsedMail | None, headers: Headers, how: Quote) -> dict[str, Any]:

@@ -37,6 +37,7 @@ from channels.email.imap.mailbox import HEADER_BYTES, Mailbox, MailInfo, Selecte
 from channels.email.imap.position import Position
 from channels.email.imap.protocol import Refused
 from channels.email.intake import Arrival, MailIntake, OwnCopy, given_up, read_arrival
+from channels.email.intake_text import OTHERS_SUBJECT
 from channels.email.parsing.dsn import DeliveryStatus, Report, read_report
 from channels.email.parsing.mime import Headers
 from channels.email.parsing.threads import OWN_ID_PREFIX, names_outbound, recipient_of
@@ -360,7 +361,7 @@ class Receiver:
 
     async def _completed(self, mail: ReadMail, message: InboundMessage) -> InboundMessage | None:
         """With its files; None: it waits for those, so that no other mail has to."""
-        message = await self._answering(message)
+        message = await self._answering(message, mail.arrival)
         if mail.arrival is None or self._keeper is None:
             return message
         if not self._keeper.takes_long(message, mail.arrival.mail):
@@ -415,26 +416,32 @@ class Receiver:
                 _log.warning("mail.files_wait", uid=mail.info.uid, reason=str(error))
                 await anyio.sleep(pause_s)
 
-    async def _answering(self, message: InboundMessage) -> InboundMessage:
+    async def _answering(self, message: InboundMessage, arrival: Arrival | None) -> InboundMessage:
         """
-        With what the store calls the mail that it answers. Unless we have written that to its sender, the
-        subject is somebody else's: anybody can make up an id like ours, or pass a mail of ours on.
+        With what the store calls the mail that it answers, and without what it repeats of that. Unless we
+        have written it to its sender, the subject is somebody else's, and nothing is known of what is quoted:
+        anybody can make up an id like ours, or pass a mail of ours on.
         """
         answers = message.context.get("answers")
-        if not isinstance(answers, str):
+        if not isinstance(answers, str) or arrival is None:
             return message
         key = await self._inbox.delivered_id(answers) or await self._unconfirmed(answers)
         context = {name: value for name, value in message.context.items() if name != "answers"}
         if key is not None:
             context["outbound"] = key
-        if key is None or not self._is_to(await self._inbox.session_of(key), message):
-            context[OTHERS_WORDS] = True
-        return message.model_copy(update={"context": context})
+        sent = None if key is None else await self._inbox.sent(key)
+        if sent is None or not self._is_to(sent.session, message):
+            context |= {OTHERS_WORDS: True, OTHERS_SUBJECT: True}
+            return message.model_copy(update={"context": context})
+        read = partial(self._intake.answering, message.model_copy(update={"context": context}), arrival, sent)
+        with anyio.move_on_after(PARSE_LIMIT_S):
+            return await anyio.to_thread.run_sync(partial(read, formatted=True), abandon_on_cancel=True)
+        return await anyio.to_thread.run_sync(partial(read, formatted=False))
 
-    def _is_to(self, session: SessionKey | None, message: InboundMessage) -> bool:
+    def _is_to(self, session: SessionKey, message: InboundMessage) -> bool:
         """Whether what was said in a conversation was said to the sender, who may be the owner elsewhere."""
-        if session is None or session == message.session:
-            return session is not None
+        if session == message.session:
+            return True
         whom = recipient_of(session) or ""
         return self._intake.is_owners([whom]) and self._intake.is_owners([message.sender.address])
 

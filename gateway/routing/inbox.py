@@ -19,7 +19,7 @@ import anyio
 import structlog
 
 from agent_core.backoff import BackoffPolicy
-from agent_core.messages import Amendment, InboundMessage, SessionKey
+from agent_core.messages import Amendment, InboundMessage, OutboundMessage, SessionKey
 from channels.base import LinkState
 from gateway.observability import metrics
 from gateway.queue.model import is_too_long
@@ -309,10 +309,10 @@ class ChannelInbox:
         """The outbox id that was delivered as ``provider_id``."""
         return await self._store.outbox.delivered(self._channel, self._account, provider_id)
 
-    async def session_of(self, outbound_id: str) -> SessionKey | None:
-        """The conversation in which this outbox id was said."""
+    async def sent(self, outbound_id: str) -> OutboundMessage | None:
+        """The message of this outbox id."""
         row = await self._store.outbox.by_key(outbound_id)
-        return None if row is None else row.message.session
+        return None if row is None else row.message
 
     async def unconfirmed(self) -> Sequence[str]:
         """The outbox ids of sends that the server may have received under an unknown id."""

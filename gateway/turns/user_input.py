@@ -32,7 +32,6 @@ from agent_core.prompt import (
     user_text,
 )
 from agent_core.provenance import Origin, Origins, arriving, from_json, joined, person, untrusted
-from agent_core.quoted_mail import quoted_mail
 from gateway.queue.background import KIND, order_of
 from gateway.queue.model import ORIGINS, Turn
 from gateway.routing.access import Access, Role, is_let_in
@@ -146,16 +145,7 @@ def _quotes(message: InboundMessage, at: datetime) -> list[tuple[str, Origin]]:
     """
     if message.kind != "message":
         return []
-    found = [
-        (line.text, line.sender)
-        for line in message.background
-        if line.sender == message.account and not _is_email_style(message)
-    ]
-    found += [
-        (quoted_mail(line.text, _names_in(message)), line.sender)
-        for line in message.background
-        if _is_answered(line, message)
-    ]
+    found = [(line.text, line.sender) for line in message.background if _is_ours(line, message)]
     found += [
         ("\n".join(lines), "somebody")
         for is_one, lines in groupby(message.text.split("\n"), is_quoted)
@@ -165,16 +155,9 @@ def _quotes(message: InboundMessage, at: datetime) -> list[tuple[str, Origin]]:
     return [(text, untrusted(kind, sender, at)) for text, sender in found]
 
 
-def _names_in(message: InboundMessage) -> Sequence[str]:
-    """How the two who write to each other in a mail are called there, and what it is about."""
-    who = (message.account, message.sender.address, message.sender.name)
-    return [*who, *(str(message.context.get(key, "")) for key in ("called", "subject"))]
-
-
-def _is_answered(line: Background, message: InboundMessage) -> bool:
-    """Whether a line seems to be what we have said in the mail that is answered."""
-    answers = _is_email_style(message) and "outbound" in message.context
-    return answers and line.kind == "quoted"
+def _is_ours(line: Background, message: InboundMessage) -> bool:
+    """Whether we have said it; of what is handed on in a mail nobody has proved who wrote it."""
+    return line.sender == message.account and (line.kind == "quoted" or not _is_email_style(message))
 
 
 def _origins_of(message: InboundMessage, access: Access, at: datetime) -> Origins:
@@ -195,10 +178,9 @@ def _origins_of(message: InboundMessage, access: Access, at: datetime) -> Origin
     if message.context.get("watched"):
         found.append(untrusted("shell", "a watch", at))
     found += _sender_of(message, access, at)
-    # Of what seems to be ours `_quotes` has the origins.
-    for line in (each for each in message.background if not _is_answered(each, message)):
+    for line in message.background:
         role = access.role(message.channel, line.sender, verified=not email_style)
-        if line.sender == message.account and not email_style:
+        if _is_ours(line, message):
             found += [person(line.sender, at)] if line.kind == "thread" else []  # what we have said ourselves
         elif role is Role.STRANGER:
             found.append(untrusted("mail" if email_style else "quote", line.sender, at))

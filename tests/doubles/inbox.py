@@ -15,7 +15,7 @@ from typing import Any
 import anyio
 import pytest
 
-from agent_core.messages import Amendment, InboundMessage, SessionKey
+from agent_core.messages import Amendment, InboundMessage, OutboundMessage
 from channels.base import Channel, LinkState
 
 
@@ -37,7 +37,7 @@ class MemoryInbox:
         self.facts: list[dict[str, Any]] = []
         self.let_in_again: list[InboundMessage] = []
         self.delivered: dict[str, str] = {}
-        self.sessions: dict[str, SessionKey] = {}
+        self.outbound: dict[str, OutboundMessage] = {}
         """In which conversation what was sent stands."""
         self.in_doubt: list[str] = []
         self.on_accepted: Callable[[], object] | None = None
@@ -87,9 +87,9 @@ class MemoryInbox:
         await anyio.lowlevel.checkpoint()
         return self.delivered.get(provider_id)
 
-    async def session_of(self, outbound_id: str) -> SessionKey | None:
+    async def sent(self, outbound_id: str) -> OutboundMessage | None:
         await anyio.lowlevel.checkpoint()
-        return self.sessions.get(outbound_id)
+        return self.outbound.get(outbound_id)
 
     async def unconfirmed(self):
         await anyio.lowlevel.checkpoint()

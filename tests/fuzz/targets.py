@@ -20,7 +20,7 @@ from channels.email.limits.rate_limit import AnswerLimiter
 from channels.email.parsing.addresses import AddressInvalid, find_in_order, normalise, parse_mailboxes
 from channels.email.parsing.dsn import in_words, read_report
 from channels.email.parsing.mime import CONTROL, ambiguous_header, parse_headers
-from channels.email.parsing.reply_stripping import new_text
+from channels.email.parsing.reply_stripping import divided
 from channels.email.parsing.threads import is_own_id
 from channels.email.parsing.unreadable import headers_of
 from channels.email.trust.auth_results import Word, parse_auth_results, verdict_of
@@ -129,9 +129,10 @@ def signatures(data: bytes) -> None:
 def quoting(data: bytes) -> None:
     """What is left of a reply is a part of it, line by line."""
     text = data.decode("utf-8", "replace")
-    left = new_text(text)
+    found = divided(text, [text[: len(text) // 2]])
     lines = {line.strip() for line in text.splitlines()}
-    assert all(line.strip() in lines or not line.strip() for line in left.splitlines())
+    for left in (found.new, found.rest):
+        assert all(line.strip() in lines or not line.strip() for line in left.splitlines())
 
 
 def html(data: bytes) -> None:

@@ -169,20 +169,3 @@ async def test_a_quotation_in_a_chat_is_not_the_owners_either():
 
 def _of_ann() -> Background:
     return Background(kind="quoted", sender="@ann:hs.test", text="earlier")
-
-
-@pytest.mark.parametrize(
-    ("to", "called"),
-    [
-        ('Ann <ann@mail.test>, "Squid, the Bot" <bot+x@mail.test>', "Squid, the Bot"),
-        ("=?utf-8?q?M=C3=A4x?= <bot@mail.test>", "Mäx"),
-        ("bot@mail.test", None),
-        ("Eve <eve@evil.example>", None),
-        ("Eve <", None),
-    ],
-)
-async def test_a_mail_says_by_which_name_its_sender_knows_us(to, called):
-    """It stands in what a mail program puts above a quotation, where an unknown name is anybody's word."""
-    headers = f"Cc: bot@mail.test\r\nIn-Reply-To: {OURS}"
-    message = await mail("hello", "Subject: hi", *([] if "bot" in to else [headers]), to=to)
-    assert message.context.get("called") == called

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from agent_core.messages import OTHERS_WORDS, InboundMessage, SessionKey
+from agent_core.messages import OTHERS_WORDS, InboundMessage, OutboundMessage, SessionKey
 from channels.email.channel import EmailChannel
 from channels.email.parsing.threads import message_id_of, session_of, thread_tag
 from tests.clock import LoopClock
@@ -36,18 +36,35 @@ def anyio_backend(virtual_backend: object) -> object:
 
 
 async def taken_in(
-    folder: Path, patch: pytest.MonkeyPatch, references: str, answers: str, *, said_in: SessionKey | None
+    folder: Path,
+    patch: pytest.MonkeyPatch,
+    references: str,
+    answers: str,
+    *,
+    said_in: SessionKey | None,
+    subject: str = ORDER,
+    body: str = "what is that?",
+    **theirs: object,
 ) -> InboundMessage:
     """A proven mail of the owner, where the answer `OURS` stands in the conversation ``said_in``, if anywhere."""
     raw = (
         f"Authentication-Results: mail.test; dmarc=pass header.from=mail.test\r\nFrom: {ANN}\r\nTo: {BOT}\r\n"
         f"Subject: Re: {ORDER}\r\nMessage-ID: <1@mail.test>\r\nReferences: {references}\r\n"
-        f"In-Reply-To: {answers}\r\n\r\nwhat is that?\r\n"
+        f"In-Reply-To: {answers}\r\n\r\n{body}\r\n"
     )
     patch.setattr(mailbox, "raw_mail", lambda _: raw.encode())
     store, inbox = Store(), MemoryInbox()
     if said_in is not None:
-        inbox.delivered[OURS], inbox.sessions[KEY] = KEY, said_in
+        inbox.delivered[OURS] = KEY
+        inbox.outbound[KEY] = OutboundMessage(
+            id=KEY,
+            channel="email",
+            account=BOT,
+            session=said_in,
+            text="Which **day**? Which hotel?",
+            created_at=datetime.now(UTC),
+            context={"subject": subject, "message_id": FIRST, **theirs},
+        )
     async with fake_imap(store) as port:
         settings = config(port, sender_verification="enforce", trusted_authserv_ids=["mail.test"])
         clock = LoopClock(datetime.now(UTC))
@@ -82,3 +99,36 @@ async def test_in_a_thread_of_the_owner_it_is_the_owners(tmp_path, monkeypatch, 
     message = await taken_in(tmp_path, monkeypatch, f"{FIRST} {OURS}", OURS, said_in=said_in)
     assert (message.context["outbound"], message.context.get(OTHERS_WORDS)) == (KEY, None)
     assert (await done_with(message))[0] == ["0000"]
+
+
+SENT = {"references": f"{FIRST} {OURS}", "answers": OURS, "said_in": IN_THREAD[ANN]}
+
+
+@pytest.mark.parametrize(
+    ("sent", "trusted"),
+    [
+        ({}, True),
+        ({"subject": f"Re: {ORDER}"}, True),
+        ({"subject": "lunch"}, False),
+        ({"subject": f"RE: {ORDER} now"}, False),
+        ({"others_subject": True}, False),
+    ],
+)
+async def test_the_subject_is_the_owners_if_we_have_sent_it(tmp_path, monkeypatch, sent, trusted):
+    """Compared with the one that we know, which was not somebody else's from the start."""
+    message = await taken_in(tmp_path, monkeypatch, **SENT, **sent)
+    assert (message.context.get(OTHERS_WORDS) is None) is trusted
+    assert (message.context.get("others_subject") is None) is trusted
+    assert (await done_with(message))[0] == (["0000"] if trusted else [])
+
+
+async def test_what_we_have_sent_is_left_out_and_what_is_new_stays(tmp_path, monkeypatch):
+    """In the running channel, which asks the outbox; what is new between the lines is not certainly the owner's."""
+    head = f"From: Bot <{BOT}>\r\nSent: Monday, January 19, 2026 10:00\r\nTo: Ann\r\nSubject: {ORDER}\r\n\r\n"
+    quoted = f"On Sunday.\r\n\r\n{head}Which day? Which hotel?"
+    message = await taken_in(tmp_path, monkeypatch, **SENT, body=quoted)
+    assert (message.text, message.background) == ("On Sunday.", ())
+    inline = await taken_in(tmp_path, monkeypatch, **SENT, body=f"{quoted}\r\nThe Ritz.")
+    assert [each.text for each in inline.background] == ["Which day? Which hotel?\nThe Ritz."]
+    assert (await done_with(message))[0] == ["0000"]
+    assert (await done_with(inline))[0] == []

@@ -137,7 +137,7 @@ async def test_a_proactive_mail_begins_a_thread(server: MailServer, tmp_path: Pa
         )
         one.built.deliveries["email"].wake()
         came = await one.mail(lambda mail: mail["Subject"] == "Milk is out", who=one.bob)
-        reply = "Yes\n\nOn Friday, Bot wrote:\n> Milk is out\n>\n> Shall I order some?"
+        reply = "Yes\n\nOn Fri, 27 Nov 2026 at 10:00, Bot wrote:\n> Milk is out\n>\n> Shall I order some?"
         sent = await send(one, one.bob, text=reply, in_reply_to=str(came["Message-ID"]))
         row = await one.row(lambda row: row.message.context.get("message_id") == sent, SETTLED)
     assert row.message.session == session

@@ -58,7 +58,7 @@ class Journal:
     async def delivered_id(self, provider_id):
         return None
 
-    async def session_of(self, outbound_id):
+    async def sent(self, outbound_id):
         return None
 
     async def unconfirmed(self):

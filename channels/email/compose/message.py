@@ -106,7 +106,7 @@ def compose(
     head["To"] = recipient
     if cc:
         head["Cc"] = ", ".join(cc)
-    head["Subject"] = _encoded(_subject(message))
+    head["Subject"] = _encoded(subject_of(message))
     head["Date"] = format_datetime(message.created_at)
     head["Message-ID"] = message_id
     own = _own_form(message, address)
@@ -122,12 +122,7 @@ def compose(
     head["X-Auto-Response-Suppress"] = "OOF, AutoReply"
     head["MIME-Version"] = "1.0"
     boundary = hashlib.sha256(message_id.encode()).hexdigest()[:32]
-    texts = _texts(
-        _with(_redirected_by(message) + message.text, missing),
-        _quoted(message),
-        f"=_{boundary}",
-        formatted=formatted,
-    )
+    texts = _alternative(*texts_of(message, missing=missing, formatted=formatted), f"=_{boundary}")
     local, _, domain = address.rpartition("@")
     copies = (f"{local}+{SEND_COPY_TAG}@{domain}", address) if self_copy else ()
     raw = _assembled(head, texts, files, f"=_m{boundary}")
@@ -181,7 +176,8 @@ def _own_form(message: OutboundMessage, address: str) -> str:
     return own if own != address and without_tag(own) == without_tag(address) else ""
 
 
-def _subject(message: OutboundMessage) -> str:
+def subject_of(message: OutboundMessage) -> str:
+    """The subject of the mail for a row of the outbox."""
     asked = " ".join(str(message.context.get("subject") or "").split())
     if message.context.get("message_id") or asked:
         text = asked if _REPLY_PREFIX.match(asked) else f"Re: {asked or '(no subject)'}"
@@ -248,15 +244,20 @@ def _quoted(message: OutboundMessage) -> tuple[str, str]:
     return (f"On {when}, {who} wrote:" if when else f"{who} wrote:"), text
 
 
-def _texts(text: str, quoted: tuple[str, str], boundary: str, *, formatted: bool) -> MIMEMultipart:
-    """The two versions of the text."""
-    above, below = quoted
-    most = MAX_BYTES if formatted else 0
-    plain, shown = to_text(text, max_bytes=most), page(text, max_bytes=most)
-    if below:
-        lines = "\n".join(f"> {line}".rstrip() for line in below.split("\n"))
-        plain = f"{plain}\n\n{above}\n{lines}"
-        shown = page(text, max_bytes=most, quoted=f"{html.escape(above)}<br>\n{html.escape(below)}")
+def texts_of(
+    message: OutboundMessage, *, missing: Sequence[str] = (), formatted: bool = True
+) -> tuple[str, str]:
+    """Both versions of the text of a mail, as text and as HTML; see `compose`."""
+    text, most = _with(_redirected_by(message) + message.text, missing), MAX_BYTES if formatted else 0
+    above, below = _quoted(message)
+    if not below:
+        return to_text(text, max_bytes=most), page(text, max_bytes=most)
+    lines = "\n".join(f"> {line}".rstrip() for line in below.split("\n"))
+    quoted = f"{html.escape(above)}<br>\n{html.escape(below)}"
+    return f"{to_text(text, max_bytes=most)}\n\n{above}\n{lines}", page(text, max_bytes=most, quoted=quoted)
+
+
+def _alternative(plain: str, shown: str, boundary: str) -> MIMEMultipart:
     versions = MIMEMultipart("alternative", boundary=boundary)
     del versions["MIME-Version"]
     versions.attach(_part("plain", flow(plain), format="flowed"))

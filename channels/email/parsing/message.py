@@ -1,10 +1,10 @@
 """
 Parses a raw mail into its text and its other parts. Pure; call it in a worker thread.
 
-Of several versions of a text the plain one is taken. What stands below the new text (quoted mails, a
-signature) is put aside. Everything that is no text is an attachment, decoded when it is asked for and never
-opened. A mail inside of a mail (``message/rfc822``) is an attachment too, and besides somebody else's words:
-what is in it never becomes somebody's identity, nor what the sender says.
+Of several versions of a text the plain one is taken. What anybody may have written below the new text is put
+aside. Everything that is no text, or is a text with the name of a file, is an attachment, decoded when it is
+asked for and never opened. A mail inside of a mail (``message/rfc822``) is an attachment too, and besides
+somebody else's words: what is in it never becomes somebody's identity, nor what the sender says.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from __future__ import annotations
 import hashlib
 import mimetypes
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import PurePath
 
 from agent_core.html_to_text import html_to_text
 from channels.email.parsing.format_flowed import unflow
@@ -29,10 +30,11 @@ from channels.email.parsing.mime import (
     normalised,
     parse_structure,
 )
-from channels.email.parsing.reply_stripping import divided, has_old_mail
+from channels.email.parsing.reply_stripping import divided
 from channels.email.parsing.transfer_encoding import transferred, unpacked
 
 MAX_FORWARDED = 3
+_MOST_NAME = 100
 MAX_REST = 20_000
 _COMPARED_WORDS = 5_000
 _DIFFERENT = 0.4
@@ -40,7 +42,6 @@ _BAD_IN_NAME = re.compile(r'[\x00-\x1f\x7f/\\:*?"<>|\u202a-\u202e\u2066-\u2069]'
 _SIGNATURES = frozenset(
     {"application/pgp-signature", "application/pkcs7-signature", "application/x-pkcs7-signature"}
 )
-_FORWARD_PREFIX = re.compile(r"\s*(?:fwd?|wg|tr|rv|doorst|vs|i|enc|vb|pd)\s*:", re.IGNORECASE)
 _CID = re.compile(r"\[cid:([^\]\s]{1,200})\]", re.IGNORECASE)
 _WORD = re.compile(r"\w+")
 _types = mimetypes.MimeTypes()
@@ -83,10 +84,11 @@ class ParsedMail:
     """
     The content of a mail.
 
-    ``text`` is the new part of it, ``rest`` what stands below; ``forwards`` says that the rest is what the
-    new text is about, ``has_old_mail`` that a whole mail may stand in the new text. ``two_versions`` says
-    that the plain text and the HTML have not much in common. ``digest`` identifies the mail by what its
-    author wrote, whatever servers have put on top: for mails without a usable Message-ID.
+    ``text`` is the new part of ``whole``, ``rest`` what anybody may have written below; ``forwards`` says
+    that the rest is what the new text is about, ``is_mixed`` that the whole was put together from several
+    parts. ``two_versions`` says that the plain text and the HTML have not much in common. ``digest``
+    identifies the mail by what its author wrote, whatever servers have put on top: for mails without a usable
+    Message-ID.
     """
 
     headers: Headers
@@ -98,7 +100,13 @@ class ParsedMail:
     forwarded: tuple[Forwarded, ...] = ()
     events: tuple[str, ...] = ()
     two_versions: bool = False
-    has_old_mail: bool = False
+    whole: str = field(default="", repr=False)
+    is_mixed: bool = False
+
+    def without(self, sent: Sequence[str]) -> ParsedMail:
+        """The mail without what we have sent in the one that it answers, given in each of its forms."""
+        found = divided(self.whole, sent)
+        return replace(self, text=found.new, rest=found.rest[:MAX_REST], forwards=found.forwarded)
 
 
 def parse_mail(raw: bytes, caps: Caps | None = None) -> ParsedMail:
@@ -108,25 +116,20 @@ def parse_mail(raw: bytes, caps: Caps | None = None) -> ParsedMail:
     root = parse_structure(data, caps)
     reading = _Reading(data, caps.text_bytes, _pictures(root))
     reading.collect(root)
-    full = "\n\n".join(text for text in reading.texts[: caps.texts] if text.strip()).strip()
-    found = divided(full)
-    return ParsedMail(
+    texts = [text for text in reading.texts[: caps.texts] if text.strip()]
+    named = [] if texts else reading.named[:1]
+    mail = ParsedMail(
         root.headers,
-        found.new,
+        "",
         tuple(reading.notes),
         _digest(root.headers, data[root.start :]),
-        rest=found.rest[:MAX_REST],
-        forwards=found.forwarded or (bool(found.rest) and is_forward(root.headers)),
         forwarded=tuple(reading.forwarded),
         events=tuple(dict.fromkeys(reading.events)),
         two_versions=reading.two_versions,
-        has_old_mail=has_old_mail(found.new),
+        whole="\n\n".join([*texts, *named]).strip(),
+        is_mixed=len(texts) > 1 or bool(named),
     )
-
-
-def is_forward(headers: Headers) -> bool:
-    """Whether the subject says that somebody else's mail is forwarded."""
-    return _FORWARD_PREFIX.match(headers.subject()) is not None
+    return mail.without(())
 
 
 class _Reading:
@@ -138,6 +141,8 @@ class _Reading:
         self._pictures = pictures
         self._depth = depth
         self.texts: list[str] = []
+        self.named: list[str] = []
+        """The first text that is a file with a name."""
         self.notes: list[AttachmentNote] = []
         self.forwarded: list[Forwarded] = []
         self.events: list[str] = []
@@ -150,7 +155,7 @@ class _Reading:
         elif part.children:
             for child in part.children:
                 self.collect(child)
-        elif _is_text(part):
+        elif _is_text(part) and not _name(part):
             self.texts.append(self._text(part))
         elif part.media_type not in _SIGNATURES:
             self._attach(part)
@@ -162,13 +167,15 @@ class _Reading:
         for child in sorted(part.children, key=lambda child: child.media_type != "text/plain"):
             self.texts = []
             self.collect(child)
-            if any(text.strip() for text in self.texts):
+            if any(map(_WORD.search, self.texts)):
                 if not chosen:
                     chosen = self.texts
                 else:
                     others += self.texts
         self.texts = [*kept, *chosen]
-        self.two_versions = self.two_versions or _differ("\n".join(chosen), "\n".join(others))
+        if _differ("\n".join(chosen), "\n".join(others)):
+            self.two_versions = True
+            self.texts += others
 
     def _text(self, part: Part) -> str:
         typed = part.headers.typed()
@@ -185,6 +192,8 @@ class _Reading:
         return _CID.sub(lambda found: f"[picture: {self._pictures.get(found[1].lower(), found[1])}]", text)
 
     def _attach(self, part: Part) -> None:
+        if _is_text(part) and not self.named:
+            self.named.append(self._text(part))
         if part.media_type == "text/calendar":
             told = in_words(self._text(part))
             self.events += [told] if told else []
@@ -253,7 +262,9 @@ def _name(part: Part) -> str:
         name = part.headers.typed().get_filename("") or ""
     except (ValueError, LookupError):  # a name in a charset that nobody knows
         name = ""
-    return _BAD_IN_NAME.sub("_", decoded_header(str(name)[:1_000])).strip(" .")[:100]
+    name = _BAD_IN_NAME.sub("_", decoded_header(str(name)[:1_000])).strip(" .")
+    ending = PurePath(name).suffix[-_MOST_NAME:]
+    return name if len(name) <= _MOST_NAME else name[: _MOST_NAME - len(ending)] + ending
 
 
 def _note(data: bytes, part: Part, number: int) -> AttachmentNote:

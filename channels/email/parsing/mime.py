@@ -32,6 +32,31 @@ _ENCODED_WORD = re.compile(r"=\?[^?\s]{1,60}\?[bBqQ]\?[^?\s]{0,500}\?=")
 _MAX_PARAMETERS = 100
 """Of one field; the library looks at each again for every other. The longest file names take thirty."""
 _WIDE = ("utf-16", "utf_16", "utf-32", "utf_32")
+_UNKNOWN_LABELS = {
+    "iso-8859-8-i": "iso-8859-8",
+    "iso-8859-8-e": "iso-8859-8",
+    "windows-874": "cp874",
+    "dos-874": "cp874",
+    "x-mac-cyrillic": "mac-cyrillic",
+    "x-mac-ukrainian": "mac-cyrillic",
+    "x-sjis": "cp932",
+    "x-gbk": "gb18030",
+    "x-x-big5": "big5",
+    "koi8-ru": "koi8-u",
+    "koi8": "koi8-r",
+    "unicode-1-1-utf-8": "utf-8",
+}
+_AS_ON_THE_WEB = {
+    "gb2312": "gb18030",
+    "gbk": "gb18030",
+    "shift_jis": "cp932",
+    "euc_kr": "cp949",
+    "big5": "big5hkscs",
+    "tis-620": "cp874",
+    "iso8859-9": "cp1254",
+    "iso8859-11": "cp874",
+}
+"""The supersets that programs mean (WHATWG Encoding Standard, 4.2), by the names of Python."""
 _NO_CHARSETS = {"idna", "punycode", "unicode-escape", "raw-unicode-escape", "undefined"}
 """Codecs that are no character sets, or that take quadratic time, by their own names."""
 
@@ -254,9 +279,11 @@ def decoded(data: bytes, charset: str | None) -> str:
 
 
 def _codec(label: str) -> str:
-    """What Python calls a charset, which it knows under any spelling; empty for none."""
+    """What Python calls the charset that a label means on the web; empty for none."""
     try:
-        return codecs.lookup(label).name if len(label) < 40 else ""
+        label = _UNKNOWN_LABELS.get(label.lower(), label)
+        name = codecs.lookup(label).name if len(label) < 40 else ""
+        return _AS_ON_THE_WEB.get(name, name)
     except (LookupError, ValueError):
         return ""
 

@@ -1,59 +1,50 @@
 """
-Extracts the new part of a reply, without quoted history and signature. Pure: a state machine over lines,
+Parts the text of a mail: what its author wrote, what we wrote, and what anybody may have written. Pure,
 linear.
 
-Careful rather than clever: what is doubtful stays. A quotation is dropped only if nothing new follows it, so
-answers written between the quoted lines keep their questions; and if nothing would remain, everything does.
-The usual libraries for this need minutes for 60 KB of "On On On …" and lose interleaved answers.
+No word of any language is known here. Where somebody else's mail may begin is found by its form: lines of a
+header, a ruled line with words in it, a line that says when and who. What stands below that, or is marked as
+quoted, is anybody's. Of a mail that answers one of ours, what we have sent is known: what is literally in it
+goes, and what is not stays, wherever it stands.
 """
 
 from __future__ import annotations
 
 import re
+import unicodedata
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 _MAX_LINE = 1_000
-_ATTRIBUTION_LINES = 3
-_SIGNATURE = ("-- ", "--")
-_RULED_OFF = re.compile(
-    r"-{2,12} ?(?:Original Message|Ursprüngliche Nachricht|Message d'origine|Mensaje original"
-    r"|Forwarded message"
-    r"|Weitergeleitete Nachricht|Original-Nachricht) ?-{2,12}",
-    re.IGNORECASE,
+_HEADER_LINES = 3
+"""So many lines like those of a header make one; two, if they say both when and who."""
+_MOST_HEAD = 12
+_PIECE, _PASSAGE = 12, 40
+"""
+So many letters that are no whole line or sentence of ours are ours where the last ones have ended, and
+anywhere.
+"""
+_MOST_SEARCHES = 200
+_RULES = "-_=─━—–"
+_LABEL = re.compile(r"\W{0,3}[^\W\d_][^\d:：@<>]{0,40}[:：](?!//)")
+_LABEL_INSIDE = re.compile(r"[^\W\d_]\*?\s?(?::\*?\s|：)")
+_DAY = re.compile(
+    r"(?<!\d)\d{4}(?!\d)|(?<!\d)\d{1,2}(?:([./-])\d{1,2}\1|[ .-]{0,2}[^\W\d_]{2,12}[ .-]{0,2})\d{2}(?!\d)"
 )
-_FORWARDED = re.compile(
-    r"(?:-{2,12} ?(?:Forwarded message|Weitergeleitete Nachricht|Message transféré|Mensaje reenviado)"
-    r" ?-{2,12}"
-    r"|Begin forwarded message:|Anfang der weitergeleiteten (?:Nachricht|E-Mail):"
-    r"|Début du message (?:réexpédié|transféré) ?:)",
-    re.IGNORECASE,
-)
-_RULE = re.compile(r"_{10,80}")
-_HEADER = re.compile(
-    r"\*?(From|Von|De|Sent|Gesendet|Envoyé|Enviado|Date|Datum|To|An|À|Para|Subject|Betreff|Objet|Asunto|Cc)\*?\s?:",
-    re.IGNORECASE,
-)
-_FROM = re.compile(r"\*?(From|Von|De)\*?\s?:", re.IGNORECASE)
-_WROTE = re.compile(
-    r"\b(wrote|schrieb|writes|écrit|a écrit|escribió|ha scritto|schreef|skrev|napisał|napsal)\b.{0,80}:\Z"
-)
-
-
-_RULES = ("---", "___")
-_ANY_HEADER = re.compile(r"\W{0,3}[^\W\d_][\w .-]{0,24}\*?\s?:\*?\s?\S")
-_YEAR, _TIME = re.compile(r"\b\d{4}\b"), re.compile(r"\b\d{1,2}[:.h]\d\d\b")
-_HEADERS_TOGETHER = 3
-_WROTE_ABOVE = re.compile(
-    r"\b(?:wrote|schrieb|writes|écrit|escribió|ha scritto|schreef|skrev|napisał|napsal)\b"
-)
+_TIME = re.compile(r"(?<![\d.:])(?:[01]?\d|2[0-3])(?:[:.h]|\s?[時时시点點]\s?)[0-5]\d(?!\d|\.\d)")
+_ADDRESS = re.compile(r"[^\s<>@]@[^\s<>@]")
+_WHO = re.compile(r"<[^<>\s]{1,100}@[^<>\s]{1,250}>|\[mailto:", re.IGNORECASE)
+_UNSEEN = re.compile("[\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]")
+_SENTENCES = re.compile(r"\n|(?<=[.!?…。！？])")
+_NO_LETTERS = re.compile(r"[\W_]+")
 
 
 @dataclass(frozen=True, slots=True)
 class Divided:
     """
-    A mail's text: what its author wrote, and what stands below it: a signature, other people's mails.
+    A mail's text: what its author wrote, and what anybody may have written below it.
 
-    ``forwarded`` says that the rest was forwarded, so it is what the new text is about.
+    ``forwarded`` says that a whole mail seems to stand in the rest.
     """
 
     new: str
@@ -61,150 +52,196 @@ class Divided:
     forwarded: bool = False
 
 
-def divided(text: str) -> Divided:
+def divided(text: str, sent: Sequence[str] = ()) -> Divided:
     """
-    Split the text in two. If nothing of it seems new, all of it is new; except for a mail that says itself
-    that somebody else wrote it, because it was forwarded without a word.
+    Split the text in two.
+
+    Args:
+        sent: What we have written in the mail that is answered, in each form in which it was sent.
     """
     whole = text.replace("\r\n", "\n").replace("\r", "\n").strip("\n")
     lines = whole.split("\n")
-    kept = _without_signature(_without_history(lines))
-    rest = lines[len(kept) :]
-    first = next((line[:_MAX_LINE].strip() for line in lines if line.strip()), "")
-    if _FORWARDED.fullmatch(first):
-        return Divided("", whole.strip(), forwarded=True)
-    new = "\n".join(kept).strip()
-    if not new:
+    ours = _Sent(sent)
+    begins = _others_begin(lines)
+    end = max((at + 1 for at in range(begins) if lines[at].strip() and not is_marked(lines[at])), default=0)
+    if not end and begins == len(lines):
         return Divided(whole.strip())
-    forwarded = any(_FORWARDED.fullmatch(line[:_MAX_LINE].strip()) for line in rest)
-    return Divided(new, "\n".join(rest).strip(), forwarded)
+    for line in lines[:end]:
+        if is_marked(line):
+            ours.has(line)
+    end = _introduction_at(lines, end) if any(map(is_marked, lines[end:begins])) else end
+    quoted, below = (_not_ours(part, ours) for part in (lines[end:begins], lines[begins:]))
+    new = lines[:end]
+    while below is not None and new and not new[-1].strip(_RULES + " "):
+        new.pop()
+    rest = "\n".join([*(quoted or ()), *(below or ())]).strip("\n")
+    return Divided("\n".join(new).strip(), rest, bool(below))
 
 
-def new_text(text: str) -> str:
-    """The text without trailing quotation and signature; all of it if there is nothing else."""
-    found = divided(text)
-    return found.new or found.rest
-
-
-def has_old_mail(text: str) -> bool:
-    """
-    Whether a whole mail may stand in it, in whatever language a mail program has introduced it: under a ruled
-    line with words in it, under lines like those of a header of which one says when, or, its
-    lines without a mark, under one that says who wrote it when.
-    """
-    together = 0
-    says = introduced = False
-    for line in text.split("\n"):
-        shown = line[:_MAX_LINE].strip()
-        if introduced and shown and not _quoted(shown):
-            return True
-        introduced = (introduced and not shown) or (_introduces(shown) and _YEAR.search(shown) is not None)
-        if shown.startswith(_RULES) and shown.endswith(_RULES) and shown.strip("-_ ")[:1].isalpha():
-            return True
-        if _ANY_HEADER.match(shown):
-            together += 1
-            says = says or (_YEAR.search(shown) is not None and _TIME.search(shown) is not None)
-        elif shown:
-            together, says = 0, False
-        if together >= _HEADERS_TOGETHER and says:
-            return True
-    return False
-
-
-def _without_history(lines: list[str]) -> list[str]:
-    cut = _ruled_off_at(lines)
-    if cut is not None and any(line.strip() for line in lines[:cut]):
-        lines = lines[:cut]
-    return _without_quotation(lines)
-
-
-def _ruled_off_at(lines: list[str]) -> int | None:
-    """Where a mail program put the whole old mail under a line or a block of headers."""
-    for number, line in enumerate(lines):
-        text = line[:_MAX_LINE].strip()
-        if _RULED_OFF.fullmatch(text) or _FORWARDED.fullmatch(text):
-            return number
-        if _RULE.fullmatch(text) and _headers_follow(lines, number + 1):
-            return number
-        if _HEADER.match(text) and _headers_follow(lines, number):
-            return number
-    return None
-
-
-def _headers_follow(lines: list[str], start: int) -> bool:
-    """At least three of From, Sent, To, Subject within the next lines, From among the first two."""
-    block = [line[:_MAX_LINE].strip() for line in lines[start : start + 8]]
-    while block and not block[0]:
-        block.pop(0)
-    if not block or not _HEADER.match(block[0]) or not any(map(_FROM.match, block[:2])):
-        return False
-    return sum(1 for line in block if _HEADER.match(line)) >= 3
-
-
-def _without_quotation(lines: list[str]) -> list[str]:
-    """Drop the last quotation with its introduction, if only blanks or a signature come after it."""
-    end = len(lines)
-    for number in range(len(lines)):
-        if lines[number] in _SIGNATURE:
-            end = number
-            break
-    last = end
-    while last > 0 and not lines[last - 1].strip():
-        last -= 1
-    first = last
-    while first > 0 and (
-        _quoted(lines[first - 1]) or (not lines[first - 1].strip() and _quoted_above(lines, first))
-    ):
-        first -= 1
-    if first == last or not any(_quoted(line) for line in lines[first:last]):
-        return lines
-    return lines[: _introduction_at(lines, first)]
-
-
-def _quoted(line: str) -> bool:
+def is_marked(line: str) -> bool:
+    """Whether a line is marked as quoted."""
     return line.lstrip(" \t").startswith(">")
 
 
-def _quoted_above(lines: list[str], number: int) -> bool:
-    """Whether a blank line at ``number - 1`` stands between two quoted ones."""
-    return number >= 2 and _quoted(lines[number - 2])
+def _not_ours(lines: Sequence[str], ours: _Sent) -> Sequence[str] | None:
+    """
+    The lines of a quotation up to the last that is not ours; without what introduces it, if it begins with
+    ours. None if there are none at all.
+    """
+    known = [ours.has(line) for line in lines]
+    first = known.index(True) if True in known else len(lines)
+    head = "\n".join(map(_unmarked, lines[: min(first, _MOST_HEAD) + 1])).lstrip("\n").split("\n")
+    is_introduced = first <= _MOST_HEAD and "" not in "\n".join(head[:-1]).rstrip().split("\n")
+    start = first if first < len(lines) and is_introduced and _others_begin(head) == 0 else 0
+    last = max((at for at in range(start, len(lines)) if known[at] is False), default=-1)
+    return lines[start : last + 1] if lines else None
 
 
-def _introduction_at(lines: list[str], first: int) -> int:
-    """Where the attribution ("On Monday Alice wrote:") of a quotation begins, which may be wrapped."""
-    end = first
-    while end > 0 and not lines[end - 1].strip():
+def _unmarked(line: str) -> str:
+    return line[:_MAX_LINE].lstrip("> \t").rstrip()
+
+
+def _others_begin(lines: Sequence[str]) -> int:
+    """Where somebody else's mail may begin that is not marked as quoted; the number of lines for nowhere."""
+    header = _HeaderLines()
+    introduced = -1
+    before = ""
+    for at, line in enumerate(lines):
+        shown = _UNSEEN.sub("", line[:_MAX_LINE]).strip()
+        if is_marked(shown):
+            header, introduced, before = _HeaderLines(), -1, ""
+        elif shown:
+            if introduced >= 0:
+                return introduced
+            if _is_ruled(shown) or _is_whole_header(shown):
+                return at
+            if header.is_one_with(at, shown, goes_on=before.endswith((",", ";")) or line[0] in " \t"):
+                return header.start
+            if _introduces(shown):
+                introduced = at
+            elif at and lines[at - 1].strip() and _ADDRESS.search(shown) and _introduces(f"{before} {shown}"):
+                introduced = at - 1
+            before = shown
+    return len(lines)
+
+
+class _HeaderLines:
+    """Lines that follow each other, each with a word and a colon in front, which may be those of a header."""
+
+    def __init__(self) -> None:
+        self.start = self._labels = self._addresses = 0
+        self._when = self._who = False
+
+    def is_one_with(self, at: int, line: str, *, goes_on: bool) -> bool:
+        """Whether they are, with one more line; ``goes_on`` if it may be the rest of the one before."""
+        if not _LABEL.match(line):
+            self._labels *= goes_on
+            return False
+        if not self._labels:
+            self.start, self._addresses, self._when, self._who = at, 0, False, False
+        self._labels += 1
+        self._when = self._when or _says_when(line)
+        self._who = self._who or _WHO.search(line) is not None
+        self._addresses += _ADDRESS.search(line) is not None
+        if self._labels < _HEADER_LINES:
+            return self._when and self._who and self._labels > 1
+        return self._when or self._who or self._addresses > 1
+
+
+def _says_when(line: str) -> bool:
+    return _DAY.search(line) is not None and _TIME.search(line) is not None
+
+
+def _is_ruled(line: str) -> bool:
+    """Whether words stand between two rules."""
+    inner = line.strip(_RULES + " ")
+    is_between = line[:2].strip(_RULES) == line[-2:].strip(_RULES) == ""
+    return is_between and any(map(str.isalpha, inner))
+
+
+def _is_whole_header(line: str) -> bool:
+    """Whether one line says who and when, or has all the fields of a header in it."""
+    who = _WHO.search(line) is not None
+    if who and _DAY.search(line):
+        return not line.endswith((":", "：")) and not _LABEL.match(line)
+    return len(_LABEL_INSIDE.findall(line)) >= _HEADER_LINES and (who or _says_when(line))
+
+
+def _introduces(line: str) -> bool:
+    """Whether it says when, and by its colon that something comes."""
+    is_open = line.rstrip("* ").endswith((":", "："))
+    return (
+        is_open
+        and _DAY.search(line) is not None
+        and (_TIME.search(line) or _ADDRESS.search(line)) is not None
+    )
+
+
+def _introduction_at(lines: Sequence[str], end: int) -> int:
+    """Where the lines begin that introduce a quotation, which may be wrapped."""
+    while end and not lines[end - 1].strip():
         end -= 1
-    for length in range(1, _ATTRIBUTION_LINES + 1):
-        start = end - length
-        if start < 0 or not lines[start].strip():
-            break
-        if (
-            lines[start].lstrip().startswith("<")
-            and start > 0
-            and _WROTE_ABOVE.search(lines[start - 1][-_MAX_LINE:])
-        ):
-            continue  # the line was broken in front of the address
+    for start in range(end - 1, max(end - 4, -1), -1):
         joined = " ".join(line[:_MAX_LINE].strip() for line in lines[start:end])
-        if _introduces(joined) and (length == _ATTRIBUTION_LINES or _begins(lines[start])):
+        if not lines[start].strip() or is_marked(lines[start]):
+            break
+        if _introduces(_UNSEEN.sub("", joined)):
             return start
     return end
 
 
-def _introduces(text: str) -> bool:
-    if not text.endswith(":") or len(text) > 400:
-        return False
-    return bool(_WROTE.search(text[-160:])) or ("@" in text and any(char.isdigit() for char in text))
+class _Sent:
+    """
+    What we have written in one mail, by its letters and digits alone: mail programs change what else stands
+    between them. It is compared in its order, so that what somebody else repeats of it is not taken for it.
+    """
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        self._texts = texts
+        self._forms = [_Form(text) for text in texts]
+        self._searches = _MOST_SEARCHES
+
+    def has(self, line: str) -> bool | None:
+        """Whether a quoted line is ours; None for one that says nothing."""
+        letters = _letters(line)
+        if not letters:
+            sign = line.strip("> \t")
+            return None if sign.isascii() else any(sign in text for text in self._texts)
+        if sum(form.goes_on(letters) for form in self._forms):
+            return True
+        if not self._searches or (not is_marked(line) and len(letters) < _PIECE):
+            return False
+        found = sum(form.has(letters) for form in self._forms) > 0
+        self._searches -= not found
+        return found
 
 
-def _begins(line: str) -> bool:
-    """Whether an attribution can begin with this line: it says when, or who."""
-    text = line.strip()
-    return text[:1] in '<"' or any(char.isdigit() for char in text[:80]) or bool(_WROTE.search(text[-160:]))
+class _Form:
+    """One of the forms: its letters, where its lines and sentences end, and up to where it was found."""
+
+    def __init__(self, text: str) -> None:
+        self._letters, self._ends, self._at = "", {0}, 0
+        pieces = [_letters(piece) for piece in _SENTENCES.split(text)]
+        for piece in pieces:
+            self._at += len(piece)
+            self._ends.add(self._at)
+        self._letters, self._at = "".join(pieces), 0
+
+    def goes_on(self, letters: str) -> bool:
+        end = self._at + len(letters)
+        found = self._letters.startswith(letters, self._at) and (end in self._ends or len(letters) >= _PIECE)
+        self._at = end if found else self._at
+        return found
+
+    def has(self, letters: str) -> bool:
+        start = self._letters.find(letters, self._at)
+        start = self._letters.find(letters) if start < 0 else start
+        end = start + len(letters)
+        is_whole = start in self._ends and end in self._ends
+        found = start >= 0 and (is_whole or len(letters) >= _PASSAGE)
+        self._at = end if found else self._at
+        return found
 
 
-def _without_signature(lines: list[str]) -> list[str]:
-    for number, line in enumerate(lines):
-        if line in _SIGNATURE and number > 0:
-            return lines[:number]
-    return lines
+def _letters(text: str) -> str:
+    return _NO_LETTERS.sub("", unicodedata.normalize("NFKC", text).casefold())

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import anyio
 
-from agent_core.messages import Amendment, InboundMessage, SessionKey
+from agent_core.messages import Amendment, InboundMessage, OutboundMessage
 from agent_core.models import Message
 from channels.base import Channel, ChannelError, LinkState
 from gateway.cli.check.report import Report, Verdict
@@ -110,7 +110,7 @@ class _ClosedInbox:
     async def delivered_id(self, provider_id: str) -> str | None:
         return None
 
-    async def session_of(self, outbound_id: str) -> SessionKey | None:
+    async def sent(self, outbound_id: str) -> OutboundMessage | None:
         return None
 
     async def unconfirmed(self) -> Sequence[str]:

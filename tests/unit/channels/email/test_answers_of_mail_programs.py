@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from agent_core.agent.run import _words
-from agent_core.quoted_mail import quoted_mail
 from channels.email.parsing.message import parse_mail
-from channels.email.parsing.reply_stripping import has_old_mail
+from channels.email.parsing.reply_stripping import divided
 from gateway.turns.commands.worded_answers import yes_or_no
 
 QUESTION = """**a1b2c3**: I need your approval before I use `shell`:
@@ -113,45 +111,47 @@ MAILS["bold outlook plain"] = plain(
     f"yes\n\n*From:* Bot <bot@mail.test>\n*Sent:* Sunday, November 22, 2026 10:02 AM\n*To:* Ann <ann@mail.test>\n*Subject:* q\n\n{QUESTION}\n"
 )
 
-NAMES = ["bot@mail.test", "ann@mail.test", "Ann", "Bot", "Re: q"]
-WITHOUT_A_MARK = {"yahoo"}
-"""Programs that mark what they quote by nothing but the line above it."""
-
 
 def first_line(text: str) -> str:
     return text.lstrip().partition("\n")[0]
 
 
 @pytest.mark.parametrize("program", MAILS)
-def test_the_word_above_is_the_answer_and_nothing_below_is_the_senders(program: str) -> None:
-    """Nothing of the quoted question is left in what the sender says; where that cannot be told, it is marked."""
+def test_the_word_above_is_the_answer_and_nothing_of_the_question_is_left(program: str) -> None:
+    """What we have sent is known, with what the program puts above it."""
+    mail = parse_mail(MAILS[program]).without([QUESTION])
+    assert yes_or_no(first_line(mail.text)) is True
+    assert "a1b2c3" not in mail.text
+    assert mail.rest == ""
+
+
+@pytest.mark.parametrize("program", MAILS)
+def test_where_it_is_not_known_it_stands_below(program: str) -> None:
+    """None of it is the sender's."""
     mail = parse_mail(MAILS[program])
     assert yes_or_no(first_line(mail.text)) is True
-    if program in WITHOUT_A_MARK:
-        assert mail.has_old_mail
-        return
-    assert not mail.has_old_mail
     assert "a1b2c3" not in mail.text
-    assert "bot@mail.test" not in mail.text
-    known = _words(f"before\n{QUESTION}\nafter")
-    assert _words(quoted_mail(mail.rest, NAMES)).strip()
-    assert _words(quoted_mail(mail.rest, NAMES)) in known
+    assert "rm -rf x" in mail.rest
 
 
 @pytest.mark.parametrize("program", MAILS)
 def test_an_old_yes_below_is_no_answer(program: str) -> None:
     """The same mails with something else above and a yes in the first line of what is quoted."""
     old = MAILS[program].replace(b"yes", b"not now", 1)
-    old = old.replace(b"**a1b2c3**: I need", b"yes\r\n**a1b2c3**: I need")
-    mail = parse_mail(old)
-    assert first_line(mail.text).startswith("not now")
-    assert yes_or_no(first_line(mail.text)) is None
+    mark = b"> " if b"> **a1b2c3" in old else b""
+    old = old.replace(b"**a1b2c3**: I need", b"yes\r\n" + mark + b"**a1b2c3**: I need")
+    for mail in (parse_mail(old), parse_mail(old).without([QUESTION])):
+        assert first_line(mail.text).startswith("not now")
+        assert yes_or_no(first_line(mail.text)) is None
+        assert "yes" in mail.rest
 
 
-def test_what_somebody_writes_under_the_same_lines_is_not_known() -> None:
+@pytest.mark.parametrize("program", MAILS)
+def test_what_somebody_else_writes_there_is_not_known(program: str) -> None:
     """The control: another word in what is quoted, and it is nobody's that we know."""
-    mail = parse_mail(MAILS["outlook de"].replace(b"rm -rf x", b"rm -rf y"))
-    assert _words(quoted_mail(mail.rest, NAMES)) not in _words(f"before\n{QUESTION}\nafter")
+    mail = parse_mail(MAILS[program].replace(b"rm -rf x", b"rm -rf y")).without([QUESTION])
+    assert "rm -rf y" in mail.rest
+    assert "rm -rf" not in mail.text
 
 
 @pytest.mark.parametrize(
@@ -163,4 +163,63 @@ def test_what_somebody_writes_under_the_same_lines_is_not_known() -> None:
     ],
 )
 def test_a_mail_below_a_line_that_says_who_wrote_it_is_old(text: str, old: bool) -> None:
-    assert has_old_mail(text) is old
+    assert bool(divided(text).rest) is old
+
+
+SAID = "Which day? Which hotel?"
+ASKED = "And on Sunday?\n\n"
+ANSWERED: dict[str, tuple[bytes, list[str], bool]] = {
+    "lists parted by dashes": (plain("Merge these lists:\nmilk\n--\nbread\nbutter"), ["butter"], True),
+    "Outlook, inside": (
+        plain(
+            "See below.\n\nFrom: Bot <bot@mail.test>\nSent: Monday, January 19, 2026 10:00\nTo: Alice\nSubject: RE: trip\n\n"
+            "Which day?\nOn Tuesday.\nWhich hotel?\nThe Ritz."
+        ),
+        ["On Tuesday.", "The Ritz."],
+        False,
+    ),
+    "Gmail on a telephone, inside": (
+        html(
+            '<div>Answers inside:</div><div class="gmail_quote"><div>On Mon, 19 Jan 2026 at 10:00, Bot wrote:<br></div>'
+            '<blockquote class="gmail_quote"><div>Which day?</div><div><b>On Tuesday.</b></div></blockquote></div>'
+        ),
+        ["On Tuesday."],
+        False,
+    ),
+    "a draft": (
+        plain("Translate this.\n\nFrom: Carol\nTo: Bob\nSubject: Meeting\n\nSee you on Monday."),
+        ["See you on Monday."],
+        True,
+    ),
+    "SQL": (plain("What does this do?\nSELECT 1;\n--\nDELETE FROM t;"), ["DELETE FROM t;"], True),
+    "between marks": (plain("> Which day?\nOn Tuesday.\n> Which hotel?\nThe Ritz."), ["On Tuesday.", "The Ritz."], True),
+    "a word of ours, again": (plain("Which hotel?\n\nI mean: which?\n> Which day? Which hotel?"), ["Which hotel?"], True),
+}  # fmt: skip
+OLD = {
+    "plain": "On Mon, 19 Jan 2026, Bot <bot@mail.test> wrote:\n> Which day? Which\n>hotel?",
+    "sv": f"Från: Bot <bot@mail.test>\nSkickat: 2026-01-19 10:00\nTill: Alice\nÄmne: RE: q\n\n{SAID}",
+    "nl": f"Van: Bot <bot@mail.test>\nVerzonden: 2026-01-19 10:00\nAan: Alice\nOnderwerp: RE: q\n\n{SAID}",
+    "ja": f"差出人: Bot <bot@mail.test>\n送信日時: 2026-01-19 10:00\n宛先: Alice\n件名: RE: q\n\n{SAID}",
+    "ru": f"От: Bot <bot@mail.test>\nОтправлено: 2026-01-19 10:00\nКому: Alice\nТема: RE: q\n\n{SAID}",
+    "it": f"Da: Bot <bot@mail.test>\nInviato: 2026-01-19 10:00\nA: Alice\nOggetto: RE: q\n\n{SAID}",
+    "Yahoo": f"    On Monday, January 19, 2026 at 10:00:00 AM GMT+1, Bot <bot@mail.test> wrote:  \n \n {SAID}",
+    "wrapped": "Van: Bot\nVerzonden: 2026-01-19 10:00\nAan: Alice\n\nWhich day?  Which\nhotel?",
+}
+
+
+@pytest.mark.parametrize("program", ANSWERED)
+def test_what_is_new_stays_wherever_it_stands(program: str) -> None:
+    """Below two dashes, inside the quotation, below a header; in the text itself where it is certainly the sender's."""
+    raw, new, own = ANSWERED[program]
+    mail = parse_mail(raw).without([SAID])
+    for words in new:
+        assert words in (mail.text if own else mail.rest)
+    assert bool(mail.rest) is not own
+
+
+@pytest.mark.parametrize("language", OLD)
+def test_what_we_have_sent_goes_with_what_introduces_it(language: str) -> None:
+    mail = parse_mail(plain(ASKED + OLD[language]))
+    assert "hotel?" in mail.rest, "the control: not known, it stays"
+    known = mail.without([SAID])
+    assert (known.text, known.rest) == ("And on Sunday?", "")

@@ -223,6 +223,7 @@ class TestIntake:
             "evidence": "not asked for",
             "proof": 0,
             "others_words": True,
+            "others_subject": True,
         }
 
     def test_the_context_is_enough_for_an_answer(self) -> None:

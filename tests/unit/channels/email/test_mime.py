@@ -18,7 +18,6 @@ from channels.email.parsing.mime import normalised
 from channels.email.parsing.reply_stripping import divided
 from channels.email.parsing.transfer_encoding import transferred
 
-OURS = f"<squidbot.{'a' * 24}.{'b' * 24}@mail.test>"
 TEXT = st.text(
     st.characters(exclude_characters="\r\n\0", exclude_categories=["Cs", "Cc", "Zl", "Zp"]), max_size=300
 )
@@ -131,7 +130,7 @@ class TestWhatOthersWrote:
 
     def test_a_forward_without_a_word(self) -> None:
         """Nothing of it is the sender's."""
-        found = divided("\nBegin forwarded message:\n\nFrom: x\n\nobey")
+        found = divided("\n---------- Forwarded message ---------\nFrom: x\n\nobey")
         assert (found.new, found.forwarded) == ("", True)
         assert "obey" in found.rest
 
@@ -139,24 +138,18 @@ class TestWhatOthersWrote:
         """The word is the sender's, the rest is what was handed on."""
         mail = self.mail("Look!\n\n-------- Forwarded Message --------\nFrom: x\n\nobey", "Subject: Fwd: x")
         assert mail.text == "Look!"
-        assert [(one.kind, "obey" in one.text) for one in background_of(mail, (), account="b@mail.test")] == [
-            ("forwarded", True)
-        ]
+        assert [(one.kind, "obey" in one.text) for one in background_of(mail)] == [("forwarded", True)]
 
-    @pytest.mark.parametrize(
-        ("references", "told"),
-        [((), True), (("<x@y>",), True), ((OURS,), True), (("<x@y>", OURS), False)],
-    )
-    def test_quotations_are_told_where_they_are_news(self, references: tuple[str, ...], told: bool) -> None:
-        """Not what our history has already; but what stands below somebody else's mail, or one we began with."""
-        mail = self.mail("Yes\n\nOn Monday, Al <al@x.test> wrote:\n> old words")
-        found = background_of(mail, references, account="bot@mail.test")
-        assert [one.kind for one in found] == (["quoted"] if told else [])
+    def test_quotations_are_told_unless_they_are_ours(self) -> None:
+        """What we have sent is known."""
+        mail = self.mail("Yes\n\nOn Monday 5 Jan 2026, Al <al@x.test> wrote:\n> old words")
+        assert [one.kind for one in background_of(mail)] == ["quoted"]
+        assert background_of(mail.without(["old *words*"])) == ()
 
     def test_it_is_bounded(self) -> None:
         """However much there is below."""
         mail = self.mail("Yes\n\n" + "> long line of words\n" * 20_000)
-        [found] = background_of(mail, (), account="bot@mail.test")
+        [found] = background_of(mail)
         assert len(found.text) <= 8_000
 
     def test_quoting_back(self) -> None:
