@@ -103,6 +103,22 @@ async def test_what_is_more_than_a_word_is_no_answer(tmp_path, word):
     assert tool.written == []
 
 
+@pytest.mark.parametrize("context", [{"outbound": "of another"}, {"in_reply_to": "$anybodys"}])
+async def test_a_yes_in_reply_to_another_message_decides_nothing(tmp_path, context):
+    """Neither as a word nor in reply to what somebody else has said; the control has no reply."""
+    tool = Writer()
+    async with asking(tmp_path, tool, minutes=DAY) as one:
+        earlier = await one.asked("hello", person=BOB)
+        one.server.say(BOB, "write it")
+        notice, _ = await question(one, f"dm-{BOB}")
+        said = reply(notice, "yes", BOB)
+        if "outbound" in context:
+            context = {"outbound": earlier.key}
+        await one.hand_over(said.model_copy(update={"context": context}))
+        assert "so: yes" in await answers(one, f"dm-{BOB}", 3)
+    assert tool.written == []
+
+
 async def test_the_control_of_words_somebody_else_may_not_say(tmp_path):
     """In a group a guest's yes to somebody else's question is talk, goes past it, and withdraws nothing."""
     tool, server = Writer(), LoopbackServer()

@@ -128,7 +128,7 @@ class WordedAnswers:
         for one in mine:
             if one.form is not None and names == [one.name]:
                 return self._as_form(entry, one, text)
-        if key or by_mail or len(here) != 1 or here[0].form is None:
+        if _is_reply(message) or by_mail or len(here) != 1 or here[0].form is None:
             return None
         last = await self.store.newest_said(message.session)
         seen = last is not None and last.state is not OutboxState.PENDING
@@ -165,7 +165,7 @@ class WordedAnswers:
         replied = await self._reply(entry, mine, waiting, yes=yes)
         message = entry.message
         here = [one for one in mine if _is_here(one, entry)]
-        if replied is not None or not here or message.channel in self.email_style:
+        if replied is not None or not here or _is_reply(message) or message.channel in self.email_style:
             return replied
         last = await self.store.newest_said(message.session)
         seen = last is not None and last.state is not OutboxState.PENDING
@@ -243,6 +243,11 @@ def _may_be_heard(entry: Pending) -> bool:
     message = entry.message
     free = entry.ignore is None and entry.quarantine is None and not entry.alone
     return free and message.kind == "message" and not message.context.get("read_only")
+
+
+def _is_reply(message: InboundMessage) -> bool:
+    """Whether a message answers another one, whoever wrote that: it decides nothing else."""
+    return bool(message.context.get("in_reply_to") or message.context.get("outbound"))
 
 
 def _is_here(question: Question, entry: Pending) -> bool:
