@@ -122,9 +122,11 @@ def build_turns(
     answers = WordedAnswers(
         queue.approvals,
         queue.outbox,
+        queue.inbox,
         calls=shared.approvals.calls,
         access=env.access,
         email_style=shared.email_style,
+        now=shared.grants.now,
     )
     return TurnParts(handler, commands, answers, shared.approvals, out_of_band, shared.waiting, transcription)
 

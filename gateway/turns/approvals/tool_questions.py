@@ -7,9 +7,7 @@ notice that asks it into the outbox, and lets the turn wait until the question's
 place and no model meanwhile, and what else is written there goes past it; what was answered before is
 journaled. A decision (``tool_decisions.py``) is another transaction, which makes the turn due; it is resumed
 as after a crash, comes to the same call by way of its journal, and finds what was decided. So it does not
-matter when the process dies. If nobody decides, the turn is due by itself, and the model is told so. Whoever
-may decide, and whose words led to the question, takes it back by writing something else
-(``commands/worded_answers.py``).
+matter when the process dies. If nobody decides, the turn is due by itself, and the model is told so.
 
 Only a person can be asked who waits for the answer: in a check-in or a job of the schedule the call is
 refused at once. A background job asks in the conversation of its person, if they are alone there. Where
@@ -476,8 +474,6 @@ class Consent:
         call = proposal.call
         if decided.get("verdict") == APPROVED:
             return await self._approved(proposal, question, decided)
-        if decided.get("verdict") == WITHDRAWN:
-            return _refused(call, _WITHDRAWN)
         if decided.get("verdict") == REFUSED:
             why = f" ({decided['why']})" if decided.get("why") else ""
             return _refused(
