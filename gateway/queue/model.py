@@ -194,6 +194,7 @@ class NewOutbound:
     ``context`` is that of the answered message; it is filled in if it is empty and the session is the turn's.
     ``hold``: the message is a draft, not sent before a person approves it. ``remembered``: see
     `OutboundMessage.remembered`. Answers do not need it, because their turn has its own history lines.
+    ``rings_for``: see `OutboundMessage.rings_for`.
     """
 
     channel: str
@@ -205,6 +206,7 @@ class NewOutbound:
     attachments: tuple[Attachment, ...] = ()
     hold: bool = False
     remembered: bool = False
+    rings_for: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

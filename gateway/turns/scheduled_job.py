@@ -233,7 +233,7 @@ class JobTurns:
         kind = OutboundKind.REPLY
         if len(context) == 1:
             # Made on the command line: it answers no message, and in private it is for one person's eyes.
-            kind = OutboundKind.ALERT if message.audience is Audience.DIRECT else OutboundKind.NOTICE
+            kind = OutboundKind.ALERT if message.audience is Audience.DIRECT else OutboundKind.MESSAGE
         return [
             NewOutbound(
                 turn.channel,

@@ -99,20 +99,27 @@ def build_content(
     """
     text = sayable(message.text)
     content: dict[str, Any] = {
-        "msgtype": "m.notice" if message.kind is OutboundKind.NOTICE else "m.text",
+        "msgtype": "m.notice" if message.kind is OutboundKind.NOTICE and not _rings(message) else "m.text",
         "body": text,
         "m.mentions": {},
         MARK: name or transaction_id(message.id),
         AUTHOR: message.account,
     }
     answers = message.kind in (OutboundKind.REPLY, OutboundKind.APOLOGY)
-    if answers:
+    if answers or _rings(message):
         _relate(content, message.context, reply=reply, first=first and not message.context.get("part"))
+    if whom := [each for each in message.rings_for or () if _USER_ID.fullmatch(each)]:
+        content["m.mentions"] = {"user_ids": whom}
     if formatted:
         rendered = to_html(text)
         if rendered != f"<p>{html.escape(text, quote=False)}</p>":
             return {**content, "format": "org.matrix.custom.html", "formatted_body": rendered}
     return content
+
+
+def _rings(message: OutboundMessage) -> bool:
+    """Whether clients shall notify people of it: by default they pass over an ``m.notice``."""
+    return message.rings_for is not None
 
 
 def frame_of(message: OutboundMessage, name: str) -> dict[str, Any]:

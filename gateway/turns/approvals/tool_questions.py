@@ -139,7 +139,7 @@ class ToolQuestions:
         else:
             place = await self.asked_in(turn) or turn
             text = self._text(waiting, self.channels[place.channel], file)
-            notice = await self.notice(turn, name, text, file)
+            notice = await self.notice(turn, name, text, file, rings_for=request["asked"])
         step = waiting.step
         if step.result is None and "places" not in step.request:
             places = list(dict.fromkeys(str(new.session) for new in notice))
@@ -350,10 +350,17 @@ class ToolQuestions:
         return replace(turn, session=target.session, rows=(replace(turn.head, message=message),))
 
     async def notice(
-        self, turn: Turn, name: str, text: str, file: Attachment | None = None
+        self,
+        turn: Turn,
+        name: str,
+        text: str,
+        file: Attachment | None = None,
+        *,
+        rings_for: Sequence[str] | None = None,
     ) -> list[NewOutbound]:
         """
         The notice of a question for the place where its people are asked (`asked_in`); nothing if nobody is.
+        It ``rings_for`` those for whom it waits.
 
         Raises:
             PlaceUnknown: It cannot be said now who would read it.
@@ -369,7 +376,9 @@ class ToolQuestions:
             )
             text = f"In the background job {order.label}{moved}:\n\n{text}"
         files = () if file is None else _sent_by(self.channels[place.channel], file)
-        notices = self.commit.replies(place, text, OutboundKind.NOTICE, attachments=files)
+        notices = self.commit.replies(
+            place, text, OutboundKind.NOTICE, attachments=files, rings_for=rings_for
+        )
         return [replace(one, context={**one.context, "approves": [name]}) for one in notices]
 
     async def _to_the_owner(
@@ -387,6 +396,7 @@ class ToolQuestions:
             OutboundKind.NOTICE,
             context={"approves": [name]},
             attachments=_sent_by(channel, file),
+            rings=True,
         )
 
 
