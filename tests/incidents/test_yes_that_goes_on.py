@@ -33,6 +33,7 @@ def heard(text: str, channel: str) -> Sign | None:
         nothing,
         nothing,
         nothing,
+        nothing,
         calls=nothing,
         access=nothing,
         email_style=frozenset({"email"}),

@@ -21,11 +21,11 @@ from itertools import takewhile
 from typing import Any
 
 from agent_core.memory.scopes import spelled
-from agent_core.messages import InboundMessage, OutboundKind
+from agent_core.messages import KNOWN_WORDS, SPOKEN, InboundMessage, OutboundKind
 from agent_core.tools.forms import NotAnAnswer, form_of
 from gateway.queue.model import APPROVED, WITHDRAWN, JobKind, OutboxRow, Question
 from gateway.queue.states import InboxState, OutboxState
-from gateway.queue.stores import ApprovalStore, InboxStore, OutboxStore, Pending
+from gateway.queue.stores import ApprovalStore, InboxStore, OutboxStore, Pending, Step, Turn, TurnStore
 from gateway.routing.access import Access, Role
 from gateway.turns.approvals.grants import terms_of
 from gateway.turns.approvals.tool_decisions import (
@@ -42,9 +42,12 @@ from gateway.turns.approvals.tool_decisions import (
 )
 from gateway.turns.commands.parsing import without_name
 from gateway.turns.commands.yes_and_no import Reading, Sign, asks, goes_on, read_answer, yes_or_no
+from gateway.turns.user_input import HEARD
 
 _CROSSED = timedelta(seconds=5)
 _LONGEST_VALUE = 300
+_SPOKEN = -1_000_000
+"""The number of the step that is a decision by voice; those of transcripts are greater."""
 _SIGNATURE = re.compile(r"\n-- ?(?:\n|$)")
 
 
@@ -79,6 +82,7 @@ class WordedAnswers:
     store: ApprovalStore
     outbox: OutboxStore
     inbox: InboxStore
+    turns: TurnStore
     _: KW_ONLY
     calls: ToolDecisions
     access: Access
@@ -102,6 +106,51 @@ class WordedAnswers:
         told = {"verdict": WITHDRAWN, "by": entry.message.sender.address}
         forms = [one for one in mine if one.form is not None and _is_own(one, entry)]
         return replace(entry, settles={one.name: told for one in forms})
+
+    async def spoken(self, turn: Turn, steps: Sequence[Step]) -> str | None:
+        """
+        The reply to a turn that is nothing but a yes or no by voice, to a question that waited before it
+        came; None: it goes to the model. ``steps`` are those of its earlier starts.
+
+        The decision is a step of the turn before it counts, and then the same at each start. What may only
+        take note of something is none here: programs hear such words in noise. Raises `LostTurn` or
+        `StoreUnavailable`.
+        """
+        noted: Mapping[str, Any] | str | None
+        noted = next((step.request for step in steps if step.number == _SPOKEN), None)
+        noted = await self._decided_by_voice(turn, steps) if noted is None else noted
+        if noted is None or isinstance(noted, str):
+            return noted
+        name, tool = str(noted["name"]), str(noted["tool"])
+        question = await self.store.decide(name, noted["verdict"])
+        known = await self.store.decided(name) if question is None else None
+        counts = (question.verdict or {}).get("verdict") if question else known.verdict if known else ""
+        return outcome(name, tool, counts)
+
+    async def _decided_by_voice(self, turn: Turn, steps: Sequence[Step]) -> Mapping[str, Any] | str | None:
+        """What is noted of a decision by voice, or what is replied without one; None: it is neither."""
+        message, heard = turn.head.message, turn.head.message.context.get(HEARD, ())
+        is_alone = len(turn.rows) == 1 and len(heard) == 1 and not message.text.strip()
+        is_new = KNOWN_WORDS not in message.context and not any(step.number >= 0 for step in steps)
+        if not (is_alone and is_new and SPOKEN in message.context) or heard[0].get("unsure"):
+            return None
+        said = read_answer(str(heard[0].get("text") or ""))
+        if said is None or said.sign not in (Sign.YES, Sign.NO) or said.span:
+            return None
+        waiting = [
+            one
+            for one in await self.store.questions()
+            if one.verdict is None and one.form is None and one.at and one.at < turn.head.accepted_at
+        ]
+        mine = [one for one in waiting if self.calls.may_decide(one, message)]
+        session = None if turn.session == message.session else turn.session
+        answer = await self._answer(Pending(message, session=session), mine, waiting, said)
+        if answer is None or not answer.settles:
+            return None if answer is None else said_of_answer(answer.message)
+        ((name, verdict),) = answer.settles.items()
+        noted = {"name": name, "tool": answer.message.context["answers"][name], "verdict": verdict}
+        await self.turns.step_finished(turn, Step(_SPOKEN, "spoken", name, noted, {}))
+        return noted
 
     def _read(self, message: InboundMessage) -> Reading | None:
         """The sign of a message, without its signature; of a mail the first paragraph counts."""
@@ -190,7 +239,8 @@ class WordedAnswers:
         """Whether a model may just be saying something else here, which can be read before it is sent."""
         running = await self.inbox.rows(states=[InboxState.RUNNING], session=entry.conversation)
         return any(
-            row.turn != question.turn
+            row.message.native_id != entry.message.native_id
+            and row.turn != question.turn
             and row.message.kind == "message"
             and "answers" not in row.message.context
             for row in running
