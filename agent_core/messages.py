@@ -327,6 +327,8 @@ class OutboundMessage(_Frozen):
     attachments: tuple[Attachment, ...] = ()
     context: dict[str, Any] = Field(default_factory=dict)
     """The `InboundMessage.context` of the message that is answered; empty if there is none."""
+    rings_for: tuple[str, ...] | None = None
+    """The addresses of those for whom it waits: it rings, even as a notice. None: that need not ring."""
     remembered: bool = False
     """Once its server has it, it becomes a line of the history of the conversation in which it arrived."""
     maybe_sent: bool = Field(default=False, exclude=True)

@@ -91,12 +91,22 @@ def build_turns(
     modes = {name: mode for name, (_, mode) in channels.items()}
     commands = _commands(shared)
     transcription = _transcription(env, queue, agent)
+    answers = WordedAnswers(
+        queue.approvals,
+        queue.outbox,
+        queue.inbox,
+        queue.turns,
+        calls=shared.approvals.calls,
+        access=env.access,
+        email_style=shared.email_style,
+        now=shared.grants.now,
+    )
     handler = TurnHandler(
         store=queue,
         history=supervision.history,
         batching=Batching(queue.inbox, modes, shared.conversations, env.overrides.policy.merge),
         kinds=_kinds(shared, commands, left=lambda session, turn: handler.left(session, turn)),  # noqa: PLW0108
-        model=_model_run(shared, transcription),
+        model=_model_run(shared, transcription, answers),
         commit=shared.commit,
         deferral=shared.deferral,
         failure=TurnFailure(
@@ -117,13 +127,6 @@ def build_turns(
         channels=frozenset({SHARED.channel, *shared.by_name}),
         run_claimed=handler.run_claimed,
         dispatcher=supervision.dispatcher,
-    )
-    answers = WordedAnswers(
-        queue.approvals,
-        queue.outbox,
-        calls=shared.approvals.calls,
-        access=env.access,
-        email_style=shared.email_style,
     )
     return TurnParts(handler, commands, answers, shared.approvals, out_of_band, shared.waiting, transcription)
 
@@ -274,7 +277,7 @@ def _limited(settings: Settings, own: TickLimits | JobLimits) -> TurnLimits:
     return replace(turn_limits(settings), steps=own.steps, seconds=own.seconds, tokens=own.tokens)
 
 
-def _model_run(shared: _Shared, transcription: Transcription | None) -> ModelRun:
+def _model_run(shared: _Shared, transcription: Transcription | None, answers: WordedAnswers) -> ModelRun:
     """What asks the model, with tools, and people about calls of tools."""
     env, queue, agent, proactive = shared.env, shared.queue, shared.agent, shared.proactive
     narrow: Callable[[ConsentPort], ConsentPort] = lambda consent: consent  # noqa: E731 - replaced below
@@ -320,6 +323,7 @@ def _model_run(shared: _Shared, transcription: Transcription | None) -> ModelRun
         consent=consent,
         narrow=narrow,
         servers=servers,
+        answers=answers,
         access=env.access,
         acknowledgements=shared.routing.acknowledgements,
         clock=env.clock,

@@ -15,6 +15,7 @@ import anyio
 import structlog
 
 from agent_core.backoff import BackoffPolicy
+from agent_core.messages import OutboundKind
 from agent_core.ports import Clock
 from gateway.budget.metering import Metering
 from gateway.budget.policy import (
@@ -119,7 +120,8 @@ class BudgetAlerts:
         def once(to: Target) -> Once:
             return notice_name(to.session) if kind == "spent" else "budget warning", day
 
-        if (await self._notifier.notify(f"budget {day}", text, once=once)).target is None:
+        alert = OutboundKind.ALERT if kind == "spent" else OutboundKind.NOTICE
+        if (await self._notifier.notify(f"budget {day}", text, once=once, kind=alert)).target is None:
             return False
         self._told = (day, kind)
         return True

@@ -179,7 +179,9 @@ class HeartbeatMonitor:
             self._missed_since = since
             _log.warning("heartbeat.missed", since=since)
         topic = f"check-ins since {since}"
-        reached = await self._notifier.notify(topic, text, once=("dead_man", since), remember=True)
+        reached = await self._notifier.notify(
+            topic, text, once=("dead_man", since), kind=OutboundKind.ALERT, remember=True
+        )
         return reached.target is not None
 
     # ── the digest ──

@@ -118,11 +118,13 @@ class OwnerNotifier:
         self, topic: str, text: str, context: Mapping[str, Any] | None = None
     ) -> list[NewOutbound] | None:
         """
-        A notice that its caller commits together with something else; None: there is no place for it now.
-        Raises `StoreUnavailable`.
+        A notice that its caller commits together with something else, and that waits for the owner; None:
+        there is no place for it now. Raises `StoreUnavailable`.
         """
         target = (await self.reach(topic)).target
-        return None if target is None else self.parts(target, text, OutboundKind.NOTICE, context=context)
+        if target is None:
+            return None
+        return self.parts(target, text, OutboundKind.NOTICE, context=context, rings=True)
 
     async def post(
         self,
@@ -163,8 +165,13 @@ class OwnerNotifier:
         *,
         context: Mapping[str, Any] | None = None,
         attachments: Sequence[Attachment] = (),
+        rings: bool = False,
     ) -> list[NewOutbound]:
-        """A message in parts that its channel takes, for a caller that commits them with something else."""
+        """
+        A message in parts that its channel takes, for a caller that commits them with something else; it
+        ``rings`` if it waits for the owner.
+        """
+        rings_for = tuple(filter(None, [target.person])) if rings else None
         capabilities = self._contact.channels[target.channel].capabilities
         return [
             NewOutbound(
@@ -175,6 +182,7 @@ class OwnerNotifier:
                 kind,
                 dict(context or {}),
                 attachments=files,
+                rings_for=rings_for,
             )
             for part, files in message_parts(text, attachments, capabilities)
         ]

@@ -21,6 +21,7 @@ from agent_core.messages import (
     SessionKey,
 )
 from agent_core.models import Message, Purpose, Usage
+from agent_core.tools.grants import Grant
 from gateway.queue.states import InboxState, OutboxState, Record
 
 OtherHistory = tuple[SessionKey, tuple[Message, ...]]
@@ -50,9 +51,9 @@ class Pending:
     recorded as seen; its text and context are not stored then. ``quarantine`` holds the reason if the whole
     message is stored and waits for a person. ``alone``: the message is a turn by itself and never merged with
     others (a command). ``settles`` maps names of questions to what is recorded about them in the same
-    transaction: an answer in words, or their withdrawal. The verdict that counts for the first one is then in
-    ``context["settled"]``. ``session`` is the session in which the message is processed, if that is not where
-    it was written.
+    transaction: an answer in words, or their withdrawal; ``grants`` are what a yes gives besides. The verdict
+    that counts for the first one is then in ``context["settled"]``. ``session`` is the session in which the
+    message is processed, if that is not where it was written.
     """
 
     message: InboundMessage
@@ -60,6 +61,7 @@ class Pending:
     quarantine: str | None = None
     alone: bool = False
     settles: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    grants: Mapping[str, Grant] = field(default_factory=dict)
     session: SessionKey | None = None
 
     @property
@@ -192,6 +194,7 @@ class NewOutbound:
     ``context`` is that of the answered message; it is filled in if it is empty and the session is the turn's.
     ``hold``: the message is a draft, not sent before a person approves it. ``remembered``: see
     `OutboundMessage.remembered`. Answers do not need it, because their turn has its own history lines.
+    ``rings_for``: see `OutboundMessage.rings_for`.
     """
 
     channel: str
@@ -203,6 +206,7 @@ class NewOutbound:
     attachments: tuple[Attachment, ...] = ()
     hold: bool = False
     remembered: bool = False
+    rings_for: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

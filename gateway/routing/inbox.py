@@ -32,7 +32,7 @@ _STORE_RETRY = BackoffPolicy(first_s=1.0, cap_s=10.0)
 _MOST_LET_IN = 2_000
 _log = structlog.get_logger(__name__)
 Report = Callable[[LinkState, str, Mapping[str, Any]], None]
-_OURS = frozenset({"admitted", "answers", "settled", "stopped"})
+_OURS = frozenset({"admitted", "answers", "approves", "granted", "misread", "settled", "stopped"})
 Hear = Callable[[Sequence[Pending]], Awaitable[list[Pending]]]
 """Says what messages mean for questions that wait; what is no message for the model comes back as it is."""
 

@@ -364,7 +364,7 @@ class BackgroundTurns:
         context, kind = {**(order.context or {}), **note}, OutboundKind.REPLY
         if session != order.place or context == note:
             context = note
-            kind = OutboundKind.ALERT if message.audience is Audience.DIRECT else OutboundKind.NOTICE
+            kind = OutboundKind.ALERT if message.audience is Audience.DIRECT else OutboundKind.MESSAGE
         return _Where(channel.name, message.account, session, kind, context)
 
 

@@ -72,7 +72,8 @@ class ChatTurns:
 
     async def refused(self, turn: Turn, error: BudgetSpent) -> None:
         """Defer the message until the budget opens again, and notify its sender once a day."""
-        notice = self.turn_commit.replies(turn, self.deferral.budget_text(), OutboundKind.NOTICE)
+        text, whom = self.deferral.budget_text(), [turn.rows[-1].message.sender.address]
+        notice = self.turn_commit.replies(turn, text, OutboundKind.NOTICE, rings_for=whom)
         await self.deferral.until_the_budget_opens(turn, error, notice)
 
     async def failed(self, turn: Turn, failure: Failure) -> None:

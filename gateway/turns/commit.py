@@ -59,6 +59,7 @@ class TurnCommit:
         *,
         attachments: Sequence[Attachment] = (),
         hold: bool = False,
+        rings_for: Sequence[str] | None = None,
     ) -> list[NewOutbound]:
         """
         The answer to the last message of a turn, in parts that its channel accepts. Files go last.
@@ -87,6 +88,7 @@ class TurnCommit:
                 },
                 attachments=files,
                 hold=hold,
+                rings_for=None if rings_for is None else tuple(rings_for),
             )
             for number, (part, files) in enumerate(parts)
         ]

@@ -73,7 +73,8 @@ class Deferral:
         if not delay_s:
             return False
         if message.context.get("tell_wait"):
-            notice = self.commit.replies(turn, notice_text(delay_s, now), OutboundKind.NOTICE)
+            text, whom = notice_text(delay_s, now), [message.sender.address]
+            notice = self.commit.replies(turn, text, OutboundKind.NOTICE, rings_for=whom)
             once = f"place {message.channel} {message.sender.address}", message.native_id
             # In this order: after a crash in between the turn is taken up and put off again, silently.
             await self.commit.until_stored(lambda: self.store.outbox.post(notice, once=once))

@@ -28,6 +28,7 @@ from gateway.routing.access import Access, Role
 from gateway.routing.acknowledgements import Acknowledgements
 from gateway.turns.approvals.server_questions import ServerQuestions
 from gateway.turns.approvals.tool_questions import ToolQuestions, Waiting
+from gateway.turns.commands.worded_answers import WordedAnswers
 from gateway.turns.commit import REPLACES
 from gateway.turns.kinds import Plan
 from gateway.turns.model_choice import ModelChoice, choice_topic
@@ -66,6 +67,7 @@ class ModelRun:
     metering: Metering
     consent: ToolQuestions
     servers: ServerQuestions
+    answers: WordedAnswers
     access: Access
     acknowledgements: Acknowledgements
     clock: Clock
@@ -124,6 +126,8 @@ class ModelRun:
         if self.transcription is not None:
             hearing = await self.transcription.hear(turn, plan.turn, steps, meter)
         asked = hearing.turn
+        if asked is not plan.turn and (told := await self.answers.spoken(asked, steps)) is not None:
+            return TurnResult(told, ())
         asks = user_input(asked, self.access, plan.purpose, plan.question, zone=self.zone)
         if hearing.is_all:
             lines = history_of(

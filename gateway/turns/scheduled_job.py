@@ -249,11 +249,11 @@ class JobTurns:
         self, turn: Turn, text: str, *, attachments: Sequence[Attachment] = (), hold: bool = False
     ) -> list[NewOutbound]:
         message = turn.head.message
-        context = {**message.context, "job": _id_of(turn)}
+        context = {**message.context, "job": _note_of(turn) or _id_of(turn)}
         kind = OutboundKind.REPLY
         if len(context) == 1:
             # Made on the command line: it answers no message, and in private it is for one person's eyes.
-            kind = OutboundKind.ALERT if message.audience is Audience.DIRECT else OutboundKind.NOTICE
+            kind = OutboundKind.ALERT if message.audience is Audience.DIRECT else OutboundKind.MESSAGE
         return [
             NewOutbound(
                 turn.channel,

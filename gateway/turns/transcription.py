@@ -4,8 +4,8 @@ Transcribes the sound files of a turn before a model is asked.
 Listened to are voice messages, which a channel marks as such (`SPOKEN`), and sound files of mails. Each
 transcript is a step of the turn, numbered downwards from -1, so a turn that is taken up again after a crash
 listens to nothing twice; the cost of each is counted like that of a model call. The words are shown to the
-model beside the text of the message and never become part of it: nobody gives a command, or a yes to a
-question, by voice.
+model beside the text of the message and never become part of it: nobody gives a command by voice. A yes or
+no to a question is one (`WordedAnswers.spoken`).
 
 Nothing here decodes sound. The length comes from `agent_core.voice.sound_file`; what decodes is the provider
 or a process of its own. A file that cannot be listened to is told to the person in the first line of the

@@ -220,10 +220,11 @@ class OvertakingContract:
 
     async def test_what_was_said_last(self, store: Queue, clock: ManualClock):
         """In this conversation; a draft that is held was not said."""
-        assert await store.approvals.newest_said(ROOM) is None
+        assert await store.approvals.newest_said(ROOM) == []
         await store.outbox.post([out("first")])
         await store.outbox.post([out("elsewhere", session=OTHER)])
         await store.outbox.post([out("held", hold=True)])
-        row = await store.approvals.newest_said(ROOM)
-        assert row is not None
+        (row,) = await store.approvals.newest_said(ROOM)
         assert row.message.text == "first"
+        await store.outbox.post([out("second")])
+        assert [row.message.text for row in await store.approvals.newest_said(ROOM)] == ["second", "first"]

@@ -38,7 +38,7 @@ async def test_a_yes_that_may_have_crossed_a_guests_question_decides_nothing(tmp
         notice, name = await question(one, f"dm-{ANN}")
         ahead = timedelta(seconds=after_s)
         server.say(ANN, "yes")
-        told = await said(one, f"dm-{ANN}", f"`{name}`" if counts else "I cannot tell which")
+        told = await said(one, f"dm-{ANN}", f"`{name}`" if counts else "Is that a yes or a no")
         assert name in told
         if not counts:
             assert tool.written == []
@@ -84,7 +84,7 @@ async def test_a_second_yes_is_none_to_the_next_question_of_the_turn(tmp_path, f
         assert tool.written == ["one"]
         ahead = timedelta(seconds=after_s)
         server.say(BOB, "yes")
-        told = await said(one, f"dm-{BOB}", f"`{name}` is" if counts else "I cannot tell which")
+        told = await said(one, f"dm-{BOB}", f"`{name}` is" if counts else "Is that a yes or a no")
         assert name in told
         if not counts:
             assert tool.written == ["one"]

@@ -5,28 +5,42 @@ full stops at the end left out: "yes", many blanks or exclamation marks, and the
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
 from gateway.turns.approvals.drafts_and_quarantine import Approvals, Decision
-from gateway.turns.commands.worded_answers import WordedAnswers, yes_or_no
+from gateway.turns.commands.worded_answers import WordedAnswers
+from gateway.turns.commands.yes_and_no import Sign, yes_or_no
 from tests.clock import EPOCH
 
 
-def heard(text: str, channel: str) -> bool | None:
+def heard(text: str, channel: str) -> Sign | None:
     message = InboundMessage(
         channel=channel,
         account="@bot:hs.test",
         native_id="1",
-        sender=Sender(address="@ann:hs.test"),
+        sender=Sender(address="ann@mail.test"),
         session=SessionKey(channel, "room"),
         audience=Audience.DIRECT,
         text=text,
         received_at=EPOCH,
         kind="message",
     )
-    answers = WordedAnswers(None, None, calls=None, access=None, email_style=frozenset({"email"}))  # type: ignore[arg-type]
-    return answers._word(message)
+    nothing: Any = None
+    answers = WordedAnswers(
+        nothing,
+        nothing,
+        nothing,
+        nothing,
+        calls=nothing,
+        access=nothing,
+        email_style=frozenset({"email"}),
+        now=nothing,
+    )
+    said = answers._read(message)
+    return None if said is None else said.sign
 
 
 @pytest.mark.parametrize("channel", ["matrix", "email"])
@@ -34,17 +48,23 @@ def heard(text: str, channel: str) -> bool | None:
 @pytest.mark.parametrize("word", ["yes", "no"])
 def test_what_goes_on_is_no_answer(word: str, between: str, channel: str) -> None:
     assert yes_or_no(f"{word}{between}but not today") is None
-    assert heard(f"{word}{between}but not today", channel) is None
+    assert heard(f"{word}{between}but not today", channel) in (None, Sign.UNCLEAR)
 
 
 @pytest.mark.parametrize("channel", ["matrix", "email"])
 @pytest.mark.parametrize(
-    ("text", "means"), [("  yes! ", True), ("No.", False), ("\U0001f44d\U0001f3fd", True)]
+    ("text", "means"), [("  yes! ", Sign.YES), ("No.", Sign.NO), ("\U0001f44d\U0001f3fd", Sign.FINE)]
 )
-def test_the_word_alone_is(text: str, means: bool, channel: str) -> None:
-    """The control; by mail the lines below do not count."""
+def test_the_word_alone_is(text: str, means: Sign, channel: str) -> None:
+    """The control; by mail the paragraphs below do not count, unless they go on with it."""
     assert heard(text, channel) is means
-    assert heard(f"{text}\nbut not today", channel) is (means if channel == "email" else None)
+    assert heard(f"{text}\nbut not today", channel) is Sign.UNCLEAR
+    if channel == "email":
+        assert heard(f"{text}\n\nSent from my iPhone", channel) is means
+        assert heard(f"{text}\n-- \nAnn, of the office", channel) is means
+        assert heard(f"{text}\nAnn", channel) is means
+        assert heard(f"{text}\nBut not today", channel) is Sign.UNCLEAR
+        assert heard(f"{text}\n\nBut not today", channel) is Sign.UNCLEAR
 
 
 class Found(Exception):

@@ -326,7 +326,7 @@ class Marking(LoopbackChannel):
         self.marks: list[tuple[str, AckState]] = []
 
     async def acknowledge(self, session: SessionKey, context: Mapping[str, Any], stage: AckState) -> None:
-        self.marks.append((context["in_reply_to"], stage))
+        self.marks.append((context["event_id"], stage))
 
 
 async def test_messages_are_marked_as_far_as_they_are(tmp_path):

@@ -252,7 +252,8 @@ async def test_a_long_question_comes_with_all_of_it_and_a_word_answers_it(
         raw = content.encode() if isinstance(content, str) else content
         assert wish in raw.decode()
         assert "word700" not in text_of(question)
-        await house.write("owner", "Yes", to=question)
+        assert str(question["Subject"]).startswith(f"{name}: I need your approval")
+        await house.write("owner", "Yes please.\n-- \nThe owner, of the office", to=question)
         await house.mails("owner", lambda text: text.startswith("so: wrote"))
         assert house.tool.written == [wish]
 
@@ -287,7 +288,7 @@ async def test_a_mail_that_proves_its_sender_less_well_than_what_asked_decides_n
             way
         ]
         await by_secret(1, said, question)
-        if asked_by == "server":
+        if asked_by == "server" or way == "something else":
             kind = "good morning" if way == "something else" else "is not decided"
             await house.mails("owner", lambda text: kind in text)
             (waiting,) = await gateway.store.approvals.questions()
@@ -297,7 +298,7 @@ async def test_a_mail_that_proves_its_sender_less_well_than_what_asked_decides_n
         with anyio.fail_after(25):
             while await gateway.store.approvals.questions():
                 await anyio.sleep(0.2)
-    is_run = asked_by == "server" or way in ("reply", "command")
+    is_run = asked_by == "server" or way != "no"
     assert house.tool.written == ([f"{way} {asked_by}"] if is_run else [])
 
 

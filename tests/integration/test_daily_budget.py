@@ -61,8 +61,10 @@ def settings(**budget: Any) -> dict[str, Any]:
 
 
 def told(one: World, person: str) -> Counter[str]:
-    """What kinds of messages somebody has got."""
-    return Counter(each.kind.value for each in one.server.seen(f"dm-{person}"))
+    """What kinds of messages somebody has got; that the budget is spent is an alert or a notice, whichever is first."""
+    kinds = Counter(each.kind.value for each in one.server.seen(f"dm-{person}"))
+    kinds["notice"] += kinds.pop("alert", 0)
+    return +kinds
 
 
 async def until(condition: Any, within_s: float = 20.0) -> None:

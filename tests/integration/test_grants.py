@@ -63,6 +63,38 @@ async def does(one: World, what: str, count: int, *, person: str = ANN) -> str:
     return (await answers(one, f"dm-{person}", count))[-1]
 
 
+@pytest.mark.parametrize("words", ["yes for an hour", "Yes, 1h", "ja, für eine Stunde"])
+async def test_a_yes_for_an_hour_gives_it(tmp_path: Path, words: str) -> None:
+    """The call is made, and the same one again without a question, until the hour is over."""
+    tool, server, clock = Machine(), LoopbackServer(), ManualClock()
+    async with asking(tmp_path, tool, server=server, clock=clock) as one:
+        one.server.say(ANN, "write git status")
+        _, name = await question(one, f"dm-{ANN}")
+        one.server.say(ANN, words)
+        told = await said(one, f"dm-{ANN}", f"`{name}` is approved")
+        await answers(one, f"dm-{ANN}", 2)
+        assert await does(one, "git status", 3) == "so: wrote git status"
+        (granted,) = await one.built.store.grants.rows()
+        assert told.endswith(f"as `{granted.id}`; `!grants revoke {granted.id}` ends that.")
+    clock.advance(HOUR_S)
+    async with asking(tmp_path, tool, server=server, clock=clock) as two:
+        two.server.say(ANN, "write git status")
+        await question(two, f"dm-{ANN}", 2)
+    assert tool.written == ["git status", "git status"]
+
+
+@pytest.mark.parametrize("words", ["yes for 2 days", "yes if it takes an hour", "yes for an hour, 2h"])
+async def test_what_is_no_such_yes_neither_grants_nor_approves(tmp_path: Path, words: str) -> None:
+    """The control; and a question without an offer is not approved by a yes for an hour."""
+    tool = Machine()
+    async with asking(tmp_path, tool) as one:
+        one.server.say(ANN, "write git status")
+        await question(one, f"dm-{ANN}")
+        await one.asked(words, person=ANN)
+        assert await one.built.store.grants.rows() == []
+    assert tool.written == []
+
+
 async def test_it_covers_the_same_call_for_an_hour_and_nothing_else(tmp_path: Path) -> None:
     """Over a restart, without a question; then it ends, or is asked about what is not the same."""
     tool, server, clock = Machine(), LoopbackServer(), ManualClock()

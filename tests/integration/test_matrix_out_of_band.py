@@ -127,7 +127,7 @@ async def test_a_tool_waits_for_the_reaction_of_who_asked(house, alice, bob):
             while not {"First.", approved} <= set(seen := await there.seen(alice, room)):
                 await anyio.sleep(0.05)
 
-    assert notice.content["msgtype"] == "m.notice"
+    assert notice.content["msgtype"] == "m.text"
     assert "what: one" in notice.content["body"]
     assert seen[1].startswith("Nothing waits for you")
     assert before == []

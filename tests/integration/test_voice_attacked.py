@@ -235,9 +235,30 @@ async def test_nobody_listens_again_to_a_mail_with_two_sounds_of_one_name(
     assert paid == 2
 
 
-@pytest.mark.parametrize(("person", "words"), [(OWNER, "Yes."), (GUEST, "!approve {}")])
-async def test_nobody_says_yes_by_voice(home, files, ears, person, words):
-    """It is something else than an answer: the question is taken back, and the words go to the model."""
+@pytest.mark.parametrize(
+    ("words", "written"), [("Yes.", ["it"]), ("Ja, bitte!", ["it"]), ("No, thank you.", [])]
+)
+async def test_a_spoken_yes_or_no_answers_as_a_written_one(home, files, ears, words, written):
+    """It is told what was decided, and reaches no model."""
+    tool, model = Writer(), Wishful()
+    settings = configured(ears, tools={"require_approval": ["write_down"]})
+    async with world(home, name="matrix", settings=settings, models={"echo": model}, tools=[tool]) as one:
+        one.server.say(OWNER, "write it")
+        _, name = await question(one, f"dm-{OWNER}")
+        await one.hand_over(await spoken(files, wav(1, says=words), number=2))
+        with anyio.fail_after(20):
+            while len(found := [each.text for each in one.server.seen(f"dm-{OWNER}")]) < 3:
+                await anyio.sleep(0.02)
+    assert min(found[1:]).startswith(f"`{name}` is {'approved' if written else 'rejected'}")
+    assert tool.written == written
+    assert model.calls == 2
+
+
+@pytest.mark.parametrize(
+    ("person", "words"), [(OWNER, "Okay."), (OWNER, "Yes, but later."), (GUEST, "!approve {}")]
+)
+async def test_what_is_no_plain_yes_decides_nothing_by_voice(home, files, ears, person, words):
+    """The question stays open, and the words go to the model."""
     tool, more = Writer(), {"tools": {"require_approval": ["write_down"]}}
     settings = configured(ears, **more)
     place = f"dm-{person}"
@@ -247,8 +268,41 @@ async def test_nobody_says_yes_by_voice(home, files, ears, person, words):
         said = await spoken(files, wav(1, says=words.format(name)), sender=person, number=2)
         await one.hand_over(said)
         with anyio.fail_after(20):
-            while len(one.server.seen(place)) < 3:
+            while len(found := one.server.seen(place)) < 2:
                 await anyio.sleep(0.02)
-        waiting = await one.built.store.approvals.questions()
-    assert "wrote something else instead" in one.server.seen(place)[1].text
-    assert (tool.written, [one for one in waiting if one.verdict is None]) == ([], [])
+        (waiting,) = await one.built.store.approvals.questions()
+    assert found[-1].text.startswith("so: ")
+    assert (tool.written, waiting.verdict) == ([], None)
+
+
+async def test_a_spoken_yes_that_is_taken_up_again_decides_the_same(home, files, ears, monkeypatch):
+    """The process ends after the decision and before the reply: one call, one reply, one transcript."""
+    tool = Writer()
+    settings = configured(ears, tools={"require_approval": ["write_down"]})
+    seen: list[str] = []
+    async with world(home, name="matrix", settings=settings, models={"echo": Wishful()}, tools=[tool]) as one:
+        one.server.say(OWNER, "write it")
+        _, name = await question(one, f"dm-{OWNER}")
+        kind, server = type(one.built.store.approvals), one.server
+        decide = kind.decide
+
+        async def decide_and_hang(store, *arguments, **named):
+            await decide(store, *arguments, **named)
+            seen.append("decided")
+            await anyio.sleep_forever()
+
+        monkeypatch.setattr(kind, "decide", decide_and_hang)
+        await one.hand_over(await spoken(files, wav(1, says="Yes."), number=2))
+        with anyio.fail_after(20):
+            while not seen:
+                await anyio.sleep(0.02)
+        monkeypatch.undo()
+    async with world(
+        home, server=server, name="matrix", settings=settings, models={"echo": Wishful()}, tools=[tool]
+    ) as two:
+        with anyio.fail_after(20):
+            while len(found := [each.text for each in two.server.seen(f"dm-{OWNER}")]) < 3:
+                await anyio.sleep(0.02)
+    assert min(found[1:]) == f"`{name}` is approved: I use `write_down`."
+    assert tool.written == ["it"]
+    assert sum(ears.asked.values()) == 1

@@ -179,12 +179,13 @@ def _own_form(message: OutboundMessage, address: str) -> str:
 def subject_of(message: OutboundMessage) -> str:
     """The subject of the mail for a row of the outbox."""
     asked = " ".join(str(message.context.get("subject") or "").split())
-    if message.context.get("message_id") or asked:
+    if message.rings_for is None and (message.context.get("message_id") or asked):
         text = asked if _REPLY_PREFIX.match(asked) else f"Re: {asked or '(no subject)'}"
     else:
         first = next((line for line in message.text.splitlines() if line.strip(" #*_>`|:-")), "")
         line = " ".join(to_text(first[: 2 * MAX_SUBJECT]).split()).strip("#*_>`| ")
         text = _headline(line) or "Message"
+        text = f"{text.rstrip(':')} – {asked}" if asked else text
     text = "".join(char for char in text if char.isprintable())
     return text if len(text) <= MAX_SUBJECT else text[: MAX_SUBJECT - 1] + "…"
 

@@ -112,7 +112,7 @@ def build_content(
     """
     text = sayable(message.text)
     content: dict[str, Any] = {
-        "msgtype": "m.notice" if message.kind is OutboundKind.NOTICE else "m.text",
+        "msgtype": "m.notice" if message.kind is OutboundKind.NOTICE and not _rings(message) else "m.text",
         "body": text,
         "m.mentions": {},
         MARK: name or transaction_id(message.id),
@@ -120,8 +120,10 @@ def build_content(
     }
     answers = message.kind in (OutboundKind.REPLY, OutboundKind.APOLOGY)
     begins = first and not message.context.get("part")
-    if answers:
+    if answers or _rings(message):
         _relate(content, message.context, reply=reply, first=begins)
+    if whom := [each for each in message.rings_for or () if _USER_ID.fullmatch(each)]:
+        content["m.mentions"] = {"user_ids": whom}
     meant = _meant(message.context)
     if meant and begins:
         content["m.mentions"] = {"room": True} if EVERYBODY in meant else {"user_ids": meant}
@@ -163,6 +165,11 @@ def _meant(context: JsonObject) -> list[str]:
     meant = context.get(MENTIONS)
     found = [each for each in meant if isinstance(each, str)] if isinstance(meant, list) else []
     return [each for each in found if each == EVERYBODY or _USER_ID.fullmatch(each)]
+
+
+def _rings(message: OutboundMessage) -> bool:
+    """Whether clients shall notify people of it: by default they pass over an ``m.notice``."""
+    return message.rings_for is not None
 
 
 def frame_of(message: OutboundMessage, name: str) -> dict[str, Any]:

@@ -51,7 +51,7 @@ _AFTER_TOPIC = "question;"
 """The text that sorts after all topics with this prefix."""
 _REMEMBERED_S = 30 * 86_400.0
 _LOOKED_AT = 8
-"""How many of the newest messages are searched for one that is not a voice message."""
+"""How many of the newest messages are looked at."""
 _log = structlog.get_logger(__name__)
 
 
@@ -150,17 +150,17 @@ class ApprovalStore(Part):
         """Return a person's decision on a question of the last month, even if its turn has ended."""
         return await self._reader.call("decided", lambda db: _remembered(db, name))
 
-    async def newest_said(self, session: SessionKey) -> OutboxRow | None:
+    async def newest_said(self, session: SessionKey) -> list[OutboxRow]:
         """
-        Return the newest message that was put into the outbox for a conversation. Drafts are left out, and so
-        are voice messages, which repeat a text.
+        Return the newest messages that were put into the outbox for a conversation, newest first. Drafts are
+        left out, and so are voice messages, which repeat a text.
         """
         query = f"SELECT {OUTBOX} FROM outbox WHERE session = ? AND state <> 'held' ORDER BY id DESC LIMIT ?"  # noqa: S608 - constants
         asked = (str(session), _LOOKED_AT)
         raws = await self._reader.call("newest_said", lambda db: db.execute(query, asked).fetchall())
         rows = (outbox_row(raw) for raw in raws)
         # A voice message repeats the text above it, and may come late.
-        return next((row for row in rows if SPEECH not in row.message.context), None)
+        return [row for row in rows if SPEECH not in row.message.context]
 
 
 def asked_in(db: Connection, names: Collection[str]) -> Iterator[str]:
@@ -171,9 +171,15 @@ def asked_in(db: Connection, names: Collection[str]) -> Iterator[str]:
             yield session_lock(str(found.session))
 
 
-def settle_with(db: Connection, inbox_id: int, settles: Mapping[str, Mapping[str, Any]], now: float) -> None:
+def settle_with(
+    db: Connection,
+    inbox_id: int,
+    settles: Mapping[str, Mapping[str, Any]],
+    now: float,
+    given: Mapping[str, Grant],
+) -> None:
     """
-    Record what a message that was accepted just now says about questions.
+    Record what a message that was accepted just now says about questions, with the grants that it gives.
 
     An earlier decision that is not carried out yet takes precedence: nothing is withdrawn then.
     """
@@ -186,6 +192,8 @@ def settle_with(db: Connection, inbox_id: int, settles: Mapping[str, Mapping[str
         known = _remembered(db, name) if found is None else None
         counts = "" if found is None or found.verdict is None else str(found.verdict.get("verdict") or "")
         counts = counts if known is None else known.verdict
+        if counts == APPROVED and found is not None and name in given:
+            grants.insert(db, given[name])
         amendments.note(db, inbox_id, "settled", counts)
 
 

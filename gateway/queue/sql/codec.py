@@ -271,6 +271,7 @@ def new_outbox(
             kind=new.kind,
             attachments=new.attachments,
             context=dict(context),
+            rings_for=new.rings_for,
             remembered=new.remembered,
         )
         made.append((message, dump(message)))

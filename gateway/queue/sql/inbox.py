@@ -27,7 +27,7 @@ from gateway.queue.sql.codec import (
     session_or_none,
     stripped,
 )
-from gateway.queue.sql.engine import Connection
+from gateway.queue.sql.engine import Connection, named_lock
 from gateway.queue.sql.locking import amended as amended_in
 from gateway.queue.sql.locking import in_conversation, of_inbox, of_sessions
 from gateway.queue.sql.moves import UNINDEXED_STATE
@@ -93,7 +93,7 @@ class InboxStore(Part):
             ids = inbox_sql.accept(db, channel, account, rows, positions=positions, now=now)
             for row_id, entry in zip(ids, batch, strict=True):
                 if row_id is not None and entry.settles:
-                    settle_with(db, row_id, entry.settles, now)
+                    settle_with(db, row_id, entry.settles, now, entry.grants)
             if not amendments:
                 return ids, amending.Effects(), []
             new = {row.native_id: row_id for row, row_id in zip(rows, ids, strict=True) if row_id is not None}
@@ -103,6 +103,8 @@ class InboxStore(Part):
         def locks(db: Connection) -> Iterator[str]:
             yield from of_sessions(*(row.session for row in rows))
             yield from asked_in(db, {name for entry in batch for name in entry.settles})
+            if any(entry.grants for entry in batch):
+                yield named_lock("grants")
             yield from amended_in(db, channel, account, amendments)
 
         ids, effects, amended = await self._writer.call("accept", write, locks=locks)

@@ -75,7 +75,7 @@ def asking_text(
         f"{more}"
         f"{again}"
         f"{idea}"
-        f"{how} I wait until {at}, or until the person who asked for it writes something else there.{grant}"
+        f"{how} I wait until {at}.{grant}"
     )
 
 

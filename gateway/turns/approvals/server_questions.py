@@ -129,7 +129,7 @@ class ServerQuestions:
             zone=self.zone,
             email_style=self.channels[place.channel].capabilities.email_style,
         )
-        notice = await self.questions.notice(turn, name, text)
+        notice = await self.questions.notice(turn, name, text, rings_for=people)
         request = {
             "name": name,
             "call": {"name": form.asker},

@@ -181,33 +181,42 @@ class ToolDecisions:
         question = await self._open(name, message)
         if not isinstance(question, Question):
             return question
+        given = self.granting(question, message, terms, now)
+        if isinstance(given, str):
+            return given
         owner = self._access.decide(message).role is Role.OWNER
-        scope = offered(question.offer)
-        if scope is None:
-            return f"Calls like `{name}` cannot be granted in advance; you can approve only this one."
-        if terms.everywhere and not owner:
-            return "Only my owner can give a grant beyond this conversation. Nothing was done."
-        by = message.sender.address
-        given = Grant(
-            id=f"g{name[1:]}",
-            scope=scope,
-            conversation="" if terms.everywhere else str(question.session),
-            people=tuple(dict.fromkeys(map(spelled, question.people))),
-            by=by,
-            at=now,
-            until=now + timedelta(seconds=terms.seconds),
-            turn=question.turn if terms.turn else "",
-            origins=from_json(question.origins),
-        )
-        decided = await self._store.decide(name, decision(yes=True, by=by, owner=owner), grant=given)
+        decided = await self._store.decide(name, decision(yes=True, by=given.by, owner=owner), grant=given)
         if decided is None:
             return None
         verdict = (decided.verdict or {}).get("verdict")
         words = outcome(name, decided.tool, verdict)
         if verdict != APPROVED:
             return words
-        _log.info("tool_approval.granted", item=given.id, tool=decided.tool, kind=scope.kind.value)
-        return f"{words} I allow {described(scope)} as `{given.id}`; `!grants revoke {given.id}` ends that."
+        _log.info("tool_approval.granted", item=given.id, tool=decided.tool, kind=given.scope.kind.value)
+        return f"{words}{granted_text(given)}"
+
+    def granting(
+        self, question: Question, message: InboundMessage, terms: Terms, now: datetime
+    ) -> Grant | str:
+        """The grant that a message gives with its yes to a question, or why it gives none."""
+        scope = offered(question.offer)
+        if scope is None:
+            return (
+                f"Calls like `{question.name}` cannot be granted in advance; you can approve only this one."
+            )
+        if terms.everywhere and self._access.decide(message).role is not Role.OWNER:
+            return "Only my owner can give a grant beyond this conversation. Nothing was done."
+        return Grant(
+            id=f"g{question.name[1:]}",
+            scope=scope,
+            conversation="" if terms.everywhere else str(question.session),
+            people=tuple(dict.fromkeys(map(spelled, question.people))),
+            by=message.sender.address,
+            at=now,
+            until=now + timedelta(seconds=terms.seconds),
+            turn=question.turn if terms.turn else "",
+            origins=from_json(question.origins),
+        )
 
     async def late(self, name: str, message: InboundMessage) -> str | None:
         """
@@ -303,6 +312,11 @@ def offered(offer: object) -> Scope | None:
         case {"kind": str(kind), "tool": str(tool), "what": str(what)} if kind in set(GrantKind):
             return Scope(GrantKind(kind), tool, what)
     return None
+
+
+def granted_text(grant: Grant) -> str:
+    """What follows the outcome of a question if the yes is one to such calls, too."""
+    return f" I allow {described(grant.scope)} as `{grant.id}`; `!grants revoke {grant.id}` ends that."
 
 
 def outcome(name: str, tool: str, verdict: object) -> str:

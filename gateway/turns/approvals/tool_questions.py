@@ -7,9 +7,7 @@ notice that asks it into the outbox, and lets the turn wait until the question's
 place and no model meanwhile, and what else is written there goes past it; what was answered before is
 journaled. A decision (``tool_decisions.py``) is another transaction, which makes the turn due; it is resumed
 as after a crash, comes to the same call by way of its journal, and finds what was decided. So it does not
-matter when the process dies. If nobody decides, the turn is due by itself, and the model is told so. Whoever
-may decide, and whose words led to the question, takes it back by writing something else
-(``commands/worded_answers.py``).
+matter when the process dies. If nobody decides, the turn is due by itself, and the model is told so.
 
 Only a person can be asked who waits for the answer: in a check-in or a job of the schedule the call is
 refused at once. A background job asks in the conversation of its person, if they are alone there. Where
@@ -141,7 +139,7 @@ class ToolQuestions:
         else:
             place = await self.asked_in(turn) or turn
             text = self._text(waiting, self.channels[place.channel], file)
-            notice = await self.notice(turn, name, text, file)
+            notice = await self.notice(turn, name, text, file, rings_for=request["asked"])
         step = waiting.step
         if step.result is None and "places" not in step.request:
             places = list(dict.fromkeys(str(new.session) for new in notice))
@@ -352,10 +350,17 @@ class ToolQuestions:
         return replace(turn, session=target.session, rows=(replace(turn.head, message=message),))
 
     async def notice(
-        self, turn: Turn, name: str, text: str, file: Attachment | None = None
+        self,
+        turn: Turn,
+        name: str,
+        text: str,
+        file: Attachment | None = None,
+        *,
+        rings_for: Sequence[str] | None = None,
     ) -> list[NewOutbound]:
         """
         The notice of a question for the place where its people are asked (`asked_in`); nothing if nobody is.
+        It ``rings_for`` those for whom it waits.
 
         Raises:
             PlaceUnknown: It cannot be said now who would read it.
@@ -371,7 +376,9 @@ class ToolQuestions:
             )
             text = f"In the background job {order.label}{moved}:\n\n{text}"
         files = () if file is None else _sent_by(self.channels[place.channel], file)
-        notices = self.commit.replies(place, text, OutboundKind.NOTICE, attachments=files)
+        notices = self.commit.replies(
+            place, text, OutboundKind.NOTICE, attachments=files, rings_for=rings_for
+        )
         return [replace(one, context={**one.context, "approves": [name]}) for one in notices]
 
     async def _to_the_owner(
@@ -389,6 +396,7 @@ class ToolQuestions:
             OutboundKind.NOTICE,
             context={"approves": [name]},
             attachments=_sent_by(channel, file),
+            rings=True,
         )
 
 
@@ -476,8 +484,6 @@ class Consent:
         call = proposal.call
         if decided.get("verdict") == APPROVED:
             return await self._approved(proposal, question, decided)
-        if decided.get("verdict") == WITHDRAWN:
-            return _refused(call, _WITHDRAWN)
         if decided.get("verdict") == REFUSED:
             why = f" ({decided['why']})" if decided.get("why") else ""
             return _refused(

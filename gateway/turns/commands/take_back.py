@@ -148,7 +148,8 @@ class TakeBack:
             return Decision(_NOT_YOURS)
         again = _again(asked, [row.message for row in rows], again_id)
         again = _with_context(again, {_ASKED_BY: asked.turn.head.id, **await self._done_before(asked, rows)})
-        if words := _known_words(rows, await self._lines_of(asked, rows, lines, total)):
+        words = _known_words(rows, await self._lines_of(asked, rows, lines, total))
+        if words or SPOKEN in again.context:  # without these it could be an answer to what is asked now
             again = _with_context(again, {KNOWN_WORDS: words})
         if not again.text and not again.attachments:
             return Decision("That is too long ago: I no longer have the question. Please ask it again.")

@@ -1,56 +1,54 @@
 """
-Answers in words to questions that wait: a yes, a no, a value, or something else that withdraws the question.
+Answers in words to questions that wait: a yes, a no, or a value.
 
 It is decided when a message is accepted, and noted with it in one transaction. So an answer and what is
 written after it never change places, and a message is either an answer, or goes to the model, for good.
 
-A word is an answer in reply to the question. Otherwise it must be about the last thing that was said in the
-conversation: the only question that waits there for this person. A word that could be about another thing
-decides nothing; so does one that comes so soon after a question that the two may have crossed: one to which
-somebody else has led, or one that follows another of the same turn.
+A reply is an answer to what it replies to, and to nothing else. Another word is one to the only question
+that waits there for this person, if no model has said anything there since, and if the two cannot have
+crossed: a question to which somebody else has led, or one that follows another of the same turn, may not be
+read yet. What begins with a yes or a no and is more is asked back. Anything else leaves a question open;
+only that of a server is withdrawn by it, because its call keeps the conversation waiting.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
+from itertools import takewhile
 from typing import Any
 
 from agent_core.memory.scopes import spelled
-from agent_core.messages import InboundMessage
+from agent_core.messages import KNOWN_WORDS, SPOKEN, InboundMessage, OutboundKind
 from agent_core.tools.forms import NotAnAnswer, form_of
-from gateway.queue.model import WITHDRAWN, Question
-from gateway.queue.states import OutboxState
-from gateway.queue.stores import ApprovalStore, OutboxStore, Pending
+from gateway.queue.model import APPROVED, WITHDRAWN, JobKind, OutboxRow, Question
+from gateway.queue.states import InboxState, OutboxState
+from gateway.queue.stores import ApprovalStore, InboxStore, OutboxStore, Pending, Step, Turn, TurnStore
 from gateway.routing.access import Access, Role
+from gateway.turns.approvals.grants import terms_of
 from gateway.turns.approvals.tool_decisions import (
     DECLINED,
     ENDED,
     ToolDecisions,
     decision,
     filled_in,
+    granted_text,
     is_call,
     outcome,
     place_of,
+    said_of,
 )
 from gateway.turns.commands.parsing import without_name
+from gateway.turns.commands.yes_and_no import Reading, Sign, asks, goes_on, read_answer, yes_or_no
+from gateway.turns.user_input import HEARD
 
-_YES = frozenset({"yes", "y", "ok", "okay", "approve", "approved", "👍", "✅", "👌", "✔", "☑", "🆗"})
-_NO = frozenset({"no", "n", "reject", "rejected", "👎", "❌", "✖", "🚫", "⛔"})
-_LONGEST = 40
 _CROSSED = timedelta(seconds=5)
 _LONGEST_VALUE = 300
-_SKIN_TONES = dict.fromkeys(range(0x1F3FB, 0x1F400))
-
-
-def yes_or_no(text: str) -> bool | None:
-    """The yes or no that a text is; None if it is anything else."""
-    text = text.strip()
-    if len(text) > _LONGEST:
-        return None
-    word = text.translate(_SKIN_TONES).replace("\ufe0f", "").strip().strip(".!/,").strip().casefold()
-    return True if word in _YES else False if word in _NO else None
+_SPOKEN = -1_000_000
+"""The number of the step that is a decision by voice; those of transcripts are greater."""
+_SIGNATURE = re.compile(r"\n-- ?(?:\n|$)")
 
 
 def said_of_answer(message: InboundMessage) -> str | None:
@@ -62,7 +60,9 @@ def said_of_answer(message: InboundMessage) -> str | None:
         return str(message.context["misread"])
     names = [str(name) for name in noted]
     if len(names) == 1 and "settled" in message.context:
-        return outcome(names[0], str(noted[names[0]]), message.context["settled"])
+        verdict = message.context["settled"]
+        granted = message.context.get("granted", "") if verdict == APPROVED else ""
+        return f"{outcome(names[0], str(noted[names[0]]), verdict)}{granted}"
     lines = [f"- `{name}`: to use `{tool}`" for name, tool in noted.items()]
     how = "Answer the question itself, or write `!approve` or `!reject` with its name"
     return "\n".join([f"I cannot tell which question you mean, so I have decided nothing. {how}:", *lines])
@@ -75,15 +75,19 @@ class WordedAnswers:
     channels.
 
     Args:
-        email_style: The channels in which only the first line of a reply to the question counts.
+        email_style: The channels in which only a reply to the question counts, and of that the first lines.
+        now: The time from which a grant holds.
     """
 
     store: ApprovalStore
     outbox: OutboxStore
+    inbox: InboxStore
+    turns: TurnStore
     _: KW_ONLY
     calls: ToolDecisions
     access: Access
     email_style: frozenset[str]
+    now: Callable[[], datetime]
 
     async def hear(self, batch: Sequence[Pending]) -> list[Pending]:
         """The same batch, with the decisions that its messages make. Raises `StoreUnavailable`."""
@@ -93,24 +97,72 @@ class WordedAnswers:
         return [await self._heard(each, waiting) if _may_be_heard(each) else each for each in batch]
 
     async def _heard(self, entry: Pending, waiting: Sequence[Question]) -> Pending:
-        message = entry.message
-        mine = [one for one in waiting if self.calls.may_decide(one, message)]
-        filled = await self._filled_in(entry, mine)
-        if filled is not None:
-            return filled
-        yes = self._word(message)
-        if yes is not None:
-            answer = await self._answer(entry, mine, waiting, yes=yes)
-            if answer is not None:
-                return answer
-        told = {"verdict": WITHDRAWN, "by": message.sender.address}
-        return replace(entry, settles={one.name: told for one in mine if _is_own(one, entry)})
+        mine = [one for one in waiting if self.calls.may_decide(one, entry.message)]
+        answer = await self._filled_in(entry, mine)
+        if answer is None and (said := self._read(entry.message)) is not None:
+            answer = await self._answer(entry, mine, waiting, said)
+        if answer is not None:
+            return answer
+        told = {"verdict": WITHDRAWN, "by": entry.message.sender.address}
+        forms = [one for one in mine if one.form is not None and _is_own(one, entry)]
+        return replace(entry, settles={one.name: told for one in forms})
 
-    def _word(self, message: InboundMessage) -> bool | None:
-        text = message.text
-        if message.channel in self.email_style:
-            return yes_or_no(text.lstrip().partition("\n")[0])
-        return yes_or_no(without_name(text.strip(), message))
+    async def spoken(self, turn: Turn, steps: Sequence[Step]) -> str | None:
+        """
+        The reply to a turn that is nothing but a yes or no by voice, to a question that waited before it
+        came; None: it goes to the model. ``steps`` are those of its earlier starts.
+
+        The decision is a step of the turn before it counts, and then the same at each start. What may only
+        take note of something is none here: programs hear such words in noise. Raises `LostTurn` or
+        `StoreUnavailable`.
+        """
+        noted: Mapping[str, Any] | str | None
+        noted = next((step.request for step in steps if step.number == _SPOKEN), None)
+        noted = await self._decided_by_voice(turn, steps) if noted is None else noted
+        if noted is None or isinstance(noted, str):
+            return noted
+        name, tool = str(noted["name"]), str(noted["tool"])
+        question = await self.store.decide(name, noted["verdict"])
+        known = await self.store.decided(name) if question is None else None
+        counts = (question.verdict or {}).get("verdict") if question else known.verdict if known else ""
+        return outcome(name, tool, counts)
+
+    async def _decided_by_voice(self, turn: Turn, steps: Sequence[Step]) -> Mapping[str, Any] | str | None:
+        """What is noted of a decision by voice, or what is replied without one; None: it is neither."""
+        message, heard = turn.head.message, turn.head.message.context.get(HEARD, ())
+        is_alone = len(turn.rows) == 1 and len(heard) == 1 and not message.text.strip()
+        is_new = KNOWN_WORDS not in message.context and not any(step.number >= 0 for step in steps)
+        if not (is_alone and is_new and SPOKEN in message.context) or heard[0].get("unsure"):
+            return None
+        said = read_answer(str(heard[0].get("text") or ""))
+        if said is None or said.sign not in (Sign.YES, Sign.NO) or said.span:
+            return None
+        waiting = [
+            one
+            for one in await self.store.questions()
+            if one.verdict is None and one.form is None and one.at and one.at < turn.head.accepted_at
+        ]
+        mine = [one for one in waiting if self.calls.may_decide(one, message)]
+        session = None if turn.session == message.session else turn.session
+        answer = await self._answer(Pending(message, session=session), mine, waiting, said)
+        if answer is None or not answer.settles:
+            return None if answer is None else said_of_answer(answer.message)
+        ((name, verdict),) = answer.settles.items()
+        noted = {"name": name, "tool": answer.message.context["answers"][name], "verdict": verdict}
+        await self.turns.step_finished(turn, Step(_SPOKEN, "spoken", name, noted, {}))
+        return noted
+
+    def _read(self, message: InboundMessage) -> Reading | None:
+        """The sign of a message, without its signature; of a mail the first paragraph counts."""
+        text = _SIGNATURE.split(message.text.strip(), maxsplit=1)[0]
+        if message.channel not in self.email_style:
+            return read_answer(without_name(text, message))
+        own = _own_lines(text)
+        lines = own.split("\n")
+        while len(lines) > 1 and _is_name(lines[-1], message):
+            lines.pop()
+        said = read_answer("\n".join(lines))
+        return Reading(Sign.UNCLEAR) if said is not None and goes_on(text.strip()[len(own) :]) else said
 
     async def _filled_in(self, entry: Pending, mine: Sequence[Question]) -> Pending | None:
         """
@@ -128,11 +180,10 @@ class WordedAnswers:
         for one in mine:
             if one.form is not None and names == [one.name]:
                 return self._as_form(entry, one, text)
-        if key or by_mail or len(here) != 1 or here[0].form is None:
+        if _is_reply(message) or by_mail or len(here) != 1 or here[0].form is None:
             return None
-        last = await self.store.newest_said(message.session)
-        seen = last is not None and last.state is not OutboxState.PENDING
-        if not seen or _names(last, message) != [here[0].name] or _may_cross(here[0], entry):
+        last = next(iter(await self.store.newest_said(message.session)), None)
+        if not _is_of(last, here[0], message) or _may_cross(here[0], entry):
             return None
         if form_of(here[0].form).is_closed and len(text) <= _LONGEST_VALUE:
             answer = self._as_form(entry, here[0], text)
@@ -159,25 +210,44 @@ class WordedAnswers:
         return replace(_answering(entry, about), settles={question.name: told})
 
     async def _answer(
-        self, entry: Pending, mine: Sequence[Question], waiting: Sequence[Question], *, yes: bool
+        self, entry: Pending, mine: Sequence[Question], waiting: Sequence[Question], said: Reading
     ) -> Pending | None:
         """A yes or no as an answer to one question, or to some that it may be about; None: it is neither."""
-        replied = await self._reply(entry, mine, waiting, yes=yes)
         message = entry.message
+        if _is_reply(message) or message.channel in self.email_style:
+            return await self._reply(entry, mine, waiting, said)
         here = [one for one in mine if _is_here(one, entry)]
-        if replied is not None or not here or message.channel in self.email_style:
-            return replied
-        last = await self.store.newest_said(message.session)
-        seen = last is not None and last.state is not OutboxState.PENDING
-        asked = _names(last, message) if seen else []
-        if len(here) == 1 and asked == [here[0].name] and not _may_cross(here[0], entry):
-            return self._decided(entry, here[0], yes=yes)
-        if asked or any(_is_own(one, entry) for one in here):
-            return _answering(entry, {one.name: one.tool for one in here})
-        return None
+        if not here:
+            return None
+        rows = await self.store.newest_said(message.session)
+        asked = _names(rows[0], message) if rows and rows[0].state is not OutboxState.PENDING else []
+        if len(here) > 1:
+            is_meant = asked or any(_is_own(one, entry) for one in here)
+            return _answering(entry, {one.name: one.tool for one in here}) if is_meant else None
+        (question,) = here
+        later = list(takewhile(lambda row: question.name not in _names(row, message), rows))
+        notice = next(iter(rows[len(later) :]), None)
+        by_model = not all(map(_is_mere_notice, later)) or await self._is_answering(entry, question)
+        if by_model or not _is_of(notice, question, message):
+            is_meant = said.sign in (Sign.YES, Sign.NO) and _is_own(question, entry)
+            return _asked_back(entry, question) if is_meant else None
+        if _may_cross(question, entry, notice) or (later and said.sign is Sign.FINE):
+            return _asked_back(entry, question)
+        return self._decided(entry, question, said)
+
+    async def _is_answering(self, entry: Pending, question: Question) -> bool:
+        """Whether a model may just be saying something else here, which can be read before it is sent."""
+        running = await self.inbox.rows(states=[InboxState.RUNNING], session=entry.conversation)
+        return any(
+            row.message.native_id != entry.message.native_id
+            and row.turn != question.turn
+            and row.message.kind == "message"
+            and "answers" not in row.message.context
+            for row in running
+        )
 
     async def _reply(
-        self, entry: Pending, mine: Sequence[Question], waiting: Sequence[Question], *, yes: bool
+        self, entry: Pending, mine: Sequence[Question], waiting: Sequence[Question], said: Reading
     ) -> Pending | None:
         """An answer in reply to the notice of a question; None: it is none."""
         key = entry.message.context.get("outbound")
@@ -185,7 +255,7 @@ class WordedAnswers:
         if len(names) != 1:
             return None
         if found := [one for one in mine if one.name == names[0]]:
-            return self._decided(entry, found[0], yes=yes)
+            return self._decided(entry, found[0], said)
         for one in waiting:
             if one.name == names[0] and (doubt := self.calls.doubted(one, entry.message)):
                 return _misread(entry, one, doubt)
@@ -193,10 +263,14 @@ class WordedAnswers:
             return _deciding_nothing(entry, {names[0]: ""}, told)
         return None
 
-    def _decided(self, entry: Pending, question: Question, *, yes: bool) -> Pending:
-        message = entry.message
+    def _decided(self, entry: Pending, question: Question, said: Reading) -> Pending | None:
+        """What a sign decides; one that is unclear is no answer to a server that wants to know more."""
+        message, yes = entry.message, said.sign is not Sign.NO
+        more = question.form is not None and not form_of(question.form).is_closed
+        if said.sign is Sign.UNCLEAR or (said.span and question.form is not None):
+            return None if more else _asked_back(entry, question)
         if question.form is not None:
-            if yes and not self.calls.has_ended(question) and not form_of(question.form).is_closed:
+            if yes and more and not self.calls.has_ended(question):
                 return _misread(
                     entry,
                     question,
@@ -205,7 +279,27 @@ class WordedAnswers:
             return self._as_form(entry, question, "yes" if yes else "no")
         owner = self.access.decide(message).role is Role.OWNER
         told = decision(yes=yes, by=message.sender.address, owner=owner)
-        return replace(_answering(entry, {question.name: question.tool}), settles={question.name: told})
+        answer = replace(_answering(entry, {question.name: question.tool}), settles={question.name: told})
+        return self._granting(answer, question, said.span) if said.span else answer
+
+    def _granting(self, answer: Pending, question: Question, span: str) -> Pending:
+        """A yes that is one to calls like this, too, for so long."""
+        terms = terms_of([span])
+        if terms is None:
+            return _misread(answer, question, "A grant holds for a day at most. Nothing was done.")
+        grant = self.calls.granting(question, answer.message, terms, self.now())
+        if isinstance(grant, str):
+            return _misread(answer, question, f"{grant} Answer `yes` or `no`.")
+        context = {**answer.message.context, "granted": granted_text(grant)}
+        message = answer.message.model_copy(update={"context": context})
+        return replace(answer, message=message, grants={question.name: grant})
+
+
+def _is_name(text: str, message: InboundMessage) -> bool:
+    """Whether a line of a mail is its sender's name."""
+    name = f"{message.sender.name} {message.sender.address.partition('@')[0]}".casefold()
+    words = re.findall(r"\w+", text.casefold())
+    return bool(words) and set(words) <= set(re.findall(r"[^\W_]+", name))
 
 
 def _own_lines(text: str) -> str:
@@ -223,8 +317,19 @@ def _not_fitting(question: Question, why: str) -> str:
 
 
 def _misread(entry: Pending, question: Question, said: str) -> Pending:
-    """The message as an answer that decides nothing."""
-    return _deciding_nothing(entry, {question.name: question.tool}, said)
+    """The message as an answer that decides nothing; what is said of the question can be answered, too."""
+    entry = replace(_deciding_nothing(entry, {question.name: question.tool}, said), settles={})
+    context = {**entry.message.context, "approves": [question.name]}
+    return replace(entry, message=entry.message.model_copy(update={"context": context}))
+
+
+def _asked_back(entry: Pending, question: Question) -> Pending:
+    return _misread(
+        entry,
+        question,
+        f"Is that a yes or a no to `{question.name}` ({said_of(question)})? It still waits. Answer only "
+        "`yes` or `no`, and send me anything else separately.",
+    )
 
 
 def _deciding_nothing(entry: Pending, about: Mapping[str, str], said: str) -> Pending:
@@ -245,6 +350,11 @@ def _may_be_heard(entry: Pending) -> bool:
     return free and message.kind == "message" and not message.context.get("read_only")
 
 
+def _is_reply(message: InboundMessage) -> bool:
+    """Whether a message answers another one, whoever wrote that: it decides nothing else."""
+    return bool(message.context.get("in_reply_to") or message.context.get("outbound"))
+
+
 def _is_here(question: Question, entry: Pending) -> bool:
     """Whether a question waits in the conversation of a message, or was asked where that was said."""
     return question.session == entry.conversation or entry.message.session in question.places
@@ -257,15 +367,33 @@ def _is_own(question: Question, entry: Pending) -> bool:
     return question.session == entry.conversation and mine
 
 
-def _may_cross(question: Question, entry: Pending) -> bool:
+def _may_cross(question: Question, entry: Pending, notice: OutboxRow | None = None) -> bool:
     """
-    Whether the sender may not have read a question before the message was written: one of somebody else, or
-    one that followed another of the same turn, to which a second yes may have been.
+    Whether the sender may not have read a question before the message was written: one of somebody else, one
+    that followed another of the same turn, to which a second yes may have been, or one that was asked back.
     """
-    wanted_it = spelled(entry.message.sender.address) in map(spelled, question.people)
-    if question.at is None or (not question.further and (wanted_it or _is_own(question, entry))):
-        return False
-    return entry.message.received_at - question.at < _CROSSED
+    at, message = question.at, entry.message
+    if notice is not None and "answers" in notice.message.context:
+        at = notice.message.created_at
+    elif not question.further:
+        wanted_it = spelled(message.sender.address) in map(spelled, question.people)
+        at = None if wanted_it or _is_own(question, entry) else at
+    return at is not None and message.received_at - at < _CROSSED
+
+
+def _is_of(row: OutboxRow | None, question: Question, message: InboundMessage) -> bool:
+    """Whether a row is the notice of a question, and may have been read."""
+    return (
+        row is not None and row.state is not OutboxState.PENDING and _names(row, message) == [question.name]
+    )
+
+
+def _is_mere_notice(row: OutboxRow) -> bool:
+    """Whether a row asks nothing, and is no model's: notices, outcomes of questions, reminders."""
+    message, job = row.message, row.message.context.get("job")
+    is_reminder = isinstance(job, Mapping) and job.get("kind") == JobKind.REMIND
+    is_ours = message.kind in (OutboundKind.NOTICE, OutboundKind.APOLOGY) or "answers" in message.context
+    return (is_ours or is_reminder) and not asks(message.text)
 
 
 def _names(row: Any, message: InboundMessage) -> list[str]:

@@ -122,7 +122,7 @@ class LoopbackChannel:
             received_at=said.said_at,
             audience=said.audience,
             addressed=said.addressed,
-            context={"in_reply_to": said.native_id},
+            context={"event_id": said.native_id},
             background=_quoted(said, self.account),
         )
 

@@ -129,6 +129,21 @@ class TestCompose:
         assert mail["Bcc"] is None
         assert all(len(word) <= 75 for word in mail["Subject"].split())
 
+    def test_a_question_says_so_in_its_subject(self) -> None:
+        """It waits for somebody, so it has its own first sentence before the subject that it is about."""
+        asked = row(
+            kind=OutboundKind.NOTICE,
+            text="**a1b2c3**: I need your approval before I use `send`:\n\nmore",
+            context={"message_id": "<q@x>", "subject": "Re: Lunch", "reply_to": "al@mail.test"},
+            rings_for=("al@mail.test",),
+        )
+        mail = sent(asked)
+        assert str(make_header(decode_header(mail["Subject"]))) == (
+            "a1b2c3: I need your approval before I use send – Re: Lunch"
+        )
+        assert mail["In-Reply-To"] == "<q@x>"
+        assert sent(asked.model_copy(update={"rings_for": None}))["Subject"] == "Re: Lunch"
+
     @pytest.mark.parametrize(
         ("text", "expected"),
         [

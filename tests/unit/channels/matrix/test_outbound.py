@@ -211,3 +211,17 @@ def test_the_end_of_a_streamed_answer_mentions_whom_it_names():
     assert as_edit(content, "$old", max_bytes=MAX_CONTENT_BYTES)["m.mentions"] == {}
     edit = as_edit(content, "$old", max_bytes=MAX_CONTENT_BYTES, called=[BOB])
     assert edit["m.mentions"] == {"user_ids": [BOB]}
+
+
+def test_what_waits_for_somebody_rings():
+    """It is no notice to a client, mentions those people, and goes into the thread of the question."""
+    asked = {**ASKED, "thread": "$root"}
+    content = build_content(
+        outbound(kind=OutboundKind.NOTICE, context=asked, rings_for=("@ann:hs.test", "ann@mail.test"))
+    )
+    assert content["msgtype"] == "m.text"
+    assert content["m.mentions"] == {"user_ids": ["@ann:hs.test"]}
+    assert content["m.relates_to"]["event_id"] == "$root"
+    assert build_content(outbound(kind=OutboundKind.NOTICE, rings_for=()))["msgtype"] == "m.text"
+    silent = build_content(outbound(kind=OutboundKind.NOTICE, context=asked))
+    assert (silent["msgtype"], silent["m.mentions"]) == ("m.notice", {})

@@ -189,7 +189,7 @@ async def test_what_is_spoken_goes_out_behind_its_text(world: World) -> None:
     )
     assert world.counts.state() == {"spoken": 1, "not_spoken": 0, "trouble": None}
     assert world.for_owner == [True]
-    assert (await world.store.approvals.newest_said(ROOM)).message.text == "*Read* this"  # type: ignore[union-attr]
+    assert (await world.store.approvals.newest_said(ROOM))[0].message.text == "*Read* this"
 
 
 async def test_a_mail_says_what_it_brings(world: World) -> None:
