@@ -5,14 +5,14 @@ It does the same as the litellm client over aiohttp alone, at a fortieth of the 
 third of the memory, so an installation with such servers only never loads litellm.
 
 Traps: a server that ignores ``stream`` answers with one JSON object, which is accepted; a stream that ends
-without ``[DONE]`` or a finish reason was cut, even where the connection was closed politely. Those of the
+without a finish reason was cut, even where the connection was closed politely. Those of the
 connection are in `openai_connection`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
@@ -20,16 +20,12 @@ from typing import Any
 import aiohttp
 
 from agent_core.errors import Failure
-from agent_core.llm.images import pictures_of
+from agent_core.llm.model_client import ModelClient, Request
 from agent_core.llm.openai_connection import OpenAIConnection, failure_in
 from agent_core.llm.openai_format import Piece, bare_model_name, parse_piece, request_body
-from agent_core.llm.prices import Price
 from agent_core.llm.providers import Endpoint, adapted, takes_cache_control
-from agent_core.llm.reasoning import Habit
 from agent_core.llm.sse import SseDecoder, TooLarge
-from agent_core.llm.streaming import AnswerLimits, answer
-from agent_core.models import Message, ModelChunk, ToolDefinition
-from agent_core.ports import AttachmentPort, Clock
+from agent_core.ports import Clock
 
 _MAX_ANSWER_BYTES = 8 * 1024 * 1024
 _MAX_STREAM_BYTES = 64 * 1024 * 1024
@@ -37,16 +33,14 @@ _MAX_STREAM_BYTES = 64 * 1024 * 1024
 _LONGEST_NUMBER = 40
 
 
-class OpenAIClient:
+class OpenAIClient(ModelClient):
     """
-    An `LLMPort` for one model at one OpenAI-compatible server.
+    A client for one model at one OpenAI-compatible server.
 
     Args:
         model: The model's name, as it is reported; sent is the endpoint's, or what follows ``openai/``.
         api_base: The server's address up to and with ``/v1``.
         api_key: Sent as bearer token if it is not empty.
-        extra: Further fields of the request, such as ``temperature``; they win.
-        pictures: Where pictures are read, for a model that looks at them.
         endpoint: What its provider wants otherwise than others.
     """
 
@@ -57,14 +51,10 @@ class OpenAIClient:
         api_base: str,
         clock: Clock,
         api_key: str = "",
-        max_tokens: int | None = None,
-        extra: Mapping[str, Any] | None = None,
-        limits: AnswerLimits = AnswerLimits(),  # noqa: B008 - a frozen value
-        price: Price | None = None,
-        pictures: AttachmentPort | None = None,
         endpoint: Endpoint | None = None,
+        **common: Any,
     ) -> None:
-        self.model = model
+        super().__init__(model, clock=clock, **common)
         self._endpoint = endpoint or Endpoint(api_base, bare_model_name(model), public=False)
         base = api_base.rstrip("/")
         self._server = OpenAIConnection(
@@ -74,39 +64,26 @@ class OpenAIClient:
             api_key=api_key,
             headers={"Content-Type": "application/json", "Accept": "text/event-stream, application/json"},
         )
-        self._max_tokens = max_tokens
-        self._extra = dict(extra or {})
-        self._limits = limits
-        self._price = price
-        self._pictures = pictures
-        self._habit = Habit()
-
-    async def chat(
-        self, messages: Sequence[Message], tools: Sequence[ToolDefinition], *, stream: bool = True
-    ) -> AsyncIterator[ModelChunk]:
-        """Ask for one answer; see `LLMPort`."""
-        body = request_body(
-            self._endpoint.model,
-            messages,
-            tools,
-            stream=stream,
-            max_tokens=self._max_tokens,
-            extra=self._extra,
-            pictures=await pictures_of(messages, self._pictures),
-            signed=self._endpoint.signs_calls,
-            marked=self._endpoint.tells_cost and takes_cache_control(self.model),
-        )
-        body = adapted(body, self._endpoint)
-        return answer(
-            self._pieces(body), limits=self._limits, model=self.model, stream=stream, habit=self._habit
-        )
 
     async def aclose(self) -> None:
         """Close the connections. A later ``chat`` opens new ones."""
         await self._server.aclose()
 
-    async def _pieces(self, body: Mapping[str, Any]) -> AsyncGenerator[Piece, None]:
+    async def _pieces(self, asked: Request) -> AsyncGenerator[Piece, None]:
         """What the server sends; every exception is one of ours."""
+        body = request_body(
+            self._endpoint.model,
+            asked.messages,
+            asked.tools,
+            stream=asked.stream,
+            max_tokens=self.refusals.max_tokens,
+            extra=self._extra,
+            pictures=asked.pictures,
+            own_name=self.model,
+            signed=self._endpoint.signs_calls,
+            marked=self._endpoint.tells_cost and takes_cache_control(self.model),
+        )
+        body = adapted(body, self._endpoint)
         with self._server.judged():
             data = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
             async with self._server.post(data) as response:
@@ -125,6 +102,7 @@ class OpenAIClient:
             since_event += len(data)
             for event in decoder.feed(data):
                 if event.strip() == "[DONE]":
+                    self._check_ended(ended=ended)
                     return
                 piece = self._parse(event)
                 ended = ended or piece.finish is not None
@@ -136,13 +114,18 @@ class OpenAIClient:
                 yield Piece(noise="part" if decoder.in_part else "keep-alive")
         for event in decoder.rest():
             if event.strip() == "[DONE]":
-                return
+                break
             piece = self._parse(event)
             ended = ended or piece.finish is not None
             yield piece
+        self._check_ended(ended=ended)
+
+    def _check_ended(self, *, ended: bool) -> None:
+        """Raise `ModelError` for a stream that stopped before the server said why the answer ends."""
         if not ended:
-            cut = Failure(text="the stream ended in the middle of the answer", transport=True)
-            raise self._server.error(cut)
+            raise self._server.error(
+                Failure(text="the stream ended in the middle of the answer", transport=True)
+            )
 
     async def _whole(self, response: aiohttp.ClientResponse) -> AsyncGenerator[Piece, None]:
         data = bytearray()
@@ -151,7 +134,8 @@ class OpenAIClient:
             if len(data) > _MAX_ANSWER_BYTES:
                 raise TooLarge("an answer of more than 8 MiB")
             yield Piece(noise="part" if data.strip() else "keep-alive")
-        yield self._parse(data.decode())
+        piece = self._parse(data.decode())
+        yield piece if piece.finish else replace(piece, finish="stop")
 
     def _parse(self, text: str) -> Piece:
         value = json.loads(text, parse_int=_number)
