@@ -27,19 +27,24 @@ class _Frozen(BaseModel):
 
 
 class ToolCall(_Frozen):
-    """
-    A model's request to run a tool.
-
-    ``arguments`` are the parsed arguments; where the model wrote something that is no JSON object they are
-    empty and ``malformed`` holds what it wrote, so that it can be told. ``signature`` is what its provider
-    wants back with it.
-    """
+    """A model's request to run a tool. ``signature`` is the proof of it that its provider wants back."""
 
     id: str
     name: str
     arguments: dict[str, Any] = Field(default_factory=dict)
-    malformed: str | None = None
     signature: str = ""
+
+
+class Reasoning(_Frozen):
+    """
+    A model's own reasoning behind an answer, in the fields of its provider.
+
+    Only the model of this name gets it back, and only within the turn: several providers refuse an answer
+    with tool calls that comes back without it. No person, history or other model sees it.
+    """
+
+    model: str
+    fields: dict[str, Any]
 
 
 class Message(_Frozen):
@@ -53,6 +58,7 @@ class Message(_Frozen):
     model is shown. ``origins`` are whose words it is made of besides the owner's; None: that was not noted.
     ``found`` names the deferred tools that may be used from then on (`agent_core.tools.deferred`).
     ``undoes`` is the turn whose lines are taken back by this one (`agent_core.memory.withdrawn_messages`).
+    ``reasoning`` goes back to its model within a turn. ``ends_tools``: no tool may be called after this.
     """
 
     role: Role
@@ -68,6 +74,8 @@ class Message(_Frozen):
     origins: Origins | None = None
     found: tuple[str, ...] = ()
     undoes: str = ""
+    reasoning: Reasoning | None = None
+    ends_tools: bool = False
 
     @property
     def sources(self) -> Origins:
@@ -156,8 +164,29 @@ class Usage(_Frozen):
         )
 
 
-ModelChunk = str | ToolCall | Usage
-"""A piece of a model's answer: text as it comes, then complete tool calls, then the usage, if known."""
+class AnswerEnd(_Frozen):
+    """The end of an answer. ``is_cut``: the output limit ended it in the middle of its text."""
+
+    is_cut: bool = False
+    reasoning: Reasoning | None = None
+
+
+ModelChunk = str | ToolCall | Usage | AnswerEnd
+"""A piece of a model's answer: text as it comes, then complete tool calls, then usage and end, if known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """
+    A model's answer. ``usage`` is None if the server did not report it; ``is_cut``: the output limit ended
+    the text; ``reasoning`` goes back to the model within the turn.
+    """
+
+    text: str
+    calls: tuple[ToolCall, ...] = ()
+    usage: Usage | None = None
+    is_cut: bool = False
+    reasoning: Reasoning | None = None
 
 
 class Purpose(StrEnum):

@@ -78,9 +78,8 @@ def message_chars(message: Message) -> int:
 
 
 def _call_texts(message: Message) -> list[str]:
-    return [
-        call.name + (call.malformed or json.dumps(call.arguments, default=str)) for call in message.tool_calls
-    ]
+    texts = [call.name + json.dumps(call.arguments, default=str) for call in message.tool_calls]
+    return texts if message.reasoning is None else [*texts, json.dumps(message.reasoning.fields, default=str)]
 
 
 _MARGIN = 1.1

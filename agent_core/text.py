@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from unicodedata import category
 
 if TYPE_CHECKING:
     from zoneinfo import ZoneInfo
@@ -12,6 +13,11 @@ def one_line(text: str, most: int) -> str:
     """``text`` without line breaks and double blanks, cut to ``most`` characters with an ellipsis."""
     line = " ".join(text.split())
     return line if len(line) <= most else f"{line[: most - 1]}…"
+
+
+def is_visible(text: str) -> bool:
+    """Whether a text holds anything to see: more than blanks, zero-width and control characters."""
+    return any(not char.isspace() and category(char) not in ("Cf", "Cc") for char in text)
 
 
 def time_zone(name: str, *, or_local: bool = False) -> ZoneInfo:

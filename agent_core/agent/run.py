@@ -13,11 +13,11 @@ import anyio
 import structlog
 
 from agent_core.agent.limits import TurnLimits
-from agent_core.errors import ContextTooLong, ModelError, ModelRefused, ModelUnavailable, TurnLimitReached
+from agent_core.errors import ContextTooLong, ModelError, ModelRefused, TurnLimitReached
 from agent_core.llm.completion import ask
 from agent_core.memory.manager import MemoryManager
 from agent_core.messages import Attachment
-from agent_core.models import Message, Session, ToolCall, ToolDefinition, ToolResult, Usage
+from agent_core.models import Answer, Message, Session, ToolCall, ToolDefinition, ToolResult, Usage
 from agent_core.ports import AllowancePort, ChannelPort, Clock, LLMPort, StepJournal, ToolPort
 from agent_core.prompt import own_part
 from agent_core.prompt_budget import clip
@@ -43,10 +43,13 @@ _FETCHED_UNASKED = 20
 """After so many answers of servers in a turn, links in them name nothing: which are followed tells."""
 _SHORT_RESULT_TOKENS = 500
 _SMALLEST_CONTEXT_TOKENS = 500
-_DEFECT_STATUS = 500
-"""What servers of one's own say to a picture that they cannot decode."""
+_UNCLEAR_STATUS = (400, 413, 422)
+_LARGE_SHARE = 0.5
+"""Of the model's window: what is refused and longer than this may be too long, whatever the reason says."""
+_CUT_OFF = (
+    "\n\n[This answer was cut off at the output limit of the language model. Write “go on” for the rest.]"
+)
 _WORD = re.compile(r"\w+|[/~$;&]")
-_NOT_SHOWN = "[The pictures of this message cannot be shown to you.]"
 _READ = "[The pictures that your tools have just read, in that order.]"
 _PICTURES_OF_TOOLS = 8
 """So many are shown in one run."""
@@ -119,7 +122,6 @@ class AgentRun:
         """What tools have read, and was not shown yet."""
         self._pictures_left = _PICTURES_OF_TOOLS
         self._shortened = False
-        self._blind = False
         self._named_by_tools: list[str] = []
         """
         What servers have answered: an address in it may be fetched, too. What other tools find is not of that
@@ -147,12 +149,15 @@ class AgentRun:
         self._prompt = await self._build(None)
         self._load_again(self._prompt[:-1])
         while True:
-            text, calls, last = await self._answer(self._why_last())
+            answer, last = await self._answer(self._why_last())
+            text, calls = answer.text, answer.calls
             if not calls or (last and text.strip()):
-                return text.strip()
+                return text.strip() + (_CUT_OFF if answer.is_cut else "")
             if last:
                 raise TurnLimitReached(f"no answer even without tools: {last}", steps=self.steps)
-            self._tail.append(Message(role="assistant", content=text, tool_calls=tuple(calls)))
+            self._tail.append(
+                Message(role="assistant", content=text, tool_calls=calls, reasoning=answer.reasoning)
+            )
             self._decided_on = self.origins, self._strangers()
             meant = [self._meant(call) for call in calls]
             for number, call in enumerate(meant):
@@ -243,7 +248,7 @@ class AgentRun:
 
     # ── the model ──
 
-    async def _answer(self, last: str) -> tuple[str, Sequence[ToolCall], str]:
+    async def _answer(self, last: str) -> tuple[Answer, str]:
         """One answer, recorded or new, and why it is the last one, if it is."""
         self._shown(*(each.origins for each in self._definitions))
         number, digest = self._next("model", last)
@@ -252,17 +257,19 @@ class AgentRun:
             # Only a call that is made needs an allowance: what is recorded was paid before.
             guess = self._memory.estimate.request([*self._prompt, *self._tail], self._definitions)
             last = last or await self._no_more_after(guess)
-            found = (*await self._ask(last, None if last else guess), self.origins)
+            answer, origins = await self._ask(last, None if last else guess), self.origins
             if self._journal is not None:
-                await self._journal.record_model_answer(number, digest, *found[:3], origins=self.origins)
-        text, calls, usage, origins = found
+                await self._journal.record_model_answer(number, digest, answer, origins=origins)
+        else:
+            answer, origins = found
         # A restarted turn may have a prompt with less in it than the one that was answered.
         self._shown(origins)
         self.steps += 1
+        usage = answer.usage or Usage()
         self.usage += usage
         self._spent(usage)
-        self._chain = _digest(digest, text, *(call.model_dump_json() for call in calls))
-        return text, calls, last
+        self._chain = _digest(digest, answer.text, *(call.model_dump_json() for call in answer.calls))
+        return answer, last
 
     async def _no_more_after(self, tokens: int) -> str:
         """Why the next model call, of so many tokens, is the last that is allowed; empty if it is not."""
@@ -270,38 +277,34 @@ class AgentRun:
             return ""
         return await self._allowance.last(tokens, begun=self.steps > 0)
 
-    async def _ask(self, last: str, guess: int | None) -> tuple[str, tuple[ToolCall, ...], Usage]:
+    async def _ask(self, last: str, guess: int | None) -> Answer:
         """
-        A new answer; the prompt is made shorter once if the model says that it is too long.
+        A new answer, whose usage is known or estimated; the prompt is made shorter once if it is too long.
 
         ``guess`` is how many tokens the request has, where that is known.
         """
-        tools = [] if last else self._definitions
         while True:
             request = [*self._prompt, *self._tail]
-            if last and self.steps:
+            if last:
+                # In the last message: some servers accept no message of a user behind the result of a tool.
                 note = f"[No tool can be used any more: {last}. Answer now, with what you have.]"
-                request.append(Message(role="user", content=note))
+                said = f"{request[-1].content}\n\n{note}" if self.steps else request[-1].content
+                request[-1] = request[-1].model_copy(update={"content": said, "ends_tools": True})
             if guess is None:
-                guess = self._memory.estimate.request(request, tools)
+                guess = self._memory.estimate.request(request, self._definitions)
             try:
                 answer = await ask(
                     self._llm,
                     request,
-                    tools,
+                    self._definitions,
                     stream=self._stream,
                     max_chars=self._limits.answer_chars,
                     partial=self._channel.partial,
                 )
-            except ContextTooLong as error:
-                if self._shortened:
+            except ModelError as error:
+                if self._shortened or not self._is_too_long(error, guess):
                     raise
                 await self._shorten(error)
-                guess = None
-                continue
-            except (ModelRefused, ModelUnavailable) as error:
-                if not self._without_pictures(error):
-                    raise
                 guess = None
                 continue
             except anyio.get_cancelled_exc_class():
@@ -309,38 +312,27 @@ class AgentRun:
                 raise
             if answer.usage is None:
                 written = self._memory.estimate.text(answer.text)
-                return (
-                    answer.text,
-                    answer.calls,
-                    Usage(prompt_tokens=guess, completion_tokens=written, calls=1),
-                )
+                usage = Usage(prompt_tokens=guess, completion_tokens=written, calls=1)
+                return replace(answer, usage=usage)
             self._memory.observe(guess, answer.usage.prompt_tokens)
-            return answer.text, answer.calls, answer.usage
+            return answer
 
-    def _without_pictures(self, error: ModelError) -> bool:
+    def _is_too_long(self, error: ModelError, tokens: int) -> bool:
         """
-        Take the pictures out of the prompt if they may be what a server choked on; whether there were any.
-
-        One that no model reads would otherwise be the end of each turn in which it is shown again.
+        Whether a shorter request may be answered: the model says so, or refuses a request that fills most of
+        its window without a reason that is understood.
         """
-        status = error.fields.get("status")
-        its_fault = isinstance(error, ModelRefused) and not error.fields.get("operator")
-        shown = any(message.attachments for message in (*self._prompt, *self._tail))
-        if not shown or not (its_fault or status == _DEFECT_STATUS):
-            return False
-        self._blind = True
-        self._prompt, self._tail = _blinded(self._prompt), _blinded_results(self._tail)
-        _log.warning("prompt.pictures_left_out", status=status, error=str(error))
-        return True
+        if isinstance(error, ContextTooLong):
+            return True
+        unclear = isinstance(error, ModelRefused) and error.fields.get("status") in _UNCLEAR_STATUS
+        return unclear and tokens > self._memory.context_tokens * _LARGE_SHARE
 
-    async def _shorten(self, error: ContextTooLong) -> None:
+    async def _shorten(self, error: ModelError) -> None:
         """Half the prompt, and less of the results that tools gave in this turn."""
         self._shortened = True
         estimate = self._memory.estimate
         tokens = estimate.request(self._prompt)
         self._prompt = await self._build(max(tokens // 2, _SMALLEST_CONTEXT_TOKENS))
-        if self._blind:
-            self._prompt = _blinded(self._prompt)
         self._tail = [
             message.model_copy(update={"content": clip(message.content, _SHORT_RESULT_TOKENS, estimate)})
             if message.role == "tool"
@@ -352,9 +344,7 @@ class AgentRun:
     # ── tools ──
 
     async def _use_tool(self, call: ToolCall, *, too_many: bool) -> None:
-        key = _digest(
-            call.name, call.malformed or "", json.dumps(call.arguments, sort_keys=True, default=str)
-        )
+        key = _digest(call.name, json.dumps(call.arguments, sort_keys=True, default=str))
         number, digest = self._next("tool", call.id, key)
         if too_many:
             result = _refused(call, f"Only {_CALLS_AT_ONCE} calls at once; this one was not made.")
@@ -390,8 +380,6 @@ class AgentRun:
         self._pictures_left -= len(pictures)
         if pictures:
             self._tail.append(Message(role="user", content=_READ, attachments=tuple(pictures)))
-            if self._blind:
-                self._tail = _blinded_results(self._tail)
 
     async def _look_up(self, number: int, digest: str, call: ToolCall) -> ToolResult:
         """The answer to a call that finds tools, or that has to; recorded, because the list may change."""
@@ -556,27 +544,6 @@ class AgentRun:
         number = self._number
         self._number += 1
         return number, _digest(self._chain, str(number), *what)
-
-
-def _blinded(messages: Sequence[Message]) -> list[Message]:
-    """The messages without their pictures, and a note that says so."""
-    return [
-        message.model_copy(update={"attachments": (), "content": f"{message.content}\n{_NOT_SHOWN}".strip()})
-        if message.attachments
-        else message
-        for message in messages
-    ]
-
-
-def _blinded_results(tail: Sequence[Message]) -> list[Message]:
-    """What was shown of tools' pictures becomes a note behind the last of their results."""
-    found: list[Message] = []
-    for message in tail:
-        if message.attachments:
-            last = found.pop()
-            message = last.model_copy(update={"content": f"{last.content}\n{_NOT_SHOWN}"})  # noqa: PLW2901
-        found.append(message)
-    return found
 
 
 def _words(text: str) -> str:

@@ -11,26 +11,17 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import cast
 
 import structlog
 
 from agent_core.errors import ModelError, ModelRefused, ModelUnreadable, StreamBroken
 from agent_core.llm.errors import empty_answer, endless_answer
-from agent_core.models import Message, ModelChunk, ToolCall, ToolDefinition, Usage
+from agent_core.models import Answer, AnswerEnd, Message, ModelChunk, ToolCall, ToolDefinition, Usage
 from agent_core.ports import LLMPort
+from agent_core.text import is_visible
 
 _log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A model's answer. ``usage`` is None if the server did not report it."""
-
-    text: str
-    calls: tuple[ToolCall, ...] = ()
-    usage: Usage | None = None
 
 
 async def ask(
@@ -77,6 +68,7 @@ async def _ask_once(
     text = ""
     calls: list[ToolCall] = []
     usage: Usage | None = None
+    end = AnswerEnd()
     chunks = await llm.chat(messages, tools, stream=stream)
     async with aclosing(cast("AsyncGenerator[ModelChunk, None]", chunks)) as answer:
         async for chunk in answer:
@@ -91,9 +83,11 @@ async def _ask_once(
                     calls.append(chunk)
                 case Usage():
                     usage = chunk
-    if not text.strip() and not calls:
+                case AnswerEnd():
+                    end = chunk
+    if not is_visible(text) and not calls:
         raise _nothing(usage)
-    return Answer(text, tuple(calls), usage)
+    return Answer(text, tuple(calls), usage, end.is_cut, end.reasoning)
 
 
 def _nothing(usage: Usage | None) -> ModelRefused:

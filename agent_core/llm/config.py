@@ -70,7 +70,7 @@ class ModelSpec(_Spec):
     """
     ``auto``: the built-in client for providers that speak OpenAI's protocol (``openai``, ``openrouter``,
     ``groq``, ``mistral``, ``deepseek``, ``xai``, ``together``, ``fireworks``, ``gemini``, ``ollama``,
-    ``vllm``, ``lm_studio``), ``litellm`` for all others, such as ``anthropic``. ``litellm`` runs in a second
+    ``vllm``, ``lm_studio``) and for ``anthropic``, ``litellm`` for all others. ``litellm`` runs in a second
     process of 270 MB and uses the provider's own protocol.
     """
     temperature: float | None = Field(default=None, ge=0, le=2)
@@ -92,6 +92,11 @@ class ModelSpec(_Spec):
     total_timeout_s: float = Field(default=600.0, gt=0)
     """Timeout for the whole answer."""
     price: PriceSpec | None = None
+
+    @property
+    def is_anthropic(self) -> bool:
+        """Whether it is asked in Anthropic's own protocol."""
+        return self.client == "auto" and self.model.startswith("anthropic/")
 
     @property
     def is_demo(self) -> bool:
@@ -122,6 +127,8 @@ class LLMSpec(_Spec):
         """Whether a model's cost will be known, as far as can be told before it is asked."""
         if model.price is not None or model.is_demo or not self.is_plain(model):
             return True
+        if model.is_anthropic:
+            return listed_price(model.model) is not None
         endpoint = endpoint_of(model.model, self.providers.get(model.provider, ProviderSpec()).api_base)
         return endpoint is not None and (
             endpoint.tells_cost or (endpoint.public and listed_price(model.model) is not None)
@@ -135,7 +142,7 @@ class LLMSpec(_Spec):
 
 def is_plain(model: ModelSpec, provider: ProviderSpec) -> bool:
     """Whether a model is asked by our own client and not by litellm."""
-    speaks = endpoint_of(model.model, provider.api_base) is not None
+    speaks = endpoint_of(model.model, provider.api_base) is not None or model.is_anthropic
     return model.client == "openai" or (model.client == "auto" and speaks)
 
 

@@ -30,9 +30,20 @@ _QUOTA_PAUSE_S = 600.0
 _LONGEST_PAUSE_S = 3600.0
 
 _TOO_LONG = re.compile(
-    r"context[ _-]?(length|window|size|limit)|maximum context|too many (input )?tokens|prompt is too long"
-    r"|input is too long|exceeds? the (model'?s )?(maximum|context)|reduce the length|string_above_max_length"
-    r"|request_too_large|longer than the model",
+    r"context[ _-]?(length|window|size|limit)|maximum (context|prompt)|too many (input )?tokens"
+    r"|(prompt|input|request|message)s? (is |are )?too (long|large)|(prompt|input) exceeds"
+    r"|exceed(s|ed)? (the |your )?(model'?s? )?(maximum|context|token limit|input)"
+    r"|reduce (the length|your message)|string_above_max_length|request_too_large|longer than the model",
+    re.IGNORECASE,
+)
+_CONTEXT_EXCEEDED = re.compile(
+    r"context[ _-]?(size|length|window)[\w ]{0,20}exceed|exceed[\w ]{0,30}context", re.IGNORECASE
+)
+"""In a status of the server's own failure: llama.cpp says so with 500."""
+_ADDRESS = re.compile(r"https?://\S+")
+_LATER = re.compile(
+    r"(?:try again|retry)\D{0,20}?(\d{1,6}(?:\.\d+)?) ?(m?s)\b"
+    r"|[\"']?retry_?(?:after|delay)[\"']?\s*[:=]\s*[\"']?(\d{1,6}(?:\.\d+)?)",
     re.IGNORECASE,
 )
 _BAD_KEY = re.compile(
@@ -53,7 +64,8 @@ _OPERATOR = {
 def classify(failure: Failure, *, model: str, now: datetime) -> ModelError:
     """The error for a failure. ``fields["operator"]`` is true where only the operator can help."""
     detail = _detail(failure)
-    told = f"{failure.code} {failure.text}"
+    # What an address of the documentation is called says nothing about this failure.
+    told = _ADDRESS.sub("", f"{failure.code} {failure.text}")
     status = failure.status
     if failure.unreadable or (status is not None and 300 <= status < 400):
         kind_of_rubbish = failure.unreadable or "redirect"
@@ -70,7 +82,8 @@ def _refused(failure: Failure, told: str, detail: str, *, model: str, now: datet
     status = failure.status
     if status == 429:
         return _rate_limited(failure, told, f"{model}: 429: {detail}", model=model, now=now)
-    if status in (None, 400, 413, 422) and _TOO_LONG.search(told):
+    too_long = _TOO_LONG.search(told) if status in (None, 400, 413, 422) else _CONTEXT_EXCEEDED.search(told)
+    if too_long:
         return ContextTooLong(f"{model}: {detail}", model=model, status=status)
     if _only_operator_can_help(status, told):
         kind = ModelRefused if status == 404 else ModelAuthFailed
@@ -78,6 +91,10 @@ def _refused(failure: Failure, told: str, detail: str, *, model: str, now: datet
         return kind(f"{model}: {status}: {detail}", public=public, model=model, status=status, operator=True)
     if status is not None and 400 <= status < 500 and status not in (408, 409, 425, 499):
         return ModelRefused(f"{model}: {status}: {detail}", model=model, status=status)
+    if (wait := _wait_s(failure, now)) is not None:
+        text = f"{model}: {status}: {detail}"
+        public = "The language model is not available at the moment; I will try again."
+        return ModelRateLimited(text, retry_after_s=wait, public=public, model=model, status=status)
     return ModelUnavailable(f"{model}: {status or 'failed'}: {detail}", model=model, status=status)
 
 
@@ -93,7 +110,7 @@ def _only_operator_can_help(status: int | None, told: str) -> bool:
 
 
 def _rate_limited(failure: Failure, told: str, detail: str, *, model: str, now: datetime) -> ModelRateLimited:
-    wait = retry_after_s(failure.headers, now)
+    wait = _wait_s(failure, now)
     if wait is None and _QUOTA.search(told):
         return ModelRateLimited(
             detail,
@@ -110,6 +127,14 @@ def _detail(failure: Failure) -> str:
     if failure.secret and len(failure.secret) >= 4:
         text = text.replace(failure.secret, "***")
     return one_line(text, _DETAIL_CHARS)
+
+
+def _wait_s(failure: Failure, now: datetime) -> float | None:
+    """The longest wait that the headers or the text ask for; None if they ask for none."""
+    waits = [retry_after_s(failure.headers, now)]
+    if found := _LATER.search(failure.text):
+        waits.append(_clamped(float(found[1] or found[3]) / (1000 if found[2] == "ms" else 1)))
+    return max((wait for wait in waits if wait is not None), default=None)
 
 
 def retry_after_s(headers: Mapping[str, str], now: datetime) -> float | None:
@@ -155,7 +180,16 @@ def empty_answer(model: str, finish: str | None) -> ModelRefused:
             model=model,
             finish=finish,
         )
-    if finish == "length":
+    if finish == "cut call":
+        return ModelRefused(
+            f"{model}: max_tokens cut a tool call off; raise max_tokens",
+            public="The language model's output limit (max_tokens) cut off what it wanted to do, so nothing "
+            "was done. Ask for it in smaller parts, or have max_tokens raised.",
+            model=model,
+            finish=finish,
+            empty=True,
+        )
+    if finish in ("length", "max_tokens", "model_length", "max_output_tokens"):
         return ModelRefused(
             f"{model}: all of max_tokens was spent before any text came; raise max_tokens",
             public="The language model used up its output limit on thinking and gave no answer.",

@@ -17,14 +17,22 @@ from typing import Any, cast
 import structlog
 
 from agent_core.child_process.process import CallFailed
+from agent_core.llm.anthropic_client import AnthropicClient
 from agent_core.llm.config import LLMSpec, ModelSpec, ProviderSpec, check_references, is_plain
 from agent_core.llm.demo.model import DemoModel, EchoModel
+from agent_core.llm.http_client import HttpModelClient
 from agent_core.llm.litellm.client import LiteLLMClient
 from agent_core.llm.litellm.process import LiteLLMProcess
 from agent_core.llm.openai_client import OpenAIClient
 from agent_core.llm.pools import ModelPool
 from agent_core.llm.prices import Price, listed_price, listed_thinking
-from agent_core.llm.providers import endpoint_of, is_at_home, key_of_environment, takes_cache_control
+from agent_core.llm.providers import (
+    endpoint_of,
+    is_at_home,
+    key_in_environment,
+    key_of_environment,
+    takes_cache_control,
+)
 from agent_core.llm.streaming import AnswerLimits
 from agent_core.ports import AttachmentPort, Clock, LLMPort
 
@@ -76,7 +84,7 @@ class Models:
     async def aclose(self) -> None:
         """Close all connections, and end litellm's process."""
         for client in self._clients:
-            if isinstance(client, OpenAIClient):
+            if isinstance(client, HttpModelClient):
                 await client.aclose()
         await self.litellm.aclose()
 
@@ -170,6 +178,12 @@ def _client(
     }
     if not is_plain(model, provider):
         return cast("LLMPort", LiteLLMClient(model.model, process=process, **common))
+    if model.is_anthropic:
+        common["api_key"] = common["api_key"] or (
+            "" if provider.api_base else key_in_environment(model.model)
+        )
+        common["price"] = common["price"] or listed_price(model.model)
+        return cast("LLMPort", AnthropicClient(model.model, **common))
     endpoint = (
         endpoint_of(model.model, provider.api_base)
         if model.client == "auto" or not provider.api_base
@@ -177,7 +191,7 @@ def _client(
     )
     if endpoint is not None:
         common |= {"endpoint": endpoint, "api_base": endpoint.api_base}
-        common["api_key"] = common["api_key"] or key_of_environment(model.model, endpoint)
+        common["api_key"] = common["api_key"] or (key_of_environment(model.model, endpoint))
         if common["price"] is None and endpoint.public:
             common["price"] = listed_price(model.model)
     return cast("LLMPort", OpenAIClient(model.model, **common))

@@ -37,7 +37,7 @@ class OpenAIConnection:
     One address of a server, for one model.
 
     Args:
-        api_key: Sent as bearer token if it is not empty.
+        api_key: Sent as bearer token if it is not empty, unless ``headers`` have it.
         headers: Of every request, besides.
     """
 
@@ -55,7 +55,7 @@ class OpenAIConnection:
         self._clock = clock
         self._key = api_key
         self._headers = {**(headers or {}), "Accept-Encoding": "identity"}
-        if api_key:
+        if api_key and "x-api-key" not in self._headers:
             self._headers["Authorization"] = f"Bearer {api_key}"
         self._session: aiohttp.ClientSession | None = None
 

@@ -13,15 +13,19 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from agent_core.llm.reasoning import Habit, ReasoningFilter
+from agent_core.llm.tool_schemas import complete_schema
+from agent_core.llm.wire import Pictures, WireMessage, encodable, wire_messages
 from agent_core.models import Message, ToolCall, ToolDefinition
 
 _UNSIGNED = "skip_thought_signature_validator"
 _CHARS_PER_TOKEN = 4
 _LONGEST_SIGNATURE = 100_000
+_REASONING = ("reasoning_content", "reasoning", "reasoning_details", "thinking_blocks")
+"""Fields in which providers give a model's own reasoning, and want it back."""
 _MOST_TOKENS = 1_000_000_000
 """A larger count is none: no answer has it, and no database column holds it."""
 
@@ -66,7 +70,9 @@ class Piece:
     cost_usd: float | None = None
     noise: Literal["", "keep-alive", "part"] = ""
     thought: int = 0
-    """Characters of hidden thinking, which is not kept."""
+    """Characters of hidden thinking."""
+    reasoning: Mapping[str, Any] = field(default_factory=dict)
+    """The part of the model's own reasoning, in the provider's fields."""
 
 
 # ── out ──
@@ -85,22 +91,25 @@ def request_body(
     stream: bool,
     max_tokens: int | None = None,
     extra: Mapping[str, Any] | None = None,
-    pictures: Mapping[str, tuple[str, bytes]] | None = None,
+    pictures: Pictures | None = None,
+    own_name: str = "",
     signed: bool = False,
     marked: bool = False,
 ) -> dict[str, Any]:
     """
     The request for one answer. ``extra`` wins; tools are left out if there are none. ``signed`` sends the
     signatures of tool calls back to a provider that wants them, ``marked`` tells one that keeps prompts only
-    where it is told to (`_add_cache_control`).
+    where it is told to (`_add_cache_control`). Reasoning that ``own_name`` has written goes back.
 
     ``pictures`` are media type and content by `Attachment.sha256`; of attachments that are not among them a
     note is left.
     """
-    shown = pictures or {}
+    shaped = wire_messages(messages, pictures or {}, own_name or model)
+    # Moonshot and DeepSeek refuse calls without the field, whoever made them.
+    thinks = any("reasoning_content" in each.reasoning for each in shaped)
     body: dict[str, Any] = {
         "model": model,
-        "messages": [_message(message, shown, signed=signed) for message in messages],
+        "messages": [_message(each, signed=signed, thinks=thinks) for each in shaped],
     }
     if tools:
         body["tools"] = [
@@ -109,13 +118,15 @@ def request_body(
                 "function": {
                     "name": tool.name,
                     "description": tool.description,
-                    "parameters": tool.parameters,
+                    "parameters": complete_schema(tool.parameters),
                 },
             }
             for tool in tools
         ]
+        if messages and messages[-1].ends_tools:
+            body["tool_choice"] = "none"
     if marked:
-        _add_cache_control(body, messages)
+        _add_cache_control(body, shaped)
     if max_tokens is not None:
         body["max_tokens"] = max_tokens
     body["stream"] = stream
@@ -127,70 +138,65 @@ def request_body(
 _CACHE_CONTROL = {"cache_control": {"type": "ephemeral"}}
 
 
-def _add_cache_control(body: dict[str, Any], messages: Sequence[Message]) -> None:
+def cached_places(shaped: Sequence[WireMessage]) -> set[int]:
     """
-    Say up to where a request will begin the next ones: after the tools, after the system text, after the last
+    Where a provider that keeps prompts up to explicit marks is told to: after the system text, after the last
     message of the history (the question has the facts of its moment and will not come again), and after the
     results of tools, for the next step of this turn.
     """
+    kept = [number for number, message in enumerate(shaped) if message.is_kept]
+    places = {0} if shaped and shaped[0].role == "system" else set()
+    places |= {kept[-1]} if kept else set()
+    return places | ({len(shaped) - 1} if shaped and shaped[-1].role == "tool" else set())
+
+
+def _add_cache_control(body: dict[str, Any], shaped: Sequence[WireMessage]) -> None:
+    """Mark `cached_places`, and the end of the tools."""
     if body.get("tools"):
         body["tools"][-1] |= _CACHE_CONTROL
-    kept = [number for number, message in enumerate(messages) if message.id is not None]
-    places = {number for number in (0,) if messages and messages[0].role == "system"}
-    places |= {kept[-1]} if kept else set()
-    places |= {len(messages) - 1} if messages and messages[-1].role == "tool" else set()
-    for number in places:
+    for number in cached_places(shaped):
         out = body["messages"][number]
         content = out["content"]
         if out["role"] == "tool":
             out |= _CACHE_CONTROL  # the result as a whole; a part of one cannot be marked
-        elif isinstance(content, str) and content:
+        elif isinstance(content, str):
             out["content"] = [{"type": "text", "text": content} | _CACHE_CONTROL]
-        elif isinstance(content, list):
+        else:
             out["content"] = [*content[:-1], content[-1] | _CACHE_CONTROL]
 
 
-def _message(message: Message, pictures: Mapping[str, tuple[str, bytes]], *, signed: bool) -> dict[str, Any]:
-    out: dict[str, Any] = {"role": message.role, "content": _sound(message.content)}
-    if message.attachments:
-        out["content"] = _with_pictures(message, pictures)
-    if message.tool_calls:
-        out["content"] = out["content"] or None
+def _message(message: WireMessage, *, signed: bool, thinks: bool) -> dict[str, Any]:
+    out: dict[str, Any] = {"role": message.role, "content": _content(message)}
+    if message.calls:
+        out |= {"reasoning_content": " "} if thinks else {}
         out["tool_calls"] = [
             {
                 "id": call.id,
                 "type": "function",
-                # What was malformed cannot be sent back: several servers parse it and refuse the request.
-                "function": {"name": call.name, "arguments": _sound(json.dumps(call.arguments))},
+                "function": {"name": call.name, "arguments": encodable(json.dumps(call.arguments))},
                 **(_signature(call) if signed else {}),
             }
-            for call in message.tool_calls
+            for call in message.calls
         ]
     if message.role == "tool":
-        out["tool_call_id"] = message.tool_call_id or ""
-    return out
+        out["tool_call_id"] = message.call_id
+    return {**out, **message.reasoning}
+
+
+def _content(message: WireMessage) -> str | list[dict[str, Any]]:
+    """Text and pictures as content parts; one text where there is nothing to look at."""
+    if not message.pictures:
+        return message.text
+    parts: list[dict[str, Any]] = [{"type": "text", "text": message.text}] if message.text else []
+    for media_type, content in message.pictures:
+        address = f"data:{media_type};base64,{base64.b64encode(content).decode()}"
+        parts.append({"type": "image_url", "image_url": {"url": address}})
+    return parts
 
 
 def _signature(call: ToolCall) -> dict[str, Any]:
     """What proves that the model made this call; another model's call goes with the word for "none"."""
     return {"extra_content": {"google": {"thought_signature": call.signature or _UNSIGNED}}}
-
-
-def _with_pictures(message: Message, pictures: Mapping[str, tuple[str, bytes]]) -> str | list[dict[str, Any]]:
-    """Text and pictures as content parts; one text where there is nothing to look at."""
-    texts = [message.content] if message.content else []
-    parts: list[dict[str, Any]] = []
-    for file in message.attachments:
-        if file.sha256 in pictures:
-            media_type, content = pictures[file.sha256]
-            address = f"data:{media_type};base64,{base64.b64encode(content).decode()}"
-            parts.append({"type": "image_url", "image_url": {"url": address}})
-        else:
-            texts.append(f"[Attachment {file.id} cannot be shown to you.]")
-    text = _sound("\n".join(texts))
-    if not parts:
-        return text
-    return [{"type": "text", "text": text}, *parts] if text else parts
 
 
 # ── in ──
@@ -212,13 +218,15 @@ def parse_piece(data: Mapping[str, Any]) -> Piece:
     body = choice.get("delta") or choice.get("message") or {}
     if not isinstance(body, dict):
         raise ValueError("a delta that is not an object")  # noqa: TRY004 - likewise
+    refusal = body.get("refusal")
     return Piece(
-        text=_text(body.get("content")),
+        text=_text(body.get("content")) or (refusal if isinstance(refusal, str) else ""),
         fragments=tuple(_fragments(body.get("tool_calls"))),
         tokens=tokens,
         finish=choice.get("finish_reason") or None,
         cost_usd=_cost(data.get("usage")),
         thought=_thought(body),
+        reasoning={name: body[name] for name in _REASONING if body.get(name)},
     )
 
 
@@ -319,20 +327,12 @@ class TextJoiner:
         self._half = ""
         if text and "\ud800" <= text[-1] <= "\udbff":
             text, self._half = text[:-1], text[-1]
-        return _sound(text)
+        return encodable(text)
 
     def rest(self) -> str:
         """The text that is left at the end."""
         half, self._half = self._half, ""
-        return _sound(half)
-
-
-def _sound(text: str) -> str:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return text
+        return encodable(half)
 
 
 @dataclass(slots=True)
@@ -352,6 +352,7 @@ class Assembler:
         self._thought = 0
         self._calls: list[_Call] = []
         self._by_index: dict[int, _Call] = {}
+        self._reasoning: dict[str, list[Any]] = {}
         self.tokens: Tokens | None = None
         self.cost_usd: float | None = None
         self.finish: str | None = None
@@ -364,6 +365,8 @@ class Assembler:
         self.cost_usd = piece.cost_usd if piece.cost_usd is not None else self.cost_usd
         self.finish = piece.finish or self.finish
         self._thought += piece.thought
+        for name, part in piece.reasoning.items():
+            self._reasoning.setdefault(name, []).append(part)
         return self._thoughts.feed(self._joiner.feed(piece.text))
 
     def rest(self) -> str:
@@ -396,45 +399,82 @@ class Assembler:
         call.arguments.append(fragment.arguments)
 
     def _open_call(self, fragment: ToolFragment) -> _Call | None:
-        """The call that a fragment goes on with; None if it begins one."""
-        call = self._by_index.get(fragment.index) if fragment.index is not None else None
-        if fragment.index is None and self._calls:
-            call = self._calls[-1]
-        if call is not None and fragment.name and fragment.id and call.id and fragment.id != call.id:
-            return None
-        if call is not None and fragment.index is None and fragment.name and call.name and not fragment.id:
-            return None
-        return call
+        """
+        The call that a fragment continues; None if it begins one. A known id wins over the index.
+
+        Raises:
+            ValueError: It continues none that is known.
+        """
+        if fragment.id and not fragment.name:
+            known = next((one for one in self._calls if one.id == fragment.id), None)
+            if known is not None:
+                return known
+        if fragment.index is not None:
+            call = self._by_index.get(fragment.index)
+        else:
+            call = self._calls[-1] if self._calls else None
+        is_other = call is not None and bool(fragment.id and call.id) and fragment.id != call.id
+        if not fragment.name and (is_other or (call is None and not fragment.id)):
+            raise ValueError("a part of a tool call that belongs to none")
+        unnumbered = fragment.index is None and not fragment.id
+        begins = call is not None and bool(fragment.name and call.name) and (is_other or unnumbered)
+        return None if begins else call
 
     def calls(self) -> list[ToolCall]:
-        """The complete calls, in the order in which they began, with ids that differ."""
+        """
+        The complete calls, in the order in which they began, with ids that differ.
+
+        Raises:
+            ValueError: One has no name, or arguments that are no JSON object; then none of them counts.
+        """
         out: list[ToolCall] = []
         seen: set[str] = set()
         for number, call in enumerate(self._calls):
             name = call.id or f"call_{number}"
             name = name if name not in seen else f"{name}_{number}"
             seen.add(name)
-            text = "".join(call.arguments)
-            arguments = _arguments_or_none(text)
-            if arguments is None:
-                arguments, malformed = {}, _sound(text)
-            else:
-                malformed = None
+            if not call.name:
+                raise ValueError("a tool call without a name")
             signature = call.signature if len(call.signature) <= _LONGEST_SIGNATURE else ""
-            out.append(
-                ToolCall(
-                    id=name, name=call.name, arguments=arguments, malformed=malformed, signature=signature
-                )
-            )
+            arguments = _arguments("".join(call.arguments))
+            out.append(ToolCall(id=name, name=call.name, arguments=arguments, signature=signature))
         return out
 
+    def reasoning(self) -> dict[str, Any]:
+        """The model's own reasoning, in the provider's fields; empty if it gave none."""
+        return {
+            name: "".join(parts) if isinstance(parts[0], str) else _joined_details(parts)
+            for name, parts in self._reasoning.items()
+        }
 
-def _arguments_or_none(text: str) -> dict[str, Any] | None:
+
+def _arguments(text: str) -> dict[str, Any]:
     if not text.strip():
         return {}
     try:
         value = json.loads(text)
         json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"the arguments of a tool call are no JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise ValueError("the arguments of a tool call are no JSON object")  # noqa: TRY004 - about content
+    return value
+
+
+def _joined_details(parts: Sequence[Any]) -> list[Any]:
+    """Blocks of reasoning, with the pieces of each joined: texts are appended, other fields replaced."""
+    blocks: list[Any] = []
+    for part in (each for group in parts if isinstance(group, list) for each in group):
+        last = blocks[-1] if blocks else None
+        if not isinstance(part, dict) or not isinstance(last, dict) or not _goes_on(last, part):
+            blocks.append(dict(part) if isinstance(part, dict) else part)
+            continue
+        for key, value in part.items():
+            grows = key in ("text", "summary", "thinking", "data") and isinstance(value, str)
+            last[key] = str(last.get(key) or "") + value if grows else value
+    return blocks
+
+
+def _goes_on(block: Mapping[str, Any], part: Mapping[str, Any]) -> bool:
+    """Whether a piece belongs to a block of reasoning that is not signed yet."""
+    return not block.get("signature") and all(block.get(key) == part.get(key) for key in ("type", "index"))

@@ -176,5 +176,9 @@ def key_variables(model: str) -> tuple[str, ...]:
 
 def key_of_environment(model: str, endpoint: Endpoint) -> str:
     """The key in the provider's usual variable; only the provider's own address gets it."""
-    found = (os.environ.get(name, "") for name in key_variables(model)) if endpoint.public else ()
-    return next((key for key in found if key), "")
+    return key_in_environment(model) if endpoint.public else ""
+
+
+def key_in_environment(model: str) -> str:
+    """The key in the provider's usual variable; empty: there is none."""
+    return next((key for name in key_variables(model) if (key := os.environ.get(name, ""))), "")

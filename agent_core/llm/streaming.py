@@ -15,6 +15,7 @@ seen to be ignored, another to count only the waits between reads.
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
@@ -25,7 +26,8 @@ from agent_core.errors import ModelError, ModelRateLimited, ModelUnavailable, Mo
 from agent_core.llm.errors import empty_answer, endless_answer
 from agent_core.llm.openai_format import Assembler, Piece
 from agent_core.llm.reasoning import Habit
-from agent_core.models import ModelChunk, Usage
+from agent_core.models import AnswerEnd, ModelChunk, Reasoning, Usage
+from agent_core.text import is_visible
 
 _CLOSE_LIMIT_S = 2.0
 _PIECE_LIMIT_S = 20.0
@@ -76,13 +78,7 @@ async def answer(
     length = wanted = 0
     patience = _Patience(limits, model, stream=stream)
     try:
-        while True:
-            try:
-                piece = await patience.next_of(pieces)
-            except (ModelUnavailable, ModelRateLimited) as error:
-                raise _broken(error, text, model) from error
-            if piece is None:
-                break
+        while (piece := await patience.next_of(pieces)) is not None:
             wanted += sum(_FRAGMENT_CHARS + len(fragment.arguments) for fragment in piece.fragments)
             if len(piece.text) > limits.max_chars:
                 raise endless_answer(model, f"{limits.max_chars} characters")
@@ -98,8 +94,12 @@ async def answer(
             text.append(shown)
             length += len(shown)
             yield shown
-        for chunk in _ending(assembler, model, has_text=length > 0):
+        for chunk in _ending(assembler, model, "".join(text)):
             yield chunk
+    except (ModelUnavailable, ModelRateLimited) as error:
+        raise _broken(error, text, model) from error
+    except ValueError as error:
+        raise ModelUnreadable(f"{model}: {error}", kind="malformed", model=model) from error
     finally:
         with anyio.move_on_after(_CLOSE_LIMIT_S, shield=True):
             await pieces.aclose()
@@ -151,12 +151,42 @@ def _broken(error: ModelError, text: list[str], model: str) -> ModelError:
     return StreamBroken(str(error), partial="".join(text), model=model) if text else error
 
 
-def _ending(assembler: Assembler, model: str, *, has_text: bool) -> list[ModelChunk]:
-    calls = assembler.calls()
-    if not calls and not has_text:
-        raise empty_answer(model, assembler.finish)
-    if assembler.finish == "length":
-        _log.warning("model.answer_truncated", model=model)
+_FINISHED = frozenset(
+    {"stop", "tool_calls", "function_call", "tool_use", "end_turn", "stop_sequence", "eos", "eos_token"}
+)
+_CUT = frozenset({"length", "max_tokens", "model_length", "max_output_tokens"})
+_WITHHELD = frozenset(
+    {"content_filter", "safety", "sensitive", "refusal", "prohibited_content", "recitation"}
+)
+_BROKEN = re.compile(r"error|malformed|abort|insufficient|cancel")
+
+
+def _ending(assembler: Assembler, model: str, text: str) -> list[ModelChunk]:
+    """
+    The chunks that follow the text.
+
+    Raises:
+        ModelError: The answer is none, by the reason for which it ended.
+        ValueError: A tool call cannot be read.
+    """
+    finish = (assembler.finish or "").lower()
+    try:
+        calls = assembler.calls()
+    except ValueError:
+        if finish not in _CUT:
+            raise
+        calls = []
+        finish = "length" if text else "cut call"
+    if finish in _WITHHELD or (not calls and not is_visible(text)):
+        raise empty_answer(model, "content_filter" if finish in _WITHHELD else finish)
+    if (calls and finish in _CUT) or finish == "cut call":
+        raise empty_answer(model, "cut call")
+    if _BROKEN.search(finish) or (calls and finish not in _FINISHED):
+        raise ModelUnavailable(f"{model}: the answer ended with {finish!r}", model=model)
+    reasoning = assembler.reasoning() if calls else {}
+    end = AnswerEnd(
+        is_cut=finish in _CUT, reasoning=Reasoning(model=model, fields=reasoning) if reasoning else None
+    )
     chunks: list[ModelChunk] = list(calls)
     tokens = assembler.usage()
     if tokens is not None:
@@ -171,4 +201,4 @@ def _ending(assembler: Assembler, model: str, *, has_text: bool) -> list[ModelCh
                 model=model,
             )
         )
-    return chunks
+    return chunks if end == AnswerEnd() else [*chunks, end]

@@ -106,7 +106,7 @@ class MemoryManager(Consolidation):
             on_unusable=on_unusable,
         )
         self._skills = skills
-        self._context_tokens = context_tokens
+        self.context_tokens = context_tokens
         self._always_skills = frozenset(always_skills)
         self._pictures = pictures
         self._shown: OrderedDict[str, int] = OrderedDict()
@@ -149,7 +149,7 @@ class MemoryManager(Consolidation):
             attachments: The files of this question. Pictures among them are shown to models that look.
             since: Nothing of what was said before is shown.
         """
-        limit = self._context_tokens if context_tokens is None else context_tokens
+        limit = self.context_tokens if context_tokens is None else context_tokens
         document = await self.remembered.document(scope)
         self._remember_shown(session_id, document.version)
         question = Message(
@@ -215,7 +215,7 @@ class MemoryManager(Consolidation):
         if not newest.messages and newest.total:  # it began anew after its last turn
             newest = await self._storage.load_segment(session_id, start=newest.total - 1, max_messages=1)
         last = newest.messages
-        tail = await self._storage.load_history(session_id, max_chars=guess.chars(self._context_tokens))
+        tail = await self._storage.load_history(session_id, max_chars=guess.chars(self.context_tokens))
         told = last[-1].scope if last else None
         document = await self.remembered.beside(last)
         summary = "" if hidden_from(told, tail.private) else tail.summary or ""
@@ -225,14 +225,14 @@ class MemoryManager(Consolidation):
             Message(role="user", content="", scope=told),
             document,
             (),
-            self._context_tokens,
+            self.context_tokens,
         )
         history = built[1:-1]
         parts = {
             "base": guess.text(prompt.BASE_PROMPT),
-            "memory": min(guess.text(document.text), self._context_tokens // 4),
+            "memory": min(guess.text(document.text), self.context_tokens // 4),
             "summary": min(guess.text(summary), self._summary_tokens),
-            "skills": sum(guess.text(text) for text in self._skill_texts((), self._context_tokens // 8)),
+            "skills": sum(guess.text(text) for text in self._skill_texts((), self.context_tokens // 8)),
             "history": sum(guess.message(message) for message in history),
         }
         return {
@@ -242,7 +242,7 @@ class MemoryManager(Consolidation):
             "left_out": tail.unconsolidated - len(history),
             "tokens": parts,
             "total_tokens": guess.request(built),
-            "limit_tokens": self._context_tokens,
+            "limit_tokens": self.context_tokens,
             "consolidated_above": {"messages": self._rules.threshold, "tokens": self._rules.max_tokens},
         }
 

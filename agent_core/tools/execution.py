@@ -57,9 +57,6 @@ class ToolRunner:
             told = (name for name, each in self._tools.items() if not getattr(each, "deferred", False))
             known = ", ".join(sorted(told)) or "none"
             return _error(call, f"There is no tool {call.name!r}. The tools are: {known}.")
-        if call.malformed is not None:
-            begun = call.malformed[:200]
-            return _error(call, f"The arguments are not a JSON object; nothing was done. They began: {begun}")
         problem = problem_with(call.arguments, getattr(tool, "checked", tool.parameters))
         try:
             inspect.signature(tool.execute).bind(**call.arguments)

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, cast, runtime_checkable
 
-from agent_core.models import ToolCall, ToolResult, Usage
+from agent_core.models import Answer, Reasoning, ToolCall, ToolResult, Usage
 from agent_core.ports import ToolPort
 from agent_core.provenance import Origins, described, from_json, to_json
 from agent_core.tools.effects import Effect
@@ -78,36 +78,35 @@ class StoreStepJournal:
     def _states(self) -> dict[str, Any]:
         return {"states": {tool.name: tool.state() for tool in self._resumable}}
 
-    async def model_answer(
-        self, number: int, digest: str
-    ) -> tuple[str, tuple[ToolCall, ...], Usage, Origins] | None:
+    async def model_answer(self, number: int, digest: str) -> tuple[Answer, Origins] | None:
         """The recorded answer of step ``number`` and the origins of what the model was shown, or None."""
         step = self._find(number, "model", digest)
         if step is None or step.result is None:
             return None
         calls = tuple(ToolCall.model_validate(call) for call in step.result["calls"])
-        usage, origins = Usage.model_validate(step.result["usage"]), from_json(step.result.get("origins"))
-        return step.result["text"], calls, usage, origins
+        reasoning = step.result.get("reasoning")
+        answer = Answer(
+            step.result["text"],
+            calls,
+            Usage.model_validate(step.result["usage"]),
+            reasoning=None if reasoning is None else Reasoning.model_validate(reasoning),
+        )
+        return answer, from_json(step.result.get("origins"))
 
     async def record_model_answer(
-        self,
-        number: int,
-        digest: str,
-        text: str,
-        calls: Sequence[ToolCall],
-        usage: Usage,
-        *,
-        origins: Origins = (),
+        self, number: int, digest: str, answer: Answer, *, origins: Origins = ()
     ) -> None:
         """Make an answer durable; one without tool calls ends the turn and is committed with it instead."""
-        if not calls:
+        if not answer.calls:
             return
         result = {
-            "text": text,
-            "calls": [call.model_dump(mode="json") for call in calls],
-            "usage": usage.model_dump(mode="json"),
+            "text": answer.text,
+            "calls": [call.model_dump(mode="json") for call in answer.calls],
+            "usage": (answer.usage or Usage()).model_dump(mode="json"),
             "origins": to_json(origins),
         }
+        if answer.reasoning is not None:
+            result["reasoning"] = answer.reasoning.model_dump(mode="json")
         await self._store.turns.step_finished(
             self._turn, Step(number, "model", digest, self._states(), result)
         )

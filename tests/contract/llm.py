@@ -18,6 +18,7 @@ from agent_core.errors import (
     ModelRateLimited,
     ModelRefused,
     ModelUnavailable,
+    ModelUnreadable,
     StreamBroken,
 )
 from agent_core.models import Message, ModelChunk, ToolCall, ToolDefinition, Usage
@@ -101,21 +102,15 @@ class LLMContract:
         chunks = await collect(rig.llm, await rig.arrange(Situation.CALL), stream=stream)
 
         calls = [chunk for chunk in chunks if isinstance(chunk, ToolCall)]
-        assert [(call.name, call.arguments, call.malformed) for call in calls] == [
-            ("memory_write", {"content": "- tea"}, None)
-        ]
+        assert [(call.name, call.arguments) for call in calls] == [("memory_write", {"content": "- tea"})]
         assert calls[0].id
         assert "ct" not in order_of(chunks)
 
     @pytest.mark.parametrize("stream", [True, False])
-    async def test_garbage_as_arguments_is_kept_as_such(self, rig: Rig, stream: bool):
-        """Arguments that are no JSON object are no error: the call says what the model wrote."""
-        chunks = await collect(rig.llm, await rig.arrange(Situation.GARBAGE), stream=stream)
-
-        (call,) = [chunk for chunk in chunks if isinstance(chunk, ToolCall)]
-        assert call.name == "memory_write"
-        assert call.arguments == {}
-        assert call.malformed
+    async def test_garbage_as_arguments_is_an_answer_that_cannot_be_read(self, rig: Rig, stream: bool):
+        """Arguments that are no JSON object spoil the answer: no call of it is handed out."""
+        with pytest.raises(ModelUnreadable):
+            await collect(rig.llm, await rig.arrange(Situation.GARBAGE), stream=stream)
 
     @pytest.mark.parametrize("stream", [True, False])
     async def test_an_empty_answer_is_an_error(self, rig: Rig, stream: bool):

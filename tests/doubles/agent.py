@@ -11,6 +11,7 @@ import anyio
 from agent_core.agent import AgentLoop, TurnLimits
 from agent_core.messages import SessionKey
 from agent_core.models import (
+    Answer,
     MemoryScope,
     Message,
     ModelChunk,
@@ -172,16 +173,9 @@ class FakeJournal:
         return self.steps.get((number, digest))
 
     async def record_model_answer(
-        self,
-        number: int,
-        digest: str,
-        text: str,
-        calls: Sequence[ToolCall],
-        usage: Usage,
-        *,
-        origins: Origins = (),
+        self, number: int, digest: str, answer: Answer, *, origins: Origins = ()
     ) -> None:
-        self._write((number, digest), (text, tuple(calls), usage, origins))
+        self._write((number, digest), (answer, origins))
 
     async def tool_result(self, number: int, digest: str) -> ToolResult | None:
         found = self.steps.get((number, digest))

@@ -30,7 +30,7 @@ word               what happens                                                 
 ``!empty``         an answer with nothing in it                                            always
 ``!crash``         a defect: an exception that nobody has foreseen                         always
 ``!toolfail``      it calls a tool that does not exist, and tells what came of it
-``!garbage``       it calls a tool with arguments that are no JSON, and tells the same
+``!garbage``       it calls a tool with arguments that are no JSON, and is asked again
 ``!endless``       an answer that never ends
 ``!slow``          it thinks for three seconds, or as many as the number says
 ``!long``          an answer of 20,000 characters, or as many as the number says
@@ -50,10 +50,11 @@ from agent_core.errors import (
     ModelAuthFailed,
     ModelRateLimited,
     ModelUnavailable,
+    ModelUnreadable,
     StreamBroken,
 )
 from agent_core.llm.demo.consolidation import consolidated
-from agent_core.llm.demo.rules import MEMORY_TOOL, Reply, last_user_text, magic_in, question_in, reply_to
+from agent_core.llm.demo.rules import Reply, last_user_text, magic_in, question_in, reply_to
 from agent_core.llm.errors import empty_answer
 from agent_core.models import Message, ModelChunk, ToolCall, ToolDefinition, Usage
 
@@ -62,6 +63,7 @@ _FAILS = {
     "timeout": 2,
     "ratelimit": 1,
     "cut": 1,
+    "garbage": 1,
     "toolong": 1,
     "auth": _ALWAYS,
     "empty": _ALWAYS,
@@ -133,9 +135,6 @@ class DemoModel:
         match word:
             case "toolfail":
                 return Reply("Let me try something. ", (ToolCall(id="demo_1", name="demo_broken_tool"),))
-            case "garbage":
-                name = MEMORY_TOOL if MEMORY_TOOL in tools else "demo_broken_tool"
-                return Reply(calls=(ToolCall(id="demo_1", name=name, malformed='{"content": "half a'),))
             case "endless":
                 return Reply("It goes on ", endless=True)
             case "slow":
@@ -185,6 +184,7 @@ def _failure(word: str) -> Exception:
         "toolong": ContextTooLong("demo: too long, as asked", model="demo"),
         # A pool would leave the demo alone for minutes after this.
         "auth": ModelAuthFailed("demo: 401, as asked", model="demo", operator=True, cool_s=0.0),
+        "garbage": ModelUnreadable("demo: a call without JSON, as asked", kind="malformed", model="demo"),
         "empty": empty_answer("demo", "stop"),
         "crash": RuntimeError("the demo model crashed, as asked"),
     }

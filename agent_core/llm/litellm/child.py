@@ -199,6 +199,11 @@ def _piece(chunk: Any, body: Any, request: Mapping[str, Any], *, cost: bool) -> 
         finish=chunk.choices[0].finish_reason if chunk.choices else None,
         cost_usd=_cost_or_none(request["model"], usage) if cost and usage is not None else None,
         thought=len(getattr(body, "reasoning_content", None) or ""),
+        reasoning={
+            name: value
+            for name in ("reasoning_content", "thinking_blocks")
+            if (value := getattr(body, name, None))
+        },
     )
 
 

@@ -7,35 +7,28 @@ hidden, partly ignored, and cannot be journaled. ``child`` contains what litellm
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 
 from agent_core.child_process.process import CallFailed
-from agent_core.errors import Failure
+from agent_core.errors import Failure, ModelError
 from agent_core.llm.errors import classify
-from agent_core.llm.images import pictures_of
 from agent_core.llm.litellm.process import LiteLLMProcess, access
+from agent_core.llm.model_client import ModelClient, Request
 from agent_core.llm.openai_format import Piece, request_body
-from agent_core.llm.prices import Price
 from agent_core.llm.providers import takes_cache_control
-from agent_core.llm.reasoning import Habit
-from agent_core.llm.streaming import AnswerLimits, answer
-from agent_core.models import Message, ModelChunk, ToolDefinition
-from agent_core.ports import AttachmentPort, Clock
+from agent_core.ports import Clock
 
 
-class LiteLLMClient:
+class LiteLLMClient(ModelClient):
     """
-    An `LLMPort` for one model of any provider that litellm knows.
+    A client for one model of any provider that litellm knows.
 
     Args:
-        model: litellm's name of it, such as ``anthropic/claude-…`` or ``openai/…``.
+        model: litellm's name of it, such as ``bedrock/…`` or ``openai/…``.
         api_base: Where the provider is, if not at its usual address.
-        extra: Further parameters, such as ``temperature``.
-        price: What tokens cost, where litellm's own table is wrong or silent.
-        pictures: Where pictures are read, for a model that looks at them.
     """
 
     def __init__(
@@ -46,56 +39,37 @@ class LiteLLMClient:
         process: LiteLLMProcess,
         api_base: str = "",
         api_key: str = "",
-        max_tokens: int | None = None,
-        extra: Mapping[str, Any] | None = None,
-        limits: AnswerLimits = AnswerLimits(),  # noqa: B008 - a frozen value
-        price: Price | None = None,
-        pictures: AttachmentPort | None = None,
+        **common: Any,
     ) -> None:
-        self.model = model
-        self._clock = clock
+        super().__init__(model, clock=clock, **common)
         self._process = process
         self._api_base = api_base
         self._key = api_key
-        self._max_tokens = max_tokens
-        self._extra = dict(extra or {})
-        self._limits = limits
-        self._price = price
-        self._pictures = pictures
-        self._habit = Habit()
 
-    async def chat(
-        self, messages: Sequence[Message], tools: Sequence[ToolDefinition], *, stream: bool = True
-    ) -> AsyncIterator[ModelChunk]:
-        """Ask for one answer; see `LLMPort`. Starting the process does not count for the limits."""
+    async def _prepare(self) -> None:
+        try:
+            await self._process.start()
+        except CallFailed as error:
+            raise self._error(error.failure) from error
+
+    async def _pieces(self, asked: Request) -> AsyncGenerator[Piece, None]:
+        """What litellm gives, in our form; every exception is one of ours."""
         request = request_body(
             self.model,
-            messages,
-            tools,
-            stream=stream,
-            max_tokens=self._max_tokens,
+            asked.messages,
+            asked.tools,
+            stream=asked.stream,
+            max_tokens=self.refusals.max_tokens,
             extra=self._extra,
-            pictures=await pictures_of(messages, self._pictures),
+            pictures=asked.pictures,
             marked=takes_cache_control(self.model),
         )
         request |= {"max_retries": 0, "num_retries": 0, "timeout": self._limits.total_s}
         request |= access(self._api_base, self._key)
         try:
-            await self._process.start()
-        except CallFailed as error:
-            raise self._error(error.failure) from error
-        return answer(
-            self._pieces(request, stream=stream),
-            limits=self._limits,
-            model=self.model,
-            stream=stream,
-            habit=self._habit,
-        )
-
-    async def _pieces(self, request: Mapping[str, Any], *, stream: bool) -> AsyncGenerator[Piece, None]:
-        """What litellm gives, in our form; every exception is one of ours."""
-        try:
-            async with aclosing(self._process.ask(request, stream=stream, cost=self._wants_cost)) as pieces:
+            async with aclosing(
+                self._process.ask(request, stream=asked.stream, cost=self._wants_cost)
+            ) as pieces:
                 async for piece in pieces:
                     yield self._priced(piece)
         except CallFailed as error:
@@ -113,5 +87,5 @@ class LiteLLMClient:
             return piece
         return replace(piece, cost_usd=self._price.of(piece.tokens))
 
-    def _error(self, failure: Failure) -> Exception:
+    def _error(self, failure: Failure) -> ModelError:
         return classify(replace(failure, secret=self._key), model=self.model, now=self._clock.now())

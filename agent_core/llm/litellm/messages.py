@@ -13,7 +13,7 @@ from agent_core.llm.openai_format import Piece, Tokens, ToolFragment, token_coun
 
 def frame_of(piece: Piece) -> dict[str, Any]:
     """A piece as a frame, without empty fields."""
-    return {name: value for name, value in asdict(piece).items() if value not in ("", (), None)}
+    return {name: value for name, value in asdict(piece).items() if value not in ("", (), None, {})}
 
 
 def piece_in(frame: object) -> Piece:
@@ -29,6 +29,7 @@ def piece_in(frame: object) -> Piece:
         if tokens is None
         else Tokens(**{n: token_count(v) for n, v in object_in(tokens).items()}),
         thought=token_count(data.get("thought", 0)),
+        reasoning=object_in(data.get("reasoning", {})),
         finish=None if finish is None else text_in(finish),
         cost_usd=float(cost) if isinstance(cost, int | float) and 0 <= cost < math.inf else None,
     )

@@ -37,7 +37,7 @@ from agent_core.memory.consolidation.policy import Rules, Segment
 from agent_core.memory.document_cache import DocumentCache
 from agent_core.memory.withdrawn_messages import in_force, undone_in
 from agent_core.memory_ports import MemoryPort
-from agent_core.models import HistoryTail, Message, ModelChunk, Usage
+from agent_core.models import AnswerEnd, HistoryTail, Message, ModelChunk, Usage
 from agent_core.ports import LLMPort
 from agent_core.prompt_budget import TokenEstimate
 
@@ -310,17 +310,16 @@ class Consolidation:
         assert llm is not None
         attempt = attempt if attempt is not None else Attempt()
         attempt.failure, attempt.too_long, attempt.timed_out = "", False, False
-        text = ""
+        text, cut = "", False
         before = attempt.usage
         try:
             with anyio.fail_after(self._call_limit_s):
                 chunks = await llm.chat(messages, [])
                 async with aclosing(cast("AsyncGenerator[ModelChunk, None]", chunks)) as answer:
                     async for chunk in answer:
-                        if isinstance(chunk, str):
-                            text += chunk
-                        elif isinstance(chunk, Usage):
-                            attempt.usage += chunk
+                        text += chunk if isinstance(chunk, str) else ""
+                        attempt.usage += chunk if isinstance(chunk, Usage) else Usage()
+                        cut = isinstance(chunk, AnswerEnd) and chunk.is_cut
                         if len(text) > max_chars:
                             break
         except TimeoutError:
@@ -330,7 +329,7 @@ class Consolidation:
             attempt.too_long = isinstance(error, ContextTooLong)
             attempt.failure = _reason(error)
         else:
-            attempt.failure = "" if text.strip() else "an empty answer"
+            attempt.failure = _failure(text, cut=cut)
         if attempt.usage == before and (text or attempt.timed_out):
             # Cut off before it told what it cost, or it never tells: the tokens were spent all the same.
             attempt.usage += Usage(
@@ -345,6 +344,13 @@ class Consolidation:
 
     def _chars(self, tokens: int) -> int:
         return self._estimate.chars(tokens)
+
+
+def _failure(text: str, *, cut: bool) -> str:
+    """Why an answer is no summary; empty if it is one."""
+    if cut:
+        return "the output limit cut the answer off"
+    return "" if text.strip() else "an empty answer"
 
 
 def _reason(error: Exception) -> str:

@@ -38,6 +38,20 @@ class TestClassify:
             (400, "prompt is too long: 210000 tokens > 200000 maximum", ContextTooLong),
             (400, "the request exceeds the available context size", ContextTooLong),
             (413, "request_too_large", ContextTooLong),
+            (
+                400,
+                "This model's maximum prompt length is 131072 but the request contains 537812",
+                ContextTooLong,
+            ),
+            (400, "Prompt exceeds max length", ContextTooLong),
+            (400, "Your request exceeded model token limit: 262144 (requested: 265000)", ContextTooLong),
+            (413, "Request too large for model x … please reduce your message size", ContextTooLong),
+            (500, "Context size has been exceeded.", ContextTooLong),
+            (
+                400,
+                "`max_tokens` must be greater. See https://x.example/#max-tokens-and-context-window",
+                ModelRefused,
+            ),
             (400, "bad temperature", ModelRefused),
             (422, "bad", ModelRefused),
             (408, "timeout", ModelUnavailable),
@@ -52,6 +66,24 @@ class TestClassify:
     def test_by_status_then_by_text(self, status, text, expected):
         """The status decides first; the text only where the status leaves it open."""
         assert kind(status=status, text=text) is expected
+
+    @pytest.mark.parametrize(
+        ("status", "text", "headers", "wait_s"),
+        [
+            (503, "overloaded", {"Retry-After": "20"}, 20),
+            (529, "overloaded", {"retry-after": "20"}, 20),
+            (429, "Rate limit reached. Please try again in 20s.", {}, 20),
+            (429, "Please retry in 45.5s.", {"retry-after": "20"}, 45.5),
+            (429, '{"retry_after": 20}', {}, 20),
+            (429, "try again in 250ms", {}, 0.25),
+            (503, '"retryDelay": "34s"', {}, 34),
+        ],
+    )
+    def test_the_longest_wait_that_is_asked_for_counts(self, status, text, headers, wait_s):
+        """On any status, in the headers or in the words."""
+        error = classify(Failure(status=status, text=text, headers=headers), model="m", now=NOW)
+        assert isinstance(error, ModelRateLimited)
+        assert error.retry_after_s == wait_s
 
     def test_a_dead_connection_beats_a_made_up_status(self):
         """No answer came, so no status is believed."""

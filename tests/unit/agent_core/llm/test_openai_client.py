@@ -93,9 +93,12 @@ async def test_a_server_that_cannot_stream(fake, client):
 
 
 async def test_a_polite_cut_is_noticed_only_because_it_is_looked_for(fake, client):
-    """Negative control: the same bytes with an end mark are a good answer."""
+    """Negative control: the same bytes with a reason for the end are a good answer; the end mark alone is none."""
     body = b'data: {"choices": [{"delta": {"content": "a"}}]}\n\n'
-    fake.plan(Raw(body, "text/event-stream"), Raw(body + b"data: [DONE]\n\n", "text/event-stream"))
+    ended = body + b'data: {"choices": [{"delta": {}, "finish_reason": "stop"}]}\n\n'
+    fake.plan(*(Raw(one, "text/event-stream") for one in (body, body + b"data: [DONE]\n\n", ended)))
+    with pytest.raises(StreamBroken):
+        await collect(client, ASK)
     with pytest.raises(StreamBroken):
         await collect(client, ASK)
 

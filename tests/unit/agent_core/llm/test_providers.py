@@ -124,10 +124,10 @@ def test_a_signed_call_goes_back_with_its_signature():
     assert call.signature == "c2ln"
 
     said = [Message(role="assistant", content="", tool_calls=(call, ToolCall(id="b", name="look")))]
-    first, second = request_body("m", said, [], stream=False, signed=True)["messages"][0]["tool_calls"]
+    first, second = request_body("m", said, [], stream=False, signed=True)["messages"][1]["tool_calls"]
     assert first["extra_content"] == signed["extra_content"]
     assert second["extra_content"]["google"]["thought_signature"] == "skip_thought_signature_validator"
-    for bare in request_body("m", said, [], stream=False)["messages"][0]["tool_calls"]:
+    for bare in request_body("m", said, [], stream=False)["messages"][1]["tool_calls"]:
         assert "extra_content" not in bare
 
 

@@ -7,7 +7,6 @@ import json
 
 import pytest
 
-from agent_core.errors import ModelRefused, ModelUnavailable
 from agent_core.memory.manager import MemoryManager
 from agent_core.messages import Attachment, SessionKey
 from agent_core.models import MemoryScope, Message, ScopeKind, Session, ToolResult
@@ -315,28 +314,3 @@ def test_a_picture_has_its_weight():
     with_one = estimate.message(line(1, attachments=[picture]))
     assert with_one - estimate.message(line(1)) == PICTURE_TOKENS
     assert with_newest_pictures([line(1, attachments=[picture])], 0, "owner")[0].attachments == ()
-
-
-@pytest.mark.parametrize(
-    ("error", "answered"),
-    [
-        (ModelRefused("no", status=400), True),
-        (ModelUnavailable("cannot decode", status=500), True),
-        (ModelUnavailable("away", status=503), False),
-        (ModelRefused("no such model", status=404, operator=True), False),
-    ],
-)
-async def test_a_picture_that_a_server_chokes_on_is_left_out(store, memory, error, answered):
-    """Asked again at once without pictures, with a note; what has nothing to do with them goes up."""
-    picture = await store.save("a.png", "image/png", png())
-    journey = Journey([error], "an answer")
-    journey.loop._memory = MemoryManager(memory, pictures=3)
-    try:
-        result = await journey.run(session=session(attachments=[picture]))
-    except type(error):
-        assert not answered
-        return
-    assert (answered, result.reply) == (True, "an answer")
-    first, second = (request[-1] for request in journey.model.requests)
-    assert (first.attachments, second.attachments) == ((picture,), ())
-    assert second.content.endswith("cannot be shown to you.]")

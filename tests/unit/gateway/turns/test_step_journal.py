@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from agent_core.messages import InboundMessage, Sender, SessionKey
-from agent_core.models import MemoryScope, ScopeKind, ToolCall, ToolResult, Usage
+from agent_core.models import Answer, MemoryScope, ScopeKind, ToolCall, ToolResult, Usage
 from agent_core.provenance import untrusted
 from agent_core.tools.attachments import ReadAttachmentTool, SendFileTool
 from agent_core.tools.effects import Effect
@@ -75,7 +75,7 @@ async def test_a_recorded_write_does_not_wipe_what_came_since(store: SqliteQueue
     turn = await claimed(store)
     before = tool_on(memory, shown=0)
     journal = await loaded(store, turn, [before])
-    await journal.record_model_answer(0, "d0", "", [CALL], Usage())
+    await journal.record_model_answer(0, "d0", Answer("", (CALL,), Usage()))
     await memory.save_global_memory(OWNER, "- coffee")
 
     turn = await restarted(store)
@@ -83,7 +83,7 @@ async def test_a_recorded_write_does_not_wipe_what_came_since(store: SqliteQueue
     journal = await loaded(store, turn, [after])
     answer = await journal.model_answer(0, "d0")
     assert answer is not None
-    result = await after.execute(**answer[1][0].arguments)
+    result = await after.execute(**answer[0].calls[0].arguments)
 
     assert result.is_error
     assert "- coffee" in result.content

@@ -1,0 +1,190 @@
+"""
+The client of one model, whatever its protocol: asks, streams the answer, learns what the model refuses.
+
+A model may refuse a part of a request: a tool whose definition it does not accept, all tools, pictures, the
+length of an answer. That part is left out from then on and the request is made once more, so that neither
+this turn fails nor each later one pays a refused request first. Nothing was handed out then, so nothing is
+said twice.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+
+from agent_core.errors import ContextTooLong, ModelError, ModelRefused
+from agent_core.llm.images import pictures_of
+from agent_core.llm.openai_format import Piece
+from agent_core.llm.prices import Price
+from agent_core.llm.reasoning import Habit
+from agent_core.llm.streaming import AnswerLimits, answer
+from agent_core.llm.tool_schemas import restore_names
+from agent_core.llm.wire import Pictures
+from agent_core.models import Message, ModelChunk, ToolCall, ToolDefinition
+from agent_core.ports import AttachmentPort, Clock
+
+_MOST_LEARNED = 8
+_NO_TOOLS = re.compile(
+    r"(does not|doesn't|do not|not) support (tool|function)|tools? (use |calling )?(is|are) not supported",
+    re.IGNORECASE,
+)
+_ABOUT_TOOLS = re.compile(r"tool|function|schema|propert", re.IGNORECASE)
+_ABOUT_LENGTH = re.compile(r"max_(completion_|output_)?tokens|maxOutputTokens|num_predict")
+_NUMBER = re.compile(r"\d{2,9}")
+_DEFECT = 500
+"""The status that servers of one's own give to a picture that they cannot decode."""
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class Refusals:
+    """What one model has refused, and what is therefore left out of its requests."""
+
+    max_tokens: int | None = None
+    all_tools: bool = False
+    tools: set[str] = field(default_factory=set)
+    pictures: set[str] = field(default_factory=set)
+
+    def learn(self, error: ModelError, tools: Sequence[ToolDefinition], shown: Pictures) -> str:
+        """The part of the request that this refusal is about, noted; empty if it is about none."""
+        status, text = error.fields.get("status"), str(error)
+        if status is None or isinstance(error, ContextTooLong) or error.fields.get("operator"):
+            return ""
+        if isinstance(error, ModelRefused) and (part := self._learn_words(text, tools)):
+            return part
+        if shown and (isinstance(error, ModelRefused) or status == _DEFECT):
+            self.pictures |= shown.keys()
+            return "pictures"
+        return ""
+
+    def _learn_words(self, text: str, tools: Sequence[ToolDefinition]) -> str:
+        """The part that the words of a refusal name."""
+        if tools and _NO_TOOLS.search(text):
+            self.all_tools = True
+            return "all tools"
+        named = {tool.name for tool in tools if re.search(rf"\b{re.escape(tool.name)}\b", text)}
+        numbers = map(int, re.findall(r"tools[.\[](\d{1,4})", text))
+        named |= {tools[number].name for number in numbers if number < len(tools)}
+        if named and _ABOUT_TOOLS.search(text):
+            self.tools |= named
+            return ", ".join(sorted(named))
+        if self.max_tokens and self.max_tokens > 1 and _ABOUT_LENGTH.search(text):
+            lower = [int(each) for each in _NUMBER.findall(text) if int(each) < self.max_tokens]
+            self.max_tokens = max(lower, default=self.max_tokens // 2)
+            return "max_tokens"
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request to a model."""
+
+    messages: Sequence[Message]
+    tools: Sequence[ToolDefinition]
+    pictures: Pictures
+    stream: bool
+
+
+class ModelClient(ABC):
+    """
+    An `LLMPort` for one model.
+
+    Args:
+        model: Its name in the configuration, as it is reported.
+        max_tokens: The longest answer; None: the provider's limit.
+        extra: Further fields of the request, such as ``temperature``; they win.
+        price: What tokens cost, where the operator or a table says so.
+        pictures: Where pictures are read, for a model that looks at them.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        clock: Clock,
+        max_tokens: int | None = None,
+        extra: Mapping[str, Any] | None = None,
+        limits: AnswerLimits = AnswerLimits(),  # noqa: B008 - a frozen value
+        price: Price | None = None,
+        pictures: AttachmentPort | None = None,
+    ) -> None:
+        self.model = model
+        self._clock = clock
+        self._extra = dict(extra or {})
+        self._limits = limits
+        self._price = price
+        self._pictures = pictures
+        self._habit = Habit()
+        self.refusals = Refusals(max_tokens)
+
+    async def chat(
+        self, messages: Sequence[Message], tools: Sequence[ToolDefinition], *, stream: bool = True
+    ) -> AsyncIterator[ModelChunk]:
+        """Ask for one answer; see `LLMPort`. Pictures are read before this returns."""
+        await self._prepare()
+        pictures = await pictures_of(messages, self._pictures)
+        return self._answer(Request(messages, tools, pictures, stream))
+
+    async def _prepare(self) -> None:  # noqa: B027 - most models need nothing
+        """Start what the model needs; it does not count for the limits. Raises `ModelError`."""
+
+    @abstractmethod
+    def _pieces(self, asked: Request) -> AsyncGenerator[Piece, None]:
+        """The server's answer to one request; every exception is a `ModelError`."""
+
+    async def _answer(self, wanted: Request) -> AsyncGenerator[ModelChunk, None]:
+        for tries_left in reversed(range(_MOST_LEARNED)):
+            request = self._accepted(wanted)
+            handed_out = False
+            try:
+                chunks = answer(
+                    self._pieces(request),
+                    limits=self._limits,
+                    model=self.model,
+                    stream=request.stream,
+                    habit=self._habit,
+                )
+                async with aclosing(chunks):
+                    async for chunk in chunks:
+                        handed_out = True
+                        yield _restored(chunk, request.tools) if isinstance(chunk, ToolCall) else chunk
+            except ModelError as error:
+                about = "" if handed_out else self.refusals.learn(error, request.tools, request.pictures)
+                if not about or not tries_left:
+                    raise
+                _log.warning("model.refused_part", model=self.model, part=about, error=str(error))
+                continue
+            return
+
+    def _accepted(self, wanted: Request) -> Request:
+        """The request without the parts that this model has refused."""
+        known = self.refusals
+        tools = [] if known.all_tools else [tool for tool in wanted.tools if tool.name not in known.tools]
+        pictures = {name: each for name, each in wanted.pictures.items() if name not in known.pictures}
+        return Request(_with_note(wanted.messages, wanted.tools, tools), tools, pictures, wanted.stream)
+
+
+def _with_note(
+    messages: Sequence[Message], tools: Sequence[ToolDefinition], offered: Sequence[ToolDefinition]
+) -> Sequence[Message]:
+    """The messages, with a note about the tools that are not offered."""
+    if len(offered) == len(tools) or not messages:
+        return messages
+    kept = {tool.name for tool in offered}
+    names = ", ".join(tool.name for tool in tools if tool.name not in kept)
+    note = f"[These tools cannot be used with you: {names}.]" if offered else "[You cannot use any tools.]"
+    last = messages[-1]
+    return [*messages[:-1], last.model_copy(update={"content": f"{last.content}\n\n{note}"})]
+
+
+def _restored(call: ToolCall, tools: Sequence[ToolDefinition]) -> ToolCall:
+    schema = next((tool.parameters for tool in tools if tool.name == call.name), None)
+    if schema is None:
+        return call
+    return call.model_copy(update={"arguments": restore_names(call.arguments, schema)})

@@ -1,0 +1,170 @@
+"""
+A server on loopback that speaks Anthropic's Messages API and refuses what the real one refuses.
+
+Each request takes the next planned answer, a list of content blocks; ``refusals`` says why requests were refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any, Self
+
+from aiohttp import web
+
+from tests.doubles.openai_server import bound
+
+FIELDS = {
+    "model",
+    "max_tokens",
+    "messages",
+    "system",
+    "tools",
+    "tool_choice",
+    "stream",
+    "thinking",
+    "temperature",
+}
+
+
+def text(said: str) -> dict[str, Any]:
+    return {"type": "text", "text": said}
+
+
+def thought(said: str, signature: str = "c2ln") -> dict[str, Any]:
+    return {"type": "thinking", "thinking": said, "signature": signature}
+
+
+def use(name: str, call_id: str = "toolu_1", **arguments: Any) -> dict[str, Any]:
+    return {"type": "tool_use", "id": call_id, "name": name, "input": arguments}
+
+
+class FakeAnthropic:
+    """The server. ``requests`` holds the bodies of all requests."""
+
+    def __init__(self) -> None:
+        self.requests: list[dict[str, Any]] = []
+        self.refusals: list[str] = []
+        self.plan: deque[tuple[list[dict[str, Any]], str]] = deque()
+        self.errors: deque[tuple[int, str, str]] = deque()
+        self.port = 0
+        self._runner: web.AppRunner | None = None
+
+    def say(self, *blocks: dict[str, Any], stop: str = "") -> None:
+        calls = any(block["type"] == "tool_use" for block in blocks)
+        self.plan.append((list(blocks), stop or ("tool_use" if calls else "end_turn")))
+
+    @property
+    def api_base(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    async def __aenter__(self) -> Self:
+        app = web.Application(client_max_size=64 * 1024 * 1024)
+        app.router.add_post("/v1/messages", self._answer)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.2)
+        await self._runner.setup()
+        socket = bound(0)
+        self.port = socket.getsockname()[1]
+        await web.SockSite(self._runner, socket).start()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        assert self._runner is not None
+        await self._runner.cleanup()
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        self.requests.append(body)
+        if not request.headers.get("x-api-key") or request.headers.get("anthropic-version") != "2023-06-01":
+            return _error(401, "authentication_error", "invalid x-api-key")
+        if self.errors:
+            return _error(*self.errors.popleft())
+        if refusal := refusal_of(body):
+            self.refusals.append(refusal)
+            return _error(400, "invalid_request_error", refusal)
+        blocks, stop = self.plan.popleft() if self.plan else ([text("ok")], "end_turn")
+        usage = {"input_tokens": 7, "cache_read_input_tokens": 90, "cache_creation_input_tokens": 3}
+        if not body.get("stream"):
+            answer = {"type": "message", "role": "assistant", "content": blocks, "stop_reason": stop}
+            return web.json_response({**answer, "usage": {**usage, "output_tokens": 5}})
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        for event in _events(blocks, stop, usage):
+            await response.write(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode())
+        return response
+
+
+def _events(blocks: list[dict[str, Any]], stop: str, usage: Mapping[str, int]) -> list[dict[str, Any]]:
+    events: list[dict[str, Any]] = [
+        {"type": "message_start", "message": {"usage": {**usage, "output_tokens": 1}, "content": []}},
+        {"type": "ping"},
+    ]
+    for index, block in enumerate(blocks):
+        begun, deltas = dict(block), []
+        match block["type"]:
+            case "text":
+                begun["text"] = ""
+                deltas = [{"type": "text_delta", "text": piece} for piece in block["text"]]
+            case "thinking":
+                begun |= {"thinking": "", "signature": ""}
+                deltas = [{"type": "thinking_delta", "thinking": piece} for piece in block["thinking"]]
+                deltas.append({"type": "signature_delta", "signature": block["signature"]})
+            case "tool_use":
+                begun["input"] = {}
+                told = json.dumps(block["input"]) if block["input"] else ""
+                deltas = [{"type": "input_json_delta", "partial_json": piece} for piece in ("", told)]
+        events.append({"type": "content_block_start", "index": index, "content_block": begun})
+        events += [{"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas]
+        events.append({"type": "content_block_stop", "index": index})
+    delta = {"stop_reason": stop, "stop_sequence": None}
+    return [
+        *events,
+        {"type": "message_delta", "delta": delta, "usage": {"output_tokens": 5}},
+        {"type": "message_stop"},
+    ]
+
+
+def refusal_of(body: Mapping[str, Any]) -> str:
+    """Why the real server refuses a request; empty if it does not."""
+    if unknown := body.keys() - FIELDS:
+        return f"{min(unknown)}: Extra inputs are not permitted"
+    thinking = body.get("thinking")
+    if thinking and body["max_tokens"] <= thinking["budget_tokens"]:
+        return (
+            "`max_tokens` must be greater than `thinking.budget_tokens`. Please consult our documentation at "
+            "https://docs.example/extended-thinking#max-tokens-and-context-window-size"
+        )
+    if thinking and body.get("temperature", 1) != 1:
+        return "`temperature` may only be set to 1 when thinking is enabled."
+    roles = [message["role"] for message in body["messages"]]
+    if not roles or roles[0] != "user" or any(a == b for a, b in pairwise(roles)):
+        return "messages: roles must alternate between user and assistant"
+    open_calls: list[str] = []
+    for number, message in enumerate(body["messages"]):
+        blocks = message["content"]
+        if not blocks or any(block["type"] == "text" and not block["text"].strip() for block in blocks):
+            return f"messages.{number}: text content blocks must be non-empty"
+        results = [block["tool_use_id"] for block in blocks if block["type"] == "tool_result"]
+        if open_calls != results or any(b["type"] != "tool_result" for b in blocks[: len(results)]):
+            return (
+                f"messages.{number}: `tool_use` ids were found without `tool_result` blocks immediately after"
+            )
+        open_calls = [block["id"] for block in blocks if block["type"] == "tool_use"]
+        last_turn = number == len(roles) - 2 and open_calls
+        if thinking and last_turn and blocks[0]["type"] not in ("thinking", "redacted_thinking"):
+            return f"messages.{number}.content.0.type: Expected `thinking` or `redacted_thinking`"
+        if any(block["type"] == "thinking" and not block.get("signature") for block in blocks):
+            return f"messages.{number}: thinking.signature: Field required"
+    if open_calls:
+        return "the last message may not call a tool"
+    for tool in body.get("tools", ()):
+        if tool["input_schema"].get("type") != "object":
+            return f"tools.0.custom.input_schema.type: Field required ({tool['name']})"
+    return ""
+
+
+def _error(status: int, kind: str, message: str) -> web.Response:
+    body = {"type": "error", "error": {"type": kind, "message": message}}
+    return web.json_response(body, status=status)
