@@ -47,6 +47,8 @@ async def test_the_other_is_answered_all_the_same(tmp_path, end):
     async with await SqliteQueue.open(database, clock=filled.clock) as store:
         batch = [asked("$x1", A, filled.clock.now()), asked("$x2", B, filled.clock.now())]
         await store.inbox.accept("matrix", BOT, batch, {})
+        older = "UPDATE inbox SET turn = '1-older' WHERE native_id IN ('$x1', '$x2')"  # claimed by an older version
+        await store.turns._writer.call("older", lambda db: db.execute(older) and None, locks=())
         turn = await store.turns.claim(ROOM, merge=5)
         assert turn is not None
         assert len(turn.rows) == 2

@@ -62,7 +62,7 @@ class Setup:
 
     async def save(self, positions):
         self.saved.append(
-            {one["event_id"] for one in json.loads(positions[WAITING])["references"] if one["told"]}
+            {one["event_id"] for one in json.loads(positions()[WAITING])["references"] if one["told"]}
         )
 
     async def run_for(self, seconds):

@@ -53,7 +53,7 @@ async def test_a_mail_is_accepted_once_and_answered_in_its_thread(bot: Bot) -> N
         await run_sync(lambda: bot.peer().wait_for(lambda mail: True, folder="Sent"))
         flags = await run_sync(_flags_until, bot.peer(), "\\Answered")
 
-    assert (message.text, message.sender.address) == ("Shall we?", bot.person.address)
+    assert (message.text, message.sender.address) == ("Shall we?\n\n-- \nAlice", bot.person.address)
     assert message.sender.verified
     assert marks.count == 1
     assert answer["Message-ID"] == receipt.provider_id

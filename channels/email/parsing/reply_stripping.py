@@ -203,15 +203,15 @@ class _Sent:
 
     def has(self, line: str) -> bool | None:
         """Whether a quoted line is ours; None for one that says nothing."""
-        letters = _letters(line)
-        if not letters:
+        signs = _alphanumerics(line)
+        if not signs:
             sign = line.strip("> \t")
             return None if sign.isascii() else any(sign in text for text in self._texts)
-        if sum(form.goes_on(letters) for form in self._forms):
+        if sum(form.goes_on(signs) for form in self._forms):
             return True
-        if not self._searches or (not is_marked(line) and len(letters) < _PIECE):
+        if not self._searches or (not is_marked(line) and len(signs) < _PIECE):
             return False
-        found = sum(form.has(letters) for form in self._forms) > 0
+        found = sum(form.has(signs) for form in self._forms) > 0
         self._searches -= not found
         return found
 
@@ -220,28 +220,28 @@ class _Form:
     """One of the forms: its letters, where its lines and sentences end, and up to where it was found."""
 
     def __init__(self, text: str) -> None:
-        self._letters, self._ends, self._at = "", {0}, 0
-        pieces = [_letters(piece) for piece in _SENTENCES.split(text)]
+        self._text, self._ends, self._at = "", {0}, 0
+        pieces = [_alphanumerics(piece) for piece in _SENTENCES.split(text)]
         for piece in pieces:
             self._at += len(piece)
             self._ends.add(self._at)
-        self._letters, self._at = "".join(pieces), 0
+        self._text, self._at = "".join(pieces), 0
 
-    def goes_on(self, letters: str) -> bool:
-        end = self._at + len(letters)
-        found = self._letters.startswith(letters, self._at) and (end in self._ends or len(letters) >= _PIECE)
+    def goes_on(self, signs: str) -> bool:
+        end = self._at + len(signs)
+        found = self._text.startswith(signs, self._at) and (end in self._ends or len(signs) >= _PIECE)
         self._at = end if found else self._at
         return found
 
-    def has(self, letters: str) -> bool:
-        start = self._letters.find(letters, self._at)
-        start = self._letters.find(letters) if start < 0 else start
-        end = start + len(letters)
+    def has(self, signs: str) -> bool:
+        start = self._text.find(signs, self._at)
+        start = self._text.find(signs) if start < 0 else start
+        end = start + len(signs)
         is_whole = start in self._ends and end in self._ends
-        found = start >= 0 and (is_whole or len(letters) >= _PASSAGE)
+        found = start >= 0 and (is_whole or len(signs) >= _PASSAGE)
         self._at = end if found else self._at
         return found
 
 
-def _letters(text: str) -> str:
+def _alphanumerics(text: str) -> str:
     return _NO_LETTERS.sub("", unicodedata.normalize("NFKC", text).casefold())

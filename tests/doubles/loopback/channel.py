@@ -181,6 +181,10 @@ class LoopbackChannel:
         """The names of its members."""
         return self._server.rooms.get(conversation, ("", "", {}))[2]
 
+    async def people(self, conversation: str) -> Mapping[str, str]:
+        """Its members besides the bot."""
+        return {each: name for each, name in self.member_names(conversation).items() if each != self.account}
+
     def _alone_in(self, person: str) -> str:
         """The place where nobody else is; a new one, if others have come into the old one."""
         place = f"dm-{person}"
