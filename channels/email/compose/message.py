@@ -183,7 +183,9 @@ def _own_form(message: OutboundMessage, address: str) -> str:
 
 def _subject(message: OutboundMessage) -> str:
     asked = " ".join(str(message.context.get("subject") or "").split())
-    if message.context.get("message_id") or asked:
+    if headline := " ".join(str(message.context.get("headline") or "").split()):
+        text = headline
+    elif message.context.get("message_id") or asked:
         text = asked if _REPLY_PREFIX.match(asked) else f"Re: {asked or '(no subject)'}"
     else:
         first = next((line for line in message.text.splitlines() if line.strip(" #*_>`|:-")), "")
