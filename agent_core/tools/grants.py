@@ -153,15 +153,20 @@ def _is_somebody_elses_idea(grant: Grant, proposal: Proposal) -> bool:
     Whether words that anybody may have written are in the prompt of a call that runs or sends something, or
     of a tool of a server, whose arguments may say anything.
 
-    Only the very call that was shown passes then, and only after sources that its question has named. Where
+    Only the very call that was shown passes then, and only after sources that its question has named. Files
+    are written and pages fetched only after those too; a page of the host itself is no other source. Where
     there may be more sources than are kept, they are not known.
     """
     unknown = {(each.kind, each.where) for each in proposal.origins if each.trust > Trust.KNOWN}
-    if not unknown or (proposal.effect not in _STRICT and grant.scope.kind is not GrantKind.TOOL):
+    if grant.scope.kind is GrantKind.HOST:
+        unknown = {each for each in unknown if each[0] != "web" or _host(each[1]) != grant.scope.what}
+    if not unknown:
         return False
     named = {(each.kind, each.where) for each in grant.origins}
-    known = unknown <= named and len(proposal.origins) < KEPT
-    return grant.scope.kind is not GrantKind.CALL or not known
+    if not unknown <= named or len(proposal.origins) >= KEPT:
+        return True
+    is_strict = proposal.effect in _STRICT or grant.scope.kind is GrantKind.TOOL
+    return is_strict and grant.scope.kind is not GrantKind.CALL
 
 
 def _exact(proposal: Proposal) -> str:

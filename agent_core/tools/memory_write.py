@@ -17,7 +17,7 @@ from agent_core.errors import DocumentUnusable, MemoryConflict, StorageUnavailab
 from agent_core.memory_ports import MemoryPort
 from agent_core.models import MemoryScope, ScopeKind, ToolResult
 from agent_core.provenance import origins_of_call
-from agent_core.tools.effects import Effect, Wording
+from agent_core.tools.effects import Effect, Review, Wording
 
 DEFAULT_MAX_CHARS = 8000
 
@@ -92,6 +92,20 @@ class MemoryWriteTool:
         if self.state() not in {None, document.version} or not set(before) <= {*after, ""}:
             return None
         return Wording([line for line in after if line.strip() and line not in before], kept=document.origins)
+
+    async def review(self, **arguments: Any) -> Review:
+        """The difference, so that what would be lost is seen."""
+        from agent_core.tools.files.reading import diff_text  # noqa: PLC0415 - only where somebody is asked
+
+        new = str(arguments.get("content") or "")
+        try:
+            document = await self._storage.load_global_memory(self._scope)
+        except (DocumentUnusable, StorageUnavailable) as error:
+            return Review(f"The memory cannot be read now ({type(error).__name__}).\n{new}")
+        text = diff_text(document.text.encode(), new.encode("utf-8", "surrogatepass"), "MEMORY.md")
+        if "\n" not in text or any("\ud800" <= char <= "\udfff" for char in new):
+            text += f"\n{new}"  # a diff shows only the size of what it takes for no text
+        return Review(text, str(document.version))
 
     async def execute(self, **arguments: Any) -> ToolResult:
         """Replace the document by ``content``."""

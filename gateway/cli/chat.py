@@ -19,7 +19,9 @@ from typing import Protocol, TextIO
 import anyio
 import anyio.abc
 
+from agent_core.messages import OutboundKind
 from channels.base import ChannelError
+from channels.markup import to_text
 from channels.terminal import Answer, Preview, TerminalChannel, Typing
 from gateway.app import Overrides, build
 from gateway.errors import AlreadyRunning, ChatOpen, StateUnusable
@@ -194,8 +196,9 @@ class _Screen:
             match event:
                 case Preview(text=text) if self._tty:
                     self._grow(plain_text(text))
-                case Answer(text=text, answers=answers):
-                    self._finish(plain_text(text))
+                case Answer(text=text, answers=answers, kind=kind):
+                    shown = to_text(text) if kind is OutboundKind.NOTICE else text
+                    self._finish(plain_text(shown))
                     self._close(answers)
                     self._prompt()
                 case _:

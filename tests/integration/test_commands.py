@@ -8,6 +8,7 @@ import pytest
 from agent_core.memory.scopes import OWNER
 from agent_core.messages import Amendment, SessionKey
 from agent_core.models import MemoryScope, ScopeKind
+from agent_core.provenance import untrusted
 from gateway.queue.states import InboxState
 from gateway.turns.commands import COMMANDS
 from tests.doubles.loopback import LoopbackServer
@@ -112,6 +113,29 @@ class TestAnswers:
         assert "no notes about this conversation" in in_room.text
         for shown in (for_bob, for_cid, in_room):
             assert "secret" not in shown.text
+
+    async def test_memory_undo_is_of_ones_own_notes(self, tmp_path):
+        """The version before comes back with its origins, and nobody else's notes change."""
+        server = LoopbackServer()
+        server.groups = {"room"}
+        page = (untrusted("web", "https://example.org"),)
+        bobs = MemoryScope(ScopeKind.PERSON, BOB)
+        async with talking(tmp_path, Mind(), server=server) as one:
+            memory = one.built.memory
+            await memory.save_global_memory(OWNER, "- likes trains")
+            await memory.save_global_memory(OWNER, "- likes ships")
+            await memory.save_global_memory(bobs, "- bob sings", origins=page)
+            await memory.save_global_memory(bobs, "- bob dances")
+            done = await asked(one, "!memory undo", person=BOB)
+            other = await asked(one, "!memory of", person=CID)
+            none = await asked(one, "!memory undo", person=CID)
+            his, owners = await memory.load_global_memory(bobs), await memory.load_global_memory(OWNER)
+        assert "is back" in done.text
+        assert (his.text.strip(), his.version) == ("- bob sings", 3)
+        assert [(each.kind, each.where) for each in his.origins] == [("web", "https://example.org")]
+        assert owners.text.strip() == "- likes ships"
+        assert "Nothing was done" in other.text
+        assert "no version" in none.text
 
     async def test_status_says_little_to_others_and_more_to_the_owner(self, tmp_path):
         """Everybody hears how it is; channels and queues are for the owner alone, and not in a group."""

@@ -51,10 +51,10 @@ async def test_a_long_call_goes_with_the_question(tmp_path: Path) -> None:
 async def test_a_short_call_needs_no_file(tmp_path: Path) -> None:
     """The control."""
     async with asking(tmp_path, Writer()) as one:
-        one.server.say(BOB, f"write {'x' * 1400}")
+        one.server.say(BOB, f"write {'x' * 500}")
         notice, _ = await question(one, f"dm-{BOB}")
     assert notice.attachments == ()
-    assert "x" * 1400 in notice.text
+    assert "x" * 500 in notice.text
 
 
 @pytest.mark.parametrize("why", ["no files", "no room"])

@@ -128,7 +128,7 @@ def test_a_tool_of_a_server_is_that_tool() -> None:
 
 
 def test_after_a_strangers_words_only_what_was_shown_with_them() -> None:
-    """The very command, and no source that its question has not named; writing in a folder can be undone."""
+    """The very command, and no source that its question has not named; nor does a file or a page follow one."""
     after = granted(command("make", PAGE))
     assert passes(after, command("make", PAGE))
     assert passes(after, command("make"))
@@ -136,7 +136,14 @@ def test_after_a_strangers_words_only_what_was_shown_with_them() -> None:
     assert not passes(after, command("make", MAIL))
     assert not passes(after, command("make", PAGE, MAIL))
     assert not passes(granted(command("make")), command("make", PAGE))
-    assert passes(granted(write("notes/a")), replace(write("notes/b"), origins=(PAGE,)))
+    named = granted(replace(write("notes/a"), origins=(PAGE,)))
+    assert passes(named, replace(write("notes/b"), origins=(PAGE,)))
+    assert not passes(named, replace(write("notes/b"), origins=(PAGE, MAIL)))
+    assert not passes(granted(write("notes/a")), replace(write("notes/b"), origins=(PAGE,)))
+    own = untrusted("web", "https://site.test/a", EPOCH)
+    site = granted(replace(fetch("https://site.test/a"), origins=(MAIL,)))
+    assert passes(site, replace(fetch("https://site.test/b"), origins=(MAIL, own)))
+    assert not passes(site, replace(fetch("https://site.test/?secret"), origins=(MAIL, PAGE)))
 
 
 @pytest.mark.parametrize("effect", list(Effect))

@@ -109,7 +109,11 @@ class ShellTool:
     async def review(self, **arguments: Any) -> Review:
         """The command, and the files that it names as they are now."""
         basis = await self.basis(str(arguments.get("command")))
-        told = [f"{name}: {value}".replace("\n", "\n    ") for name, value in arguments.items()]
+        rest = {"": arguments.get("command"), **arguments}
+        rest.pop("command", None)
+        told = [
+            f"{f'{name}: ' if name else ''}{value}".replace("\n", "\n    ") for name, value in rest.items()
+        ]
         files = ["", "It names these files:", *basis.shown] if basis.shown else []
         unknown = ["", basis.unknown] if basis.unknown else []
         text = "\n".join([*told, *unknown, *files]) if unknown or files else ""

@@ -179,7 +179,9 @@ def _own_form(message: OutboundMessage, address: str) -> str:
 def subject_of(message: OutboundMessage) -> str:
     """The subject of the mail for a row of the outbox."""
     asked = " ".join(str(message.context.get("subject") or "").split())
-    if message.rings_for is None and (message.context.get("message_id") or asked):
+    if headline := " ".join(str(message.context.get("headline") or "").split()):
+        text = headline
+    elif message.rings_for is None and (message.context.get("message_id") or asked):
         text = asked if _REPLY_PREFIX.match(asked) else f"Re: {asked or '(no subject)'}"
     else:
         first = next((line for line in message.text.splitlines() if line.strip(" #*_>`|:-")), "")

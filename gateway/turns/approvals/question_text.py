@@ -20,7 +20,23 @@ from agent_core.tools.grants import Scope
 from agent_core.tools.grants import described as grant_text
 from gateway.turns.approvals.text import line, literal, visible
 
-_QUOTED_CHARS = 1_500
+_QUOTED_CHARS = 600
+_QUOTED_LINES = 12
+_FEW_SOURCES = 2
+_PURPOSES = {
+    "shell": "to run in the workspace",
+    "write_file": "to write a file",
+    "edit_file": "to edit a file",
+    "move_file": "to move a file",
+    "delete_file": "to delete a file",
+    "memory_write": "to change my memory",
+    "send_message": "to send a message",
+    "send_file": "to send a file",
+    "web_fetch": "to fetch a page",
+    "schedule": "to change the schedule",
+}
+_MAIN = {"shell": "command", "web_fetch": "url"}
+"""The argument that is shown first, without its name."""
 _MOST_QUOTED = 20
 
 
@@ -48,44 +64,57 @@ def asking_text(
     """
     told = _told(call, review, also)
     whole = attached_text(call, review, also)
-    idea = (
-        f"It may not be your idea: before this I was shown {described(origins, most=KEPT)}.\n\n"
-        if trust_of(origins) is not Trust.OWNER
-        else ""
+    is_short = bool(whole) and is_attached
+    shown = (
+        literal(told, _QUOTED_CHARS)
+        if is_short
+        else literal(told, max(_QUOTED_CHARS, 2 * len(whole) * max(1, len(told))), most=len(told))
     )
-    again = "What you approved has changed since, so I ask again.\n\n" if is_again else ""
-    how = (
-        f"Answer with `yes` or `no` in the first line, or with `!approve {name}` or `!reject {name}`."
-        if email_style
-        else f"Answer `yes` or `no`, react with ✅ or ❌, or write `!approve {name}` or `!reject {name}`."
-    )
-    grant = f"\n\nTo allow {grant_text(offer)} for an hour: `!grant {name} 1h`" if offer else ""
+    idea, trust = f"It may not be your idea: before this I was shown {described(origins, most=KEPT)}.", ""
+    if trust_of(origins) is not Trust.OWNER:
+        trust = "`!new`, or the owner's `!trust`, spares further questions because of that."
+    is_brief = len(origins) <= _FEW_SOURCES
+    why = [
+        "What you approved has changed since, so I ask again." if is_again else "",
+        (idea if is_brief else f"Asked because of {len(origins)} sources, named below.") if trust else "",
+    ]
+    answers = "`yes` / `no`" + (" / `yes for an hour`" if offer else "")
+    how = f"{answers}{' in the first line' if email_style else ', or ✅ / ❌'}"
+    hour = f"An hour covers {grant_text(offer)}, or `!grant {name} 1h`." if offer else ""
     at = until.astimezone(zone).strftime("%H:%M on %d %B")
-    if whole and is_attached:
-        raw = whole.encode()
-        digest = hashlib.sha256(raw).hexdigest()
-        more = f"All of it is in the file `{name}.txt`: {len(raw)} bytes, SHA-256 `{digest}`.\n\n"
-        shown = literal(told, _QUOTED_CHARS)
-    else:
-        more = ""
-        shown = literal(told, max(_QUOTED_CHARS, 2 * len(whole) * max(1, len(told))), most=len(told))
-    return (
-        f"**{name}**: I need your approval before I use {_uses(call, also)}:\n\n"
-        f"{shown}\n\n"
-        f"{more}"
-        f"{again}"
-        f"{idea}"
-        f"{how} I wait until {at}.{grant}"
-    )
+    raw = whole.encode()
+    digest = hashlib.sha256(raw).hexdigest()
+    parts = [
+        f"**{name}**: I need your approval {_purpose(call, also)}:",
+        shown,
+        *why,
+        how,
+        hour,
+        f"Until {at}. Also: `!approve {name}`, `!reject {name}`.",
+        trust,
+        idea if trust and not is_brief else "",
+        f"All of it is in the file `{name}.txt`: {len(raw)} bytes, SHA-256 `{digest}`." if is_short else "",
+    ]
+    return "\n\n".join(filter(None, parts))
+
+
+def subject_of(call: ToolCall, also: Sequence[tuple[ToolCall, str]] = ()) -> str:
+    """The subject of a question by mail, in one line."""
+    value = next(iter(_told(call, "", also).values()), "")
+    return f"Approve? {_purpose(call, also).removeprefix('to ').replace('`', '')}: {line(value)}"
 
 
 def attached_text(call: ToolCall, review: str = "", also: Sequence[tuple[ToolCall, str]] = ()) -> str:
     """The whole call, for a file that goes with the question; empty if the question itself has it."""
     told = {key: visible(value) for key, value in _told(call, review, also).items()}
     each = _QUOTED_CHARS // max(1, len(told))
-    if len(told) <= _MOST_QUOTED and all(len(value) <= each for value in told.values()):
+    lines = sum(value.count("\n") + 1 for value in told.values())
+    is_small = len(told) <= _MOST_QUOTED and lines <= _QUOTED_LINES
+    if is_small and all(len(value) <= each for value in told.values()):
         return ""
-    parts = [f"{line(key)}:\n{value}".replace("\n", "\n    ") for key, value in told.items()]
+    parts = [
+        f"{line(key)}:\n{value}".removeprefix(":\n").replace("\n", "\n    ") for key, value in told.items()
+    ]
     return f"{_uses(call, also)}\n\n".replace("`", "") + "\n\n".join(parts) + "\n"
 
 
@@ -128,6 +157,11 @@ def _uses(call: ToolCall, also: Sequence[tuple[ToolCall, str]]) -> str:
     return f"{told} {len(also) + 1} times" if len(names) == 1 and also else told
 
 
+def _purpose(call: ToolCall, also: Sequence[tuple[ToolCall, str]]) -> str:
+    """The kind of what would be done, in a few words."""
+    return (not also and _PURPOSES.get(call.name)) or f"before I use {_uses(call, also)}"
+
+
 def _calls(call: ToolCall, also: Sequence[tuple[ToolCall, str]]) -> list[ToolCall]:
     return [call, *(one for one, _ in also)]
 
@@ -141,8 +175,10 @@ def _told(call: ToolCall, review: str, also: Sequence[tuple[ToolCall, str]] = ()
             for key, value in (_told(*one) or {"": ""}).items()
         }
     if review:
-        return {"what would be done": review}
-    return {key: _shown(value) for key, value in call.arguments.items()}
+        return {"": review}
+    main = _MAIN.get(call.name, "")
+    shown = {key: _shown(value) for key, value in call.arguments.items()}
+    return ({"": shown.pop(main)} if shown.get(main) else {}) | shown
 
 
 def _shown(value: Any) -> str:

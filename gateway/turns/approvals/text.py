@@ -143,7 +143,8 @@ def literal(arguments: Mapping[str, str], room: int, *, most: int = _MOST_ARGUME
     """
     each = max(_SHORTEST_ARGUMENT, room // max(1, len(arguments)))
     told = [
-        f"{line(key)}: {excerpt(value, each)}".replace("\n", "\n    ") for key, value in arguments.items()
+        f"{f'{line(key)}: ' if key else ''}{excerpt(value, each)}".replace("\n", "\n    ")
+        for key, value in arguments.items()
     ]
     if len(told) > most:
         rest = "\n".join(told[most:])

@@ -50,7 +50,7 @@ from gateway.queue.model import APPROVAL, APPROVED, WITHDRAWN
 from gateway.queue.stores import ApprovalStore, NewOutbound, Step, Turn
 from gateway.routing.access import Access, Role, is_let_in
 from gateway.turns.approvals.grants import ToolGrants
-from gateway.turns.approvals.question_text import asking_text, attached_text, expired_text
+from gateway.turns.approvals.question_text import asking_text, attached_text, expired_text, subject_of
 from gateway.turns.approvals.text import line
 from gateway.turns.approvals.tool_decisions import EXPIRED, REFUSED, name_of, offered, proof_of
 from gateway.turns.commit import TurnCommit
@@ -139,7 +139,11 @@ class ToolQuestions:
         else:
             place = await self.asked_in(turn) or turn
             text = self._text(waiting, self.channels[place.channel], file)
-            notice = await self.notice(turn, name, text, file, rings_for=request["asked"])
+            headline = subject_of(waiting.call, _shown_with(request))
+            notice = [
+                replace(one, context={**one.context, "headline": headline})
+                for one in await self.notice(turn, name, text, file, rings_for=request["asked"])
+            ]
         step = waiting.step
         if step.result is None and "places" not in step.request:
             places = list(dict.fromkeys(str(new.session) for new in notice))
@@ -394,7 +398,10 @@ class ToolQuestions:
             target,
             text,
             OutboundKind.NOTICE,
-            context={"approves": [name]},
+            context={
+                "approves": [name],
+                "headline": subject_of(waiting.call, _shown_with(waiting.step.request)),
+            },
             attachments=_sent_by(channel, file),
             rings=True,
         )

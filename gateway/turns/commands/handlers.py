@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
 
-from agent_core.errors import DocumentUnusable, ToolError
+from agent_core.errors import DocumentUnusable, MemoryConflict, ToolError
 from agent_core.memory_ports import MemoryPort
 from agent_core.messages import Audience
 from agent_core.models import ScopeKind, Session, Usage
@@ -199,7 +199,38 @@ class CommandHandlers:
             lines += ["", *about_parts(report), await self._approvals.overview(calls)]
         return "\n".join(lines)
 
+    async def _undo_memory(self, asked: Asked) -> str:
+        """Bring the version before back, with its origins; once, although the command may run twice."""
+        scope, turn = asked.session.scope, asked.turn.id
+        if scope.kind is ScopeKind.ROOM and not await self._may_reset(asked):
+            return _NOT_YOURS
+        try:
+            current = await self._memory.load_global_memory(scope)
+            versions = await self._memory.memory_versions(scope)
+            if not any(by == turn for *_, by in versions):
+                known = {each.version: each for each, *_ in versions}
+                before = known.get(current.version - 1)
+                if before is None and current.version != 1:
+                    return "There is no version of my notes before this one."
+                await self._memory.save_global_memory(
+                    scope,
+                    before.text if before else "",
+                    base_version=current.version,
+                    session_id=asked.session.id,
+                    turn=turn,
+                    origins=before.origins if before else (),
+                )
+        except DocumentUnusable as error:
+            return f"I cannot read it: {error}." if asked.owner else error.public
+        except MemoryConflict:
+            return "My notes have just been changed elsewhere, so nothing was done. `!memory` shows them."
+        return "The version of my notes before the last change is back. `!memory undo` takes that back."
+
     async def _memory_text(self, asked: Asked) -> str:
+        if what := cleaned(asked.command.argument):
+            if what == "undo":
+                return await self._undo_memory(asked)
+            return "Write `!memory`, or `!memory undo`. Nothing was done."
         try:
             document = await self._memory.load_global_memory(asked.session.scope)
         except DocumentUnusable as error:

@@ -18,7 +18,7 @@ _HELP: dict[str, tuple[str, str]] = {
     "status": ("show whether I work", "My state, my channels, and what waits in this conversation."),
     "memory": (
         "show what I remember about you",
-        "The notes that I keep for this conversation, word for word.",
+        "My notes for this conversation, word for word. `!memory undo` takes back their last change.",
     ),
     "usage": ("show what this costs", "Tokens, and money where it is known: today, and in the last 30 days."),
     "approve": ("approve something", "`!approve NAME`; without a name I say what waits."),

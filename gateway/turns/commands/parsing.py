@@ -29,7 +29,7 @@ COMMANDS: dict[str, Takes] = {
     "new": Takes.NOTHING,
     "stop": Takes.ANYTHING,
     "status": Takes.NOTHING,
-    "memory": Takes.NOTHING,
+    "memory": Takes.WORD,
     "usage": Takes.NOTHING,
     "approve": Takes.WORD,
     "reject": Takes.ANYTHING,
