@@ -93,10 +93,11 @@ def has_others_subject(
 
 
 def is_same_subject(subject: str, sent: str) -> bool:
-    """Whether the subject of an answer is the one that we have sent, behind what programs put in front."""
+    """Whether the subject of an answer is the one that we have sent, but for what programs put in front."""
     ours, theirs = (" ".join(each.split()) for each in (sent, subject))
-    prefix = theirs.removesuffix(ours)
-    return len(prefix) <= _MOST_PREFIX and theirs.endswith(ours)
+    bare = ours[found.end() :].strip() if (found := _PREFIX.match(ours)) else ours
+    prefix = theirs.removesuffix(bare).rstrip()
+    return theirs.endswith(bare) and len(prefix) <= _MOST_PREFIX and prefix[-1:] in ("", ":", "：", "]")
 
 
 def quotation(mail: ParsedMail | None, headers: Headers, how: Quote) -> dict[str, Any]:

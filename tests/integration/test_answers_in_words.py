@@ -78,7 +78,7 @@ async def test_a_word_answers_the_question(tmp_path, word, written):
         found = await answers(one, f"dm-{BOB}", 2)
         again = await one.asked("yes", person=BOB)
     told = "is approved: I use" if written else "is rejected: I do not use"
-    assert "Answer `yes` or `no`" in notice.text
+    assert "`yes` / `no`" in notice.text
     assert min(found) == f"`{name}` {told} `write_down`."
     assert max(found).startswith("so: wrote it" if written else "so: Error: The person was asked")
     assert tool.written == written
@@ -337,7 +337,7 @@ async def test_by_mail_the_first_line_of_a_reply_to_the_question_counts(tmp_path
         await question(one, f"dm-{BOB}", 2)
         server.say(BOB, "yes")
         other = await answers(one, f"dm-{BOB}", 3)
-    assert "`yes` or `no` in the first line" in notice.text
+    assert "`yes` / `no` in the first line" in notice.text
     assert min(found).startswith(f"`{name}` is {'approved' if written else 'rejected'}")
     assert other[2] == "so: yes"
     assert tool.written == written
