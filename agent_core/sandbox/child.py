@@ -105,7 +105,7 @@ def main(*, linked: bool = False) -> None:
             if linked and order["connects"]:
                 from agent_core.sandbox.listener_child import give_listener  # noqa: PLC0415 - rarely wanted
 
-                give_listener(order["port"], order["meeting"], order["network"])
+                give_listener(order["port"], order["network"])
             run = _Run(order, report)
             run.go()
     except Stopped:
@@ -475,7 +475,7 @@ def _limit(order: dict[str, Any]) -> None:
     """The limits of each process. That of processes does not bind root, so nobody counts for it."""
     rlimits = list(order["rlimits"])
     if user := os.getuid():
-        others = max(threads_of(user), order["threads"])  # some may not be seen from here
+        others = threads_of(user)
         # The second thread of the runner is still to come.
         rlimits.append((resource.RLIMIT_NPROC, others + 1 + order["processes"]))
     for kind, wanted in rlimits:
