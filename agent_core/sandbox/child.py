@@ -6,7 +6,8 @@ The order comes on the standard input, the report goes to the standard output, b
 in, and this is started for every command. This process confines only its child. It is the subreaper of its
 descendants (prctl(2)), so that whoever loses their parent becomes its child, and a process group or a session
 of one's own leads nowhere. When the program ends, at a limit, at SIGTERM and when the daemon dies, it kills
-and reaps descendants until there are none.
+and reaps descendants until there are none. It does that in two processes: if one of them is killed, the other
+ends what there is.
 
 The keys of the order are written by `agent_core.sandbox.process.order_of`.
 """
@@ -100,12 +101,13 @@ def main(*, linked: bool = False) -> None:
         order = marshal.loads(framed(0) if linked else read_all(0))  # noqa: S302 - the daemon wrote it
         report["network"] = os.readlink("/proc/self/ns/net")
         if linked or os.getppid() == order["parent"]:  # else it died before that could be noticed
+            _guard(order)
             if order["listener"]:
                 os.set_inheritable(order["listener"], False)
             if linked and order["connects"]:
                 from agent_core.sandbox.listener_child import give_listener  # noqa: PLC0415 - rarely wanted
 
-                give_listener(order["port"], order["meeting"], order["network"])
+                give_listener(order["port"], order["network"])
             run = _Run(order, report)
             run.go()
     except Stopped:
@@ -120,6 +122,32 @@ def main(*, linked: bool = False) -> None:
         if run is not None:
             run.clean_up()
     write_all(1, marshal.dumps(report))
+    _exit(0)
+
+
+def _guard(order: dict[str, Any]) -> None:
+    """
+    Go on in a child, and end what it leaves if it is killed; returns in that child alone.
+
+    Who guards is the next subreaper, so whoever loses the child comes to it.
+    """
+    guard = os.getpid()
+    runner = os.fork()
+    if runner == 0:
+        syscalls.prctl(_SUBREAPER, 1, 0, 0, 0)
+        syscalls.prctl(_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+        if os.getppid() != guard:
+            raise Stopped
+        return
+    signal.signal(signal.SIGTERM, lambda _number, _frame: send_signal(signal.SIGTERM, [runner]))
+    os.close(0)
+    os.close(1)
+    if order["listener"]:
+        os.close(order["listener"])
+    os.waitpid(runner, 0)
+    end_all({})
+    if order["private"]:
+        remove_folder(order["private"])
     _exit(0)
 
 
@@ -475,7 +503,7 @@ def _limit(order: dict[str, Any]) -> None:
     """The limits of each process. That of processes does not bind root, so nobody counts for it."""
     rlimits = list(order["rlimits"])
     if user := os.getuid():
-        others = max(threads_of(user), order["threads"])  # some may not be seen from here
+        others = threads_of(user)
         # The second thread of the runner is still to come.
         rlimits.append((resource.RLIMIT_NPROC, others + 1 + order["processes"]))
     for kind, wanted in rlimits:

@@ -19,7 +19,7 @@ import anyio
 import anyio.to_thread
 import structlog
 
-from agent_core.sandbox import bubblewrap, container, process, rights
+from agent_core.sandbox import bubblewrap, process, rights
 from agent_core.sandbox.listener import PROXY, Serve
 from agent_core.sandbox.probe import ATTEMPTS, PROBE_PROCESSES, decoys, verdict
 from agent_core.sandbox.process import Confinement, Outcome
@@ -28,18 +28,17 @@ from agent_core.sandbox.rights import Limits
 from agent_core.sandbox.seccomp import ARCHITECTURES
 from agent_core.workspace import is_of_prompt
 
-Backend = Literal["auto", "unit", "bubblewrap", "landlock", "container"]
-"""What confines; ``auto`` is the strongest that holds here, and never a container."""
-_Way = Literal["unit", "bubblewrap", "landlock", "container"]
+Backend = Literal["auto", "unit", "bubblewrap", "landlock"]
+"""What confines; ``auto`` is the strongest that holds here."""
+_Way = Literal["unit", "bubblewrap", "landlock"]
 
 _PROBE_LIMIT_S, _STILL_LIMIT_S = 60.0, 5.0
 """
 For each of the two runs of a trial. On a busy machine it waits for a processor: that is slow, and says
 nothing of the sandbox. One in which nothing happens any more hangs.
 """
-_ENGINE_LIMIT_S = 50.0
-"""For an engine that copies the image for each container."""
 _TRIAL = 'echo one | cat && echo two > "$TMPDIR/a" && rm "$TMPDIR/a"'
+_UNIT_PRIVATE = "/tmp"  # noqa: S108 - that of the unit
 _GROUPS = ("/sys/fs/cgroup/pids", "/sys/fs/cgroup/cpu", "/sys/fs/cgroup")
 _CONNECTS = ", with a proxy to the hosts of tools.shell.network"
 _CONNECTS_NOT = ", without any network: Landlock alone cannot give tools.shell.network"
@@ -64,7 +63,7 @@ class Proof:
 
 class CommandSandbox:
     """
-    Confines by a unit of its own, bubblewrap, Landlock or a container, and by seccomp.
+    Confines by a unit of its own, bubblewrap or Landlock, and by seccomp.
 
     Args:
         home: squidbot's own folder, of which commands see the workspace alone.
@@ -77,8 +76,6 @@ class CommandSandbox:
         landlock: The version of the kernel, where it is not to be asked for.
         wrapper: The program bubblewrap, where it is not to be looked for; empty: there is none.
         unit: The socket at which the service manager starts a runner, if there is one.
-        image: What containers are made from.
-        engine: The program of a container engine, where it is not to be looked for; empty: there is none.
     """
 
     def __init__(
@@ -97,8 +94,6 @@ class CommandSandbox:
         landlock: int | None = None,
         wrapper: str | None = None,
         unit: Path | None = None,
-        image: str = "",
-        engine: str | None = None,
     ) -> None:
         self._workspace = workspace.resolve()
         self._home = home.resolve()
@@ -113,8 +108,6 @@ class CommandSandbox:
         self._may_connect = connects
         self._wrapper = bubblewrap.found() if wrapper is None else wrapper
         self._unit = unit
-        self._image = image
-        self._engine = engine
         self._way: _Way = "landlock"
         self.proof = Proof()
 
@@ -164,7 +157,7 @@ class CommandSandbox:
 
     async def _tried(self) -> Proof:
         try:
-            with anyio.fail_after(_PROBE_LIMIT_S * 2 + (_ENGINE_LIMIT_S if self._way == "container" else 2)):
+            with anyio.fail_after(_PROBE_LIMIT_S * 2 + 2):
                 return await self._proved()
         except TimeoutError:
             return Proof(False, "the trial of the sandbox did not end in time", _AGAIN, temporary=True)
@@ -208,7 +201,7 @@ class CommandSandbox:
     def _confinement(self) -> Confinement:
         for folder in (self.work, self._private_in):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        apart = self._way in ("unit", "container")
+        apart = self._way == "unit"
         return Confinement(
             landlock=self._version,
             bubblewrap=self._wrapper if self._way == "bubblewrap" else "",
@@ -216,16 +209,10 @@ class CommandSandbox:
             readable=tuple(map(str, self._readable)),
             writable=tuple(_entries(self._workspace)),
             listed=(str(self._workspace),),
-            private_in=container.PRIVATE if apart else str(self._private_in.resolve()),
+            private_in=_UNIT_PRIVATE if apart else str(self._private_in.resolve()),
             unit=str(self._unit) if self._way == "unit" else "",
-            engine=self._container_engine() if self._way == "container" else "",
-            image=self._image,
-            meets_in=str(self._private_in.resolve()),
             groups=_GROUPS if os.getuid() == 0 and not apart else (),
         )
-
-    def _container_engine(self) -> str:
-        return container.found() if self._engine is None else self._engine
 
     async def _proved(self) -> Proof:
         if (reason := self._cannot()) is not None:
@@ -265,9 +252,10 @@ class CommandSandbox:
 
     def _told(self) -> str:
         """What confines."""
-        means = {"unit": "a unit for each command, ", "container": "a container for each command, "}
         landlock = f"Landlock {self._version}" if self._version else "no Landlock"
-        told = means.get(self._way, "") + ("bubblewrap" if self._way == "bubblewrap" else landlock)
+        told = ("a unit for each command, " if self._way == "unit" else "") + (
+            "bubblewrap" if self._way == "bubblewrap" else landlock
+        )
         told += " and seccomp"
         if self._may_connect:
             told += _CONNECTS if self.connects else _CONNECTS_NOT
@@ -282,7 +270,7 @@ class CommandSandbox:
         if tried.limit == "lost":
             return "the runner has ended without a report"
         own = os.readlink("/proc/self/ns/net")  # noqa: PTH115 - no file
-        if not tried.error and self._way in ("unit", "container") and tried.network == own:
+        if not tried.error and self._way == "unit" and tried.network == own:
             return "it has no network of its own"
         return tried.error
 
@@ -292,10 +280,6 @@ class CommandSandbox:
             return Proof(False, "there is no bubblewrap", "install it (bwrap), or let backend be auto")
         if self._way == "unit" and (self._unit is None or not self._unit.is_socket()):
             return Proof(False, f"nothing listens at {self._unit}", "install squidbot-shell.socket")
-        if self._way == "container" and not self._container_engine():
-            return Proof(False, "there is no container engine", "install podman, or let backend be auto")
-        if self._way == "container" and not self._image:
-            return Proof(False, "no image is named", "set tools.shell.image to one with Python 3.11 or later")
         return None
 
     def _cannot(self) -> Proof | None:
@@ -331,9 +315,6 @@ class CommandSandbox:
         if self._way == "unit":
             log = "look at journalctl -u 'squidbot-shell@*'"
             return Proof(False, f"a command in a unit of its own does not run ({error})", log)
-        if self._way == "container":
-            told = f"a container with {self._image} does not run ({error})"
-            return Proof(False, told, "pull or build the image")
         return Proof(False, f"the sandbox cannot be set up ({error})")
 
     def _sweep(self) -> None:

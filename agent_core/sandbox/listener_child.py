@@ -1,6 +1,6 @@
 """
-The runner's side of `agent_core.sandbox.listener` where the runner is in a network of its own, as in a unit
-or a container: it makes the listener there and gives it to the daemon.
+The runner's side of `agent_core.sandbox.listener` where the runner is in a network of its own, as in a unit:
+it makes the listener there and gives it to the daemon.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ else:
 _MOST_WAITING = 64
 
 
-def give_listener(port: int, meeting: str, daemon_network: str) -> None:
+def give_listener(port: int, daemon_network: str) -> None:
     """
-    Listen at a port of loopback and give that socket away: to whoever waits at the socket ``meeting``, or by
-    the standard input, where that is a socket.
+    Listen at a port of loopback and give that socket away by the standard input, which is a socket.
 
     Raises:
         OSError: It cannot be made, or nobody takes it.
@@ -30,11 +29,7 @@ def give_listener(port: int, meeting: str, daemon_network: str) -> None:
     made = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM)
     made.bind(("127.0.0.1", port))
     made.listen(_MOST_WAITING)
-    if meeting:
-        out = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
-        out.connect(meeting)
-    else:
-        out = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, os.dup(0))
+    out = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, os.dup(0))
     handle = made.fileno().to_bytes(4, "little")
     out.sendmsg([b"x"], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, handle)])
     out.close()

@@ -25,9 +25,8 @@ import anyio
 import anyio.to_thread
 from anyio.abc import Process
 
-from agent_core.sandbox.container import MEETING
 from agent_core.sandbox.listener import PORT, Serve, listening, serve_received
-from agent_core.sandbox.process_tree import end_below, threads_of
+from agent_core.sandbox.process_tree import end_below
 from agent_core.sandbox.rights import Limits, handled_by, rlimits_of, rules_for
 from agent_core.sandbox.seccomp import filter_program
 
@@ -36,7 +35,6 @@ _CODE = "import sys; sys.path.append(sys.argv[1]); from agent_core.sandbox.child
 _CREATE_RULESET = 444
 _NEWEST = 7
 """A version of Landlock beside which the filter leaves most to it."""
-_LINKED_CODE = _CODE.replace("main()", "main(linked=True)")
 _ATTEMPT_CODE = (
     "import sys; sys.path.append(sys.argv[1]); from agent_core.sandbox.probe import attempt_all;"
     " attempt_all(eval(sys.argv[2]))"
@@ -65,14 +63,9 @@ class Confinement:
     bubblewrap: str = ""
     """This program confines, and not Landlock."""
     connects: bool = False
-    """There is a listener in the program's own network; needs ``bubblewrap``, ``unit`` or ``engine``."""
+    """There is a listener in the program's own network; needs ``bubblewrap`` or ``unit``."""
     unit: str = ""
     """The runner is started by the service manager for a connection to this socket."""
-    engine: str = ""
-    """The runner is in a container that this engine makes from ``image``."""
-    image: str = ""
-    meets_in: str = ""
-    """A folder of the daemon's for the socket by which a container gives its listener away."""
     groups: tuple[str, ...] = ()
     """Where control groups can be made that bound and weigh the processes, for a user whom no limit binds."""
     machine: str = field(default_factory=platform.machine)
@@ -150,8 +143,8 @@ def sandbox_of(confinement: Confinement, private: str) -> dict[str, Any]:
     """
     rights = handled_by(confinement.landlock)
     # Where there are no others, a signal reaches nobody else.
-    version = _NEWEST if confinement.bubblewrap or confinement.engine else confinement.landlock
-    apart = bool(confinement.unit or confinement.engine)
+    version = _NEWEST if confinement.bubblewrap else confinement.landlock
+    apart = bool(confinement.unit)
     connects = confinement.connects and (apart or bool(confinement.bubblewrap))
     return {
         "confine": True,
@@ -196,15 +189,7 @@ def order_of(
     private, script, words = "", "", list(words)
     environment = dict(environment)
     order: dict[str, Any] = {"confine": False, "wrapped": False, "connects": False, "groups": [], "rules": []}
-    order |= {
-        "linked": False,
-        "unit": "",
-        "engine": [],
-        "threads": 0,
-        "port": PORT,
-        "meeting": "",
-        "meets_at": "",
-    }
+    order |= {"linked": False, "unit": "", "port": PORT}
     if confinement is not None:
         private = f"{confinement.private_in}/{uuid4().hex[:12]}"
         environment["TMPDIR"] = private
@@ -215,13 +200,8 @@ def order_of(
         if confinement.bubblewrap:
             words = _wrapped(confinement, words, private, directory, attempts)
             attempts = None
-        if confinement.engine:
-            if confinement.connects:
-                order |= {"meeting": MEETING, "meets_at": f"{confinement.meets_in}/{uuid4().hex[:12]}.sock"}
-            command = _contained(confinement, limits, order["meets_at"])
-            order |= {"engine": command, "threads": threads_of(os.getuid())}
         order["unit"] = confinement.unit
-        order["linked"] = bool(confinement.unit or confinement.engine)
+        order["linked"] = bool(confinement.unit)
         order["network"] = os.readlink("/proc/self/ns/net") if order["linked"] else ""  # noqa: PTH115 - no file
     return order | {
         "parent": os.getpid(),
@@ -275,20 +255,6 @@ def _wrapped(
         readable=readable,
         writable=(*confinement.writable, private),
         directory=directory,
-    )
-
-
-def _contained(confinement: Confinement, limits: Limits, meets_at: str) -> list[str]:
-    from agent_core.sandbox.container import command_line  # noqa: PLC0415 - rarely wanted
-
-    return command_line(
-        confinement.engine,
-        confinement.image,
-        ["-I", "-S", "-c", _LINKED_CODE, _ROOT],
-        limits=limits,
-        readable=(*confinement.readable, str(Path(__file__).parents[1])),
-        writable=confinement.writable,
-        meets_at=meets_at,
     )
 
 

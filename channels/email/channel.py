@@ -47,7 +47,6 @@ from channels.email.attachments import Keeper
 from channels.email.auth.credentials_source import credentials_of
 from channels.email.auth.oauth_tokens import AskProvider
 from channels.email.capabilities import capabilities_of
-from channels.email.compose.copy_mac import CopyMac
 from channels.email.compose.message import Envelope
 from channels.email.config import EmailConfig
 from channels.email.crash_suspects import CrashSuspects
@@ -144,8 +143,7 @@ class EmailChannel(EmailDirectMessages):
         self._connections = Connections(config, timing or Timing(), credentials)
         self._submitter = Submission(config, submit_timing, credentials)
         self._suspects = CrashSuspects(state.local / "reading.json")
-        self._copy_mac = CopyMac(state.local / "copy-key", state)
-        self._posting = Posting(config, self._submitter, attachments, self._connections.tls, self._copy_mac)
+        self._posting = Posting(config, self._submitter, attachments, self._connections.tls)
         self._housekeeping = Housekeeping(keyword=config.answered_keyword, processed=config.processed_folder)
         limiter = AnswerLimiter(config.limits, breaker_per_hour=config.circuit_breaker.answers_per_hour)
         self._safety = LoopGuard(
@@ -165,7 +163,6 @@ class EmailChannel(EmailDirectMessages):
             welcome,
             is_owner=is_owner,
             crowded=self._safety.crowded,
-            is_ours=self._copy_mac.fits,
         )
         self._verify = _verifier(config, clock, welcome, lookup).find if config.dkim == "verify" else None
         self._mailbox: Mailbox | None = None
@@ -184,7 +181,6 @@ class EmailChannel(EmailDirectMessages):
         inbox.report(LinkState.CONNECTING)
         try:
             await self._safety.load()
-            await anyio.to_thread.run_sync(self._copy_mac.load)
             await anyio.to_thread.run_sync(self._suspects.load)
             async with self._connections.open_mailbox() as mailbox:
                 self._mailbox = mailbox

@@ -32,8 +32,6 @@ from agent_core.messages import (
     OutboundMessage,
     Sender,
 )
-from channels.email.compose.copy_mac import FIELD as COPY_FIELD
-from channels.email.compose.copy_mac import fingerprint
 from channels.email.compose.message import subject_of, texts_of
 from channels.email.config import AnswerLimits, EmailConfig
 from channels.email.intake_text import (
@@ -112,20 +110,14 @@ class Arrival:
     trouble: str = ""
     claims: tuple[Claim, ...] = ()
     """Its signatures."""
-    content: str = ""
-    """What it shows, as a hash, if it claims to be ours."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnCopy:
-    """
-    Our own mail, come back for the Sent folder. ``whole`` says that it is what we have sent, word for word;
-    otherwise somebody may have written it who knows our Message-ID.
-    """
+    """A mail with a Message-ID of ours under our address: our own, come back for the Sent folder."""
 
     uid: int
     message_id: str
-    whole: bool = False
 
 
 def read_arrival(uid: int, received_at: datetime, raw: bytes, *, whole: bool) -> Arrival:
@@ -162,9 +154,8 @@ def given_up(uid: int, received_at: datetime, raw: bytes, trouble: str) -> Arriv
 def _examined(arrival: Arrival, raw: bytes) -> Arrival:
     """With what takes all of its header to know."""
     doubtful = arrival.headers.doubtful | ambiguous_recipients(raw)
-    content = fingerprint(raw) if arrival.mail is not None and arrival.headers.first(COPY_FIELD) else ""
     headers = replace(arrival.headers, doubtful=doubtful)
-    return replace(arrival, headers=headers, claims=claims_of(raw), content=content)
+    return replace(arrival, headers=headers, claims=claims_of(raw))
 
 
 class MailIntake:
@@ -176,7 +167,6 @@ class MailIntake:
         welcome: Whether the gateway would let an address in if it were proven.
         is_owner: Whether a proven address is the owner's, who is never kept waiting.
         crowded: Told of somebody whose mail has to wait for more than an hour, and for how long.
-        is_ours: Whether a mail with these fields and this content is one that we have sent.
     """
 
     def __init__(
@@ -189,10 +179,8 @@ class MailIntake:
         *,
         is_owner: Callable[[str], bool] = lambda _: False,
         crowded: Callable[[str, float], None] = lambda _who, _wait_s: None,
-        is_ours: Callable[[Headers, str], bool] = lambda _headers, _content: False,
     ) -> None:
         self._channel = channel
-        self._is_ours = is_ours
         self._is_owner = is_owner
         self._crowded = crowded
         self.account = config.address
@@ -248,7 +236,7 @@ class MailIntake:
         message_id = arrival.headers.message_id()
         if verdict.refused is not Refused.OWN_COPY or message_id is None:
             return None
-        return OwnCopy(arrival.uid, message_id, whole=self._is_ours(arrival.headers, arrival.content))
+        return OwnCopy(arrival.uid, message_id)
 
     def take(
         self,

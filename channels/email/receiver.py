@@ -172,13 +172,13 @@ class Receiver:
 
     async def _file(self, copy: OwnCopy) -> None:
         """
-        Put a copy down for filing, if the mail left this daemon and the copy says what it said: its
-        Message-ID proves nothing, because whoever has got a mail of ours knows it.
+        Put the first copy of a mail that left this daemon down for filing. A later one may be from anybody
+        who has got the mail and knows its Message-ID.
         """
-        if not copy.whole:
-            _log.warning("mail.copy_not_filed", uid=copy.uid, reason="it is not what was sent")
-            return
         task = FileCopy(copy.uid, self.position.uidvalidity)
+        if not self._went_out.is_first_copy(copy.message_id, task):
+            _log.warning("mail.copy_not_filed", uid=copy.uid, reason="there was one before")
+            return
         if self._went_out.has_left(copy.message_id) or await self._inbox.delivered_id(copy.message_id):
             self._housekeeping.add(task)
         else:

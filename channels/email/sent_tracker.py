@@ -36,6 +36,7 @@ class SentTracker:
         self._doubts: OrderedDict[str, float] = OrderedDict()
         self._answered_at: OrderedDict[str, float] = OrderedDict()
         self._ids: OrderedDict[str, None] = OrderedDict()
+        self._first_copies: OrderedDict[str, FileCopy] = OrderedDict()
         self._unclaimed: OrderedDict[str, FileCopy] = OrderedDict()
 
     def is_delivered(self, row: str) -> bool:
@@ -57,6 +58,12 @@ class SentTracker:
     def has_left(self, message_id: str) -> bool:
         """Whether the server accepted a mail with this id."""
         return message_id in self._ids
+
+    def is_first_copy(self, message_id: str, copy: FileCopy) -> bool:
+        """Whether no other copy with this id came before; remembers the first."""
+        first = self._first_copies.get(message_id, copy)
+        _remember(self._first_copies, message_id, first)
+        return first == copy
 
     def unclaimed(self, message_id: str, copy: FileCopy) -> None:
         """

@@ -59,7 +59,7 @@ from channels.matrix.sending.streaming import StreamingPreview
 from channels.matrix.sending.typing_receipts import TypingAndReceipts
 from channels.matrix.sync.event_handler import EventHandler
 from channels.matrix.sync.link import SyncLink
-from channels.matrix.sync.receiver import OPEN_INVITES, Receiver
+from channels.matrix.sync.receiver import Receiver
 from channels.matrix.sync.reply_context import in_clear
 
 _CLOSE_LIMIT_S = 5.0
@@ -199,7 +199,7 @@ class MatrixChannel:
         beside: list[_Task] = [
             typing_receipts.run,
             partial(self._preview.run, sender),
-            partial(invites.run, partial(_save_invites, inbox)),
+            partial(invites.run, receiver.save_invites),
             receiver.fetching.run,
             receiver.gaps.run,
         ]
@@ -382,10 +382,6 @@ class MatrixChannel:
                 clock=self._clock,
             )
         return self._homeserver, self._login
-
-
-async def _save_invites(inbox: Inbox, text: str) -> None:
-    await inbox.accept([], {OPEN_INVITES: text})
 
 
 async def _end_of(run: _Task, beside: Sequence[_Task]) -> Exception | None:

@@ -47,7 +47,6 @@ def command_sandbox(settings: Settings, home: Home) -> CommandSandbox | None:
         readable=[Path(each) for each in wanted.read_only],
         backend=wanted.backend,
         unit=home.run / "shell.sock",
-        image=wanted.image,
         connects=bool(wanted.network),
         environment={name: value.get_secret_value() for name, value in wanted.env.items()},
         limits=Limits(

@@ -50,7 +50,6 @@ for _place in (
     "init:init",
     "logs:logs",
     "manual:completion",
-    "manual:man",
     "matrix:matrix",
     "mcp:mcp",
     "memory:memory",

@@ -1,11 +1,11 @@
 """
-Generates the man page, the shell completion, and the overview that ``squidbot --help`` shows.
+Generates the shell completion and the overview that ``squidbot --help`` shows.
 
-All are made of the commands themselves. Man page and overview are kept as files, because an installed package
-needs the page and nobody should wait for the overview: reading the help of forty commands takes longer than
-everything else that a command does. ``python -m gateway.cli.make_pages`` makes them anew; a test compares.
+Both are made of the commands themselves. The overview is kept as a file, because nobody should wait for it:
+reading the help of forty commands takes longer than everything else that a command does.
+``python -m gateway.cli.make_pages`` makes it anew; a test compares.
 
-Each command has an example, shown below its help and in the man page; a test reads each of them.
+Each command has an example, shown below its help; a test reads each of them.
 """
 
 # ruff: noqa: PLC0415 - a command loads what it needs when it is called
@@ -24,76 +24,6 @@ if TYPE_CHECKING:
     from cyclopts import App
 
 OVERVIEW = Path(__file__).with_name("overview.txt")
-MAN_PAGE = Path(__file__).parents[2] / "deploy" / "man" / "squidbot.1"
-_COMMON = ("--home", "--config", "--json", "--verbose")
-_HEAD = r"""\
-.\" Made of the commands' help by python -m gateway.cli.make_pages.
-.TH SQUIDBOT 1 "" "squidbot" "User Commands"
-.SH NAME
-squidbot \- your assistant in Matrix rooms, by email and on a timer
-.SH SYNOPSIS
-.B squidbot
-.I COMMAND
-[\fIOPTIONS\fR]
-.SH DESCRIPTION
-squidbot connects the assistant of one person, or of one small group, to the places where they already talk.
-.B squidbot run
-is the daemon; the other commands ask it over a socket in its home folder, or work on that folder when no
-daemon runs.
-.SH OPTIONS
-Every command accepts these where they apply:
-.TP
-.BI \-\-home " DIR"
-The home folder (default: $SQUIDBOT_HOME, else ~/.squidbot).
-.TP
-.BI \-\-config " FILE"
-The configuration (default: $SQUIDBOT_CONFIG, else squidbot.yaml in the home).
-.TP
-.B \-\-json
-Print JSON.
-.TP
-.BR \-\-verbose ", " \-v
-Also show log lines on stderr; without it, only errors.
-.TP
-.B \-\-help
-Show help for a command.
-.TP
-.B \-\-version
-Show the version.
-.SH COMMANDS
-"""
-_TAIL = r"""\
-.SH EXIT STATUS
-0: success. 1: it failed, or something is wrong. 2: wrong usage. 65: a damaged backup, or no backup. 73: the
-output exists already or cannot be created. 74: the disk or the home folder must be repaired. 75: not now, try
-again. 77: the passphrase of a backup is missing or wrong. 78: the configuration must be corrected, or another
-squidbot runs on this home.
-.SH ENVIRONMENT
-.TP
-.B SQUIDBOT_HOME
-The home folder.
-.TP
-.B SQUIDBOT_CONFIG
-The configuration.
-.TP
-.B SQUIDBOT_INIT_\fIOPTION\fR
-Answers for
-.BR init ,
-by the names of its options.
-.TP
-.B SQUIDBOT_BACKUP_PASSPHRASE
-The passphrase of encrypted backups.
-.TP
-.B SQUIDBOT_LOG
-From which level on commands show what they log: debug, info, warning or error.
-.SH FILES
-.TP
-.I ~/.squidbot/squidbot.yaml
-The configuration.
-.TP
-.I ~/.squidbot/sessions
-The histories of all conversations.
-"""
 EXAMPLES = {
     "backup": "squidbot backup /srv/backups --encrypt --passphrase-file /etc/squidbot/pass --keep 14",
     "chat": "squidbot chat --session ideas",
@@ -136,7 +66,6 @@ EXAMPLES = {
     "init": "squidbot init --install user",
     "logs": "squidbot logs --level warning --since 2h --follow",
     "did": "squidbot did --since 2d",
-    "man": "squidbot man | man -l -",
     "matrix devices": "squidbot matrix devices --user @alice:example.org",
     "matrix reset-device": "squidbot matrix reset-device --yes",
     "matrix verify": "squidbot matrix verify --user @alice:example.org",
@@ -170,14 +99,6 @@ EXAMPLES = {
 }
 
 
-def man() -> int:
-    """Print the manual page."""
-    from gateway.cli.commands import app
-
-    sys.stdout.write(man_page(app))
-    return 0
-
-
 def completion(shell: Literal["bash", "zsh", "fish"], /) -> int:
     """
     Print the completion script for a shell.
@@ -202,55 +123,13 @@ def overview(app: App) -> str:
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()).strip("\n") + "\n"
 
 
-def man_page(app: App) -> str:
-    """The manual page, as roff with the macros of man(7)."""
-    parts = [_HEAD.removeprefix("\\\n")]
-    for words, sub in sorted(commands(app).items()):
-        parts.append(_section(words, sub))
-    return "".join([*parts, _TAIL.removeprefix("\\\n")])
-
-
-def _section(words: str, sub: App) -> str:
-    arguments = [
-        one
-        for one in sub.assemble_argument_collection(parse_docstring=True)
-        if one.names[0] != "*" and one.names[0] not in _COMMON
-    ]
-    places = " ".join(f"\\fI{_roff(one.names[0])}\\fR" for one in arguments if _is_place(one.names[0]))
-    about = re.split(r"\n[^\S\n]*Args:", sub.help or "", maxsplit=1)[0]
-    lines = [f'.SS "squidbot {_roff(words)}"', f".B squidbot {_roff(words)}"]
-    lines += [places] if places else []
-    lines += ["[\\fIOPTIONS\\fR]"] if len(arguments) > len(places.split()) else []
-    for number, paragraph in enumerate(re.split(r"\n\s*\n", about.strip())):
-        lines += [".PP" if number or lines else "", _roff(" ".join(paragraph.split()))]
-    for one in arguments:
-        told = _roff(" ".join((one.parameter.help or "").split())) or "\\&"
-        lines += [".TP", f".B {_roff(one.names[0])}", told]
-    if words in EXAMPLES:
-        lines += [".PP", "Example:", ".PP", ".RS 4", ".nf", _roff(EXAMPLES[words]), ".fi", ".RE"]
-    return "\n".join(lines) + "\n"
-
-
-def _is_place(name: str) -> bool:
-    return not name.startswith("-")
-
-
-def _roff(text: str) -> str:
-    """Plain text that means nothing to roff; beyond ASCII, characters by their numbers."""
-    text = text.replace("\\", "\\e").replace("-", "\\-")
-    text = "".join(char if ord(char) < 128 else f"\\[u{ord(char):04X}]" for char in text)
-    return f"\\&{text}" if text.startswith((".", "'")) else text
-
-
-def write_pages(app: App) -> list[Path]:
-    """Write the two files anew; returns those that have changed."""
-    changed = []
-    MAN_PAGE.parent.mkdir(exist_ok=True)
-    for path, text in ((OVERVIEW, overview(app)), (MAN_PAGE, man_page(app))):
-        if not path.exists() or path.read_text(encoding="utf-8") != text:
-            path.write_text(text, encoding="utf-8")
-            changed.append(path)
-    return changed
+def write_overview(app: App) -> list[Path]:
+    """Write the kept overview anew; returns it if it has changed."""
+    text = overview(app)
+    if OVERVIEW.exists() and OVERVIEW.read_text(encoding="utf-8") == text:
+        return []
+    OVERVIEW.write_text(text, encoding="utf-8")
+    return [OVERVIEW]
 
 
 def commands(app: App, path: tuple[str, ...] = ()) -> dict[str, App]:

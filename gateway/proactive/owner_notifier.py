@@ -25,6 +25,7 @@ from agent_core.provenance import Origins, arriving, untrusted
 from channels.base import LinkState
 from channels.split import message_parts
 from channels.status import ChannelStatus
+from gateway.proactive.jobs.permissions import OwnerAway
 from gateway.proactive.owner_contact import OwnerContact, Reached, Target
 from gateway.queue.stores import NewOutbound, Queue
 from gateway.routing.conversations import Conversations
@@ -75,6 +76,10 @@ class OwnerNotifier:
             reached = Reached(why=f"the owner's channel, {reached.target.channel}, is switched off")
         self._log(topic, reached)
         return reached
+
+    async def away(self, reached: Reached) -> OwnerAway:
+        """The error that says so, with the channel whose link is waited for. Raises `StoreUnavailable`."""
+        return OwnerAway(reached.why, await self._contact.channel())
 
     def read_in(self, target: Target) -> SessionKey:
         """The session in whose history something stands that the owner is told."""

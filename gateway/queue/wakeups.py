@@ -70,8 +70,8 @@ class Work:
 
     @property
     def overtakes(self) -> bool:
-        """Whether it need not wait for a running turn: it came just now and needs no model."""
-        return self.new and self.kind in ("alone", "reaction")
+        """Whether it need not wait for a running turn: it needs no model."""
+        return self.kind in ("alone", "reaction")
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,6 +47,9 @@ RENAMED: Mapping[str, str] = {
 _NOTES = {"channels.matrix.ack_reactions": ", which is true or false"}
 
 
+_REMOVED = {"tools.shell.image": "is gone, and so is the back end `container`; remove this line"}
+
+
 def with_new_names(problems: list[Problem], data: Mapping[str, Any]) -> list[Problem]:
     """The problems, in which each old key is reported once, with its new name."""
     renamed = list(_renamed(data, (), ""))
@@ -63,6 +66,8 @@ def _renamed(value: Any, path: KeyPath, known_as: str) -> Iterator[Problem]:
     elif isinstance(value, dict):
         for key, inner in value.items():
             called = f"{known_as}.{'*' if known_as == 'llm.models' else key}".removeprefix(".")
+            if called in _REMOVED:
+                yield Problem((*path, key), _REMOVED[called])
             new = RENAMED.get(called)
             if new is not None:
                 yield Problem((*path, key), _sentence(called, new))

@@ -41,8 +41,7 @@ from gateway.routing.access import Access, Role
 from gateway.routing.conversations import Conversations
 from gateway.turns.approvals.drafts_and_quarantine import Approvals
 from gateway.turns.commit import TurnCommit
-from gateway.turns.failure_and_deferral import Deferral
-from gateway.turns.heartbeat import OwnerAway
+from gateway.turns.failure_and_deferral import Deferral, link_awaited
 from gateway.turns.kinds import Failure, Plan, TurnPolicy
 from gateway.turns.user_input import session_of, user_lines
 
@@ -129,7 +128,7 @@ class BackgroundTurns:
 
         Raises:
             StoreUnavailable: Not now.
-            PlaceUnknown, OwnerAway: It cannot be said now who would read the answer.
+            PlaceUnknown: It cannot be said now who would read the answer.
         """
         began = self.clock.monotonic()
         order = order_of(turn.head.message)
@@ -265,11 +264,14 @@ class BackgroundTurns:
         order, completion = order_of(turn.head.message), Completion()
         if order is not None:
             text = f"Sorry, the background job {order.label} could not be done. {failure.public}"
-            found = await self._perhaps(turn, order, text)
-            if found is None and turn.first_deferred_s < _OUTAGE_S:
-                await self.turn_commit.defer(turn, failure.error, _AGAIN_AFTER_S)
-                return
-            completion = found or completion
+            try:
+                completion = await self._message(turn, order, text)
+            except (PlaceUnknown, ChannelError) as error:
+                _log.warning("background_job.place_unknown", error=str(error))
+                if turn.first_deferred_s < _OUTAGE_S:
+                    link = link_awaited(error, turn)
+                    await self.turn_commit.defer(turn, failure.error, _AGAIN_AFTER_S, waits_for=link)
+                    return
         entry = ledger_entry(_job_id(turn), turn, Outcome.FAILED, failure.error)
         completion = replace(completion, purpose=Purpose.BACKGROUND, entry=entry)
         await self.turn_commit.complete(turn, completion)
@@ -282,7 +284,7 @@ class BackgroundTurns:
         """A message; None: it cannot be said now who would read it."""
         try:
             return await self._message(turn, order, text)
-        except (PlaceUnknown, OwnerAway, ChannelError) as error:
+        except (PlaceUnknown, ChannelError) as error:
             _log.warning("background_job.place_unknown", error=str(error))
             return None
 
@@ -301,7 +303,7 @@ class BackgroundTurns:
 
         Raises:
             StoreUnavailable: Not now.
-            PlaceUnknown, OwnerAway: It cannot be said now who would read it.
+            PlaceUnknown: It cannot be said now who would read it.
         """
         await self._after_the_start(order)
         where = await self._where(turn, order)
@@ -347,7 +349,7 @@ class BackgroundTurns:
         if order.by_heartbeat:
             reached = await self.notifier.reach(f"alert {turn.id}", OutboundKind.ALERT)
             if reached.later and reached.target is None:
-                raise OwnerAway(reached.why)
+                raise await self.notifier.away(reached)
             to = reached.target
             return (
                 None if to is None else _Where(to.channel, to.account, to.session, OutboundKind.ALERT, note)

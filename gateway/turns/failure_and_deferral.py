@@ -157,13 +157,19 @@ class TurnFailure:
         if not isinstance(error, AgentError):
             _log.error("turn.defect", channel=turn.channel, exc_info=error)
         if failure.delay_s is not None:
-            link = isinstance(error, PlaceUnknown | ChannelError)
-            waits_for = link_of(turn.channel) if link else None
+            waits_for = link_awaited(error, turn)
             await self._commit.defer(turn, failure.error, failure.delay_s, waits_for=waits_for)
             return
         if meter is not None:
             await meter.record()
         await kind.failed(turn, failure)
+
+
+def link_awaited(error: Exception, turn: Turn) -> str | None:
+    """The link that ends this error when it comes up; None: no link does. Pure."""
+    if isinstance(error, PlaceUnknown) and error.channel:
+        return link_of(error.channel)
+    return link_of(turn.channel) if isinstance(error, PlaceUnknown | ChannelError) else None
 
 
 def decide_failure(error: Exception, turn: Turn, policy: TurnPolicy, *, jitter: float) -> Failure:

@@ -15,7 +15,7 @@ from datetime import timedelta
 import structlog
 
 from agent_core.agent import TurnLimits
-from agent_core.errors import AgentError, BudgetSpent
+from agent_core.errors import BudgetSpent
 from agent_core.messages import OutboundKind
 from agent_core.models import Message, Purpose, TurnResult
 from agent_core.ports import Clock
@@ -36,12 +36,6 @@ _URGENT_NOTE = (
     f"\n\nWhat you write is collected and sent by mail once a day. If it cannot wait, begin with {URGENT}"
 )
 _log = structlog.get_logger(__name__)
-
-
-class OwnerAway(AgentError):
-    """The owner's conversation cannot be reached at the moment."""
-
-    temporary = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,8 +84,8 @@ class HeartbeatTurns:
             await self._skip(turn, resting)
             return None
         reached = await self.notifier.reach(f"alert {turn.id}")
-        if reached.later:
-            raise OwnerAway(reached.why)
+        if reached.later and turn.first_deferred_s < self._patience_s:
+            raise await self.notifier.away(reached)
         if reached.target is None:
             await self._skip(turn, reached.why)
             return None
@@ -117,8 +111,11 @@ class HeartbeatTurns:
 
     def policy(self, policy: TurnPolicy) -> TurnPolicy:
         """A check-in does not wait for a model until the next one is due."""
-        most_s = min(policy.outage_budget_s, self.config.interval_minutes * 60 / 2, 900.0)
-        return replace(policy, outage_budget_s=most_s)
+        return replace(policy, outage_budget_s=min(policy.outage_budget_s, self._patience_s))
+
+    @property
+    def _patience_s(self) -> float:
+        return min(self.config.interval_minutes * 60 / 2, 900.0)
 
     async def refused(self, turn: Turn, error: BudgetSpent) -> None:
         """Skip the check-in."""

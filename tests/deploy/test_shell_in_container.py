@@ -1,18 +1,15 @@
-"""The sandbox of the shell in a container of a real engine, hardened as compose.yaml has it; one for each command."""
+"""The sandbox of the shell in a container of a real engine, hardened as compose.yaml has it."""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.deploy.engine import BASE_IMAGE, Engine
-from tests.deploy.images import ROOT
-from tests.deploy.test_shell_in_unit import check_attacks, copy_what_is_tried
+from tests.deploy.test_shell_in_unit import copy_what_is_tried
 
 pytestmark = [pytest.mark.deploy, pytest.mark.timeout(900)]
 
@@ -59,31 +56,3 @@ def test_root_in_a_container_has_no_shell(engine: Engine, source: Path) -> None:
     found = tried(engine, source, *HARDENED, user="0:0")
     assert found["held"] is False
     assert "run squidbot as a user of its own" in str(found["told"])
-
-
-def attacked(engine: Engine, home: Path, image: str, **more: object) -> dict[str, object]:
-    """What comes of the trial and of the attacks, with a container for each command."""
-    options = {"home": str(home), "backend": "container", "image": image, "engine": "/usr/bin/docker", **more}
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(ROOT / "tests/unit/agent_core/sandbox/escaping.py"), json.dumps(options)],
-        env=engine.environment, capture_output=True, text=True, timeout=300, check=True,
-    )  # fmt: skip
-    found: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
-    return found
-
-
-@pytest.mark.parametrize("connects", [False, True], ids=["no network", "listed hosts"])
-def test_each_command_in_a_container_of_its_own(engine: Engine, tmp_path: Path, connects: bool) -> None:
-    """``backend: container``: the escapes and the limits; no container is left."""
-    found = attacked(engine, tmp_path / "home", BASE_IMAGE, connects=connects)
-    assert str(found["told"]).startswith("a container for each command")
-    check_attacks(found, connects=connects)
-    assert engine.out("ps", "-aq") == ""
-
-
-def test_a_container_without_its_image_is_refused(engine: Engine, tmp_path: Path) -> None:
-    """Nothing is pulled: no shell, and what the engine says."""
-    found = attacked(engine, tmp_path / "home", "no-such-image")
-    assert found["held"] is False
-    assert "no-such-image" in str(found["told"])
-    assert "pull or build the image" in str(found["told"])

@@ -14,7 +14,6 @@ from agent_core.messages import OutboundKind, OutboundMessage, SessionKey
 from agent_core.models import MemoryScope, ScopeKind, Session
 from agent_core.tools import attachments as tools
 from channels.attachments import AttachmentStore
-from channels.email.compose.copy_mac import CopyMac
 from channels.email.compose.message import compose
 from channels.email.config import EmailConfig
 from channels.email.smtp import posting
@@ -89,8 +88,7 @@ async def posted(monkeypatch, tmp_path, work=compose, limit_s=20.0):
     async def nothing():
         return None
 
-    mac = CopyMac(tmp_path / "key")
-    await posting.Posting(config, submitter, None, nothing, mac).post(answer("email", LONG), nothing)
+    await posting.Posting(config, submitter, None, nothing).post(answer("email", LONG), nothing)
     return submitter.mails[0]
 
 

@@ -269,6 +269,24 @@ async def test_names_on_the_disk_of_any_kind_survive(filled, tmp_path):
     assert before == after
 
 
+async def test_a_file_of_holes_does_not_hold_up_a_backup(filled, tmp_path):
+    """A terabyte that takes no space is left out and named; one with a small hole (the control) comes back whole."""
+    workspace = filled.home.root / "workspace"
+    for name, length in (("huge.img", 10**12), ("small.img", 10**6)):
+        with (workspace / name).open("wb") as file:
+            file.write(b"begins")
+            file.truncate(length)
+            file.seek(length // 2)
+            file.write(b"goes on")
+    (workspace / "zeros.bin").write_bytes(bytes(10**6))
+    with anyio.fail_after(60):
+        done = await made(filled, tmp_path)
+    assert done.left_out == ("workspace/huge.img (it is 1000.0 GB long and mostly empty)",)
+    restore(done.path, tmp_path / "new", now=NOW)
+    (workspace / "huge.img").unlink()
+    assert tree(workspace) == tree(tmp_path / "new" / "workspace")
+
+
 async def test_a_backup_is_never_half_there_and_never_overwritten(filled, tmp_path):
     """A file that exists is left alone; one whose making fails leaves nothing behind."""
     done = await made(filled, tmp_path)

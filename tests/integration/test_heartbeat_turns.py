@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from datetime import UTC, datetime
 
 import pytest
@@ -11,6 +13,7 @@ from agent_core.models import ToolCall
 from gateway.operations.schedule import planned_by
 from gateway.operations.service import Operations
 from gateway.queue.model import Entry
+from gateway.turns.heartbeat import HeartbeatTurns
 from tests.clock import ManualClock
 from tests.proactive_world import ANN, ANN_MAIL, BOB, house
 
@@ -275,3 +278,42 @@ class TestNow:
         # What a watch has found may be anybody's words: a file's name, what a program prints.
         histories = "".join(path.read_text() for path in tmp_path.rglob("sessions/matrix*.jsonl"))
         assert '"kind":"shell","where":"a watch"' in histories
+
+
+def waits(root) -> list[tuple[str, str | None]]:
+    """What waits, and the link that it waits for."""
+    with closing(sqlite3.connect(f"file:{root}/gateway.db?mode=ro", uri=True)) as db:
+        return db.execute("SELECT channel, waits_for FROM inbox WHERE state = 'ready'").fetchall()
+
+
+async def test_a_check_in_waits_for_the_link_of_its_target(tmp_path):
+    """It is due when the owner's homeserver is back, and not after its back-off."""
+    async with house(tmp_path, "milk", heartbeat={**SELDOM, "target": f"matrix:{ANN}"}) as home:
+        await home.until(lambda: home.built.supervisor.all_up)
+        channel = home.built.proactive.owner_contact.channels["matrix"]
+        channel.away = True
+        await home.built.proactive.heartbeat.now()
+        found = []
+
+        def waiting() -> bool:
+            found[:] = waits(tmp_path)
+            return bool(found and found[0][1])
+
+        await home.until(waiting)
+        channel.away = False
+        await home.built.store.maintenance.due_now("link:matrix")  # as when the link comes up
+        await home.until(home.alerts)
+    assert found == [("heartbeat", "link:matrix")]
+
+
+async def test_a_target_that_stays_away_is_no_failure_of_check_ins(tmp_path, monkeypatch):
+    """After its patience a check-in is skipped with the reason; skipped ones make the next ones rest never."""
+    monkeypatch.setattr(HeartbeatTurns, "_patience_s", 0.0)
+    async with house(tmp_path, "milk", heartbeat={**SELDOM, "target": f"matrix:{ANN}"}) as home:
+        await home.until(lambda: home.built.supervisor.all_up)
+        channel = home.built.proactive.owner_contact.channels["matrix"]
+        channel.away = True
+        ends = [await tick(home) for _ in range(4)]
+        channel.away = False
+        assert await tick(home) == ("delivered", "")
+    assert ends == [("skipped", "the target's channel does not answer at the moment")] * 4

@@ -198,7 +198,7 @@ async def test_edits_notices_and_odd_events_are_no_questions(make_bot, alice):
         await call(alice.call, "PUT", f"{state}/org.example.odd", {"topic": {"not": ["a", "text"]}})
         await channel.deliver(bot.message(room, "my own words"), uncertain=bot.mark)
         await call(alice.send, room, "last")
-        await bot.inbox.until_accepted(3)
+        await bot.inbox.until_accepted(4)
 
     # What cannot be read is said to be so, to whoever is alone with the bot.
     assert bot.inbox.texts == ["first", "[a message of this kind]", "odd relations", "last"]

@@ -39,12 +39,9 @@ class ShellSettings(BaseModel):
 
     allow: Literal["owner", "none"] = "none"
     """``owner``: in conversations that only the owner can read and write."""
-    backend: Literal["auto", "unit", "bubblewrap", "landlock", "container"] = "auto"
+    backend: Literal["auto", "unit", "bubblewrap", "landlock"] = "auto"
     """What confines commands. ``auto``: the first of these that passes its test: a unit for each command if
-    ``squidbot-shell.socket`` is installed, bubblewrap if it is installed, Landlock. ``container`` needs
-    ``image``."""
-    image: str = Field(default="", pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:@-]*$|^$")
-    """For ``backend: container``: an image with Python 3.11 or later. squidbot never pulls it."""
+    ``squidbot-shell.socket`` is installed, bubblewrap if it is installed, Landlock."""
     seconds: float = Field(default=120.0, ge=1, le=600)
     """Maximum duration of a command."""
     memory_mb: float = Field(default=512.0, ge=32, le=1_000_000)

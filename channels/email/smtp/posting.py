@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from functools import partial
 
 import anyio
@@ -15,7 +14,6 @@ from agent_core.messages import OutboundMessage
 from channels.attachments import AttachmentStore
 from channels.base import ChannelUnavailable
 from channels.email.attachments import read_files
-from channels.email.compose.copy_mac import CopyMac
 from channels.email.compose.message import OutgoingMail, compose
 from channels.email.config import EmailConfig
 from channels.email.smtp.submission import MailTooLarge, Submission
@@ -30,7 +28,6 @@ class Posting:
 
     Args:
         attachments: Where the files are; None: none is sent.
-        copy_mac: By what our copies are known again.
     """
 
     def __init__(
@@ -39,13 +36,11 @@ class Posting:
         submitter: Submission,
         attachments: AttachmentStore | None,
         tls: Callable[[], Awaitable[ssl.SSLContext | None]],
-        copy_mac: CopyMac,
     ) -> None:
         self._config = config
         self._submitter = submitter
         self._attachments = attachments
         self._tls = tls
-        self._copy_mac = copy_mac
 
     async def post(self, message: OutboundMessage, uncertain: Callable[[], Awaitable[None]]) -> OutgoingMail:
         """
@@ -70,12 +65,6 @@ class Posting:
         return mail
 
     async def _built(self, message: OutboundMessage, room: int) -> OutgoingMail:
-        mail = await self._composed(message, room)
-        if self._config.sent_copy != "self":
-            return mail
-        return replace(mail, raw=await anyio.to_thread.run_sync(self._copy_mac.authenticated, mail.raw))
-
-    async def _composed(self, message: OutboundMessage, room: int) -> OutgoingMail:
         """Built in a thread, unformatted where that takes long; ``room`` is what its files may take."""
         try:
             files, missing = await read_files(message.attachments, self._attachments, max_bytes=room)

@@ -49,7 +49,7 @@ _REFUSALS = 4
 _PACE_S = 0.4
 """A refusal keeps its slot for so long: the server has better things to do."""
 _log = structlog.get_logger(__name__)
-Save = Callable[[str], Awaitable[None]]
+Save = Callable[[Callable[[], str]], Awaitable[None]]
 
 
 @dataclass(slots=True)
@@ -169,7 +169,7 @@ class Invites:
         self.wake()
 
     async def run(self, save: Save) -> None:
-        """Answer invitations until cancelled; ``save`` makes a new `dump` durable."""
+        """Answer invitations until cancelled; ``save`` makes a `dump` of its own moment durable."""
         async with anyio.create_task_group() as workers:
             workers.start_soon(self._work, True)
             workers.start_soon(self._work, False)
@@ -240,7 +240,7 @@ class Invites:
             news = self._news
             if self._changes != kept:
                 kept = self._changes
-                await save(self.dump())
+                await save(self.dump)
             else:
                 await news.wait()
 

@@ -304,6 +304,10 @@ class Receiver:
         async with self.fetching.commit:
             await self._inbox.accept([], positions())
 
+    async def save_invites(self, dump: Callable[[], str]) -> None:
+        """Commit the open invitations, in order with all other positions."""
+        await self.save(lambda: {OPEN_INVITES: dump()})
+
     def _read_again(self, since: str | None) -> None:
         """Read what an earlier run has left of rooms; without a position nobody knows where that begins."""
         for room_id, left_at in list(self._again.items()):

@@ -34,6 +34,8 @@ _DEVICE_FILES = ("pickle_key", "crypto-*", "session.json", "cross_signing.json",
 _TOKEN_FILES = ("*/oauth.json", "mcp/*.login", "mcp/*.told", "state-key")
 """In the folder ``state``: logins, that somebody was told of one that is needed, the key for a database."""
 _MOST_NESTED, _LONGEST_PATH, _TOLD = 100, 3800, 200
+_MOST_HOLES = 1_000_000_000
+"""Bytes of holes in all files together: they take no space on the disk, and as long to read as data."""
 _TEMPORARY = ("*.tmp", "*.new", "*.next", "*.try")
 _MARK = "gateway-db.json"
 _LAST_GOOD = "last-good.yaml"
@@ -71,6 +73,7 @@ class Choice:
     workspace: Path
     with_secrets: bool = False
     left_out: list[str] = field(default_factory=list, init=False)
+    _holes: int = field(default=0, init=False)
 
     def files(self, part: Part, lengths: Mapping[str, int] | None = None) -> Iterator[Found]:
         """The files of one part, as they are at this moment."""
@@ -122,14 +125,22 @@ class Choice:
 
     def _file(self, path: Path, name: str) -> Iterator[Found]:
         try:
-            mode = path.lstat().st_mode
+            state = path.lstat()
         except FileNotFoundError:
             return
+        mode = state.st_mode
         if stat.S_ISDIR(mode) or self._is_ours_to_leave(name):
             return
         if not stat.S_ISREG(mode):
             self.left_out.append(f"{name} (a link or a special file)")
             return
+        if state.st_blocks * 512 < state.st_size:
+            room = _MOST_HOLES - self._holes
+            holes = _holes_in(path, room)
+            if holes > room:
+                self.left_out.append(f"{name} (it is {state.st_size / 1e9:.1f} GB long and mostly empty)")
+                return
+            self._holes += holes
         yield Found(name, path)
 
     def _is_ours_to_leave(self, name: str) -> bool:
@@ -143,6 +154,28 @@ class Choice:
 
 def _any(name: str, patterns: tuple[str, ...]) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _holes_in(path: Path, most: int) -> int:
+    """Return the bytes of holes in a file, counted until they are more than ``most``."""
+    holes = end = 0
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return 0
+    try:
+        size = os.fstat(handle).st_size
+        while holes <= most and (hole := os.lseek(handle, end, os.SEEK_HOLE)) < size:
+            try:
+                end = os.lseek(handle, hole, os.SEEK_DATA)
+            except OSError:  # there are no more data behind it
+                return holes + size - hole
+            holes += end - hole
+        return holes
+    except OSError:  # a file system that knows no holes, or a file that was cut meanwhile
+        return holes
+    finally:
+        os.close(handle)
 
 
 def _listed(folder: Path) -> list[Path]:

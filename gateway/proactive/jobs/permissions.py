@@ -32,6 +32,16 @@ class PlaceUnknown(AgentError):
     """The channel cannot say at the moment who is in this conversation."""
 
     temporary = True
+    channel = ""
+    """The channel that cannot, where it is another one than that of the turn."""
+
+
+class OwnerAway(PlaceUnknown):
+    """The owner's conversation, on this channel, cannot be reached at the moment."""
+
+    def __init__(self, why: str, channel: str) -> None:
+        super().__init__(why)
+        self.channel = channel
 
 
 def role_now(access: Access, channel: Channel | None, message: InboundMessage) -> Role:

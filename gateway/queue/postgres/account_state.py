@@ -43,7 +43,7 @@ _ROWS_A_SECOND = 500
 _LONGEST_S = 10.0
 _DOCUMENTS = (
     *("session.json", "cross_signing.json", "verified.json", "pickle_key"),
-    *("oauth.json", "copy-key", "answer-limits.json", "answer-brake.json"),
+    *("oauth.json", "answer-limits.json", "answer-brake.json"),
 )
 _OF_SERVERS = (".login", ".told", ".json")
 

@@ -347,7 +347,7 @@ class ToolQuestions:
         target = reached.target
         if target is None:
             if reached.later:
-                raise PlaceUnknown(reached.why)
+                raise await self.notifier.away(reached)
             return None
         there = {"channel": target.channel, "account": target.account, "session": target.session}
         message = turn.head.message.model_copy(update={**there, "audience": Audience.DIRECT, "context": {}})

@@ -1,8 +1,8 @@
 """
 Proves a sandbox whose runner is elsewhere and attacks it, as whoever runs this, who stands for the daemon.
 
-``python escaping.py OPTIONS-AS-JSON``: ``libraries``, ``home``, ``backend``, ``connects``, and for a container
-``image`` and ``engine``. It needs no test library, because it runs on machines without one. One line of JSON says what came of it.
+``python escaping.py OPTIONS-AS-JSON``: ``libraries``, ``home``, ``backend``, ``connects``.
+It needs no test library, because it runs on machines without one. One line of JSON says what came of it.
 """
 
 from __future__ import annotations
@@ -54,8 +54,6 @@ async def attacked(options: dict[str, Any]) -> dict[str, Any]:
         limits=Limits(memory_bytes=200_000_000, processes=24, disk_bytes=100_000_000),
         connects=options.get("connects", False),
         unit=home / "run" / "shell.sock",
-        image=options.get("image", ""),
-        engine=options.get("engine"),
     )
     proof = await sandbox.prove()
     found: dict[str, Any] = {"held": proof.held, "told": str(proof), "user": os.getuid()}

@@ -192,17 +192,26 @@ def test_a_group_weighs_as_much_as_a_session_that_is_as_nice(places):
 
 
 async def killed_runner(sandbox, mark):
-    """Kill the runner of a command, which then leaves its groups and what was in another session; its number."""
+    """
+    Kill both processes of the runner of a command, which then leave its groups and what was in another session;
+    returns the number of the one that made the groups.
+    """
     runners = []
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(lambda: sandbox.run(f"setsid sleep {mark} & sleep {mark}", seconds=60))
         with anyio.fail_after(60):
             while len(of_command := set(marked(f"sleep\0{mark}"))) < 2:
                 await anyio.sleep(0.02)
-        runners = [child for child in own_children() if of_command & set(descendants(child))]
+        (guard,) = (child for child in own_children() if of_command & set(descendants(child)))
+        runners = descendants(guard)[:1]
         assert left_by(runners[0]) != []
-        os.kill(runners[0], signal.SIGKILL)
-    assert len(runners) == 1
+        for each in (guard, *runners):
+            os.kill(each, signal.SIGSTOP)
+        for each in (guard, *runners):
+            os.kill(each, signal.SIGKILL)
+    with anyio.fail_after(60):
+        while Path(f"/proc/{runners[0]}").exists():  # process 1 reaps it when it likes
+            await anyio.sleep(0.02)
     return runners[0]
 
 
@@ -249,7 +258,8 @@ async def test_the_groups_of_a_runner_that_works_are_left_alone(home, places):
                 await anyio.sleep(0.02)
         await sandbox.run("true", seconds=60)
         assert marked(f"sleep\0{mark}") == found
-        (runner,) = (child for child in own_children() if set(found) & set(descendants(child)))
+        (guard,) = (child for child in own_children() if set(found) & set(descendants(child)))
+        (runner,) = descendants(guard)[:1]
         assert left_by(runner) != []
         tasks.cancel_scope.cancel()
     assert left_by(runner) == []

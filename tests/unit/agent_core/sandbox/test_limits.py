@@ -19,6 +19,7 @@ import pytest
 
 from agent_core.sandbox import process
 from agent_core.sandbox.process import landlock_version
+from agent_core.sandbox.process_tree import descendants, own_children
 from agent_core.sandbox.rights import Limits
 
 from .conftest import proved, sandbox_in
@@ -498,3 +499,32 @@ async def test_a_program_that_may_not_be_read_hides_from_no_limit(home, mode, sa
     words = [sys.executable, "-c", UNPRIVILEGED, "-c", RUN, str(home), command]
     found = await anyio.run_process(words, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
     assert found.stdout.decode().split() == said
+
+
+@pytest.mark.parametrize("guarded", [True, False], ids=["as it is", "control"])
+@pytest.mark.parametrize("victim", ["guard", "runner"])
+async def test_the_tree_ends_with_a_runner_that_is_killed(home, monkeypatch, victim, guarded):
+    """SIGKILL of either of its two processes: the other one ends all; alone (the control) it leaves what left it."""
+    if not guarded:
+        if victim == "runner":
+            pytest.skip("there is one process")
+        alone = "from agent_core.sandbox import child; child._guard = lambda _: None; child.main()"
+        monkeypatch.setattr(process, "_CODE", f"import sys; sys.path.append(sys.argv[1]); {alone}")
+    sandbox = await proved(sandbox_in(home))
+    mark = f"4715{os.getpid()}"
+    command = f"for i in 1 2 3 4; do setsid sleep {mark} & sleep {mark} & done; wait"
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(lambda: sandbox.run(command, seconds=60))
+        with anyio.fail_after(60):
+            while len(found := marked(f"sleep\0{mark}")) < 8:
+                await anyio.sleep(0.02)
+        (guard,) = (each for each in own_children() if set(found) & set(descendants(each)))
+        (runner,) = descendants(guard)[:1]
+        os.kill(guard if victim == "guard" else runner, signal.SIGKILL)
+    if guarded:
+        await none_left(f"sleep\0{mark}")
+        return
+    left = marked(f"sleep\0{mark}")
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    assert left != []

@@ -220,20 +220,3 @@ async def test_a_folder_that_holds_the_configuration_is_refused(tmp_path):
         readable=[config],
     )
     assert "holds" in (await sandbox.prove()).told
-
-
-async def test_a_workspace_that_is_too_full_for_a_container_is_said_plainly(home):
-    """Each file and folder at its top is a word of the engine's command, and these have a limit."""
-    for number in range(600):
-        (home / "workspace" / f"one-of-many-{number}.txt").touch()
-    sandbox = CommandSandbox(
-        workspace=home / "workspace",
-        home=home,
-        private_in=home / "run" / "commands",
-        backend="container",
-        image="any",
-        engine="/bin/false",
-    )
-    proof = await sandbox.prove()
-    assert (proof.held, proof.temporary) == (False, False)
-    assert "too many files and folders at the top of the workspace" in str(proof)

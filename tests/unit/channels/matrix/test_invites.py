@@ -36,8 +36,8 @@ class Setup:
             self.server, self.rooms, LoopClock(), user_id=BOT, may_invite=lambda inviter: inviter == ALICE
         )
 
-    async def save(self, text):
-        self.saved.append(json.loads(text))
+    async def save(self, dump):
+        self.saved.append(json.loads(dump()))
 
     @asynccontextmanager
     async def working(self):

@@ -7,7 +7,10 @@ from types import SimpleNamespace
 import anyio
 import pytest
 
-from channels.matrix.sync.receiver import Receiver
+from channels.matrix.rooms.invites import Invites
+from channels.matrix.rooms.state import Rooms
+from channels.matrix.sync.receiver import OPEN_INVITES, Receiver
+from tests.clock import LoopClock
 
 
 class Inbox:
@@ -15,10 +18,12 @@ class Inbox:
 
     def __init__(self) -> None:
         self.kept: dict[str, str] = {}
+        self.texts: list[str] = []
         self.back = anyio.Event()
 
     async def accept(self, _messages, positions) -> None:
         await self.back.wait()
+        self.texts += positions.values()
         self.kept |= positions
 
 
@@ -51,3 +56,46 @@ async def test_a_notice_that_waits_for_a_commit_writes_no_older_text_over_a_newe
         await anyio.wait_all_tasks_blocked()
         inbox.back.set()
     assert (inbox.kept["waiting"] == "newer") is in_order
+
+
+@pytest.mark.parametrize("in_order", [True, False], ids=["in order", "control"])
+async def test_invitations_that_wait_for_a_commit_write_no_older_text_over_a_newer(in_order):
+    """A list with one invitation waits behind a commit in which there are two."""
+    inbox, commit = Inbox(), anyio.Lock()
+    receiver = SimpleNamespace(fetching=SimpleNamespace(commit=commit), _inbox=inbox)
+    receiver.save = lambda positions: Receiver.save(receiver, positions)
+    invites = Invites(
+        SimpleNamespace(),
+        Rooms("@bot:hs.test"),
+        LoopClock(),
+        user_id="@bot:hs.test",
+        may_invite=lambda _: False,
+    )
+
+    async def save(dump) -> None:
+        if in_order:
+            await Receiver.save_invites(receiver, dump)
+        else:
+            await inbox.accept([], {OPEN_INVITES: dump()})
+
+    def invite(name: str) -> None:
+        invites.follow("!old:hs.test", name, "@al:hs.test", direct=False, joined=True)
+        invites.wake()
+
+    async def receive() -> None:
+        async with commit:
+            await inbox.back.wait()
+            invite("!two:hs.test")
+            inbox.kept[OPEN_INVITES] = invites.dump()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(receive)
+        tasks.start_soon(invites._keep, save)
+        await anyio.wait_all_tasks_blocked()
+        invite("!one:hs.test")
+        await anyio.wait_all_tasks_blocked()
+        inbox.back.set()
+        await anyio.wait_all_tasks_blocked()
+        tasks.cancel_scope.cancel()
+    assert ("!two:hs.test" in inbox.texts[0]) is in_order
+    assert "!two:hs.test" in inbox.kept[OPEN_INVITES]

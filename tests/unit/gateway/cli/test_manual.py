@@ -1,4 +1,4 @@
-"""Help, man page and completion: made of the commands, complete, current, and quick."""
+"""Help and completion: made of the commands, complete, current, and quick."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from gateway.cli.commands import app
-from gateway.cli.manual import EXAMPLES, MAN_PAGE, OVERVIEW, add_examples, commands, man_page, overview
+from gateway.cli.manual import EXAMPLES, OVERVIEW, add_examples, commands, overview
 
 STALE = "the commands have changed: run python -m gateway.cli.make_pages"
 
@@ -23,11 +23,11 @@ def squidbot(*arguments, **more):
     )  # fmt: skip
 
 
-def test_pages_are_those_of_the_commands():
-    """The kept files are what would be made now; another text is noticed."""
+def test_the_overview_is_that_of_the_commands():
+    """The kept file is what would be made now; a command that is gone is none."""
     assert OVERVIEW.read_text(encoding="utf-8") == overview(app), STALE
-    assert MAN_PAGE.read_text(encoding="utf-8") == man_page(app), STALE
-    assert man_page(app) != overview(app)
+    assert "man" not in commands(app)
+    assert squidbot("man").returncode == 2
 
 
 def test_every_command_has_an_example_that_can_be_read():
@@ -82,34 +82,6 @@ def test_an_example_that_is_wrong_is_noticed():
 
     with pytest.raises(CycloptsError):
         app.parse_args(["backup", "x", "--kept", "3"], exit_on_error=False, print_error=False)
-
-
-@pytest.mark.skipif(shutil.which("man") is None, reason="no man here")
-def test_the_man_page_is_valid(tmp_path):
-    """No warning of groff, every command and option in it; a page with a mistake has warnings."""
-    if subprocess.run(["man", "-l", str(MAN_PAGE)], capture_output=True, check=False).returncode:
-        pytest.skip("man cannot show pages here")
-
-    def warnings(path):
-        done = subprocess.run(
-            ["man", "--warnings=w", "-E", "UTF-8", "-l", str(path)],
-            capture_output=True, text=True, check=False, env={"MANWIDTH": "100", "PATH": "/usr/bin:/bin"},
-        )  # fmt: skip
-        return done.stderr, done.stdout
-
-    said, shown = warnings(MAN_PAGE)
-    assert said == ""
-    for word in (
-        "squidbot backup",
-        "--with-secrets",
-        "squidbot inbox release",
-        "SQUIDBOT_HOME",
-        "EXIT STATUS",
-    ):
-        assert word in shown
-    broken = tmp_path / "broken.1"
-    broken.write_text(".TH X 1\n.SH NAME\nx \\- y\n.nosuchmacro\n.TP\n\\f[nofont]x\n")
-    assert warnings(broken)[0] != ""
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

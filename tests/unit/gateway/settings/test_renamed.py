@@ -116,3 +116,12 @@ def test_a_key_of_that_name_elsewhere_is_not_meant(tmp_path):
     """Names that people choose may be any."""
     text = "llm:\n  models: {brake: {model: demo/x, idle_s: 5}}\n  pools: {main: [brake]}"
     assert "unknown key" in complaint(tmp_path, text)
+
+
+def test_what_is_gone_is_named(tmp_path):
+    """`tools.shell.image` and the back end `container`: one plain sentence each, and nothing about others."""
+    image = complaint(tmp_path, 'tools:\n  shell:\n    image: "python:3.13"\n')
+    assert image.startswith("line 3, tools.shell.image: is gone, and so is the back end `container`")
+    backend = complaint(tmp_path, "tools:\n  shell:\n    backend: container\n")
+    assert "tools.shell.backend" in backend
+    assert "landlock" in backend

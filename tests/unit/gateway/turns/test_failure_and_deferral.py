@@ -19,13 +19,15 @@ from agent_core.errors import (
     TurnLimitReached,
 )
 from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
+from channels.base import ChannelUnavailable
+from gateway.proactive.jobs.permissions import OwnerAway, PlaceUnknown
 from gateway.proactive.owner_contact import Target, better
 from gateway.queue.states import InboxState, Record
 from gateway.queue.stores import InboxRow, Suspect, Turn
 from gateway.routing.access import Access, Alias
 from gateway.routing.crash_isolation import fatal
 from gateway.routing.inbox import ignore_reason
-from gateway.turns.failure_and_deferral import decide_failure, poisonous
+from gateway.turns.failure_and_deferral import decide_failure, link_awaited, poisonous
 from gateway.turns.kinds import TurnPolicy
 from gateway.turns.user_input import question_of
 from tests.clock import EPOCH
@@ -208,3 +210,18 @@ class TestBetterTarget:
         assert not better(self.mail, self.matrix)
         assert better(self.mail, self.other)
         assert not better(self.other, self.mail)
+
+
+@pytest.mark.parametrize(
+    ("error", "link"),
+    [
+        (PlaceUnknown("who reads along?"), "link:matrix"),
+        (ChannelUnavailable("away"), "link:matrix"),
+        (OwnerAway("the owner's server is away", "email"), "link:email"),
+        (ModelUnavailable(), None),
+    ],
+    ids=["place", "channel", "owner", "model"],
+)
+def test_a_wait_names_the_link_that_ends_it(error: Exception, link: str | None) -> None:
+    """The target's channel where that is another one than the turn's; an outage of the model names none."""
+    assert link_awaited(error, turn()) == link
