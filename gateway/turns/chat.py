@@ -72,7 +72,7 @@ class ChatTurns:
 
     async def refused(self, turn: Turn, error: BudgetSpent) -> None:
         """Defer the message until the budget opens again, and notify its sender once a day."""
-        notice = self.turn_commit.replies(turn, self.deferral.budget_text(), OutboundKind.NOTICE)
+        notice = self.turn_commit.replies(turn, self.deferral.budget_text(error), OutboundKind.NOTICE)
         await self.deferral.until_the_budget_opens(turn, error, notice)
 
     async def failed(self, turn: Turn, failure: Failure) -> None:
