@@ -50,6 +50,8 @@ _BAD_KEY = re.compile(
     r"(invalid|incorrect|missing|no|bad)[ _]api[ _-]?key|api[ _-]?key (is )?(not valid|invalid)",
     re.IGNORECASE,
 )
+_UNPARSED = re.compile(r"(error|failed to) pars(e|ing) (tool call|input)|tool_use_failed", re.IGNORECASE)
+"""A server that cannot read its own model's answer says so as if the request were wrong."""
 _FILTERED = re.compile(r"content[ _-]?(policy|filter|management)|safety|moderation", re.IGNORECASE)
 _CREDIT = re.compile(
     r"insufficient[ _](quota|balance|credits?|funds)|credit balance|(all available|run out of) credits"
@@ -72,8 +74,9 @@ def classify(failure: Failure, *, model: str, now: datetime) -> ModelError:
     # What an address of the documentation is called says nothing about this failure.
     told = _ADDRESS.sub("", f"{failure.code} {failure.text}")
     status = failure.status
-    if failure.unreadable or (status is not None and 300 <= status < 400):
-        kind_of_rubbish = failure.unreadable or "redirect"
+    unparsed = "malformed" if status in (400, 500) and _UNPARSED.search(told) else ""
+    if failure.unreadable or unparsed or (status is not None and 300 <= status < 400):
+        kind_of_rubbish = failure.unreadable or unparsed or "redirect"
         return ModelUnreadable(
             f"{model}: {kind_of_rubbish} answer: {detail}", kind=kind_of_rubbish, model=model, status=status
         )

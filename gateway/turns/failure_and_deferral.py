@@ -32,7 +32,7 @@ from typing import Any
 import structlog
 
 from agent_core.backoff import BackoffPolicy
-from agent_core.errors import AgentError, BudgetSpent, CreditSpent, ModelRateLimited
+from agent_core.errors import AgentError, BudgetSpent, CreditSpent, ModelError, ModelRateLimited
 from agent_core.llm.errors import for_operator
 from agent_core.messages import Audience, OutboundKind
 from agent_core.ports import Clock
@@ -198,12 +198,15 @@ def decide_failure(error: Exception, turn: Turn, policy: TurnPolicy, *, jitter: 
     The consequence of an error. Pure.
 
     A temporary error of the model or the disk is waited for within the budget; everything else, known or
-    not, is final, and its text for strangers goes into the apology. ``jitter`` is a number in [0, 1).
+    not, is final, and its text for strangers goes into the apology. So is an error in the middle of an answer
+    that comes again at the same place: it comes from the answer. ``jitter`` is a number in [0, 1).
     """
-    told = describe(error)
-    text = str(error) or type(error).__name__
+    told, place = describe(error), _place_in_answer(error)
+    text = f"{place}{error}" or type(error).__name__
     if not told.temporary:
         return Failure(None, told.public, text)
+    if place and (turn.head.error or "").startswith(place):
+        return Failure(None, f"{_reason(told.public)}, twice at the same point, so I stopped.", text)
     if turn.first_deferred_s >= policy.outage_budget_s:
         return Failure(None, _given_up(told.public, policy.outage_budget_s), text)
     delay_s = _MODEL_RETRY.delay(turn.deferrals + 1, random=jitter)
@@ -223,12 +226,23 @@ def poisonous(turn: Turn, fatal: str | None) -> Failure | None:
     return None if fatal is None else Failure(None, SUDDEN_END, fatal)
 
 
-def _given_up(public: str, budget_s: float) -> str:
+def _place_in_answer(error: Exception) -> str:
+    """Which error it is and at which step, for one in the middle of a model's answer; else empty."""
+    fields = error.fields if isinstance(error, ModelError) else {}
+    if not fields.get("in_answer") or "step" not in fields or fields.get("status") == 429:
+        return ""
+    return f"[{type(error).__name__} {fields.get('status')} at step {fields['step']}] "
+
+
+def _reason(public: str) -> str:
     # What stands behind a semicolon in the texts of temporary errors promises another try.
-    reason = public.partition(";")[0].rstrip(". ")
+    return public.partition(";")[0].rstrip(". ")
+
+
+def _given_up(public: str, budget_s: float) -> str:
     minutes = round(budget_s / 60)
     span = "an hour" if minutes == 60 else f"{minutes} minutes" if minutes >= 2 else "a while"
-    return f"{reason}. I kept trying for {span}; please ask me again later."
+    return f"{_reason(public)}. I kept trying for {span}; please ask me again later."
 
 
 def left_s(row: InboxRow, now: datetime) -> float:

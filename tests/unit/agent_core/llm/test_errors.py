@@ -15,6 +15,7 @@ from agent_core.errors import (
     ModelRateLimited,
     ModelRefused,
     ModelUnavailable,
+    ModelUnreadable,
 )
 from agent_core.llm.errors import classify, empty_answer, for_operator, retry_after_s
 from agent_core.llm.litellm_errors import failure_of
@@ -78,6 +79,9 @@ class TestClassify:
             (429, "slow down", ModelRateLimited),
             (429, "maximum context length", ModelRateLimited),
             (500, "maximum context length", ModelUnavailable),
+            (500, "error parsing tool call: raw='{', err=unexpected end of JSON input", ModelUnreadable),
+            (500, "Failed to parse input at pos 12: <tool_call>", ModelUnreadable),
+            (400, "tool_use_failed: Failed to call a function.", ModelUnreadable),
             (503, "overloaded", ModelUnavailable),
             (529, "overloaded", ModelUnavailable),
             (None, "cannot be read", ModelUnavailable),

@@ -237,7 +237,7 @@ class TestWithinARun:
         await meter.end()
         assert said
         spent = await store.usage.spent_on("2026-01-01")
-        return spent.calls, "tools" if journey.model.tools[-1] else "no tools"
+        return spent.calls, "no tools" if journey.model.requests[-1][-1].ends_tools else "tools"
 
     async def test_the_budget_is_looked_at_before_each_call(self, store, clock):
         """The run ends at its ceiling, with a last call that gets no tools."""
