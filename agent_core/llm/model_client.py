@@ -50,6 +50,8 @@ class Refusals:
     all_tools: bool = False
     tools: set[str] = field(default_factory=set)
     pictures: set[str] = field(default_factory=set)
+    seen: set[str] = field(default_factory=set)
+    """Pictures with which it has answered."""
 
     def learn(self, error: ModelError, tools: Sequence[ToolDefinition], shown: Pictures) -> str:
         """The part of the request that this refusal is about, noted; empty if it is about none."""
@@ -59,7 +61,8 @@ class Refusals:
         if isinstance(error, ModelRefused) and (part := self._learn_words(text, tools)):
             return part
         if shown and (isinstance(error, ModelRefused) or status == _DEFECT):
-            self.pictures |= shown.keys()
+            # One that the model has looked at before is not the reason.
+            self.pictures |= (shown.keys() - self.seen) or shown.keys()
             return "pictures"
         return ""
 
@@ -128,7 +131,7 @@ class ModelClient(ABC):
     ) -> AsyncIterator[ModelChunk]:
         """Ask for one answer; see `LLMPort`. Pictures are read before this returns."""
         await self._prepare()
-        pictures = await pictures_of(messages, self._pictures)
+        messages, pictures = await pictures_of(messages, self._pictures)
         return self._answer(Request(messages, tools, pictures, stream))
 
     async def _prepare(self) -> None:  # noqa: B027 - most models need nothing
@@ -160,6 +163,7 @@ class ModelClient(ABC):
                     raise
                 _log.warning("model.refused_part", model=self.model, part=about, error=str(error))
                 continue
+            self.refusals.seen |= request.pictures.keys()
             return
 
     def _accepted(self, wanted: Request) -> Request:

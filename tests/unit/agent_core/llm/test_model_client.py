@@ -25,7 +25,7 @@ SHOP = ToolDefinition(name="shop__find", description="d", parameters={"type": "o
 class Pictures:
     """An `AttachmentPort` of which only pictures are asked."""
 
-    async def picture(self, attachment, *, max_bytes, max_pixels):
+    async def picture(self, attachment, *, max_bytes, max_pixels, max_side):
         return "image/png", png()
 
 
@@ -102,6 +102,29 @@ async def test_a_refused_picture_is_not_sent_again(fake, client, status):
     contents = [one["messages"][-1]["content"] for one in fake.requests]
     assert [isinstance(each, list) for each in contents] == [True, False, False]
     assert contents[1].endswith("cannot be shown to you.]")
+
+
+async def test_a_refused_picture_stays_away_and_good_ones_stay(fake, client):
+    """One that the model has answered with is not the reason; a new question brings only the new one."""
+    good, bad, new = (
+        Message(
+            role="user",
+            content=name,
+            attachments=(
+                Attachment(name=name, media_type="image/png", size_bytes=5, path=name, sha256=name * 64),
+            ),
+        )
+        for name in "abc"
+    )
+    between = Message(role="assistant", content="I see.")
+    fake.plan(Say("ok"), Status(400, "Could not process image"), Say("ok"), Say("ok"))
+    await answer_of(client, [good])
+    await answer_of(client, [good, between, bad])
+    await answer_of(client, [good, between, bad, between, new])
+
+    shown = [json.dumps(body["messages"]).count('"type": "image_url"') for body in fake.requests]
+    assert shown == [1, 2, 1, 2]
+    assert "cannot be shown" in json.dumps(fake.requests[3]["messages"])
 
 
 @pytest.mark.parametrize("status", [401, 404, 503])
