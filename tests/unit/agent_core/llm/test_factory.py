@@ -76,6 +76,28 @@ class TestReferences:
         assert "known: main, none" in problems["agents.heartbeat.pool"]
         assert "llm.providers.cloud.api_base" in problems["llm.models.plain.client"]
 
+    @pytest.mark.parametrize(
+        ("model", "refused"),
+        [
+            ({"model": "anthropic/c", "temperature": 0.2, "reasoning_effort": "low"}, True),
+            ({"model": "anthropic/c", "temperature": 0.2, "extra": {"thinking": {"type": "adaptive"}}}, True),
+            ({"model": "openai/gpt-5", "temperature": 0, "reasoning_effort": "high"}, True),
+            ({"model": "anthropic/c", "temperature": 1, "reasoning_effort": "low"}, False),
+            ({"model": "anthropic/c", "temperature": 0.2, "reasoning_effort": "none"}, False),
+            ({"model": "anthropic/c", "temperature": 0.2}, False),
+            (
+                {"model": "openai/qwen", "provider": "local", "temperature": 0, "reasoning_effort": "low"},
+                False,
+            ),
+            ({"model": "mistral/m", "temperature": 0.2, "reasoning_effort": "high"}, False),
+        ],
+    )
+    def test_what_a_provider_refuses_together(self, model, refused):
+        """A model that thinks has one temperature at Anthropic and OpenAI; others take both."""
+        one = spec(models={"one": {"provider": "cloud", **model}}, pools={"main": ["one"]})
+
+        assert [path for path, _ in check_references(one)] == ["llm.models.one.temperature"] * refused
+
     def test_nothing_configured_is_fine(self):
         """An empty description has no wrong reference; somebody else decides what takes its place."""
         assert check_references(LLMSpec()) == []
