@@ -103,6 +103,10 @@ class BudgetSpent(AgentError):
     """Today's budget for the language model is spent."""
 
 
+class CreditSpent(ModelError, BudgetSpent):
+    """My account at the language model's provider has no credit or has reached its limit."""
+
+
 class ToolError(AgentError):
     """
     A tool did not do what it should.

@@ -189,12 +189,15 @@ class AttachmentPort(Protocol):
         ...
 
     async def picture(
-        self, attachment: Attachment, *, max_bytes: int, max_pixels: int
+        self, attachment: Attachment, *, max_bytes: int, max_pixels: int, max_side: int
     ) -> tuple[str, bytes] | None:
         """
-        Media type and content, if the content is a PNG, JPEG, WebP or GIF picture within both limits.
+        Media type and content, if the content is a PNG, JPEG, WebP or GIF picture.
 
         What it is is decided by the content, whatever the attachment says.
+
+        Raises:
+            ValueError: It is too large; the text is a clause that says in what.
         """
         ...
 

@@ -302,6 +302,7 @@ class AgentRun:
                     partial=self._channel.partial,
                 )
             except ModelError as error:
+                error.fields["step"] = self.steps
                 if self._shortened or not self._is_too_long(error, guess):
                     raise
                 await self._shorten(error)

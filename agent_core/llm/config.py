@@ -187,7 +187,17 @@ def _check_model(path: str, model: ModelSpec, providers: Mapping[str, ProviderSp
         where = f"llm.providers.{model.provider}.api_base"
         text = f"'openai' needs the server's address; set {where} or use 'litellm'"
         return [(f"{path}.client", text)]
+    if _fixes_temperature(model, api_base) and model.temperature not in (None, 1):
+        text = "excludes reasoning_effort: the provider refuses both together; leave one out, or set it to 1"
+        return [(f"{path}.temperature", text)]
     return []
+
+
+def _fixes_temperature(model: ModelSpec, api_base: str) -> bool:
+    """Whether the provider refuses another temperature than 1 because the model thinks."""
+    thinks = model.reasoning_effort not in ("", "none") or "thinking" in model.extra
+    is_openai = model.model.startswith("openai/") and not api_base
+    return thinks and (model.model.startswith("anthropic/") or is_openai)
 
 
 def _check_pool(path: str, members: Sequence[str], models: Mapping[str, ModelSpec]) -> list[tuple[str, str]]:

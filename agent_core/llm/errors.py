@@ -15,6 +15,7 @@ from email.utils import parsedate_to_datetime
 
 from agent_core.errors import (
     ContextTooLong,
+    CreditSpent,
     Failure,
     ModelAuthFailed,
     ModelError,
@@ -26,7 +27,6 @@ from agent_core.errors import (
 from agent_core.text import one_line
 
 _DETAIL_CHARS = 300
-_QUOTA_PAUSE_S = 600.0
 _LONGEST_PAUSE_S = 3600.0
 
 _TOO_LONG = re.compile(
@@ -50,15 +50,22 @@ _BAD_KEY = re.compile(
     r"(invalid|incorrect|missing|no|bad)[ _]api[ _-]?key|api[ _-]?key (is )?(not valid|invalid)",
     re.IGNORECASE,
 )
+_UNPARSED = re.compile(r"(error|failed to) pars(e|ing) (tool call|input)|tool_use_failed", re.IGNORECASE)
+"""A server that cannot read its own model's answer says so as if the request were wrong."""
 _FILTERED = re.compile(r"content[ _-]?(policy|filter|management)|safety|moderation", re.IGNORECASE)
-_QUOTA = re.compile(r"insufficient[ _]quota|billing|exceeded your current quota|credit", re.IGNORECASE)
+_CREDIT = re.compile(
+    r"insufficient[ _](quota|balance|credits?|funds)|credit balance|(all available|run out of) credits"
+    r"|specified API usage limits|spending limit|arrearage|check your plan and billing"
+    r"|exceeded[ _](your[ _])?current[ _]quota",
+    re.IGNORECASE,
+)
 
 _OPERATOR = {
     401: "The language model does not accept my credentials; my operator must check them.",
-    402: "My account at the language model's provider has no credit; my operator must check it.",
     403: "The language model refuses my login; my operator must check my account there.",
     404: "The configured language model does not exist; my operator must check the configuration.",
 }
+_REFUSES = {403: "refuses my account", 404: "does not exist at its provider"}
 
 
 def classify(failure: Failure, *, model: str, now: datetime) -> ModelError:
@@ -67,8 +74,9 @@ def classify(failure: Failure, *, model: str, now: datetime) -> ModelError:
     # What an address of the documentation is called says nothing about this failure.
     told = _ADDRESS.sub("", f"{failure.code} {failure.text}")
     status = failure.status
-    if failure.unreadable or (status is not None and 300 <= status < 400):
-        kind_of_rubbish = failure.unreadable or "redirect"
+    unparsed = "malformed" if status in (400, 500) and _UNPARSED.search(told) else ""
+    if failure.unreadable or unparsed or (status is not None and 300 <= status < 400):
+        kind_of_rubbish = failure.unreadable or unparsed or "redirect"
         return ModelUnreadable(
             f"{model}: {kind_of_rubbish} answer: {detail}", kind=kind_of_rubbish, model=model, status=status
         )
@@ -80,27 +88,29 @@ def classify(failure: Failure, *, model: str, now: datetime) -> ModelError:
 def _refused(failure: Failure, told: str, detail: str, *, model: str, now: datetime) -> ModelError:
     """The error for an answer that says no in the words of the protocol."""
     status = failure.status
-    if status == 429:
-        return _rate_limited(failure, told, f"{model}: 429: {detail}", model=model, now=now)
+    if _is_credit_spent(failure, told, now):
+        return CreditSpent(f"{model}: {status}: {detail}", model=model, status=status, operator=True)
     too_long = _TOO_LONG.search(told) if status in (None, 400, 413, 422) else _CONTEXT_EXCEEDED.search(told)
-    if too_long:
+    if too_long and status != 429:
         return ContextTooLong(f"{model}: {detail}", model=model, status=status)
     if _only_operator_can_help(status, told):
         kind = ModelRefused if status == 404 else ModelAuthFailed
         public = _OPERATOR.get(status or 0)
         return kind(f"{model}: {status}: {detail}", public=public, model=model, status=status, operator=True)
-    if status is not None and 400 <= status < 500 and status not in (408, 409, 425, 499):
+    if status is not None and 400 <= status < 500 and status not in (408, 409, 425, 429, 499):
         return ModelRefused(f"{model}: {status}: {detail}", model=model, status=status)
-    if (wait := _wait_s(failure, now)) is not None:
+    wait = _wait_s(failure, now)
+    if status == 429 or wait is not None:
         text = f"{model}: {status}: {detail}"
-        public = "The language model is not available at the moment; I will try again."
+        busy = "The language model is not available at the moment; I will try again."
+        public = None if status == 429 else busy
         return ModelRateLimited(text, retry_after_s=wait, public=public, model=model, status=status)
     return ModelUnavailable(f"{model}: {status or 'failed'}: {detail}", model=model, status=status)
 
 
 def _only_operator_can_help(status: int | None, told: str) -> bool:
     match status:
-        case 401 | 402 | 404:
+        case 401 | 404:
             return True
         case 400:
             return bool(_BAD_KEY.search(told))
@@ -109,17 +119,35 @@ def _only_operator_can_help(status: int | None, told: str) -> bool:
     return False
 
 
-def _rate_limited(failure: Failure, told: str, detail: str, *, model: str, now: datetime) -> ModelRateLimited:
-    wait = _wait_s(failure, now)
-    if wait is None and _QUOTA.search(told):
-        return ModelRateLimited(
-            detail,
-            retry_after_s=_QUOTA_PAUSE_S,
-            public="The language model's quota is used up; I will try again later.",
-            model=model,
-            status=429,
-        )
-    return ModelRateLimited(detail, retry_after_s=wait, model=model, status=429)
+def _is_credit_spent(failure: Failure, told: str, now: datetime) -> bool:
+    """
+    Whether the account has nothing left. A quota of a minute or a day (429 with the time when it is over) is
+    a limit of requests.
+    """
+    match failure.status:
+        case 402:
+            return True
+        case 400 | 403:
+            return bool(_CREDIT.search(told))
+        case 429:
+            return bool(_CREDIT.search(told)) and ("insufficient" in told or _wait_s(failure, now) is None)
+    return False
+
+
+def for_operator(error: Exception) -> str:
+    """What the operator reads of a refusal that only the operator can mend; empty for any other error."""
+    if (
+        not isinstance(error, ModelError)
+        or not error.fields.get("operator")
+        or isinstance(error, CreditSpent)
+    ):
+        return ""
+    model, status = error.fields.get("model"), error.fields.get("status")
+    what = _REFUSES.get(status or 0, "does not accept my key")
+    return (
+        f"The model {model} {what}{f' ({status})' if status else ''}. Please mend that and test it with "
+        "`squidbot check`; then ask me again."
+    )
 
 
 def _detail(failure: Failure) -> str:

@@ -2,13 +2,13 @@
 Reads and checks the pictures of a request before anything is sent to a model that accepts pictures.
 
 The limits are the narrowest among the providers, so that a picture does not make the whole request fail. A
-file that is too large, not a picture or no longer stored is left out, and the model gets a note instead. If
-not all pictures fit, the newest are sent.
+file that is too large, not a picture or no longer stored is left out, and the model gets a note instead, so
+that it can tell the person. If not all pictures fit, the newest are sent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import structlog
 
@@ -18,21 +18,35 @@ from agent_core.ports import AttachmentPort
 MAX_PICTURE_BYTES = 3_750_000
 """In base64 it is a third more, and five million is where the first provider says no."""
 MAX_PIXELS = 40_000_000
+MAX_SIDE, MAX_SIDE_OF_MANY, MANY = 8000, 2000, 20
+"""Pixels on a side: Anthropic refuses the whole request for more, with over 20 pictures for 2,000."""
 MAX_TOTAL_BYTES = 18_000_000
 _log = structlog.get_logger(__name__)
 
 
 async def pictures_of(
     messages: Sequence[Message], attachments: AttachmentPort | None
-) -> dict[str, tuple[str, bytes]]:
+) -> tuple[Sequence[Message], dict[str, tuple[str, bytes]]]:
     """
-    Media type and content by `Attachment.sha256` of the pictures in ``messages`` that can be shown.
+    The messages, and media type and content by `Attachment.sha256` of the pictures in them that can be shown.
 
-    Empty without ``attachments``: a model that does not look at pictures is built without them.
+    In the place of a picture that is too large stands a note that says so. No picture is shown without
+    ``attachments``: a model that does not look at pictures is built without them.
     """
-    found: dict[str, tuple[str, bytes]] = {}
     if attachments is None:
-        return found
+        return messages, {}
+    found, too_large = await _read(messages, attachments, MAX_SIDE)
+    if len(found) > MANY:
+        found, too_large = await _read(messages, attachments, MAX_SIDE_OF_MANY)
+    return [_with_notes(message, too_large) for message in messages], found
+
+
+async def _read(
+    messages: Sequence[Message], attachments: AttachmentPort, max_side: int
+) -> tuple[dict[str, tuple[str, bytes]], dict[str, str]]:
+    """The pictures that can be shown, and why others are too large."""
+    found: dict[str, tuple[str, bytes]] = {}
+    too_large: dict[str, str] = {}
     left = MAX_TOTAL_BYTES
     for message in reversed(messages):
         for file in message.attachments:
@@ -40,8 +54,11 @@ async def pictures_of(
                 continue
             try:
                 picture = await attachments.picture(
-                    file, max_bytes=min(left, MAX_PICTURE_BYTES), max_pixels=MAX_PIXELS
+                    file, max_bytes=min(left, MAX_PICTURE_BYTES), max_pixels=MAX_PIXELS, max_side=max_side
                 )
+            except ValueError as error:
+                too_large[file.sha256] = str(error)
+                continue
             except (LookupError, OSError) as error:
                 _log.warning("picture.not_read", error=f"{type(error).__name__}: {error}")
                 continue
@@ -50,4 +67,17 @@ async def pictures_of(
                 continue
             left -= len(picture[1])
             found[file.sha256] = picture
-    return found
+    return found, too_large
+
+
+def _with_notes(message: Message, too_large: Mapping[str, str]) -> Message:
+    notes = [
+        f"[Attachment {file.id} cannot be shown to you: {too_large[file.sha256]}.]"
+        for file in message.attachments
+        if file.sha256 in too_large
+    ]
+    if not notes:
+        return message
+    kept = tuple(file for file in message.attachments if file.sha256 not in too_large)
+    content = "\n".join(filter(None, [message.content, *notes]))
+    return message.model_copy(update={"content": content, "attachments": kept})

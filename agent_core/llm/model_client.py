@@ -2,9 +2,9 @@
 The client of one model, whatever its protocol: asks, streams the answer, learns what the model refuses.
 
 A model may refuse a part of a request: a tool whose definition it does not accept, all tools, pictures, the
-length of an answer. That part is left out from then on and the request is made once more, so that neither
-this turn fails nor each later one pays a refused request first. Nothing was handed out then, so nothing is
-said twice.
+length of an answer, its own reasoning. That part is left out from then on and the request is made once more,
+so that neither this turn fails nor each later one pays a refused request first. Nothing was handed out then,
+so nothing is said twice.
 """
 
 from __future__ import annotations
@@ -31,11 +31,16 @@ from agent_core.ports import AttachmentPort, Clock
 
 _MOST_LEARNED = 8
 _NO_TOOLS = re.compile(
-    r"(does not|doesn't|do not|not) support (tool|function)|tools? (use |calling )?(is|are) not supported",
+    r"(does not|doesn't|do not|not) support (tool|function)|tools? (use |calling )?(is|are) not supported"
+    r"|tool choice requires",
     re.IGNORECASE,
 )
 _ABOUT_TOOLS = re.compile(r"tool|function|schema|propert", re.IGNORECASE)
 _ABOUT_LENGTH = re.compile(r"max_(completion_|output_)?tokens|maxOutputTokens|num_predict")
+_REFUSES_REASONING = re.compile(
+    r"\breasoning(_content|_details)?\b.{0,80}(unsupported|not (supported|permitted|allowed))", re.IGNORECASE
+)
+"""Groq and Mistral: they do not want back what they, or servers like them, give."""
 _NUMBER = re.compile(r"\d{2,9}")
 _DEFECT = 500
 """The status that servers of one's own give to a picture that they cannot decode."""
@@ -48,8 +53,11 @@ class Refusals:
 
     max_tokens: int | None = None
     all_tools: bool = False
+    reasoning: bool = False
     tools: set[str] = field(default_factory=set)
     pictures: set[str] = field(default_factory=set)
+    seen: set[str] = field(default_factory=set)
+    """Pictures with which it has answered."""
 
     def learn(self, error: ModelError, tools: Sequence[ToolDefinition], shown: Pictures) -> str:
         """The part of the request that this refusal is about, noted; empty if it is about none."""
@@ -59,12 +67,16 @@ class Refusals:
         if isinstance(error, ModelRefused) and (part := self._learn_words(text, tools)):
             return part
         if shown and (isinstance(error, ModelRefused) or status == _DEFECT):
-            self.pictures |= shown.keys()
+            # One that the model has looked at before is not the reason.
+            self.pictures |= (shown.keys() - self.seen) or shown.keys()
             return "pictures"
         return ""
 
     def _learn_words(self, text: str, tools: Sequence[ToolDefinition]) -> str:
         """The part that the words of a refusal name."""
+        if not self.reasoning and _REFUSES_REASONING.search(text):
+            self.reasoning = True
+            return "reasoning"
         if tools and _NO_TOOLS.search(text):
             self.all_tools = True
             return "all tools"
@@ -128,7 +140,7 @@ class ModelClient(ABC):
     ) -> AsyncIterator[ModelChunk]:
         """Ask for one answer; see `LLMPort`. Pictures are read before this returns."""
         await self._prepare()
-        pictures = await pictures_of(messages, self._pictures)
+        messages, pictures = await pictures_of(messages, self._pictures)
         return self._answer(Request(messages, tools, pictures, stream))
 
     async def _prepare(self) -> None:  # noqa: B027 - most models need nothing
@@ -160,6 +172,7 @@ class ModelClient(ABC):
                     raise
                 _log.warning("model.refused_part", model=self.model, part=about, error=str(error))
                 continue
+            self.refusals.seen |= request.pictures.keys()
             return
 
     def _accepted(self, wanted: Request) -> Request:
@@ -167,7 +180,10 @@ class ModelClient(ABC):
         known = self.refusals
         tools = [] if known.all_tools else [tool for tool in wanted.tools if tool.name not in known.tools]
         pictures = {name: each for name, each in wanted.pictures.items() if name not in known.pictures}
-        return Request(_with_note(wanted.messages, wanted.tools, tools), tools, pictures, wanted.stream)
+        messages = _with_note(wanted.messages, wanted.tools, tools)
+        if known.reasoning:
+            messages = [message.model_copy(update={"reasoning": None}) for message in messages]
+        return Request(messages, tools, pictures, wanted.stream)
 
 
 def _with_note(

@@ -146,6 +146,8 @@ class OpenAIConnection:
 
 def failure_in(body: object, *, status: int | None, headers: Mapping[str, str] | None = None) -> Failure:
     """Read an error object in any form: ``{"error": {...}}``, ``{"error": "text"}``, or anything else."""
+    if isinstance(body, list) and len(body) == 1:  # Gemini's
+        (body,) = body
     error = body.get("error", body) if isinstance(body, dict) else body
     text, code = str(error), ""
     if isinstance(error, dict):

@@ -2,9 +2,10 @@
 An ordered pool of models that looks like one: the first that works answers, and one that failed is skipped
 for a while.
 
-**Who is asked.** The members in their order, without those that are cooling down. If all are cooling, one of
-them is asked all the same (the soonest to be back), unless it said itself when to come again or needs the
-operator: then the pool fails at once and says when it will work again.
+**Who is asked.** The members in their order, without those that are cooling down. If all are cooling, those
+that need the operator are asked all the same, because nobody says when that was mended and a refusal costs
+nothing; and one of the others (the soonest to be back), unless it said itself when to come again: then the
+pool fails and says when it will work again.
 
 **How long a failed member cools** (`cool_down_s`): as long as it says (Retry-After), five minutes where only
 the operator can help (wrong key, unknown model), else two seconds, doubled with each failure in a row up to
@@ -20,13 +21,14 @@ the partial text back and asks the pool once more.
 
 **What is raised when all fail** (`most_informative`): a conversation that is too long, because the caller can
 do something about it; then what may pass by itself, with the soonest time at which a member is back; then
-refusals; then the operator's business. ``fields["members"]`` says for the log what happened to each.
+refusals; then a spent credit, for which questions wait; then the rest of the operator's business.
+``fields["members"]`` says for the log what happened to each.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import cast
@@ -36,6 +38,7 @@ import structlog
 from agent_core.backoff import BackoffPolicy
 from agent_core.errors import (
     ContextTooLong,
+    CreditSpent,
     ModelAuthFailed,
     ModelError,
     ModelRateLimited,
@@ -56,14 +59,8 @@ _log = structlog.get_logger(__name__)
 
 
 def cool_down_s(error: ModelError, failures: int) -> float:
-    """
-    How long a member is skipped after ``error``, its ``failures``-th in a row; 0.0: not at all.
-
-    An error may say so itself with ``fields["cool_s"]``.
-    """
-    if "cool_s" in error.fields:
-        return float(error.fields["cool_s"])
-    if error.fields.get("operator") or isinstance(error, ModelAuthFailed):
+    """How long a member is skipped after ``error``, its ``failures``-th in a row; 0.0: not at all."""
+    if needs_operator(error):
         return _OPERATOR_S
     if isinstance(error, ModelRateLimited) and error.retry_after_s is not None:
         return error.retry_after_s
@@ -76,8 +73,12 @@ def cool_down_s(error: ModelError, failures: int) -> float:
 
 def is_firm(error: ModelError) -> bool:
     """Whether it would be wrong to ask before the cool-down is over, even if nobody else is left."""
-    told_when = isinstance(error, ModelRateLimited) and error.retry_after_s is not None
-    return told_when or bool(error.fields.get("operator")) or isinstance(error, ModelAuthFailed)
+    return isinstance(error, ModelRateLimited) and error.retry_after_s is not None
+
+
+def needs_operator(error: ModelError) -> bool:
+    """Whether only the operator can help: a wrong key, an unknown model, no credit."""
+    return bool(error.fields.get("operator")) or isinstance(error, ModelAuthFailed)
 
 
 def most_informative(
@@ -114,8 +115,9 @@ def _rank(error: ModelError) -> int:
         return 1
     if error.temporary:
         return 2
-    operator = error.fields.get("operator") or isinstance(error, ModelAuthFailed)
-    return 4 if operator else 3
+    if isinstance(error, CreditSpent):
+        return 4
+    return 5 if needs_operator(error) else 3
 
 
 @dataclass(slots=True)
@@ -159,8 +161,9 @@ def _choose(members: Sequence[_Member], now: float) -> list[_Member]:
     ready = [member for member in members if member.cools_until <= now]
     if ready:
         return ready
-    soft = [member for member in members if member.error is None or not is_firm(member.error)]
-    return [min(soft, key=lambda member: member.cools_until)] if soft else []
+    mended = [member for member in members if member.error is not None and needs_operator(member.error)]
+    soft = [m for m in members if m not in mended and (m.error is None or not is_firm(m.error))]
+    return [*mended, *sorted(soft, key=lambda member: member.cools_until)[:1]]
 
 
 # ── the pool ──
@@ -194,6 +197,8 @@ class ModelPool:
         self.name = name
         self._members = [_Member(member, llm) for member, llm in members]
         self._clock = clock
+        self.on_credit_spent: Callable[[ModelError], None] = lambda _: None
+        """Called each time that a member refuses because its account has nothing left."""
 
     async def chat(
         self, messages: Sequence[Message], tools: Sequence[ToolDefinition], *, stream: bool = True
@@ -246,6 +251,8 @@ class ModelPool:
     def _failed(self, member: _Member, error: ModelError, losses_before: int) -> None:
         now = self._clock.monotonic()
         member.note_failure(error, now, losses_before=losses_before)
+        if isinstance(error, CreditSpent):
+            self.on_credit_spent(error)
         _log.warning(
             "model.failed",
             pool=self.name,

@@ -9,12 +9,16 @@ tags and stays.
 Some templates write the opening tag themselves, so that the answer begins inside a thought and only the
 closing tag tells. Then all text before it was thinking; if some of it has been given out already,
 ``leaked`` says so, and whoever reads the next answer of this model holds its text back (``Habit``).
+
+Control tokens of a template that does not fit are removed first (`control_tokens`).
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+
+from agent_core.llm.control_tokens import ControlTokens
 
 _TAGS = {
     "<think>": "</think>",
@@ -54,6 +58,7 @@ class ReasoningFilter:
 
     def __init__(self, habit: Habit) -> None:
         self._habit = habit
+        self._tokens = ControlTokens()
         self._waiting = ""
         """What cannot be decided yet: the beginning of a line that may become a tag, the end of a thought."""
         self._closing = ""
@@ -69,12 +74,15 @@ class ReasoningFilter:
 
     def feed(self, text: str) -> str:
         """Take a piece and return what can be shown now."""
+        before = self._tokens.hidden
+        text = self._tokens.feed(text)
+        self.hidden += self._tokens.hidden - before
         return self._read(text, final=False)
 
     def rest(self) -> str:
         """The held-back text that is not reasoning, at the end."""
         self._held = False
-        return self._read("", final=True)
+        return self._read(self._tokens.rest(), final=True)
 
     def _read(self, text: str, *, final: bool) -> str:
         data, at = self._waiting + text, 0

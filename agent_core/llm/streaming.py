@@ -97,7 +97,7 @@ async def answer(
         for chunk in _ending(assembler, model, "".join(text)):
             yield chunk
     except (ModelUnavailable, ModelRateLimited) as error:
-        raise _broken(error, text, model) from error
+        raise _broken(error, text, model, begun=patience.begun) from error
     except ValueError as error:
         raise ModelUnreadable(f"{model}: {error}", kind="malformed", model=model) from error
     finally:
@@ -115,7 +115,7 @@ class _Patience:
         self._deadline = self._began + limits.total_s
         self._first_by = min(self._deadline, self._began + limits.first_token_s)
         self._next_by = self._first_by if stream else self._deadline
-        self._begun = False
+        self.begun = False
 
     async def next_of(self, pieces: AsyncGenerator[Piece, None]) -> Piece | None:
         """The next piece that is more than noise; None at the end."""
@@ -130,15 +130,15 @@ class _Patience:
             if piece.noise == "part" and "part" not in noise:
                 limit_s = min(self._limits.idle_s, _PIECE_LIMIT_S)
                 self._next_by = min(self._next_by, anyio.current_time() + limit_s)
-            elif piece.noise == "keep-alive" and not self._begun:
+            elif piece.noise == "keep-alive" and not self.begun:
                 self._next_by = min(self._next_by, self._first_by)
             noise.add(piece.noise)
-        self._begun = True
+        self.begun = True
         self._next_by = min(self._deadline, anyio.current_time() + self._limits.idle_s)
         return piece
 
     def _too_late(self, *, heard: bool) -> ModelError:
-        if self._begun and anyio.current_time() >= self._deadline:
+        if self.begun and anyio.current_time() >= self._deadline:
             return endless_answer(self._model, f"{self._limits.total_s:g} s")
         took_s = anyio.current_time() - self._began
         text = f"{self._model}: no piece of an answer was complete in time, after {took_s:.3g} s"
@@ -147,8 +147,13 @@ class _Patience:
         return ModelUnavailable(text, model=self._model, timed_out=True)
 
 
-def _broken(error: ModelError, text: list[str], model: str) -> ModelError:
-    return StreamBroken(str(error), partial="".join(text), model=model) if text else error
+def _broken(error: ModelError, text: list[str], model: str, *, begun: bool) -> ModelError:
+    """The error, marked ``in_answer`` if the answer had begun: it may come from the answer itself."""
+    more = {"model": model, "status": error.fields.get("status"), "in_answer": True}
+    if text:
+        return StreamBroken(str(error), partial="".join(text), **more)
+    error.fields |= more if begun else {}
+    return error
 
 
 _FINISHED = frozenset(
@@ -182,7 +187,8 @@ def _ending(assembler: Assembler, model: str, text: str) -> list[ModelChunk]:
     if (calls and finish in _CUT) or finish == "cut call":
         raise empty_answer(model, "cut call")
     if _BROKEN.search(finish) or (calls and finish not in _FINISHED):
-        raise ModelUnavailable(f"{model}: the answer ended with {finish!r}", model=model)
+        public = "The language model could not finish its answer."
+        raise ModelUnavailable(f"{model}: the answer ended with {finish!r}", public=public, model=model)
     reasoning = assembler.reasoning() if calls else {}
     end = AnswerEnd(
         is_cut=finish in _CUT, reasoning=Reasoning(model=model, fields=reasoning) if reasoning else None

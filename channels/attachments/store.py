@@ -289,13 +289,17 @@ class AttachmentStore:
         return picture_in(await self.read(attachment, max_bytes=HEAD_BYTES))
 
     async def picture(
-        self, attachment: Attachment, *, max_bytes: int, max_pixels: int
+        self, attachment: Attachment, *, max_bytes: int, max_pixels: int, max_side: int
     ) -> tuple[str, bytes] | None:
         """Media type and content of a picture; see `agent_core.ports.AttachmentPort.picture`."""
         content = await self.read(attachment, max_bytes=max_bytes + 1)
-        found = picture_in(content[:HEAD_BYTES]) if len(content) <= max_bytes else None
-        if found is None or found.width * found.height > max_pixels:
+        found = picture_in(content[:HEAD_BYTES])
+        if found is None:
             return None
+        if len(content) > max_bytes:
+            raise ValueError("its file is too large")
+        if max(found.width, found.height) > max_side or found.width * found.height > max_pixels:
+            raise ValueError(f"it has {found.width} × {found.height} pixels, which is too large")
         return found.media_type, content
 
     # ── for the sweeper ──

@@ -47,7 +47,7 @@ from gateway.app.queue import Membership
 from gateway.app.shell import Shell
 from gateway.budget.metering import Metering
 from gateway.operations.files import FilesAtHome
-from gateway.proactive.alerts import history_set_aside, memory_unusable
+from gateway.proactive.alerts import credit_spent, history_set_aside, memory_unusable
 from gateway.queue.memory_in_database import MemoryInDatabase
 from gateway.queue.opening import calls_in_flight, memory_in_database
 from gateway.queue.sql.calls_in_flight import CallsInFlight
@@ -118,6 +118,8 @@ def build_agent(env: Environment, queue: Queue, membership: Membership | None) -
         attachments=attachments,
         besides=settings.voice.models() | ({image.model: image.provider} if image is not None else {}),
     )
+    for pool in built.pools.values():
+        pool.on_credit_spent = lambda error: wakeups.alert.fire(credit_spent(error, clock.now()))
     skills = SkillsLoader(BUNDLED_SKILLS, workspace / "skills")
     manager = memory_manager(
         settings,

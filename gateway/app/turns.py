@@ -113,6 +113,8 @@ def build_turns(
             commit=shared.commit,
             suspects=routing.suspects,
             policy=env.overrides.policy,
+            access=env.access,
+            clock=env.clock,
         ),
         clock=env.clock,
         wakeups=env.wakeups,

@@ -27,6 +27,7 @@ import anyio
 import structlog
 
 from agent_core.backoff import BackoffPolicy
+from agent_core.errors import ModelError
 from agent_core.messages import OutboundKind
 from agent_core.ports import Clock
 from agent_core.text import one_line
@@ -79,6 +80,16 @@ def history_set_aside(what: str) -> Alert:
         f"history {what}",
         f"A history in `sessions/` was not a file ({what}). I moved it away and continue with a new "
         "history. If you have the old one, stop me, replace the new one with it, and start me again.",
+    )
+
+
+def credit_spent(error: ModelError, now: datetime) -> Alert:
+    """Alert: a model's provider gives no more answers, because the account has nothing left."""
+    return Alert(
+        f"credit {error.fields.get('model')}",
+        f"A model's provider gives me no more answers: {error} Until you mend that there, the next model "
+        "of the pool answers. Without one, questions wait, and I look again every half hour.",
+        once=f"{now:%Y-%m-%d}",
     )
 
 

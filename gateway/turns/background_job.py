@@ -21,7 +21,7 @@ import anyio
 import structlog
 
 from agent_core.agent import TurnLimits
-from agent_core.errors import AgentError, BudgetSpent
+from agent_core.errors import AgentError, BudgetSpent, CreditSpent
 from agent_core.messages import Attachment, Audience, InboundMessage, OutboundKind, SessionKey
 from agent_core.models import Message, Purpose, Session, TurnResult
 from agent_core.ports import Clock
@@ -250,10 +250,10 @@ class BackgroundTurns:
         """Defer the job until the budget opens again, and notify its person."""
         order, notice = order_of(turn.head.message), []
         if order is not None and not order.by_heartbeat:
-            text = (
-                f"The background job {order.label} waits: the share of today's budget for jobs is spent. "
-                f"It continues {self.deferral.opens()}."
-            )
+            why = f"the share of today's budget for jobs is spent. It continues {self.deferral.opens()}."
+            if isinstance(error, CreditSpent):
+                why = error.public
+            text = f"The background job {order.label} waits: {why}"
             found = await self._perhaps(turn, order, text)
             notice = [] if found is None else list(found.outbound)
         await self.deferral.until_the_budget_opens(turn, error, notice)

@@ -72,7 +72,7 @@ class ChatTurns:
 
     async def refused(self, turn: Turn, error: BudgetSpent) -> None:
         """Defer the message until the budget opens again, and notify its sender once a day."""
-        text, whom = self.deferral.budget_text(), [turn.rows[-1].message.sender.address]
+        text, whom = self.deferral.budget_text(error), [turn.rows[-1].message.sender.address]
         notice = self.turn_commit.replies(turn, text, OutboundKind.NOTICE, rings_for=whom)
         await self.deferral.until_the_budget_opens(turn, error, notice)
 

@@ -14,7 +14,8 @@ the promise that the message is answered stays as it is. A wait longer than the 
 What the budget refuses stays in the queue until the budget opens again and is answered then, so nobody has to
 write a question twice. It is looked at again at each start, because the limit may be another one, when the
 day ends or the clock is set (`gateway.turns.deferral_wakeups`), and every half hour. Commands do not wait:
-they overtake (`TurnStore.claim`).
+they overtake (`TurnStore.claim`). What a provider refuses because the account there has nothing left waits in
+the same way, as long as any message waits for a person (`QUARANTINE_S`).
 
 A look costs no model call and no attempt. A notice says until when, once for each message that has a later
 place and for each conversation and day. It is posted once (`OutboxStore.post`), whatever crashes.
@@ -24,23 +25,25 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
 import structlog
 
 from agent_core.backoff import BackoffPolicy
-from agent_core.errors import AgentError, BudgetSpent, ModelRateLimited
-from agent_core.messages import OutboundKind
+from agent_core.errors import AgentError, BudgetSpent, CreditSpent, ModelError, ModelRateLimited
+from agent_core.llm.errors import for_operator
+from agent_core.messages import Audience, OutboundKind
 from agent_core.ports import Clock
 from channels.base import ChannelError
 from gateway.budget.metering import UsageMeter
 from gateway.budget.policy import Limits, day_of, notice_name, opens_at, wait_s
 from gateway.errors import describe
 from gateway.proactive.jobs.permissions import PlaceUnknown
-from gateway.queue.states import BUDGET, PLACE, link_of
+from gateway.queue.states import BUDGET, PLACE, QUARANTINE_S, link_of
 from gateway.queue.stores import InboxRow, NewOutbound, Queue, Turn
+from gateway.routing.access import Access, Role
 from gateway.routing.crash_isolation import SUDDEN_END, CrashIsolation
 from gateway.turns.commit import TurnCommit
 from gateway.turns.kinds import Failure, TurnKind, TurnPolicy
@@ -88,8 +91,13 @@ class Deferral:
         """The time when the next day's budget begins, in words."""
         return opens_at(self.clock.now(), self.limits)
 
-    def budget_text(self) -> str:
-        """The notice for somebody whose message waits for the budget."""
+    def budget_text(self, error: BudgetSpent) -> str:
+        """The notice for somebody whose message waits for the budget, here or at the model's provider."""
+        if isinstance(error, CreditSpent):
+            return (
+                f"{error.public} My operator can mend that. Your message waits, and so does what you write "
+                "until then; I look again every half hour."
+            )
         return (
             "My budget for today is spent, so I cannot answer this now. Your message waits, and so does "
             f"what you write until then. I continue {self.opens()}."
@@ -131,12 +139,23 @@ class TurnFailure:
 
     Args:
         suspects: Knows what the process may have died of.
+        access: Knows the owner, who is told more.
     """
 
-    def __init__(self, *, commit: TurnCommit, suspects: CrashIsolation, policy: TurnPolicy) -> None:
+    def __init__(
+        self,
+        *,
+        commit: TurnCommit,
+        suspects: CrashIsolation,
+        policy: TurnPolicy,
+        access: Access,
+        clock: Clock,
+    ) -> None:
         self._commit = commit
         self._suspects = suspects
         self._policy = policy
+        self._access = access
+        self._clock = clock
 
     async def prevented(self, turn: Turn, kind: TurnKind[Any]) -> bool:
         """
@@ -150,10 +169,13 @@ class TurnFailure:
 
     async def end(self, turn: Turn, kind: TurnKind[Any], meter: UsageMeter | None, error: Exception) -> None:
         """Carry out the consequence of an error. Raises `LostTurn`."""
-        if isinstance(error, BudgetSpent):
+        waited_s = (self._clock.now() - turn.head.accepted_at).total_seconds()
+        if isinstance(error, BudgetSpent) and waited_s < QUARANTINE_S:
             await kind.refused(turn, error)
             return
         failure = decide_failure(error, turn, kind.policy(self._policy), jitter=random.random())
+        if self._is_for_owner_alone(turn):
+            failure = replace(failure, public=for_operator(error) or failure.public)
         if not isinstance(error, AgentError):
             _log.error("turn.defect", channel=turn.channel, exc_info=error)
         if failure.delay_s is not None:
@@ -163,6 +185,12 @@ class TurnFailure:
         if meter is not None:
             await meter.record()
         await kind.failed(turn, failure)
+
+    def _is_for_owner_alone(self, turn: Turn) -> bool:
+        return all(
+            row.message.audience is Audience.DIRECT and self._access.decide(row.message).role is Role.OWNER
+            for row in turn.rows
+        )
 
 
 def link_awaited(error: Exception, turn: Turn) -> str | None:
@@ -177,12 +205,15 @@ def decide_failure(error: Exception, turn: Turn, policy: TurnPolicy, *, jitter: 
     The consequence of an error. Pure.
 
     A temporary error of the model or the disk is waited for within the budget; everything else, known or
-    not, is final, and its text for strangers goes into the apology. ``jitter`` is a number in [0, 1).
+    not, is final, and its text for strangers goes into the apology. So is an error in the middle of an answer
+    that comes again at the same place: it comes from the answer. ``jitter`` is a number in [0, 1).
     """
-    told = describe(error)
-    text = str(error) or type(error).__name__
+    told, place = describe(error), _place_in_answer(error)
+    text = f"{place}{error}" or type(error).__name__
     if not told.temporary:
         return Failure(None, told.public, text)
+    if place and (turn.head.error or "").startswith(place):
+        return Failure(None, f"{_reason(told.public)}, twice at the same point, so I stopped.", text)
     if turn.first_deferred_s >= policy.outage_budget_s:
         return Failure(None, _given_up(told.public, policy.outage_budget_s), text)
     delay_s = _MODEL_RETRY.delay(turn.deferrals + 1, random=jitter)
@@ -202,12 +233,23 @@ def poisonous(turn: Turn, fatal: str | None) -> Failure | None:
     return None if fatal is None else Failure(None, SUDDEN_END, fatal)
 
 
-def _given_up(public: str, budget_s: float) -> str:
+def _place_in_answer(error: Exception) -> str:
+    """Which error it is and at which step, for one in the middle of a model's answer; else empty."""
+    fields = error.fields if isinstance(error, ModelError) else {}
+    if not fields.get("in_answer") or "step" not in fields or fields.get("status") == 429:
+        return ""
+    return f"[{type(error).__name__} {fields.get('status')} at step {fields['step']}] "
+
+
+def _reason(public: str) -> str:
     # What stands behind a semicolon in the texts of temporary errors promises another try.
-    reason = public.partition(";")[0].rstrip(". ")
+    return public.partition(";")[0].rstrip(". ")
+
+
+def _given_up(public: str, budget_s: float) -> str:
     minutes = round(budget_s / 60)
     span = "an hour" if minutes == 60 else f"{minutes} minutes" if minutes >= 2 else "a while"
-    return f"{reason}. I kept trying for {span}; please ask me again later."
+    return f"{_reason(public)}. I kept trying for {span}; please ask me again later."
 
 
 def left_s(row: InboxRow, now: datetime) -> float:

@@ -224,7 +224,7 @@ class JobTurns:
 
     async def refused(self, turn: Turn, error: BudgetSpent) -> None:
         """Defer the job until the budget opens again, and notify its person once a day."""
-        notice = self._notice(turn, self.deferral.budget_text())
+        notice = self._notice(turn, self.deferral.budget_text(error))
         await self.deferral.until_the_budget_opens(turn, error, notice)
 
     async def failed(self, turn: Turn, failure: Failure) -> None:

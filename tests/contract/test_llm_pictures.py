@@ -126,7 +126,8 @@ async def test_only_so_much_goes_out(store):
     large = await store.save("large.png", "image/png", png() + bytes(MAX_PICTURE_BYTES))
     many = [await store.save("p", "image/png", png() + bytes([n]) + bytes(3_000_000)) for n in range(9)]
     messages = [Message(role="user", content="", attachments=(file,)) for file in [large, *many]]
-    found = await pictures_of(messages, store)
+    noted, found = await pictures_of(messages, store)
+    assert "its file is too large" in noted[0].content
     assert list(found) == [file.sha256 for file in reversed(many)][: len(found)]
     assert 4 <= len(found) <= 6
 
@@ -137,6 +138,30 @@ async def test_a_disk_that_fails_costs_the_picture_and_no_more(store):
     store.path(kept).unlink()
     store.path(kept).mkdir()
     asked = Message(role="user", content="?", attachments=(kept,))
-    assert await pictures_of([asked], store) == {}
+    assert (await pictures_of([asked], store))[1] == {}
     forged = Attachment(name="x", media_type="image/png", size_bytes=1, path="../../etc/passwd", sha256="0")
-    assert await pictures_of([Message(role="user", content="?", attachments=(forged,))], store) == {}
+    asked = Message(role="user", content="?", attachments=(forged,))
+    assert (await pictures_of([asked], store))[1] == {}
+
+
+async def test_a_picture_that_is_too_long_is_left_out_alone(fake, make_client, store):
+    """The good one beside it is shown, and the model reads why the other is not."""
+    tall = await store.save("tall.png", "image/png", png(1000, 12_000))
+    cat = await store.save("cat.png", "image/png", png())
+    asked = Message(role="user", content="what are these?", attachments=(tall, cat))
+    await collect(make_client(pictures=store), [asked], [])
+    text, picture = fake.requests[0]["messages"][0]["content"]
+    why = "it has 1000 × 12000 pixels, which is too large"
+    assert text["text"] == f"what are these?\n[Attachment {tall.id} cannot be shown to you: {why}.]"
+    assert base64.b64decode(picture["image_url"]["url"].partition(",")[2]) == png()
+    assert len(fake.requests) == 1
+
+
+@pytest.mark.parametrize(("count", "shown"), [(20, 20), (21, 20)])
+async def test_many_pictures_have_to_be_smaller(store, count, shown):
+    """More than twenty: each side is 2,000 pixels at most."""
+    files = [await store.save("p.png", "image/png", png(2, 2 + n)) for n in range(count - 1)]
+    files.insert(0, await store.save("wide.png", "image/png", png(2001, 1)))
+    noted, found = await pictures_of([Message(role="user", content="?", attachments=tuple(files))], store)
+    assert len(found) == shown
+    assert ("2001 × 1 pixels" in noted[0].content) is (count > shown)

@@ -33,6 +33,7 @@ class Call:
     name: str
     arguments: str
     id: str = "call_a"
+    signature: str = ""
 
 
 @dataclass(frozen=True)
@@ -247,9 +248,10 @@ def _chunks(reply: Reply) -> list[dict[str, Any]]:
     for number, call in enumerate(reply.calls):
         index = {"index": number} if reply.numbered else {"index": 0}
         function = {"name": call.name, "arguments": ""}
-        chunks.append(
-            _delta({"tool_calls": [index | {"id": call.id, "type": "function", "function": function}]})
-        )
+        head = index | {"id": call.id, "type": "function", "function": function}
+        if call.signature:
+            head |= {"extra_content": {"google": {"thought_signature": call.signature}}}
+        chunks.append(_delta({"tool_calls": [head]}))
         for start in range(0, len(call.arguments), 5):
             part = call.arguments[start : start + 5]
             chunks.append(_delta({"tool_calls": [index | {"function": {"arguments": part}}]}))

@@ -57,7 +57,7 @@ class Painter:
         ]
 
         async def answer() -> AsyncIterator[ModelChunk]:
-            if tools and len(results) < len(wanted):
+            if tools and not messages[-1].ends_tools and len(results) < len(wanted):
                 yield use("image", **wanted[len(results)])
             else:
                 yield " | ".join(results) or "hello"

@@ -67,7 +67,7 @@ async def test_a_model_that_looks_is_shown_it(tmp_path: Path) -> None:
         assert pictures_in(first) == []
         assert pictures_in(second)[0] == DATA
         assert len(pictures_in(second)) == 2
-        assert [each["role"] for each in second["messages"][-4:]] == ["assistant", "tool", "tool", "user"]
+        assert [each["role"] for each in second["messages"][-4:]] == ["tool", "tool", "assistant", "user"]
         assert pictures_in(third) == pictures_in(second)
         assert "cannot be shown here" in third["messages"][-1]["content"]
 
@@ -91,15 +91,16 @@ async def test_it_is_shown_to_the_owner_alone(tmp_path: Path) -> None:
 
 
 async def test_a_server_that_chokes_on_it_is_asked_without(tmp_path: Path) -> None:
-    """Some take no message of a person behind results. What is read afterwards is not shown either."""
+    """Some take no message of a person behind results. That one is not shown again."""
     async with FakeOpenAI() as fake, house(tmp_path, fake) as one:
         fake.plan(reads("cat.png"), Status(400, "user behind tool"), reads("dog.png"), Say("I cannot see"))
         assert (await one.asked("what is on it?", person=ANN)).text == "I cannot see"
         _, shown, again, last = fake.requests
         assert pictures_in(shown) == [DATA]
-        assert pictures_in(again) == pictures_in(last) == []
+        assert pictures_in(again) == []
+        assert DATA not in pictures_in(last)
         assert [each["role"] for each in again["messages"][-2:]] == ["assistant", "tool"]
-        assert "cannot be shown to you" in last["messages"][-1]["content"]
+        assert "cannot be shown to you" in str(last["messages"])
 
 
 @pytest.mark.parametrize(("name", "asks"), [("cat.png", True), ("note.txt", False)])
@@ -113,7 +114,7 @@ async def test_words_in_a_picture_are_a_strangers(tmp_path: Path, name: str, ask
             Say("done"),
         )
         said = (await one.asked("look", person=ANN)).text
-        assert (name in said and "memory_write" in said) is asks
+        assert (name in said and "change my memory" in said) is asks
         assert (said == "done") is not asks
 
 

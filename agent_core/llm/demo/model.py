@@ -182,8 +182,7 @@ def _failure(word: str) -> Exception:
         "ratelimit": ModelRateLimited("demo: 429, as asked", retry_after_s=2.0, model="demo"),
         "cut": StreamBroken("demo: cut off, as asked", partial=_CUT_TEXT, model="demo"),
         "toolong": ContextTooLong("demo: too long, as asked", model="demo"),
-        # A pool would leave the demo alone for minutes after this.
-        "auth": ModelAuthFailed("demo: 401, as asked", model="demo", operator=True, cool_s=0.0),
+        "auth": ModelAuthFailed("demo: 401, as asked", model="demo", operator=True),
         "garbage": ModelUnreadable("demo: a call without JSON, as asked", kind="malformed", model="demo"),
         "empty": empty_answer("demo", "stop"),
         "crash": RuntimeError("the demo model crashed, as asked"),

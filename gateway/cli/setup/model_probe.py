@@ -18,7 +18,7 @@ import anyio
 from pydantic import ValidationError
 
 from agent_core.errors import AgentError
-from agent_core.llm.config import LLMSpec, check_references
+from agent_core.llm.config import LLMSpec, ModelSpec, ProviderSpec, check_references, is_plain
 from agent_core.llm.factory import build_models
 from agent_core.llm.providers import endpoint_of, key_variables
 from agent_core.models import Message
@@ -66,8 +66,10 @@ class ModelOffer:
 
     @property
     def needs_litellm(self) -> bool:
-        """Whether its provider speaks a protocol of its own."""
-        return bool(self.provider) and endpoint_of(self.model, self.api_base) is None
+        """Whether its provider speaks a protocol that only litellm speaks."""
+        return bool(self.provider) and not is_plain(
+            ModelSpec(model=self.model), ProviderSpec(api_base=self.api_base)
+        )
 
     @property
     def is_own_server(self) -> bool:

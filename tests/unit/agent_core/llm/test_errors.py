@@ -7,14 +7,17 @@ from datetime import UTC, datetime
 import pytest
 
 from agent_core.errors import (
+    BudgetSpent,
     ContextTooLong,
+    CreditSpent,
     Failure,
     ModelAuthFailed,
     ModelRateLimited,
     ModelRefused,
     ModelUnavailable,
+    ModelUnreadable,
 )
-from agent_core.llm.errors import classify, empty_answer, retry_after_s
+from agent_core.llm.errors import classify, empty_answer, for_operator, retry_after_s
 from agent_core.llm.litellm_errors import failure_of
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
@@ -29,7 +32,25 @@ class TestClassify:
         ("status", "text", "expected"),
         [
             (401, "invalid_request_error", ModelAuthFailed),
-            (402, "no credit", ModelAuthFailed),
+            (402, "Insufficient Balance", CreditSpent),
+            (400, "Your credit balance is too low to access the Anthropic API.", CreditSpent),
+            (
+                400,
+                "You have reached your specified API usage limits. You will regain access on 2026-12-01 at 00:00.",
+                CreditSpent,
+            ),
+            (
+                403,
+                "Your team has used all available credits or reached its monthly spending limit.",
+                CreditSpent,
+            ),
+            (
+                429,
+                "You exceeded your current quota, please check your plan and billing details.",
+                CreditSpent,
+            ),
+            (429, "You exceeded your current quota. Please retry in 45.5s.", ModelRateLimited),
+            (400, "the card's credit limit must be a number", ModelRefused),
             (403, "country not supported", ModelAuthFailed),
             (403, "flagged by moderation", ModelRefused),
             (400, "API key not valid. Please pass a valid API key.", ModelAuthFailed),
@@ -58,6 +79,9 @@ class TestClassify:
             (429, "slow down", ModelRateLimited),
             (429, "maximum context length", ModelRateLimited),
             (500, "maximum context length", ModelUnavailable),
+            (500, "error parsing tool call: raw='{', err=unexpected end of JSON input", ModelUnreadable),
+            (500, "Failed to parse input at pos 12: <tool_call>", ModelUnreadable),
+            (400, "tool_use_failed: Failed to call a function.", ModelUnreadable),
             (503, "overloaded", ModelUnavailable),
             (529, "overloaded", ModelUnavailable),
             (None, "cannot be read", ModelUnavailable),
@@ -100,17 +124,25 @@ class TestClassify:
         assert "sk-abcdef" not in str(error)
         assert len(str(error)) < 400
 
-    def test_a_spent_quota_is_not_asked_about_every_second(self):
-        """A quota that is used up is temporary, but not soon over, and says so."""
-        error = classify(
-            Failure(status=429, text="You exceeded your current quota", code="insufficient_quota"),
-            model="m",
-            now=NOW,
-        )
+    def test_a_spent_quota_is_none_of_a_minute(self):
+        """OpenAI says 429 to both; one needs the operator."""
+        spent = Failure(status=429, text="You exceeded your quota", code="insufficient_quota")
+        error = classify(spent, model="m", now=NOW)
 
-        assert isinstance(error, ModelRateLimited)
-        assert error.retry_after_s == 600
-        assert "quota" in error.public
+        assert isinstance(error, CreditSpent)
+        assert isinstance(error, BudgetSpent)
+        assert error.fields["operator"]
+
+    @pytest.mark.parametrize(
+        ("status", "words"),
+        [(401, "does not accept my key (401)"), (403, "refuses"), (404, "does not exist"), (500, "")],
+    )
+    def test_what_the_operator_reads(self, status, words):
+        """Which model it is and what tests it; of what passes by itself, nothing."""
+        said = for_operator(classify(Failure(status=status, text="no"), model="mistral/small", now=NOW))
+
+        assert words in said
+        assert ("mistral/small" in said) is ("`squidbot check`" in said) is bool(words)
 
     @pytest.mark.parametrize("finish", ["content_filter", "length"])
     def test_an_empty_answer_with_a_reason(self, finish):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
+from agent_core.llm.anthropic_client import AnthropicClient
 from agent_core.llm.config import LLMSpec, ModelSpec, ProviderSpec, check_references
 from agent_core.llm.demo.model import DemoModel, EchoModel
 from agent_core.llm.factory import build_models
@@ -28,7 +29,7 @@ def spec(**changes):
                 "max_tokens": 1024,
                 "max_context_tokens": 8000,
             },
-            "large": {"provider": "cloud", "model": "anthropic/some"},
+            "large": {"provider": "cloud", "model": "bedrock/some"},
         },
         "pools": {"main": ["small", "large"], "cheap": ["small"]},
     }
@@ -75,6 +76,28 @@ class TestReferences:
         assert "known: main, none" in problems["agents.heartbeat.pool"]
         assert "llm.providers.cloud.api_base" in problems["llm.models.plain.client"]
 
+    @pytest.mark.parametrize(
+        ("model", "refused"),
+        [
+            ({"model": "anthropic/c", "temperature": 0.2, "reasoning_effort": "low"}, True),
+            ({"model": "anthropic/c", "temperature": 0.2, "extra": {"thinking": {"type": "adaptive"}}}, True),
+            ({"model": "openai/gpt-5", "temperature": 0, "reasoning_effort": "high"}, True),
+            ({"model": "anthropic/c", "temperature": 1, "reasoning_effort": "low"}, False),
+            ({"model": "anthropic/c", "temperature": 0.2, "reasoning_effort": "none"}, False),
+            ({"model": "anthropic/c", "temperature": 0.2}, False),
+            (
+                {"model": "openai/qwen", "provider": "local", "temperature": 0, "reasoning_effort": "low"},
+                False,
+            ),
+            ({"model": "mistral/m", "temperature": 0.2, "reasoning_effort": "high"}, False),
+        ],
+    )
+    def test_what_a_provider_refuses_together(self, model, refused):
+        """A model that thinks has one temperature at Anthropic and OpenAI; others take both."""
+        one = spec(models={"one": {"provider": "cloud", **model}}, pools={"main": ["one"]})
+
+        assert [path for path, _ in check_references(one)] == ["llm.models.one.temperature"] * refused
+
     def test_nothing_configured_is_fine(self):
         """An empty description has no wrong reference; somebody else decides what takes its place."""
         assert check_references(LLMSpec()) == []
@@ -106,12 +129,20 @@ class TestReferences:
 
 class TestBuild:
     def test_the_plain_client_where_it_will_do(self):
-        """``auto`` takes the plain client for a server of one's own and litellm for the rest."""
+        """``auto`` takes the plain client for a server of one's own and litellm for a protocol that nobody else speaks."""
         models = build_models(spec(), ManualClock())
 
         assert clients(models, "main") == [OpenAIClient, LiteLLMClient]
         assert models.uses_litellm
         assert models.context_tokens == {"main": 8000, "cheap": 8000}
+
+    def test_anthropic_is_asked_in_its_own_protocol(self):
+        """No litellm is needed for it, whatever the name of the model."""
+        large = {"provider": "cloud", "model": "anthropic/some"}
+        models = build_models(spec(models={"large": large}, pools={"main": ["large"]}), ManualClock())
+
+        assert clients(models, "main") == [AnthropicClient]
+        assert not models.uses_litellm
 
     def test_the_choice_can_be_forced(self):
         """``client: litellm`` is obeyed."""

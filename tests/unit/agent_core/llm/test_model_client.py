@@ -25,7 +25,7 @@ SHOP = ToolDefinition(name="shop__find", description="d", parameters={"type": "o
 class Pictures:
     """An `AttachmentPort` of which only pictures are asked."""
 
-    async def picture(self, attachment, *, max_bytes, max_pixels):
+    async def picture(self, attachment, *, max_bytes, max_pixels, max_side):
         return "image/png", png()
 
 
@@ -72,13 +72,51 @@ async def test_a_refused_tool_is_left_out_for_this_model(fake, client, refusal):
     assert "shop__find" in fake.requests[1]["messages"][-1]["content"]
 
 
-async def test_a_model_without_tools_is_asked_without(fake, client):
-    """Ollama says so with 400 to each request that offers any; it is asked once, and remembered."""
-    fake.plan(Status(400, "registry.ollama.ai/library/gemma:2b does not support tools"), Say("ok"), Say("ok"))
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        "registry.ollama.ai/library/gemma:2b does not support tools",
+        '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set',
+    ],
+)
+async def test_a_model_without_tools_is_asked_without(fake, client, refusal):
+    """Ollama and vLLM say so with 400 to each request that offers any; it is asked once, and remembered."""
+    fake.plan(Status(400, refusal), Say("ok"), Say("ok"))
     await answer_of(client, tools=[LOOK])
     await answer_of(client, tools=[LOOK])
 
     assert ["tools" in one for one in fake.requests] == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        "'messages.1' : for 'role:assistant': property 'reasoning_content' is unsupported",
+        "['body', 'messages', 3, 'assistant', 'reasoning_content'], 'msg': 'Extra inputs are not permitted'",
+        "property 'reasoning' is unsupported, did you mean 'role'?",
+    ],
+)
+async def test_refused_reasoning_is_left_out(fake, client, refusal):
+    """Groq gives it and does not want it back."""
+    own = Reasoning(model="openai/m", fields={"reasoning_content": "CANARY"})
+    call = ToolCall(id="a", name="look")
+    said = [
+        *ASK,
+        Message(role="assistant", content="", tool_calls=(call,), reasoning=own),
+        Message(role="tool", content="x", tool_call_id="a"),
+    ]
+    fake.plan(Status(400, refusal), Say("ok"), Say("ok"))
+    await answer_of(client, said, [LOOK])
+    await answer_of(client, said, [LOOK])
+
+    assert ["CANARY" in json.dumps(one) for one in fake.requests] == [True, False, False]
+
+
+async def test_missing_reasoning_is_none_that_is_refused(fake, client):
+    """Control: DeepSeek wants it."""
+    fake.plan(Status(400, "Missing `reasoning_content` field in the assistant message"), Say("ok"))
+    with pytest.raises(ModelRefused):
+        await answer_of(client)
 
 
 async def test_a_refused_length_is_lowered(fake, client):
@@ -102,6 +140,29 @@ async def test_a_refused_picture_is_not_sent_again(fake, client, status):
     contents = [one["messages"][-1]["content"] for one in fake.requests]
     assert [isinstance(each, list) for each in contents] == [True, False, False]
     assert contents[1].endswith("cannot be shown to you.]")
+
+
+async def test_a_refused_picture_stays_away_and_good_ones_stay(fake, client):
+    """One that the model has answered with is not the reason; a new question brings only the new one."""
+    good, bad, new = (
+        Message(
+            role="user",
+            content=name,
+            attachments=(
+                Attachment(name=name, media_type="image/png", size_bytes=5, path=name, sha256=name * 64),
+            ),
+        )
+        for name in "abc"
+    )
+    between = Message(role="assistant", content="I see.")
+    fake.plan(Say("ok"), Status(400, "Could not process image"), Say("ok"), Say("ok"))
+    await answer_of(client, [good])
+    await answer_of(client, [good, between, bad])
+    await answer_of(client, [good, between, bad, between, new])
+
+    shown = [json.dumps(body["messages"]).count('"type": "image_url"') for body in fake.requests]
+    assert shown == [1, 2, 1, 2]
+    assert "cannot be shown" in json.dumps(fake.requests[3]["messages"])
 
 
 @pytest.mark.parametrize("status", [401, 404, 503])

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from agent_core.errors import (
     ContextTooLong,
+    CreditSpent,
     ModelAuthFailed,
     ModelError,
     ModelRateLimited,
@@ -173,17 +174,41 @@ class TestCoolDown:
         assert await ask(pool) == ["a"]
         assert (first.asked, second.asked) == (2, 1)
 
-    async def test_a_wrong_key_cools_for_long(self, clock):
-        """Only the operator can help: five minutes, and the pool says why without asking."""
-        member = ScriptedModel("a", ModelAuthFailed("401"))
-        pool = pool_of(clock, member)
-        for _ in range(3):
-            with pytest.raises(ModelAuthFailed):
+    async def test_a_wrong_key_is_asked_about_with_each_question(self, clock):
+        """Nobody says when it was mended: each question costs one cheap try, and the first one after is answered."""
+        refusals = [
+            ModelAuthFailed("401"),
+            ModelRefused("404", operator=True),
+            CreditSpent("402", operator=True),
+        ]
+        first, second = (ScriptedModel(name, *refusals) for name in "ab")
+        pool = pool_of(clock, first, second)
+        for number in range(3):
+            with pytest.raises(ModelError):
                 await ask(pool)
+            assert (first.asked, second.asked) == (number + 1, number + 1)
 
-        assert member.asked == 1
+        assert await ask(pool) == ["a"]
+
+    async def test_a_wrong_key_is_left_alone_while_another_answers(self, clock):
+        """For five minutes, so that no answer pays for it."""
+        first, second = ScriptedModel("a", ModelAuthFailed("401")), ScriptedModel("b")
+        pool = pool_of(clock, first, second)
+
+        assert [await ask(pool) for _ in range(3)] == [["b"]] * 3
+        assert first.asked == 1
         clock.advance(301)
         assert await ask(pool) == ["a"]
+
+    async def test_a_spent_credit_is_reported_and_the_next_one_asked(self, clock):
+        """Also where another answers, the operator wants to know."""
+        error = CreditSpent("402", operator=True)
+        first, second = ScriptedModel("a", error), ScriptedModel("b")
+        pool, told = pool_of(clock, first, second), []
+        pool.on_credit_spent = told.append
+
+        assert [await ask(pool) for _ in range(2)] == [["b"]] * 2
+        assert told == [error]
 
     @pytest.mark.parametrize("error", [ContextTooLong("x"), ModelRefused("x"), ModelRefused("x", empty=True)])
     async def test_what_is_not_its_fault_cools_nothing(self, clock, error):
@@ -264,6 +289,9 @@ class TestTheError:
             ((ModelUnavailable("x"), ModelRateLimited("x")), ModelRateLimited),
             ((ModelUnavailable("x"), ContextTooLong("x")), ContextTooLong),
             ((ModelAuthFailed("x"), ModelRefused("x")), ModelRefused),
+            ((CreditSpent("x"), ModelRefused("x")), ModelRefused),
+            ((ModelAuthFailed("x"), CreditSpent("x")), CreditSpent),
+            ((ModelUnavailable("x"), CreditSpent("x")), ModelUnavailable),
             ((ModelAuthFailed("x"), ModelAuthFailed("x")), ModelAuthFailed),
         ],
     )

@@ -69,15 +69,15 @@ def test_they_are_asked_without_litellm(model, api_base, address, name):
 @pytest.mark.parametrize(
     ("model", "api_base"),
     [
-        ("anthropic/claude-sonnet-4-5", ""),
-        ("bedrock/x", ""),
+        ("bedrock/anthropic.claude-sonnet-4-5", ""),
+        ("vertex_ai/x", ""),
         ("gemini/g", "http://own/"),
         ("gpt-5", ""),
         ("openai/", ""),
     ],
 )
 def test_the_others_are_asked_through_litellm(model, api_base):
-    """Anthropic has a protocol of its own, and Gemini at another address is Google's own, too."""
+    """Amazon has a protocol of its own, and Gemini at another address is Google's own, too."""
     assert endpoint_of(model, api_base) is None
     assert isinstance(client_of(spec(model, api_base=api_base)), LiteLLMClient)
 

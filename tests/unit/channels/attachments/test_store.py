@@ -220,12 +220,14 @@ async def test_a_link_in_the_place_of_a_file_is_not_followed(store, tmp_path):
 async def test_pictures_are_given_within_limits(store):
     """The content of a picture; none that is too long, has too many pixels, or is no picture."""
     kept = await store.save("a.png", "image/png", png(30, 20))
-    assert await store.picture(kept, max_bytes=10_000, max_pixels=600) == ("image/png", png(30, 20))
-    assert await store.picture(kept, max_bytes=10_000, max_pixels=599) is None
-    assert await store.picture(kept, max_bytes=kept.size_bytes - 1, max_pixels=600) is None
+    limits = {"max_bytes": 10_000, "max_pixels": 600, "max_side": 30}
+    assert await store.picture(kept, **limits) == ("image/png", png(30, 20))
+    for narrower in ({"max_pixels": 599}, {"max_bytes": kept.size_bytes - 1}, {"max_side": 29}):
+        with pytest.raises(ValueError, match="too large"):
+            await store.picture(kept, **limits | narrower)
     text = await store.save("a.txt", "text/plain", b"text")
     lying = text.model_copy(update={"media_type": "image/png"})
-    assert await store.picture(lying, max_bytes=10_000, max_pixels=600) is None
+    assert await store.picture(lying, **limits) is None
 
 
 async def test_a_damaged_file_is_as_good_as_gone(store):

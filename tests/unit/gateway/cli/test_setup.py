@@ -238,6 +238,13 @@ def test_what_the_machine_offers():
     assert named("../x y/z", api_base="", api_key="k", environ={}).secret_name == "provider-api-key"
 
 
+def test_only_a_protocol_of_its_own_needs_litellm():
+    """Anthropic's is spoken here, too."""
+    names = ("openai/x", "anthropic/x", "ollama/x", "demo", "bedrock/x", "vertex_ai/x")
+    found = [named(name, api_base="", api_key="k", environ={}).needs_litellm for name in names]
+    assert found == [False, False, False, False, True, True]
+
+
 async def test_a_model_is_taken_only_if_it_answers():
     """One question; a refusal is a sentence and the end, unless nobody wants to know."""
     async with FakeOpenAI() as fake:

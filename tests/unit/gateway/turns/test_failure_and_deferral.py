@@ -48,8 +48,10 @@ def message(text: str = "hello", *, sender: str = "@ann:hs.test", **changes: Any
     return InboundMessage(**{**given, **changes})
 
 
-def turn(*, attempts: int = 1, deferrals: int = 0, first_deferred_s: float = 0.0) -> Turn:
-    row = InboxRow(1, message(), InboxState.RUNNING, attempts, deferrals, EPOCH, "1-a", None)
+def turn(
+    *, attempts: int = 1, deferrals: int = 0, first_deferred_s: float = 0.0, error: str | None = None
+) -> Turn:
+    row = InboxRow(1, message(), InboxState.RUNNING, attempts, deferrals, EPOCH, "1-a", error)
     return Turn("1-a", row.message.session, 1, (row,), attempts, deferrals, first_deferred_s)
 
 
@@ -99,6 +101,37 @@ class TestDecideFailure:
         ]
 
         assert delays == [2.0, 4.0, 8.0, 300.0]
+
+    @pytest.mark.parametrize("kind", [StreamBroken, ModelUnavailable])
+    def test_what_comes_again_in_the_same_answer_is_final(self, kind: type[AgentError]) -> None:
+        """The same error at the same step, with other words: the answer itself is the reason."""
+        first = decide_failure(kind("a", in_answer=True, status=500, step=2), turn(), POLICY, jitter=0.5)
+        again = kind("b", in_answer=True, status=500, step=2)
+        second = decide_failure(again, turn(error=first.error), POLICY, jitter=0.5)
+
+        assert first.delay_s is not None
+        assert second.delay_s is None
+        assert "twice at the same point" in second.public
+
+    @pytest.mark.parametrize(
+        "error",
+        [
+            StreamBroken("x", in_answer=True, status=None, step=2),
+            StreamBroken("x", in_answer=True, status=500, step=3),
+            ModelUnavailable("x", in_answer=True, status=500, step=2),
+            ModelUnavailable("x", status=503, step=2),
+            ModelRateLimited("x", in_answer=True, status=429, step=2),
+        ],
+    )
+    def test_another_error_or_another_place_is_tried_again(self, error: AgentError) -> None:
+        """Control: an outage, another step and another kind of error wait as long as any."""
+        before = decide_failure(
+            StreamBroken("x", in_answer=True, status=500, step=2), turn(), POLICY, jitter=0.5
+        ).error
+
+        assert decide_failure(error, turn(error=before), POLICY, jitter=0.5).delay_s is not None
+        same = decide_failure(ModelUnavailable("x", status=503, step=2), turn(), POLICY, jitter=0.5).error
+        assert decide_failure(error, turn(error=same), POLICY, jitter=0.5).delay_s is not None
 
     def test_a_server_that_names_a_time_is_believed(self) -> None:
         """Retry-After is a lower bound, but never beyond the budget."""

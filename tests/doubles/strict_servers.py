@@ -1,0 +1,234 @@
+"""
+Servers that refuse what providers refuse, by name: profiles over `FakeOpenAI`.
+
+A rule is a function of a request's body that returns the provider's words, or nothing. Each stands for
+refusals that people have reported with these words, or for the provider's documentation. Rules that nothing
+confirmed are left out, so a profile is not complete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from aiohttp import web
+
+from tests.doubles.openai_server import FakeOpenAI
+
+Body = Mapping[str, Any]
+Rule = Callable[[Body], str]
+
+
+def results_answer_calls(body: Body) -> str:
+    """OpenAI, DashScope and most others: results follow their calls, each call has one."""
+    open_calls: list[str] = []
+    for message in body["messages"]:
+        if message["role"] == "tool":
+            if message.get("tool_call_id") not in open_calls:
+                return (
+                    "messages with role 'tool' must be a response to a preceeding message with 'tool_calls'."
+                )
+            open_calls.remove(message["tool_call_id"])
+        elif open_calls:
+            break
+        open_calls += [call["id"] for call in message.get("tool_calls", ())]
+    text = "An assistant message with 'tool_calls' must be followed by tool messages responding to each."
+    return text if open_calls else ""
+
+
+def whole_schemas(body: Body) -> str:
+    """OpenAI: an array says what is in it."""
+    for tool in body.get("tools", ()):
+        properties = tool["function"]["parameters"].get("properties", {})
+        if any(each.get("type") == "array" and "items" not in each for each in properties.values()):
+            return f"Invalid schema for function '{tool['function']['name']}': array schema missing items."
+    return ""
+
+
+def no_max_tokens(body: Body) -> str:
+    """OpenAI's reasoning models."""
+    text = "Unsupported parameter: 'max_tokens' is not supported with this model."
+    return f"{text} Use 'max_completion_tokens' instead." if "max_tokens" in body else ""
+
+
+def reasoning_comes_back(words: str) -> Rule:
+    """DeepSeek and Moonshot in thinking mode: calls come back with what led to them."""
+
+    def rule(body: Body) -> str:
+        missing = [m for m in body["messages"] if m.get("tool_calls") and not m.get("reasoning_content")]
+        return words if missing else ""
+
+    return rule
+
+
+def no_reasoning(words: str) -> Rule:
+    """Groq and Mistral: messages have no fields that they do not know."""
+
+    def rule(body: Body) -> str:
+        found = [m for m in body["messages"] if {"reasoning", "reasoning_content"} & m.keys()]
+        return words if found else ""
+
+    return rule
+
+
+def no_user_behind_tool(body: Body) -> str:
+    """Mistral."""
+    roles = [message["role"] for message in body["messages"]]
+    found = ("tool", "user") in pairwise(roles)
+    return "Unexpected role 'user' after role 'tool'" if found else ""
+
+
+def ids_of_nine(body: Body) -> str:
+    """Mistral."""
+    ids = [call["id"] for message in body["messages"] for call in message.get("tool_calls", ())]
+    ids += [message["tool_call_id"] for message in body["messages"] if "tool_call_id" in message]
+    bad = next((name for name in ids if len(name) != 9 or not (name.isascii() and name.isalnum())), None)
+    return f"Tool call id was {bad} but must be a-z, A-Z, 0-9, with a length of 9." if bad else ""
+
+
+def no_more_fields(*names: str) -> Rule:
+    """Mistral."""
+    return lambda body: "Extra inputs are not permitted" if body.keys() & set(names) else ""
+
+
+def most_tools(body: Body) -> str:
+    """Groq."""
+    return "'tools' : maximum number of items is 128" if len(body.get("tools", ())) > 128 else ""
+
+
+def signed_calls(body: Body) -> str:
+    """Gemini's compatible endpoint."""
+    calls = [call for message in body["messages"] for call in message.get("tool_calls", ())]
+    if all(call.get("extra_content", {}).get("google", {}).get("thought_signature") for call in calls):
+        return ""
+    return "Function call is missing a thought_signature in functionCall parts."
+
+
+def content_everywhere(body: Body) -> str:
+    """xAI and Z.AI: no message is empty."""
+    empty = [message for message in body["messages"] if not message.get("content")]
+    return "Invalid request content: Each message must have at least one content element." if empty else ""
+
+
+def some_user(words: str) -> Rule:
+    """Z.AI, and templates of Qwen."""
+    return lambda body: "" if any(m["role"] == "user" for m in body["messages"]) else words
+
+
+def no_prefill(body: Body) -> str:
+    """llama.cpp with a model that thinks."""
+    last = body["messages"][-1]["role"]
+    return "Assistant response prefill is incompatible with enable_thinking." if last == "assistant" else ""
+
+
+def roles_alternate(body: Body) -> str:
+    """Templates of Mistral's and Google's models, where a server of one's own renders them."""
+    said = [
+        m["role"] for m in body["messages"] if m["role"] in ("user", "assistant") and "tool_calls" not in m
+    ]
+    good = said[:1] == ["user"] and all(a != b for a, b in pairwise(said))
+    return "" if good else "After the optional system message, conversation roles must alternate."
+
+
+def no_tools(body: Body) -> str:
+    """vLLM that was started without a parser."""
+    text = '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'
+    return text if body.get("tools") else ""
+
+
+@dataclass(frozen=True)
+class Profile:
+    """
+    One provider.
+
+    Args:
+        model: As it is configured.
+        thinks: Its answers have `reasoning_content`; ``signs``: its calls are signed.
+        in_list: Errors come in a list, as Gemini's do.
+        by_address: It is configured with its `api_base`.
+        learned: How many requests may be refused until the client has learned what it leaves out.
+    """
+
+    model: str
+    rules: Sequence[Rule]
+    thinks: bool = False
+    signs: bool = False
+    in_list: bool = False
+    learned: int = 0
+    by_address: bool = False
+    calls_tools: bool = True
+
+
+_NOT_IN_GROQ = "'messages.2' : for 'role:assistant' : property 'reasoning_content' is unsupported"
+_NOT_IN_MISTRAL = "'loc': ['body', 'messages', 2, 'assistant', 'reasoning_content'], 'msg': 'Extra inputs are not permitted'"
+PROFILES: Mapping[str, Profile] = {
+    "openai": Profile("openai/gpt-5", [results_answer_calls, whole_schemas, no_max_tokens]),
+    "openrouter": Profile("openrouter/x/y", [results_answer_calls, whole_schemas], thinks=True),
+    "deepseek": Profile(
+        "deepseek/deepseek-reasoner",
+        [
+            results_answer_calls,
+            reasoning_comes_back("Missing `reasoning_content` field in the assistant message"),
+        ],
+        thinks=True,
+    ),
+    "mistral": Profile(
+        "mistral/mistral-small-latest",
+        [
+            results_answer_calls,
+            no_user_behind_tool,
+            ids_of_nine,
+            no_more_fields("max_completion_tokens", "stream_options"),
+            no_reasoning(_NOT_IN_MISTRAL),
+        ],
+    ),
+    "groq": Profile(
+        "groq/openai/gpt-oss-120b", [no_reasoning(_NOT_IN_GROQ), most_tools], thinks=True, learned=1
+    ),
+    "gemini": Profile("gemini/gemini-3", [signed_calls], signs=True, in_list=True),
+    "xai": Profile("xai/grok-4", [content_everywhere]),
+    "moonshot": Profile(
+        "openai/kimi-k2.6",
+        [
+            results_answer_calls,
+            reasoning_comes_back(
+                "thinking is enabled but reasoning_content is missing in assistant tool call"
+            ),
+        ],
+        thinks=True,
+        by_address=True,
+    ),
+    "zai": Profile(
+        "openai/glm-4.6",
+        [content_everywhere, some_user("The messages parameter is illegal.")],
+        thinks=True,
+        by_address=True,
+    ),
+    "dashscope": Profile("openai/qwen-plus", [results_answer_calls], by_address=True),
+    "llama.cpp": Profile("openai/qwen3", [no_prefill, roles_alternate], thinks=True, by_address=True),
+    "vllm": Profile("vllm/qwen3", [no_tools], learned=1, calls_tools=False),
+    "lm_studio": Profile(
+        "lm_studio/qwen3", [roles_alternate, some_user("Jinja Exception: No user query found in messages.")]
+    ),
+}
+
+
+class StrictServer(FakeOpenAI):
+    """A server of one profile; ``refusals`` are its words, in order."""
+
+    def __init__(self, profile: Profile) -> None:
+        super().__init__()
+        self.profile = profile
+        self.refusals: list[str] = []
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        refusal = next((words for rule in self.profile.rules if (words := rule(body))), "")
+        if not refusal:
+            return await super()._answer(request)
+        self.requests.append(body)
+        self.refusals.append(refusal)
+        error = {"error": {"message": refusal, "code": 400, "type": "invalid_request_error"}}
+        return web.json_response([error] if self.profile.in_list else error, status=400)

@@ -1,0 +1,48 @@
+"""A model whose answer to one question always fails: the room goes on."""
+
+from __future__ import annotations
+
+import pytest
+
+from agent_core.messages import OutboundKind
+from tests.doubles.openai_server import Cut, ErrorEvent, FakeOpenAI, Say, Status
+from tests.integration.gateway_world import world
+
+
+def llm(fake: FakeOpenAI) -> dict:
+    return {
+        "providers": {"p": {"api_base": fake.api_base, "api_key": "k"}},
+        "models": {"m": {"provider": "p", "model": "openai/tiny"}},
+        "pools": {"main": ["m"]},
+    }
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        ErrorEvent(("Half of",), code=500),
+        ErrorEvent((), code=500),
+        Cut(("Half of",)),
+        Say("Half of", finish="malformed_function_call"),
+    ],
+)
+async def test_an_answer_that_always_breaks_is_given_up(tmp_path, failure):
+    """After a second try with back-off there is one apology with the reason, and the next question is answered."""
+    async with FakeOpenAI() as fake, world(tmp_path, settings={"llm": llm(fake)}) as there:
+        fake.plan(*[failure] * 20)
+        told = await there.asked("hello")
+        asked = len(fake.requests)
+
+        assert told.kind is OutboundKind.APOLOGY
+        assert "twice at the same point" in told.text
+        assert asked <= 4
+        fake._plan.clear()
+        assert (await there.asked("and now?")).kind is OutboundKind.REPLY
+
+
+async def test_an_outage_is_still_waited_for(tmp_path):
+    """Control: three times 503 is no fault of the question."""
+    async with FakeOpenAI() as fake, world(tmp_path, settings={"llm": llm(fake)}) as there:
+        fake.plan(*[Status(503, "overloaded")] * 3)
+
+        assert (await there.asked("hello", within_s=60)).kind is OutboundKind.REPLY

@@ -1,0 +1,83 @@
+"""A model that only the operator can mend: who is told what, what waits, and that the mend is noticed at once."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+
+from agent_core.messages import OutboundKind
+from gateway.queue.states import BUDGET
+from tests.doubles.openai_server import FakeOpenAI, Status
+from tests.integration.command_world import ANN, BOB, DM, SETTINGS
+from tests.integration.gateway_world import world
+
+CREDIT = "Your credit balance is too low to access the API. Please go to Plans & Billing."
+KEY = Status(401, "Incorrect API key provided")
+
+
+@asynccontextmanager
+async def asking(root, *servers: FakeOpenAI, **settings: Any):
+    llm = {
+        "providers": {f"p{n}": {"api_base": one.api_base, "api_key": "k"} for n, one in enumerate(servers)},
+        "models": {
+            f"m{n}": {"provider": f"p{n}", "model": f"openai/tiny-{n}"} for n, _ in enumerate(servers)
+        },
+        "pools": {"main": [f"m{n}" for n, _ in enumerate(servers)]},
+    }
+    async with world(root, name="matrix", settings=SETTINGS | {"llm": llm} | settings) as there:
+        yield there
+
+
+async def test_the_owner_reads_which_model_and_others_do_not(tmp_path):
+    """And the question after the mend is asked at once."""
+    async with FakeOpenAI() as fake, asking(tmp_path, fake) as there:
+        fake.plan(KEY, KEY)
+        to_owner = await there.asked("hello", person=ANN)
+        to_bob = await there.asked("hello", person=BOB)
+        mended = await there.asked("again", person=BOB)
+
+        assert "openai/tiny-0" in to_owner.text
+        assert "`squidbot check`" in to_owner.text
+        assert "my operator must check" in to_bob.text
+        assert "tiny" not in to_bob.text
+        assert [to_owner.kind, to_bob.kind] == [OutboundKind.APOLOGY] * 2
+        assert mended.kind is OutboundKind.REPLY
+        assert len(fake.requests) == 3
+
+
+async def test_questions_wait_for_credit_and_the_owner_is_alerted_once(tmp_path):
+    """Two people ask; both are told once that it waits, and both are answered when there is credit again."""
+    async with FakeOpenAI() as fake, asking(tmp_path, fake) as there:
+        fake.plan(*[Status(400, CREDIT)] * 2)
+        there.server.say(ANN, "first")
+        there.server.say(BOB, "second")
+        to_bob = await there.server.answers(1, conversation=f"dm-{BOB}")
+        to_owner = await there.server.answers(2, conversation=DM)
+
+        assert to_bob[0].kind is OutboundKind.NOTICE
+        assert "credit" in to_bob[0].text
+        assert "tiny" not in to_bob[0].text
+        assert sorted(one.kind for one in to_owner) == [OutboundKind.ALERT, OutboundKind.NOTICE]
+        assert any("openai/tiny-0" in one.text and CREDIT in one.text for one in to_owner)
+        assert await there.inbox() == {"ready": 2}
+
+        await there.built.store.maintenance.due_now(BUDGET)
+        assert (await there.server.answers(3, conversation=DM))[-1].kind is OutboundKind.REPLY
+        assert (await there.server.answers(2, conversation=f"dm-{BOB}"))[-1].kind is OutboundKind.REPLY
+        await anyio.sleep(0.2)
+        assert len(there.server.seen(DM)) == 3
+
+
+async def test_the_next_model_answers_while_the_first_has_no_credit(tmp_path):
+    """Nobody waits then, and the owner is alerted all the same."""
+    async with FakeOpenAI() as spent, FakeOpenAI() as other, asking(tmp_path, spent, other) as there:
+        spent.plan(Status(402, "Insufficient Balance"))
+        answer = await there.asked("hello", person=BOB)
+        (alert,) = await there.server.answers(1, conversation=DM)
+
+        assert answer.kind is OutboundKind.REPLY
+        assert alert.kind is OutboundKind.ALERT
+        assert "openai/tiny-0" in alert.text
+        assert len(other.requests) == 1

@@ -1,0 +1,45 @@
+"""The examples of docs/models.md are complete: each can be built, and what it costs is known."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from agent_core.llm.config import LLMSpec
+from agent_core.llm.factory import build_models
+from agent_core.llm.providers import _PROVIDERS
+from tests.clock import ManualClock
+
+PAGE = (Path(__file__).parents[4] / "docs" / "models.md").read_text()
+BLOCKS = [block for block in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL) if block.startswith("llm:")]
+ALIASES = {
+    "together": "together_ai",
+    "fireworks": "fireworks_ai",
+    "ollama_chat": "ollama",
+    "hosted_vllm": "vllm",
+}
+
+
+def specs() -> list[LLMSpec]:
+    return [LLMSpec.model_validate(yaml.safe_load(block)["llm"]) for block in BLOCKS]
+
+
+def test_each_provider_has_one() -> None:
+    """Those of the built-in clients, and two that need litellm."""
+    shown = {model.model.partition("/")[0] for spec in specs() for model in spec.models.values()}
+    assert shown >= {ALIASES.get(name, name) for name in _PROVIDERS} | {"anthropic", "bedrock", "vertex_ai"}
+
+
+@pytest.mark.parametrize("spec", specs(), ids=lambda spec: next(iter(spec.models.values())).model)
+def test_it_can_be_built(spec: LLMSpec) -> None:
+    """With a window of its own and a known price; litellm is needed only where the page says so."""
+    models = build_models(spec, ManualClock())
+
+    assert models.pool()
+    for model in spec.models.values():
+        assert "max_context_tokens" in model.model_fields_set
+        assert spec.has_price(model) or model.model.startswith("ollama/")
+        assert spec.is_plain(model) is (model.model.partition("/")[0] not in ("bedrock", "vertex_ai"))
