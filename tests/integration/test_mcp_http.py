@@ -226,15 +226,16 @@ async def test_a_head_without_end_is_given_up(piece):
     async def pour(stream):
         nonlocal sent
         with suppress(anyio.BrokenResourceError):
-            await stream.receive()
-            await stream.send(b"HTTP/1.1 200 OK\r\n" if piece.startswith(b"X") else b"")
-            while True:
-                await stream.send(piece * 1000)
-                sent += 1000 * len(piece)
+            async with stream:
+                await stream.receive()
+                await stream.send(b"HTTP/1.1 200 OK\r\n" if piece.startswith(b"X") else b"")
+                while True:
+                    await stream.send(piece * 1000)
+                    sent += 1000 * len(piece)
 
     listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
     port = listener.extra(anyio.abc.SocketAttribute.local_port)
-    async with anyio.create_task_group() as tasks:
+    async with listener, anyio.create_task_group() as tasks:
         tasks.start_soon(listener.serve, pour)
         async with httpx2.AsyncClient(transport=GuardedTransport(End()), timeout=None) as client:
             with pytest.raises(httpx2.RemoteProtocolError):

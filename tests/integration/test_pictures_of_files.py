@@ -99,7 +99,6 @@ async def test_a_server_that_chokes_on_it_is_asked_without(tmp_path: Path) -> No
         assert pictures_in(shown) == [DATA]
         assert pictures_in(again) == []
         assert DATA not in pictures_in(last)
-        assert [each["role"] for each in again["messages"][-2:]] == ["assistant", "tool"]
         assert "cannot be shown to you" in str(last["messages"])
 
 
