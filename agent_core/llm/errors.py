@@ -36,6 +36,10 @@ _TOO_LONG = re.compile(
     r"|reduce (the length|your message)|string_above_max_length|request_too_large|longer than the model",
     re.IGNORECASE,
 )
+_WINDOW = re.compile(
+    r"(?:context (?:size|length|window)(?: of| is)?|n_ctx\W{1,6}) ?\(?(\d{3,8})|window of (\d{3,8})",
+    re.IGNORECASE,
+)
 _CONTEXT_EXCEEDED = re.compile(
     r"context[ _-]?(size|length|window)[\w ]{0,20}exceed|exceed[\w ]{0,30}context", re.IGNORECASE
 )
@@ -84,7 +88,9 @@ def _refused(failure: Failure, told: str, detail: str, *, model: str, now: datet
         return _rate_limited(failure, told, f"{model}: 429: {detail}", model=model, now=now)
     too_long = _TOO_LONG.search(told) if status in (None, 400, 413, 422) else _CONTEXT_EXCEEDED.search(told)
     if too_long:
-        return ContextTooLong(f"{model}: {detail}", model=model, status=status)
+        found = _WINDOW.search(failure.text)
+        window = int(found[1] or found[2]) if found else None
+        return ContextTooLong(f"{model}: {detail}", model=model, status=status, window=window)
     if _only_operator_can_help(status, told):
         kind = ModelRefused if status == 404 else ModelAuthFailed
         public = _OPERATOR.get(status or 0)
