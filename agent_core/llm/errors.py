@@ -218,3 +218,12 @@ def endless_answer(model: str, limit: str) -> ModelRefused:
         public="The language model did not finish, so I stopped it.",
         model=model,
     )
+
+
+def repeating_answer(model: str) -> ModelRefused:
+    """The error for an answer that says the same thing again and again."""
+    return ModelRefused(
+        f"{model}: the answer repeated itself without end",
+        public="The language model said the same thing over and over, so I stopped it. Ask in other words.",
+        model=model,
+    )

@@ -208,6 +208,8 @@ class ModelClient(ABC):
                     model=self.model,
                     stream=request.stream,
                     habit=self._habit,
+                    tools=[tool.name for tool in request.tools],
+                    prompt=request.messages,
                 )
                 async with aclosing(chunks):
                     async for chunk in chunks:
