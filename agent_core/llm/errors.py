@@ -25,6 +25,7 @@ from agent_core.errors import (
 )
 from agent_core.text import one_line
 
+EMPTY_ANSWER = "The language model gave an empty answer."
 _DETAIL_CHARS = 300
 _QUOTA_PAUSE_S = 600.0
 _LONGEST_PAUSE_S = 3600.0
@@ -204,7 +205,7 @@ def empty_answer(model: str, finish: str | None) -> ModelRefused:
         )
     return ModelRefused(
         f"{model}: an answer with neither text nor tool call",
-        public="The language model gave an empty answer.",
+        public=EMPTY_ANSWER,
         model=model,
         finish=finish,
         empty=True,

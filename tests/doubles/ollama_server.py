@@ -137,10 +137,15 @@ class FakeOllama:
         self.cuts += len(words) > DEFAULT_CONTEXT
         words = words[-DEFAULT_CONTEXT:]
         self.read.append(" ".join(words))
-        choice = {
-            "message": {"role": "assistant", "content": self.answer(self.read[-1])},
-            "finish_reason": "stop",
-        }
+        said = self.answer(self.read[-1])
+        message = dict(said) if isinstance(said, dict) else {"content": said}
+        calls = [one["function"] for one in message.pop("tool_calls", ())]
+        if calls:
+            message["tool_calls"] = [
+                {"id": "1", "type": "function", "function": one | {"arguments": json.dumps(one["arguments"])}}
+                for one in calls
+            ]
+        choice = {"message": {"role": "assistant", **message}, "finish_reason": "stop"}
         usage = {"prompt_tokens": len(words), "completion_tokens": 5}
         return web.json_response({"choices": [choice], "usage": usage})
 
