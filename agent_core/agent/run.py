@@ -162,6 +162,7 @@ class AgentRun:
                 Message(role="assistant", content=text, tool_calls=calls, reasoning=answer.reasoning)
             )
             self._decided_on = self.origins, self._strangers()
+            calls = tuple(map(self._runner.fitted, calls))
             for number, call in enumerate(calls):
                 self._ahead = calls[number + 1 : _CALLS_AT_ONCE]
                 await self._use_tool(call, too_many=number >= _CALLS_AT_ONCE)
