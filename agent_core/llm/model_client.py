@@ -155,7 +155,7 @@ class ModelClient(ABC):
         """Say something once, in the log and in ``notes``."""
         if text not in self.notes:
             self.notes.append(text)
-            _log.warning("model.noted", model=self.model, note=text)
+            _log.warning("model.limited", model=self.model, note=text)
 
     def _learn_window(self, told: int | None, *, wished: bool) -> None:
         """Take the server's word on the window, if it is smaller than what ``self.window`` says."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from agent_core.errors import ModelError
+from agent_core.errors import ModelError, ModelRefused
 from agent_core.llm.http_client import HttpModelClient, Reader
 from agent_core.llm.model_client import Request
 from agent_core.llm.openai_format import Piece, bare_model_name, parse_piece, request_body
@@ -61,8 +61,10 @@ class OpenAIClient(HttpModelClient):
         for address in ADDRESSES:
             try:
                 told = told_window(await self._server.told(self._root + address), self._endpoint.model)
+            except ModelRefused:
+                continue  # it knows no such address
             except ModelError:
-                continue
+                return  # whatever it is, asking the question will say it
             if told is not None:
                 self._looks_left = 0
                 self._learn_window(told, wished=self._is_wished)

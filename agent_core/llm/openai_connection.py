@@ -29,6 +29,7 @@ _CONNECT_LIMIT_S = 10.0
 _KEEP_ALIVE_S = 4.0
 _MAX_ERROR_BYTES = 64 * 1024
 _ERROR_LIMIT_S = 5.0
+_TOLD_LIMIT_S = 2.0
 _MAX_TOLD_BYTES = 16 * 1024 * 1024
 """Ollama's description of a model may hold its vocabulary."""
 
@@ -67,7 +68,7 @@ class OpenAIConnection:
     async def told(self, url: str, data: Any = None) -> Any:
         """What another address of the server says, as JSON; posted is ``data``. Raises `ModelError`."""
         method, content = "GET" if data is None else "POST", bytearray()
-        with self.judged(), anyio.fail_after(_ERROR_LIMIT_S):
+        with self.judged(), anyio.fail_after(_TOLD_LIMIT_S):
             session = self._opened()
             sent = None if data is None else json.dumps(data)
             async with session.request(method, url, data=sent, allow_redirects=False) as response:
