@@ -42,6 +42,9 @@ _CALLS_AT_ONCE = 32
 _FETCHED_UNASKED = 20
 """After so many answers of servers in a turn, links in them name nothing: which are followed tells."""
 _SHORT_RESULT_TOKENS = 500
+_SHORTEST_RESULT_TOKENS = 100
+_SHORTENED_AT_MOST = 4
+"""For one model call: a window is known by estimates, and a fallback may have a smaller one."""
 _SMALLEST_CONTEXT_TOKENS = 500
 _UNCLEAR_STATUS = (400, 413, 422)
 _LARGE_SHARE = 0.5
@@ -159,7 +162,7 @@ class AgentRun:
                 Message(role="assistant", content=text, tool_calls=calls, reasoning=answer.reasoning)
             )
             self._decided_on = self.origins, self._strangers()
-            meant = [self._meant(call) for call in calls]
+            meant = [self._runner.fitted(self._meant(call)) for call in calls]
             for number, call in enumerate(meant):
                 self._ahead = meant[number + 1 : _CALLS_AT_ONCE]
                 await self._use_tool(call, too_many=number >= _CALLS_AT_ONCE)
@@ -279,10 +282,11 @@ class AgentRun:
 
     async def _ask(self, last: str, guess: int | None) -> Answer:
         """
-        A new answer, whose usage is known or estimated; the prompt is made shorter once if it is too long.
+        A new answer, whose usage is known or estimated; the prompt is made shorter if it is too long.
 
         ``guess`` is how many tokens the request has, where that is known.
         """
+        shortened = 0
         while True:
             request = [*self._prompt, *self._tail]
             if last:
@@ -303,9 +307,11 @@ class AgentRun:
                 )
             except ModelError as error:
                 error.fields["step"] = self.steps
-                if self._shortened or not self._is_too_long(error, guess):
+                again = shortened < _SHORTENED_AT_MOST if "room" in error.fields else not self._shortened
+                if not again or not self._is_too_long(error, guess):
                     raise
-                await self._shorten(error)
+                shortened += 1
+                await self._shorten(error, shortened)
                 guess = None
                 continue
             except anyio.get_cancelled_exc_class():
@@ -328,14 +334,28 @@ class AgentRun:
         unclear = isinstance(error, ModelRefused) and error.fields.get("status") in _UNCLEAR_STATUS
         return unclear and tokens > self._memory.context_tokens * _LARGE_SHARE
 
-    async def _shorten(self, error: ModelError) -> None:
-        """Half the prompt, and less of the results that tools gave in this turn."""
-        self._shortened = True
+    async def _shorten(self, error: ModelError, times: int) -> None:
+        """
+        A prompt and results of tools that fit into the room that the error names, as its model measures;
+        without it half the prompt, once in a run.
+        """
         estimate = self._memory.estimate
         tokens = estimate.request(self._prompt)
-        self._prompt = await self._build(max(tokens // 2, _SMALLEST_CONTEXT_TOKENS))
+        results = sum(message.role == "tool" for message in self._tail)
+        room = error.fields.get("room")
+        if room is None:
+            self._shortened = True
+            room, wanted = 0, tokens // 2
+        else:
+            whole = tokens + estimate.request(self._tail)
+            room = int(room) * whole // max(1, int(error.fields["tokens"])) * (9 - times) // 9
+            wanted = min(tokens, room // 2 if results else room)
+        self._prompt = await self._build(max(wanted, _SMALLEST_CONTEXT_TOKENS))
+        room -= estimate.request(self._prompt)
+        room -= estimate.request(message for message in self._tail if message.role != "tool")
+        share = max(room // max(1, results), _SHORT_RESULT_TOKENS if times == 1 else _SHORTEST_RESULT_TOKENS)
         self._tail = [
-            message.model_copy(update={"content": clip(message.content, _SHORT_RESULT_TOKENS, estimate)})
+            message.model_copy(update={"content": clip(message.content, share, estimate)})
             if message.role == "tool"
             else message
             for message in self._tail

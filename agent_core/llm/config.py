@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr
 
 from agent_core.llm.prices import listed_price
-from agent_core.llm.providers import endpoint_of
+from agent_core.llm.providers import endpoint_of, is_ollama
 
 
 def _address(value: str) -> str:
@@ -62,8 +62,11 @@ class ModelSpec(_Spec):
     """Provider and model name: ``anthropic/…``, ``openai/…``, ``openrouter/…``, ``ollama/…``."""
     max_tokens: int | None = Field(default=None, ge=1)
     """Maximum length of an answer. Empty: the provider's limit."""
-    max_context_tokens: int = Field(default=32_000, ge=1_000)
-    """Maximum length of a prompt. Older messages that do not fit are left out."""
+    max_context_tokens: int | None = Field(default=None, ge=1_000)
+    """
+    How much the model reads and writes at once; what does not fit is left out, and said so. Empty: what the
+    server says; for Ollama 16384, which is also what it is asked for.
+    """
     vision: bool = False
     """Whether the model accepts pictures. Other models see only the file names."""
     client: Literal["auto", "litellm", "openai"] = "auto"
@@ -71,7 +74,8 @@ class ModelSpec(_Spec):
     ``auto``: the built-in client for providers that speak OpenAI's protocol (``openai``, ``openrouter``,
     ``groq``, ``mistral``, ``deepseek``, ``xai``, ``together``, ``fireworks``, ``gemini``, ``ollama``,
     ``vllm``, ``lm_studio``) and for ``anthropic``, ``litellm`` for all others. ``litellm`` runs in a second
-    process of 270 MB and uses the provider's own protocol.
+    process of 270 MB and uses the provider's own protocol. ``ollama`` is asked in its own protocol by the
+    built-in client, unless ``openai`` is set.
     """
     temperature: float | None = Field(default=None, ge=0, le=2)
     """Empty: the provider's default."""
@@ -97,6 +101,10 @@ class ModelSpec(_Spec):
     def is_anthropic(self) -> bool:
         """Whether it is asked in Anthropic's own protocol."""
         return self.client == "auto" and self.model.startswith("anthropic/")
+
+    def speaks_ollama(self, api_base: str) -> bool:
+        """Whether it is asked in Ollama's own protocol, as also where litellm is named."""
+        return self.client != "openai" and is_ollama(self.model, api_base)
 
     @property
     def is_demo(self) -> bool:
@@ -142,6 +150,8 @@ class LLMSpec(_Spec):
 
 def is_plain(model: ModelSpec, provider: ProviderSpec) -> bool:
     """Whether a model is asked by our own client and not by litellm."""
+    if model.speaks_ollama(provider.api_base):
+        return True
     speaks = endpoint_of(model.model, provider.api_base) is not None or model.is_anthropic
     return model.client == "openai" or (model.client == "auto" and speaks)
 

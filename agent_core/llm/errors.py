@@ -26,6 +26,7 @@ from agent_core.errors import (
 )
 from agent_core.text import one_line
 
+EMPTY_ANSWER = "The language model gave an empty answer."
 _DETAIL_CHARS = 300
 _LONGEST_PAUSE_S = 3600.0
 
@@ -34,6 +35,10 @@ _TOO_LONG = re.compile(
     r"|(prompt|input|request|message)s? (is |are )?too (long|large)|(prompt|input) exceeds"
     r"|exceed(s|ed)? (the |your )?(model'?s? )?(maximum|context|token limit|input)"
     r"|reduce (the length|your message)|string_above_max_length|request_too_large|longer than the model",
+    re.IGNORECASE,
+)
+_WINDOW = re.compile(
+    r"(?:context (?:size|length|window)(?: of| is)?|n_ctx\W{1,6}) ?\(?(\d{3,8})|window of (\d{3,8})",
     re.IGNORECASE,
 )
 _CONTEXT_EXCEEDED = re.compile(
@@ -92,7 +97,9 @@ def _refused(failure: Failure, told: str, detail: str, *, model: str, now: datet
         return CreditSpent(f"{model}: {status}: {detail}", model=model, status=status, operator=True)
     too_long = _TOO_LONG.search(told) if status in (None, 400, 413, 422) else _CONTEXT_EXCEEDED.search(told)
     if too_long and status != 429:
-        return ContextTooLong(f"{model}: {detail}", model=model, status=status)
+        found = _WINDOW.search(failure.text)
+        window = int(found[1] or found[2]) if found else None
+        return ContextTooLong(f"{model}: {detail}", model=model, status=status, window=window)
     if _only_operator_can_help(status, told):
         kind = ModelRefused if status == 404 else ModelAuthFailed
         public = _OPERATOR.get(status or 0)
@@ -226,7 +233,7 @@ def empty_answer(model: str, finish: str | None) -> ModelRefused:
         )
     return ModelRefused(
         f"{model}: an answer with neither text nor tool call",
-        public="The language model gave an empty answer.",
+        public=EMPTY_ANSWER,
         model=model,
         finish=finish,
         empty=True,
@@ -238,5 +245,14 @@ def endless_answer(model: str, limit: str) -> ModelRefused:
     return ModelRefused(
         f"{model}: the answer did not end within {limit}",
         public="The language model did not finish, so I stopped it.",
+        model=model,
+    )
+
+
+def repeating_answer(model: str) -> ModelRefused:
+    """The error for an answer that says the same thing again and again."""
+    return ModelRefused(
+        f"{model}: the answer repeated itself without end",
+        public="The language model said the same thing over and over, so I stopped it. Ask in other words.",
         model=model,
     )

@@ -23,6 +23,7 @@ from agent_core.llm.demo.model import DemoModel, EchoModel
 from agent_core.llm.http_client import HttpModelClient
 from agent_core.llm.litellm.client import LiteLLMClient
 from agent_core.llm.litellm.process import LiteLLMProcess
+from agent_core.llm.ollama_client import OllamaClient
 from agent_core.llm.openai_client import OpenAIClient
 from agent_core.llm.pools import ModelPool
 from agent_core.llm.prices import Price, listed_price, listed_thinking
@@ -47,21 +48,17 @@ _MORE_VARIABLES: Mapping[str, tuple[str, ...]] = {
 }
 """Where the variables of a provider do not begin with its name."""
 _SLOW_FIRST_TOKEN_S = 300.0
+_USUAL_TOKENS = 32_000
+"""What a model can read of which nobody has said it."""
 _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Models:
-    """
-    All pools and their clients. `aclose` closes every connection.
-
-    ``context_tokens`` says for each pool how much its first model can read: fallbacks with a smaller window
-    answer "too long", and the turn is then shortened.
-    """
+    """All pools and their clients. `aclose` closes every connection."""
 
     default_pool: str
     pools: Mapping[str, ModelPool]
-    context_tokens: Mapping[str, int]
     uses_litellm: bool
     vision: bool = False
     """Whether any model in use looks at pictures."""
@@ -71,6 +68,17 @@ class Models:
     def pool(self, name: str = "") -> ModelPool:
         """The pool with this name; the default pool for an empty name."""
         return self.pools[name or self.default_pool]
+
+    def context_tokens(self, name: str = "") -> int:
+        """
+        How much the first model of a pool can read, as far as it is known now. Fallbacks with a smaller
+        window answer "too long", and the turn is then shortened.
+        """
+        return getattr(self.pool(name).models[0], "window", None) or _USUAL_TOKENS
+
+    def notes(self, name: str = "") -> list[str]:
+        """What the owner should know of the models of a pool that have been asked."""
+        return [note for model in self.pool(name).models for note in getattr(model, "notes", ())]
 
     async def warm_up(self) -> None:
         """Start litellm if any model needs it, so that the first message need not wait. Never fails."""
@@ -136,9 +144,6 @@ def build_models(
             name: ModelPool(name, [(member, clients[member]) for member in members], clock)
             for name, members in spec.pools.items()
         },
-        context_tokens={
-            name: spec.models[members[0]].max_context_tokens for name, members in spec.pools.items()
-        },
         uses_litellm=any(isinstance(client, LiteLLMClient) for client in clients.values()),
         litellm=process,
         vision=attachments is not None and any(spec.models[name].vision for name in used),
@@ -175,9 +180,12 @@ def _client(
         ),
         "price": None if model.price is None else Price(**model.price.model_dump()),
         "pictures": pictures,
+        "window": model.max_context_tokens,
     }
     if not is_plain(model, provider):
         return cast("LLMPort", LiteLLMClient(model.model, process=process, **common))
+    if model.speaks_ollama(provider.api_base):
+        return cast("LLMPort", OllamaClient(model.model, **common))
     if model.is_anthropic:
         common["api_key"] = common["api_key"] or (
             "" if provider.api_base else key_in_environment(model.model)
@@ -194,6 +202,7 @@ def _client(
         common["api_key"] = common["api_key"] or (key_of_environment(model.model, endpoint))
         if common["price"] is None and endpoint.public:
             common["price"] = listed_price(model.model)
+    common["at_home"] = is_at_home(model.model, provider.api_base)
     return cast("LLMPort", OpenAIClient(model.model, **common))
 
 

@@ -22,13 +22,17 @@ from agent_core.errors import Failure
 from agent_core.llm.model_client import ModelClient, Request
 from agent_core.llm.openai_connection import OpenAIConnection, failure_in
 from agent_core.llm.openai_format import Piece
-from agent_core.llm.sse import SseDecoder, TooLarge
+from agent_core.llm.sse import LineDecoder, SseDecoder, TooLarge
 from agent_core.ports import Clock
 
 _MAX_ANSWER_BYTES = 8 * 1024 * 1024
 _MAX_STREAM_BYTES = 64 * 1024 * 1024
 """Several times the longest answer: each token comes in some hundred bytes of JSON."""
 _LONGEST_NUMBER = 40
+_DECODERS: Mapping[str, type[SseDecoder | LineDecoder]] = {
+    "text/event-stream": SseDecoder,
+    "application/x-ndjson": LineDecoder,
+}
 
 Reader = Callable[[Mapping[str, Any]], Iterator[Piece]]
 """Turns the objects of one answer into pieces. Raises `ValueError` for one that is none of the protocol."""
@@ -82,14 +86,15 @@ class HttpModelClient(ModelClient):
             data = json.dumps(self._body(asked), ensure_ascii=False, separators=(",", ":")).encode()
             async with self._server.post(data) as response:
                 await self._server.check(response)
-                streams = response.content_type == "text/event-stream"
-                reader = self._stream if streams else self._whole
-                async with aclosing(reader(response, read)) as pieces:
+                decoder = _DECODERS.get(response.content_type)
+                answer = self._stream(response, read, decoder()) if decoder else self._whole(response, read)
+                async with aclosing(answer) as pieces:
                     async for piece in pieces:
                         yield self._priced(piece)
 
-    async def _stream(self, response: aiohttp.ClientResponse, read: Reader) -> AsyncGenerator[Piece, None]:
-        decoder = SseDecoder()
+    async def _stream(
+        self, response: aiohttp.ClientResponse, read: Reader, decoder: SseDecoder | LineDecoder
+    ) -> AsyncGenerator[Piece, None]:
         ended = False
         total = since_event = 0
         async for data in response.content.iter_any():

@@ -25,9 +25,11 @@ from agent_core.llm.prices import Price
 from agent_core.llm.reasoning import Habit
 from agent_core.llm.streaming import AnswerLimits, answer
 from agent_core.llm.tool_schemas import restore_names
+from agent_core.llm.windows import answer_room, least_tokens
 from agent_core.llm.wire import Pictures
-from agent_core.models import Message, ModelChunk, ToolCall, ToolDefinition
+from agent_core.models import Message, ModelChunk, ToolCall, ToolDefinition, Usage
 from agent_core.ports import AttachmentPort, Clock
+from agent_core.prompt_budget import TokenEstimate
 
 _MOST_LEARNED = 8
 _NO_TOOLS = re.compile(
@@ -42,6 +44,8 @@ _REFUSES_REASONING = re.compile(
 )
 """Groq and Mistral: they do not want back what they, or servers like them, give."""
 _NUMBER = re.compile(r"\d{2,9}")
+_LEAST_WINDOW = 2_048
+"""No server of these days reads less."""
 _DEFECT = 500
 """The status that servers of one's own give to a picture that they cannot decode."""
 _log = structlog.get_logger(__name__)
@@ -113,6 +117,8 @@ class ModelClient(ABC):
         extra: Further fields of the request, such as ``temperature``; they win.
         price: What tokens cost, where the operator or a table says so.
         pictures: Where pictures are read, for a model that looks at them.
+        window: How many tokens it reads and writes in one request, as far as it is known; see `windows`.
+        at_home: It is a server of one's own, which may cut off the beginning of a request in silence.
     """
 
     def __init__(
@@ -125,8 +131,15 @@ class ModelClient(ABC):
         limits: AnswerLimits = AnswerLimits(),  # noqa: B008 - a frozen value
         price: Price | None = None,
         pictures: AttachmentPort | None = None,
+        window: int | None = None,
+        at_home: bool = False,
     ) -> None:
         self.model = model
+        self.window = window
+        self.notes: list[str] = []
+        """What its owner should know of it, for ``init`` and ``check``."""
+        self._at_home = at_home
+        self._estimate = TokenEstimate()
         self._clock = clock
         self._extra = dict(extra or {})
         self._limits = limits
@@ -150,9 +163,55 @@ class ModelClient(ABC):
     def _pieces(self, asked: Request) -> AsyncGenerator[Piece, None]:
         """The server's answer to one request; every exception is a `ModelError`."""
 
+    def _note(self, text: str) -> None:
+        """Say something once, in the log and in ``notes``."""
+        if text not in self.notes:
+            self.notes.append(text)
+            _log.warning("model.limited", model=self.model, note=text)
+
+    def _learn_window(self, told: int | None, *, wished: bool) -> None:
+        """Take the server's word on the window, if it is smaller than what ``self.window`` says."""
+        if told is None or (self.window is not None and told >= self.window):
+            return
+        if wished:
+            self._note(
+                f"{self.model} reads {told} tokens and not {self.window}; give the server a longer context, "
+                f"or set max_context_tokens: {told}"
+            )
+        self.window = told
+
+    def _check_fits(self, request: Request) -> int:
+        """The estimated tokens of a request. Raises `ContextTooLong`: with its answer it does not fit."""
+        tools = self._estimate.definitions(request.tools)
+        tokens = self._estimate.request(request.messages)
+        if self.window is not None and tokens > (room := self.window - answer_room(self.window) - tools):
+            raise ContextTooLong(
+                f"{self.model}: about {tokens + tools} tokens do not fit into its window of {self.window}",
+                model=self.model,
+                window=self.window,
+                room=room,
+                tokens=tokens,
+            )
+        return tokens + tools
+
+    def _check_was_read(self, request: Request, estimated: int, read: int) -> None:
+        """Raise `ContextTooLong` if the server has cut the request: its answer is worth nothing."""
+        window = max(read, _LEAST_WINDOW)
+        # What is left of a request that was cut is half a window at least; a smaller number is no count.
+        if self._at_home and read >= _LEAST_WINDOW // 2 and window < least_tokens(request.messages):
+            self._note(
+                f"{self.model}: its server has cut a request of {estimated} tokens down to {read}; give it a "
+                f"longer context (Ollama: OLLAMA_CONTEXT_LENGTH=16384), or set max_context_tokens: {window}"
+            )
+            self.window = window
+            self._check_fits(self._accepted(request))
+            raise ContextTooLong(f"{self.model}: only {read} tokens were read", model=self.model)
+        self._estimate = self._estimate.corrected(estimated, read)
+
     async def _answer(self, wanted: Request) -> AsyncGenerator[ModelChunk, None]:
         for tries_left in reversed(range(_MOST_LEARNED)):
             request = self._accepted(wanted)
+            tokens = self._check_fits(request)
             handed_out = False
             try:
                 chunks = answer(
@@ -161,12 +220,18 @@ class ModelClient(ABC):
                     model=self.model,
                     stream=request.stream,
                     habit=self._habit,
+                    tools=[tool.name for tool in request.tools],
+                    prompt=request.messages,
                 )
                 async with aclosing(chunks):
                     async for chunk in chunks:
                         handed_out = True
+                        if isinstance(chunk, Usage):
+                            self._check_was_read(request, tokens, chunk.prompt_tokens)
                         yield _restored(chunk, request.tools) if isinstance(chunk, ToolCall) else chunk
             except ModelError as error:
+                if isinstance(error, ContextTooLong) and self._at_home:
+                    self._learn_window(error.fields.get("window"), wished=True)
                 about = "" if handed_out else self.refusals.learn(error, request.tools, request.pictures)
                 if not about or not tries_left:
                     raise
@@ -179,6 +244,9 @@ class ModelClient(ABC):
         """The request without the parts that this model has refused."""
         known = self.refusals
         tools = [] if known.all_tools else [tool for tool in wanted.tools if tool.name not in known.tools]
+        if self.window is not None and self._estimate.definitions(tools) > self.window // 2:
+            self._note(f"{self.model} reads {self.window} tokens: too few for tools, so it only talks")
+            tools = []
         pictures = {name: each for name, each in wanted.pictures.items() if name not in known.pictures}
         messages = _with_note(wanted.messages, wanted.tools, tools)
         if known.reasoning:

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from agent_core.errors import ModelError, ModelRefused
 from agent_core.llm.http_client import HttpModelClient, Reader
 from agent_core.llm.model_client import Request
 from agent_core.llm.openai_format import Piece, bare_model_name, parse_piece, request_body
 from agent_core.llm.providers import Endpoint, adapted, takes_cache_control
+from agent_core.llm.windows import ADDRESSES, told_window
 from agent_core.ports import Clock
+
+_MOST_LOOKS = 2
 
 
 class OpenAIClient(HttpModelClient):
@@ -21,6 +25,7 @@ class OpenAIClient(HttpModelClient):
         api_base: The server's address up to and with ``/v1``.
         api_key: Sent as bearer token if it is not empty.
         endpoint: What its provider wants otherwise than others.
+        window: The owner's word on the window; a server of one's own is asked for its own.
     """
 
     def __init__(
@@ -34,16 +39,35 @@ class OpenAIClient(HttpModelClient):
         **common: Any,
     ) -> None:
         self._endpoint = endpoint or Endpoint(api_base, bare_model_name(model), public=False)
-        base = api_base.rstrip("/")
+        base = api_base.rstrip("/").removesuffix("/chat/completions")
+        self._root = base.removesuffix("/v1")
+        self._is_wished = common.get("window") is not None
+        self._looks_left = _MOST_LOOKS
         super().__init__(
             model,
-            url=base if base.endswith("/chat/completions") else base + "/chat/completions",
+            url=base + "/chat/completions",
             clock=clock,
             headers={},
             api_key=api_key,
             tells_cost=self._endpoint.tells_cost,
             **common,
         )
+
+    async def _prepare(self) -> None:
+        """Ask a server of one's own for the window; some know it only once the model is loaded."""
+        if not self._at_home or self._looks_left <= 0:
+            return
+        self._looks_left -= 1
+        for address in ADDRESSES:
+            try:
+                told = told_window(await self._server.told(self._root + address), self._endpoint.model)
+            except ModelRefused:
+                continue  # it knows no such address
+            except ModelError:
+                return  # whatever it is, asking the question will say it
+            if told is not None:
+                self._looks_left = 0
+                self._learn_window(told, wished=self._is_wished)
 
     def _body(self, asked: Request) -> Mapping[str, Any]:
         body = request_body(

@@ -30,6 +30,9 @@ _CONNECT_LIMIT_S = 10.0
 _KEEP_ALIVE_S = 4.0
 _MAX_ERROR_BYTES = 64 * 1024
 _ERROR_LIMIT_S = 5.0
+_TOLD_LIMIT_S = 2.0
+_MAX_TOLD_BYTES = 16 * 1024 * 1024
+"""Ollama's description of a model may hold its vocabulary."""
 
 
 class OpenAIConnection:
@@ -61,6 +64,24 @@ class OpenAIConnection:
 
     def post(self, data: Any) -> Any:
         """Send a request; returns aiohttp's context of the response."""
+        return self._opened().post(self._url, data=data, allow_redirects=False)
+
+    async def told(self, url: str, data: Any = None) -> Any:
+        """What another address of the server says, as JSON; posted is ``data``. Raises `ModelError`."""
+        method, content = "GET" if data is None else "POST", bytearray()
+        with self.judged(), anyio.fail_after(_TOLD_LIMIT_S):
+            session = self._opened()
+            sent = None if data is None else json.dumps(data)
+            async with session.request(method, url, data=sent, allow_redirects=False) as response:
+                await self.check(response)
+                async for block in response.content.iter_any():
+                    content += block
+                    if len(content) > _MAX_TOLD_BYTES:
+                        response.close()
+                        raise TooLarge("a description of models without end")
+            return json.loads(content)
+
+    def _opened(self) -> aiohttp.ClientSession:
         if self._session is None or self._session.closed:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(keepalive_timeout=_KEEP_ALIVE_S),
@@ -70,7 +91,7 @@ class OpenAIConnection:
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_LIMIT_S),
                 trust_env=not is_loopback(self._url),
             )
-        return self._session.post(self._url, data=data, allow_redirects=False)
+        return self._session
 
     async def whole(self, data: Any, *, limit_s: float, most_bytes: int, too_large: str) -> bytes:
         """

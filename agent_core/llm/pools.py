@@ -195,6 +195,7 @@ class ModelPool:
         if not members:
             raise ValueError(f"the pool {name!r} has no members")
         self.name = name
+        self.models = [llm for _, llm in members]
         self._members = [_Member(member, llm) for member, llm in members]
         self._clock = clock
         self.on_credit_spent: Callable[[ModelError], None] = lambda _: None

@@ -54,7 +54,8 @@ class _Provider:
     nested_effort: bool = False
 
 
-_OLLAMA = _Provider("http://127.0.0.1:11434/v1", at_home=True)
+_OLLAMA_PORT = 11434
+_OLLAMA = _Provider(f"http://127.0.0.1:{_OLLAMA_PORT}/v1", at_home=True)
 _VLLM = _Provider("http://127.0.0.1:8000/v1", at_home=True)
 _LM_STUDIO = _Provider("http://127.0.0.1:1234/v1", at_home=True)
 _TOGETHER = _Provider("https://api.together.xyz/v1", keys=("TOGETHERAI_API_KEY", "TOGETHER_API_KEY"))
@@ -115,6 +116,17 @@ def endpoint_of(model: str, api_base: str) -> Endpoint | None:
         tells_cost=provider.tells_cost,
         nested_effort=provider.nested_effort,
     )
+
+
+def is_ollama(model: str, api_base: str) -> bool:
+    """
+    Whether a model is Ollama's: by its provider, or by the port of a server that is said to speak OpenAI's
+    protocol, as ``squidbot init`` once wrote it.
+    """
+    prefix, _, name = model.partition("/")
+    if prefix == "openai":
+        return bool(api_base) and urlsplit(api_base).port == _OLLAMA_PORT
+    return prefix in ("ollama", "ollama_chat") and bool(name)
 
 
 def is_at_home(model: str, api_base: str) -> bool:

@@ -1,4 +1,4 @@
-"""Parses server-sent events (WHATWG HTML, 9.2.6), in which models stream their answers. Pure."""
+"""Parses the two forms in which models stream: server-sent events (WHATWG HTML, 9.2.6), and lines. Pure."""
 
 from __future__ import annotations
 
@@ -54,3 +54,31 @@ class SseDecoder:
     def rest(self) -> Iterator[str]:
         """The event that was not closed by an empty line before the stream ended, if any."""
         yield from self.feed(b"\n\n")
+
+
+class LineDecoder:
+    """Splits bytes into lines, each of which is one JSON value (NDJSON)."""
+
+    def __init__(self) -> None:
+        self._begun = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[str]:
+        """Take bytes and return each line that they complete. Raises as `SseDecoder.feed` does."""
+        *lines, rest = data.split(b"\n")
+        for line in lines:
+            whole = (bytes(self._begun) + line).strip()
+            self._begun.clear()
+            if whole:
+                yield whole.decode()
+        self._begun += rest
+        if len(self._begun) > _MAX_EVENT_BYTES:
+            raise TooLarge("a line that does not end")
+
+    @property
+    def in_part(self) -> bool:
+        """Whether a part of a line has been read."""
+        return bool(self._begun.strip())
+
+    def rest(self) -> Iterator[str]:
+        """The last line, if nothing ends it."""
+        yield from self.feed(b"\n")

@@ -16,17 +16,18 @@ seen to be ignored, another to count only the waits between reads.
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Collection, Sequence
 from dataclasses import dataclass
 
 import anyio
 import structlog
 
 from agent_core.errors import ModelError, ModelRateLimited, ModelUnavailable, ModelUnreadable, StreamBroken
-from agent_core.llm.errors import empty_answer, endless_answer
+from agent_core.llm.errors import empty_answer, endless_answer, repeating_answer
 from agent_core.llm.openai_format import Assembler, Piece
 from agent_core.llm.reasoning import Habit
-from agent_core.models import AnswerEnd, ModelChunk, Reasoning, Usage
+from agent_core.llm.written_calls import WrittenCalls
+from agent_core.models import AnswerEnd, Message, ModelChunk, Reasoning, ToolCall, Usage
 from agent_core.text import is_visible
 
 _CLOSE_LIMIT_S = 2.0
@@ -60,11 +61,14 @@ async def answer(
     model: str,
     stream: bool,
     habit: Habit | None = None,
+    tools: Collection[str] = (),
+    prompt: Sequence[Message] = (),
 ) -> AsyncGenerator[ModelChunk, None]:
     """
     Stream the text without reasoning, then complete tool calls, then the usage if the server reported it.
 
-    ``habit`` is what is known of the model's thinking, and is learned here.
+    ``habit`` is what is known of the model's thinking, and is learned here. ``tools`` are those that were
+    offered with ``prompt``.
 
     Raises:
         ModelUnavailable: Nothing came in time.
@@ -74,6 +78,8 @@ async def answer(
         ModelError: What ``pieces`` raised.
     """
     assembler = Assembler(habit)
+    written = WrittenCalls(tools, prompt)
+    loops = _Loops(model)
     text: list[str] = []
     length = wanted = 0
     patience = _Patience(limits, model, stream=stream)
@@ -82,19 +88,23 @@ async def answer(
             wanted += sum(_FRAGMENT_CHARS + len(fragment.arguments) for fragment in piece.fragments)
             if len(piece.text) > limits.max_chars:
                 raise endless_answer(model, f"{limits.max_chars} characters")
-            if shown := assembler.feed(piece):
+            said = assembler.feed(piece)
+            loops.feed(said)
+            if shown := written.feed(said):
                 text.append(shown)
                 length += len(shown)
                 yield shown
             if assembler.leaked:
                 raise StreamBroken(f"{model}: what came first was thinking", partial="", model=model)
-            if length + wanted > limits.max_chars:
+            if length + wanted + written.held > limits.max_chars:
                 raise endless_answer(model, f"{limits.max_chars} characters")
-        if shown := assembler.rest():
+        shown = written.feed(assembler.rest())
+        rest, calls = written.rest()
+        if shown := shown + rest:
             text.append(shown)
             length += len(shown)
             yield shown
-        for chunk in _ending(assembler, model, "".join(text)):
+        for chunk in _ending(assembler, model, "".join(text), calls, is_broken=written.is_broken):
             yield chunk
     except (ModelUnavailable, ModelRateLimited) as error:
         raise _broken(error, text, model, begun=patience.begun) from error
@@ -156,6 +166,32 @@ def _broken(error: ModelError, text: list[str], model: str, *, begun: bool) -> M
     return error
 
 
+_LOOP_CHARS = 6_000
+_LOOP_PERIOD = 400
+
+
+class _Loops:
+    """Ends an answer that says the same thing over and over: small models do, until somebody stops them."""
+
+    def __init__(self, model: str) -> None:
+        self._model = model
+        self._tail = ""
+        self._unread = 0
+
+    def feed(self, text: str) -> None:
+        """Take a piece. Raises `ModelRefused`: the last thousands of characters repeat a few."""
+        self._tail = (self._tail + text)[-_LOOP_CHARS:]
+        self._unread += len(text)
+        if self._unread < _LOOP_PERIOD or len(self._tail) < _LOOP_CHARS:
+            return
+        self._unread = 0
+        end = self._tail[-_LOOP_PERIOD:]
+        before = self._tail.rfind(end, 0, -1)
+        period = len(self._tail) - _LOOP_PERIOD - before
+        if before >= 0 and period <= _LOOP_PERIOD and self._tail[period:] == self._tail[:-period]:
+            raise repeating_answer(self._model)
+
+
 _FINISHED = frozenset(
     {"stop", "tool_calls", "function_call", "tool_use", "end_turn", "stop_sequence", "eos", "eos_token"}
 )
@@ -166,9 +202,18 @@ _WITHHELD = frozenset(
 _BROKEN = re.compile(r"error|malformed|abort|insufficient|cancel")
 
 
-def _ending(assembler: Assembler, model: str, text: str) -> list[ModelChunk]:
+def _all_calls(assembler: Assembler, written: Sequence[ToolCall], *, is_broken: bool) -> list[ToolCall]:
+    calls = [*assembler.calls(), *written]
+    if is_broken and not calls:
+        raise ValueError("a tool call in the text that cannot be read")
+    return calls
+
+
+def _ending(
+    assembler: Assembler, model: str, text: str, written: Sequence[ToolCall], *, is_broken: bool
+) -> list[ModelChunk]:
     """
-    The chunks that follow the text.
+    The chunks that follow the text. ``written`` are the calls that stood in it, unless ``is_broken``.
 
     Raises:
         ModelError: The answer is none, by the reason for which it ended.
@@ -176,7 +221,7 @@ def _ending(assembler: Assembler, model: str, text: str) -> list[ModelChunk]:
     """
     finish = (assembler.finish or "").lower()
     try:
-        calls = assembler.calls()
+        calls = _all_calls(assembler, written, is_broken=is_broken)
     except ValueError:
         if finish not in _CUT:
             raise

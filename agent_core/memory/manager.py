@@ -67,6 +67,7 @@ class MemoryManager(Consolidation):
         keep_recent_ratio: This part of the threshold stays word for word when the rest is consolidated.
         consolidation_tokens: So many tokens after the cursor are too many as well.
         context_tokens: What a prompt may take by our estimate; tool definitions and answer excluded.
+        window: How much the model can read, as far as it is known by now; a prompt takes three quarters.
         always_skills: Names of skills whose bodies are in every prompt, whatever they say themselves.
         estimate: The first guess at tokens; `observe` corrects it.
         pictures: How many pictures of the question are shown to a model; of earlier messages a third of it.
@@ -83,33 +84,43 @@ class MemoryManager(Consolidation):
         keep_recent_ratio: float = 0.2,
         consolidation_tokens: int = DEFAULT_CONSOLIDATION_TOKENS,
         context_tokens: int = DEFAULT_CONTEXT_TOKENS,
+        window: Callable[[], int] | None = None,
         always_skills: Collection[str] = (),
         estimate: TokenEstimate = TokenEstimate(),  # noqa: B008 (a frozen constant)
         call_limit_s: float = CALL_LIMIT_S,
         pictures: int = 0,
         on_unusable: Callable[[str], None] = lambda _: None,
     ) -> None:
-        rules = Rules(
-            consolidation_threshold,
-            keep_recent_ratio,
-            # Consolidated must be before the ceiling hides anything.
-            max_tokens=min(consolidation_tokens, context_tokens // 2),
-            segment_tokens=context_tokens * 3 // 4,
-        )
+        self._most_tokens = context_tokens
+        self._window = window
+        self._wanted = Rules(consolidation_threshold, keep_recent_ratio, consolidation_tokens)
         super().__init__(
             storage,
             llm,
-            rules=rules,
-            summary_tokens=context_tokens // _SUMMARY_SHARE,
             estimate=estimate,
             call_limit_s=call_limit_s,
             on_unusable=on_unusable,
         )
         self._skills = skills
-        self.context_tokens = context_tokens
         self._always_skills = frozenset(always_skills)
         self._pictures = pictures
         self._shown: OrderedDict[str, int] = OrderedDict()
+
+    @property
+    def context_tokens(self) -> int:
+        """What a prompt may take now."""
+        return self._most_tokens if self._window is None else min(self._most_tokens, self._window() * 3 // 4)
+
+    @property
+    def _rules(self) -> Rules:
+        limit = self.context_tokens
+        # Consolidated must be before the ceiling hides anything.
+        most = min(self._wanted.max_tokens, limit // 2)
+        return replace(self._wanted, max_tokens=most, segment_tokens=limit * 3 // 4)
+
+    @property
+    def _summary_tokens(self) -> int:
+        return self.context_tokens // _SUMMARY_SHARE
 
     @property
     def estimate(self) -> TokenEstimate:
@@ -197,10 +208,10 @@ class MemoryManager(Consolidation):
         skills = self._skill_texts(tool_names, limit // 8)
         room = limit - guess.message(system(prompt.CUT_NOTE)) - guess.message(question)
         scope_name = question.scope or ""
-        window = self._window(_seen_by(question.scope, tail, since), room, limit // 4, scope_name)
+        window = self._fitting(_seen_by(question.scope, tail, since), room, limit // 4, scope_name)
         if not window.messages and not tail.complete:  # the newest message alone filled what was read
             tail = await self._storage.load_history(session_id, max_messages=_AT_LEAST)
-            window = self._window(_seen_by(question.scope, tail, since), room, limit // 8, scope_name)
+            window = self._fitting(_seen_by(question.scope, tail, since), room, limit // 8, scope_name)
         notes = [] if tail.complete and window.left_out == 0 else [prompt.CUT_NOTE]
         return [system(*notes), *window.messages, question]
 
@@ -296,7 +307,7 @@ class MemoryManager(Consolidation):
         most = min(self._pictures, limit // 4 // PICTURE_TOKENS)
         return tuple(file for file in attachments if is_picture(file))[:most]
 
-    def _window(self, tail: HistoryTail, room: int, single: int, scope: str) -> Window:
+    def _fitting(self, tail: HistoryTail, room: int, single: int, scope: str) -> Window:
         """What of the history fits into ``room`` tokens, no message taking more than ``single``."""
         sound = with_newest_pictures(sound_history(tail.messages), self._pictures // 3, scope)
         short = self._estimate.fitting(single)

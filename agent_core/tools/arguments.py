@@ -1,9 +1,11 @@
-"""Checks the arguments of a tool call against the tool's schema. Pure."""
+"""Fits the arguments of a tool call to the tool's schema, and checks them against it. Pure."""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import lru_cache
 from itertools import islice
 from typing import Any
@@ -50,3 +52,56 @@ def _validator(schema: str) -> Draft202012Validator | None:
     except SchemaError:
         return None
     return Draft202012Validator(parameters, registry=Registry())  # an empty one, which fetches nothing
+
+
+def fit_arguments(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
+    """
+    The arguments as the schema wants them, where a model means that without doubt.
+
+    Null, and an empty text for what is no free text, stand for an optional argument that was left out. A text
+    that is a number, or true or false, is that where no text is wanted.
+    """
+    properties, required = schema.get("properties"), schema.get("required", ())
+    if not isinstance(properties, Mapping):
+        return dict(arguments)
+    fit: dict[str, Any] = {}
+    for name, value in arguments.items():
+        wanted = properties.get(name)
+        allowed = _types(wanted)
+        choices = wanted.get("enum") if isinstance(wanted, dict) else None
+        is_no_choice = isinstance(choices, list) and "" not in choices
+        is_empty = value == "" and ("string" not in allowed or is_no_choice)
+        is_left_out = is_empty or (value is None and "null" not in allowed)
+        if allowed and name not in required and is_left_out:
+            continue
+        is_text = isinstance(value, str) and bool(allowed) and "string" not in allowed
+        fit[name] = _meant(value, allowed) if is_text else value
+    return fit
+
+
+def _types(schema: object) -> frozenset[str]:
+    """The types of values that a schema allows; empty where that is not plain."""
+    if not isinstance(schema, dict):
+        return frozenset()
+    either = schema.get("anyOf") or schema.get("oneOf")
+    if isinstance(either, list):
+        parts = [_types(each) for each in either]
+        return frozenset().union(*parts) if all(parts) else frozenset()
+    if "type" not in schema or {"$ref", "allOf", "not", "if"} & schema.keys():
+        return frozenset()
+    kind = schema["type"]
+    kinds = kind if isinstance(kind, list) else [kind]
+    found = {one for one in kinds if isinstance(one, str)}
+    return frozenset(found | ({"null"} if schema.get("nullable") is True else set()))
+
+
+def _meant(text: str, allowed: frozenset[str]) -> Any:
+    with suppress(ValueError, RecursionError):
+        value = json.loads(text.strip().lower())
+        if isinstance(value, bool):
+            return value if "boolean" in allowed else text
+        if isinstance(value, int) and allowed & {"integer", "number"}:
+            return value
+        if isinstance(value, float) and math.isfinite(value) and "number" in allowed:
+            return value
+    return text

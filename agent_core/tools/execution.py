@@ -20,7 +20,7 @@ from agent_core.errors import AgentError, ToolError
 from agent_core.models import ToolCall, ToolResult
 from agent_core.ports import ToolPort
 from agent_core.provenance import Origins
-from agent_core.tools.arguments import problem_with
+from agent_core.tools.arguments import fit_arguments, problem_with
 from agent_core.tools.asking import limited
 
 _step: ContextVar[int] = ContextVar("step_of_call", default=0)
@@ -49,6 +49,14 @@ class ToolRunner:
         self._tools = tools
         self._seconds = seconds
         self._result_chars = result_chars
+
+    def fitted(self, call: ToolCall) -> ToolCall:
+        """The call with its arguments as the tool's schema wants them, where that is meant without doubt."""
+        tool = self._tools.get(call.name)
+        if tool is None:
+            return call
+        fit = fit_arguments(call.arguments, getattr(tool, "checked", tool.parameters))
+        return call if fit == call.arguments else call.model_copy(update={"arguments": fit})
 
     def refusal(self, call: ToolCall) -> ToolResult | None:
         """The error result of a call that cannot run at all, or None if it can. Nothing runs."""

@@ -1,16 +1,18 @@
 """
 Decides whether the answer of a heartbeat run deserves attention, and which part of it. Pure.
 
-`HEARTBEAT_OK` alone, first or last with few words beside it, is silence; in the middle of a sentence it is
-mentioned, not answered, and the text is an alert. Models leak their reasoning (``<think>…``, "Let me check
-the list…") and like to report that there is nothing to report; neither is delivered. In doubt the answer is
-delivered: a needless line costs a glance, a lost alert costs trust. So only a text that consists entirely of
-sentences known to say nothing is dropped, and reasoning that says it found something is kept.
+`HEARTBEAT_OK` alone, first or last with few words beside it, in small letters or as JSON, is silence; in the
+middle of a sentence it is mentioned, not answered, and the text is an alert. Models leak their reasoning
+(``<think>…``, "Let me check the list…") and like to report that there is nothing to report; neither is
+delivered. In doubt the answer is delivered: a needless line costs a glance, a lost alert costs trust. So only
+a text that consists entirely of sentences known to say nothing is dropped, and reasoning that says it found
+something is kept.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from dataclasses import dataclass
 
@@ -24,6 +26,7 @@ _TAGS = "think|thinking|thought|thoughts|reasoning|reflection|analysis|scratchpa
 _OPENS = re.compile(rf"<({_TAGS})\b[^<>]{{0,200}}>", re.IGNORECASE)
 _CLOSES = re.compile(rf"</(?:{_TAGS})\s{{0,10}}>", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"(?<=[.!?…:])\s+|\n+")
+_FENCED = re.compile(r"^\s*```\w*\s*|\s*```\s*$")
 _MARKS = " \t\n-*#>•_`"
 
 _INTERJECTION = re.compile(
@@ -136,17 +139,27 @@ def _without_thoughts(text: str) -> str:
 
 
 def _says_silence(text: str) -> bool:
-    stripped = text.strip().strip("*_`.!\"' \n")
+    stripped = _without_json(text).strip("*_`.!\"' \n")
     if not stripped:
         return True
-    if stripped.startswith(SILENCE):
+    if stripped.upper().startswith(SILENCE):
         rest = stripped[len(SILENCE) :]
-    elif stripped.endswith(SILENCE):
+    elif stripped.upper().endswith(SILENCE):
         rest = stripped[: -len(SILENCE)]
     else:
         return False
     rest = _without_musing(rest.strip("*_`\"' \n"))
     return len(rest.split()) <= _WORDS_LEFT or _is_chatter(rest)
+
+
+def _without_json(text: str) -> str:
+    """The texts in an answer that is a JSON value, fenced or not; an answer that is none as it is."""
+    try:
+        value = json.loads(_FENCED.sub("", text))
+    except (ValueError, RecursionError):
+        return text.strip()
+    values = value.values() if isinstance(value, dict) else value if isinstance(value, list) else [value]
+    return "\n".join(str(one) for one in values if one is not None).strip()
 
 
 def _without_musing(text: str) -> str:

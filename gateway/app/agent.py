@@ -16,7 +16,7 @@ import structlog
 from agent_core.agent import AgentLoop, TurnLimits
 from agent_core.llm.factory import Models, build_models
 from agent_core.llm.images import MAX_PICTURE_BYTES
-from agent_core.memory.manager import DEFAULT_CONTEXT_TOKENS, MemoryManager
+from agent_core.memory.manager import MemoryManager
 from agent_core.memory_ports import MemoryPort, SearchIndexPort
 from agent_core.messages import Attachment, InboundMessage
 from agent_core.models import Purpose, ScopeKind, Session
@@ -355,7 +355,7 @@ def memory_manager(
         consolidation_threshold=agents.consolidation_threshold,
         consolidation_tokens=agents.consolidation_tokens,
         keep_recent_ratio=agents.keep_recent_ratio,
-        context_tokens=min(DEFAULT_CONTEXT_TOKENS, models.context_tokens[models.default_pool] * 3 // 4),
+        window=models.context_tokens,
         always_skills=settings.skills.always,
         pictures=_PICTURES if models.vision else 0,
         on_unusable=on_unusable,

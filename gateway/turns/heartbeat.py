@@ -16,6 +16,7 @@ import structlog
 
 from agent_core.agent import TurnLimits
 from agent_core.errors import BudgetSpent
+from agent_core.llm.errors import EMPTY_ANSWER
 from agent_core.messages import OutboundKind
 from agent_core.models import Message, Purpose, TurnResult
 from agent_core.ports import Clock
@@ -122,7 +123,11 @@ class HeartbeatTurns:
         await self._skip(turn, str(error))
 
     async def failed(self, turn: Turn, failure: Failure) -> None:
-        """Skip it silently: nobody asked for it."""
+        """Skip it silently: nobody asked for it. A model that says nothing has nothing to say."""
+        if EMPTY_ANSWER in failure.public:
+            entry = self._entry(turn, Outcome.SILENT, "empty")
+            await self.turn_commit.complete(turn, Completion(purpose=Purpose.HEARTBEAT, entry=entry))
+            return
         _log.error("heartbeat.run_failed", kind="tick", turn=turn.id, error=failure.error)
         entry = self._entry(turn, Outcome.FAILED, failure.error)
         await self.turn_commit.complete(turn, Completion(purpose=Purpose.HEARTBEAT, entry=entry))

@@ -153,7 +153,7 @@ RUBBISH: dict[str, tuple[Writes, str]] = {
 
 
 class Hostile:
-    """A server on loopback that answers every request with the same rubbish; counts them."""
+    """A server on loopback that answers every request with the same rubbish; counts the questions."""
 
     def __init__(self, writes: Writes) -> None:
         self.asked = 0
@@ -164,11 +164,10 @@ class Hostile:
         self.at_work.add(asyncio.current_task())
         with contextlib.suppress(OSError, asyncio.IncompleteReadError), contextlib.closing(writer):
             head = await reader.readuntil(b"\r\n\r\n")
-            length = next(
-                int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")
-            )
+            lines = head.lower().split(b"\r\n")
+            length = next((int(line[15:]) for line in lines if line.startswith(b"content-length:")), 0)
             await reader.readexactly(length)
-            self.asked += 1
+            self.asked += head.startswith(b"POST")
             await self._writes(writer)
         self.at_work.discard(asyncio.current_task())
 

@@ -296,3 +296,11 @@ class TestUntold:
             channel.away = False
             await home.until(home.alerts)
         assert [one.text for one in home.alerts()] == ["milk"]
+
+
+async def test_an_empty_end_of_a_check_in_is_silence(tmp_path):
+    """A small model that has nothing to say says nothing; that is no failure."""
+    async with house(tmp_path, "", heartbeat=SELDOM) as home:
+        await home.asked(ANN, "hello")
+        assert await tick(home) == ("silent", "empty")
+        assert home.alerts() == []

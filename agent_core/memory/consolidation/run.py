@@ -13,6 +13,7 @@ has consolidated or begun anew what is being consolidated, its work stands and t
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
@@ -83,13 +84,12 @@ class ConsolidationResult:
     wait_s: float = 0.0
 
 
-class Consolidation:
+class Consolidation(ABC):
     """
     The part of `MemoryManager` that consolidates.
 
     Args:
         llm: Who consolidates; without it nothing is.
-        summary_tokens: The share of a prompt that a summary may have; a longer one is rewritten.
         on_unusable: See `DocumentCache`.
     """
 
@@ -98,8 +98,6 @@ class Consolidation:
         storage: MemoryPort,
         llm: LLMPort | None,
         *,
-        rules: Rules,
-        summary_tokens: int,
         estimate: TokenEstimate,
         call_limit_s: float = CALL_LIMIT_S,
         on_unusable: Callable[[str], None] = lambda _: None,
@@ -107,11 +105,19 @@ class Consolidation:
         self._storage = storage
         self.remembered = DocumentCache(storage, on_unusable)
         self._llm = llm
-        self._rules = rules
-        self._summary_tokens = summary_tokens
         self._estimate = estimate
         self._call_limit_s = call_limit_s
         self._consolidating: set[str] = set()
+
+    @property
+    @abstractmethod
+    def _rules(self) -> Rules:
+        """The rules by what the model can read now."""
+
+    @property
+    @abstractmethod
+    def _summary_tokens(self) -> int:
+        """The share of a prompt that a summary may have; a longer one is rewritten."""
 
     async def consolidate_if_due(self, session_id: str) -> ConsolidationResult:
         """

@@ -278,3 +278,5 @@ async def _check_pool(report: Report, built: Gateway, name: str) -> None:
         report.add(part, Verdict.FAILED, str(error) or type(error).__name__)
     else:
         report.add(part, Verdict.OK, f"answered within {anyio.current_time() - started:.1f} s")
+    for note in built.models.notes(name):
+        report.add(part, Verdict.WARNING, note)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,7 +55,7 @@ class ModelOffer:
     @property
     def name(self) -> str:
         """As people write it: a server on this machine speaks OpenAI's protocol, but is not OpenAI."""
-        if self.api_base and self.provider != "server":
+        if self.api_base and self.provider != "server" and self.model.startswith("openai/"):
             return f"{self.provider}/{self.model.removeprefix('openai/')}"
         return self.model
 
@@ -100,11 +100,11 @@ def named(model: str, *, api_base: str, api_key: str, environ: Mapping[str, str]
     """
     if model in ("demo", DEMO, "demo/echo"):
         return ModelOffer(DEMO if model == "demo" else model, told="the built-in demo model")
+    if model.startswith("ollama/"):
+        return _of_ollama(model.removeprefix("ollama/"), api_base, api_key)
     if api_base:
         whole = model if model.startswith("openai/") else f"openai/{model}"
         return ModelOffer(whole, "server", api_base, api_key, f"{whole} at {api_base}")
-    if model.startswith("ollama/"):
-        return _of_ollama(model.removeprefix("ollama/"))
     endpoint = endpoint_of(model, "")
     if endpoint is not None and not endpoint.public:
         told = f"{model} at {endpoint.api_base}"
@@ -118,8 +118,11 @@ def key_variable(model: str) -> str:
     return key_variables(f"{_prefix(model)}/")[0]
 
 
-def prove(offer: ModelOffer) -> str:
-    """Ask one tiny question. Returns what is wrong, in plain words; empty if it has answered."""
+def prove(offer: ModelOffer, say: Callable[[str], None] = lambda _: None) -> str:
+    """
+    Ask one tiny question. Returns what is wrong, in plain words; empty if it has answered. ``say`` gets what
+    its owner should know of it besides.
+    """
     provider: dict[str, Any] = {"api_base": offer.api_base, "api_key": offer.api_key}
     described = {
         "default_pool": "main",
@@ -132,15 +135,17 @@ def prove(offer: ModelOffer) -> str:
     except ValidationError as error:
         return complaint(error)
     problems = check_references(spec)
-    return "; ".join(text for _, text in problems) or anyio.run(_ask, spec)
+    return "; ".join(text for _, text in problems) or anyio.run(_ask, spec, say)
 
 
-async def _ask(spec: LLMSpec) -> str:
+async def _ask(spec: LLMSpec, say: Callable[[str], None]) -> str:
     models = build_models(spec, SystemClock())
     try:
         with anyio.fail_after(_LIMIT_S):
             async for _chunk in await models.pool().chat([_QUESTION], [], stream=False):
                 pass
+        for note in models.notes():
+            say(f"  {note}")
     except TimeoutError:
         return f"no answer within {_LIMIT_S:.0f} s"
     except AgentError as error:
@@ -151,9 +156,9 @@ async def _ask(spec: LLMSpec) -> str:
     return ""
 
 
-def _of_ollama(name: str) -> ModelOffer:
-    told = f"{name} (the Ollama on this machine)"
-    return ModelOffer(f"openai/{name}", "ollama", f"{OLLAMA_URL}/v1", "ollama", told)
+def _of_ollama(name: str, api_base: str = "", api_key: str = "") -> ModelOffer:
+    told = f"{name} (the Ollama {f'at {api_base}' if api_base else 'on this machine'})"
+    return ModelOffer(f"ollama/{name}", "ollama", api_base or f"{OLLAMA_URL}/v1", api_key or "ollama", told)
 
 
 def _prefix(model: str) -> str:
@@ -190,9 +195,9 @@ def choose_model(environ: Mapping[str, str], ollama: list[str]) -> ModelChoice:
             provider = {"api_key": f"${{{variable}}}"}
             return ModelChoice(f"{model}, with the key in {variable}", _llm(provider, model))
     if ollama:
-        name = wanted.removeprefix("openai/") or ollama[0]
+        name = wanted.removeprefix("openai/").removeprefix("ollama/") or ollama[0]
         provider = {"api_base": f"{OLLAMA_URL}/v1", "api_key": "ollama"}
-        return ModelChoice(f"{name}, from the Ollama on this machine", _llm(provider, f"openai/{name}"))
+        return ModelChoice(f"{name}, from the Ollama on this machine", _llm(provider, f"ollama/{name}"))
     return ModelChoice("the built-in demo model (no key and no Ollama found)", {})
 
 
@@ -219,7 +224,7 @@ def ollama_problem(offer: ModelOffer, url: str = OLLAMA_URL, *, limit_s: float =
     """Why the local Ollama cannot answer with this model, if it is one of it; empty if it can."""
     if offer.provider != "ollama" or not offer.api_base.startswith(url):
         return ""
-    name, found = offer.model.removeprefix("openai/"), _ollama_tags(url, limit_s)
+    name, found = offer.model.partition("/")[2], _ollama_tags(url, limit_s)
     if found is None:
         return f"no Ollama answers at {url}; start it with: ollama serve"
     if name not in found and f"{name}:latest" not in found:

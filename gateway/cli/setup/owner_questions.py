@@ -148,7 +148,7 @@ def _proved(offer: ModelOffer, given: Given, settings: Settings, dialogue: Dialo
         )
     if given.probe and offer.provider:
         dialogue.say(f"  asking {offer.name} one question …")
-        if wrong := ollama_problem(offer) or prove(offer):
+        if wrong := ollama_problem(offer) or prove(offer, dialogue.say):
             raise InitFailed(
                 f"the model {offer.name} does not answer: {wrong}\nNothing was written. "
                 "--no-probe accepts it anyway."

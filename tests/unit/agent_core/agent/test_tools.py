@@ -88,6 +88,34 @@ class TestTools:
         assert journey.results()[0].startswith("Error: ")
         assert tool.runs == []
 
+    @pytest.mark.parametrize(
+        ("kind", "given", "meant"),
+        [
+            ("integer", "5", 5),
+            ("number", " 2.5 ", 2.5),
+            ("boolean", "True", True),
+            ("string", "5", "5"),
+            ("string", "true", "true"),
+            ("integer", 5, 5),
+        ],
+    )
+    async def test_a_number_in_quotes_is_a_number(self, kind, given, meant):
+        """Small models write so; a text stays a text."""
+        tool = FakeTool("look", at=kind)
+        await Journey(call("look", at=given), "ok", tools=[tool]).run()
+
+        assert tool.runs == [{"at": meant}]
+
+    @pytest.mark.parametrize(("kind", "given"), [("integer", "five"), ("integer", "2.5"), ("boolean", "1")])
+    async def test_what_is_no_number_is_refused(self, kind, given):
+        """Negative control: nothing is guessed."""
+        tool = FakeTool("look", at=kind)
+        journey = Journey(call("look", at=given), "ok", tools=[tool])
+        await journey.run()
+
+        assert tool.runs == []
+        assert f"is not of type '{kind}'" in journey.results()[0]
+
     async def test_a_tool_that_hangs_is_cut(self):
         """After its time the model is told, and the turn goes on."""
         journey = Journey(

@@ -134,7 +134,7 @@ class TestBuild:
 
         assert clients(models, "main") == [OpenAIClient, LiteLLMClient]
         assert models.uses_litellm
-        assert models.context_tokens == {"main": 8000, "cheap": 8000}
+        assert [models.context_tokens(pool) for pool in ("main", "cheap")] == [8000, 8000]
 
     def test_anthropic_is_asked_in_its_own_protocol(self):
         """No litellm is needed for it, whatever the name of the model."""

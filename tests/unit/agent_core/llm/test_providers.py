@@ -7,6 +7,7 @@ import pytest
 from agent_core.llm.config import LLMSpec
 from agent_core.llm.factory import build_models
 from agent_core.llm.litellm.client import LiteLLMClient
+from agent_core.llm.ollama_client import OllamaClient
 from agent_core.llm.openai_client import OpenAIClient
 from agent_core.llm.openai_format import Assembler, parse_piece, request_body
 from agent_core.llm.prices import Price, listed_price
@@ -60,9 +61,13 @@ def test_they_are_asked_without_litellm(model, api_base, address, name):
     assert (endpoint.api_base, endpoint.model) == (address, name)
 
     plain = client_of(spec(model, api_base=api_base))
+    assert not build_models(spec(model, api_base=api_base), ManualClock()).uses_litellm
+    if model.startswith("ollama"):
+        assert isinstance(plain, OllamaClient)
+        assert plain._server._url == f"{address.removesuffix('/v1')}/api/chat"
+        return
     assert isinstance(plain, OpenAIClient)
     assert plain._server._url == f"{address}/chat/completions"
-    assert not build_models(spec(model, api_base=api_base), ManualClock()).uses_litellm
     assert isinstance(client_of(spec(model, api_base=api_base, client="litellm")), LiteLLMClient)
 
 

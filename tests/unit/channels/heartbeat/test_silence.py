@@ -36,6 +36,14 @@ SILENT = [
     "OK",
     "- All good\n- Nothing to report",
     "URGENT:",
+    "nothing is due. HEARTBEAT_OK",
+    "heartbeat_ok",
+    "Heartbeat_ok, nothing is due.",
+    '{"response": "HEARTBEAT_OK"}',
+    '{"status": "heartbeat_ok", "message": "", "items": null}',
+    '```json\n{"response": "HEARTBEAT_OK"}\n```',
+    '["HEARTBEAT_OK"]',
+    '"HEARTBEAT_OK"',
 ]
 ALERTS = {
     "The milk is out.": "The milk is out.",
@@ -45,6 +53,8 @@ ALERTS = {
     "Everything is fine except the boiler.": None,
     "Nothing is left in the fridge.": None,
     "No milk.": None,
+    '{"response": "The milk is out and so is the bread; look at the list. HEARTBEAT_OK"}': None,
+    '{"milk": 0}': None,
     "<think>Is it out?</think>The milk is out.": "The milk is out.",
     "Is it out?</think>\n\nThe milk is out.": "The milk is out.",
     "Let me check the list.\nThe milk is out.": "The milk is out.",

@@ -10,14 +10,19 @@ import sys
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from threading import Thread
+from types import SimpleNamespace
 
 import anyio
 import pytest
 import trustme
 from aiohttp import web
 
+from agent_core.llm.config import LLMSpec
+from agent_core.llm.factory import build_models
 from channels.base import ChannelError
 from channels.email.self_test import authentication_servers
+from gateway.cli.check.logins import _check_pool
+from gateway.cli.check.report import Report
 from gateway.cli.setup.dialogue import Silent
 from gateway.cli.setup.mail_probe import _word
 from gateway.cli.setup.mail_providers import Place, guess, parse_place
@@ -28,6 +33,8 @@ from gateway.cli.setup.options import Given, InitRefused, given_of
 from gateway.cli.setup.owner_questions import ask_model, ask_owner
 from gateway.cli.setup.wizard import missing
 from gateway.settings import Settings
+from gateway.system.clock import SystemClock
+from tests.doubles.ollama_server import FakeOllama, Pulled
 from tests.doubles.openai_server import FakeOpenAI, Say, Status
 
 NOTHING = Settings()
@@ -231,8 +238,8 @@ def test_what_the_machine_offers():
     """Keys in the environment, then a local Ollama, then the demo model, which is always there."""
     environ = {"OPENAI_API_KEY": "o", "OPENROUTER_API_KEY": "r", "GEMINI_API_KEY": ""}
     found = offers(environ, ["llama3"])
-    assert [one.model.split("/")[0] for one in found] == ["openai", "openrouter", "openai", "demo"]
-    assert (found[2].api_base, found[2].model) == ("http://127.0.0.1:11434/v1", "openai/llama3")
+    assert [one.model.split("/")[0] for one in found] == ["openai", "openrouter", "ollama", "demo"]
+    assert (found[2].api_base, found[2].model) == ("http://127.0.0.1:11434/v1", "ollama/llama3")
     assert "o" not in [one.told for one in found]
     assert named("openai/x", api_base="", api_key="", environ=environ).api_key == "o"
     assert named("../x y/z", api_base="", api_key="k", environ={}).secret_name == "provider-api-key"
@@ -329,6 +336,35 @@ def test_a_model_of_ollama_is_called_so_and_looked_for_there():
         assert ollama_problem(there["phi"], url) == ""
         server.shutdown()
     assert "ollama serve" in ollama_problem(there["phi"], url)
+
+
+async def test_what_a_model_cannot_do_is_said(tmp_path):
+    """No tools, a smaller window than wished; and how a model that is not there is loaded."""
+    async with FakeOllama() as fake:
+        fake.models["qwen3:4b"] = Pulled(capabilities=("completion",))
+        said = []
+        prove_it = lambda name: prove(  # noqa: E731
+            named(f"ollama/{name}", api_base=fake.api_base, api_key="", environ={}), said.append
+        )
+        assert await anyio.to_thread.run_sync(prove_it, "qwen3:4b") == ""
+        assert "cannot use tools" in said[0]
+        assert "ollama pull foo" in await anyio.to_thread.run_sync(prove_it, "foo")
+        described = LLMSpec.model_validate(
+            {
+                "providers": {"own": {"api_base": fake.api_base}},
+                "models": {"m": {"provider": "own", "model": "ollama/qwen3:4b", "max_context_tokens": 99999}},
+                "pools": {"main": ["m"]},
+            }
+        )
+        models = build_models(described, SystemClock())
+        try:
+            report = Report()
+            await _check_pool(report, SimpleNamespace(models=models), "main")
+        finally:
+            await models.aclose()
+        told = [finding.text for finding in report.findings]
+        assert any("max_context_tokens: 40960" in text for text in told)
+        assert any("cannot use tools" in text for text in told)
 
 
 def test_a_home_of_somebody_else_is_left_alone(tmp_path):

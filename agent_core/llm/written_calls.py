@@ -1,0 +1,227 @@
+"""
+Reads tool calls that a model has written into the text of its answer, while the answer streams. Pure.
+
+Servers that do not know a model's template, and small models that mix two of them up, give calls as text. An
+answer that consists of calls to offered tools, behind plain words or nothing, is such; everything else is
+talk about calls: what stands inside of a line or a fenced block, what is followed by more words, names that
+are not offered, and what is copied from the prompt, where a stranger may have written it.
+
+Text is held back from the first character at the beginning of a line that may begin a call.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+from agent_core.models import Message, ToolCall
+
+_TAGS = (
+    "<tool_call",
+    "<function=",
+    "<function_call",
+    "<invoke name=",
+    "<|tool_call",
+    "<|python_tag|>",
+    "<｜tool▁call",
+    "[TOOL_CALLS]",
+    "functools[",
+)
+"""Of Hermes and Qwen, Llama, MiniMax, Phi and Kimi, Llama, DeepSeek, Mistral, Phi."""
+_JSON = ('{"', "{'", "{\n", "{ ", "[{", "[\n")
+_FENCES = ("```", "~~~")
+_BEGINNINGS = (*_TAGS, *_JSON, *_FENCES)
+_LONGEST = max(map(len, _BEGINNINGS))
+_BLANK = re.compile(r"\s*")
+_WRAPPERS = re.compile(
+    r"(?:</?(?:tool_calls?|function_calls?|function|invoke)>|<\|/?(?:tool_calls?|python_tag|eom_id|eot_id"
+    r"|im_end|tool_calls?_(?:section_)?(?:begin|end))\|>|</?｜tool▁calls?▁(?:begin|end)｜>"
+    r"|\[/?TOOL_CALLS\]|functools(?=\[)|```|[;,\s])*"
+)
+_NAMED = re.compile(
+    r"(?:function<｜tool▁sep｜>)?(?:functions\.)?([\w.-]{1,64})(?::\d+)?\s*"
+    r"(?:\[CALL_ID\]\w+)?(?:\[ARGS\]|<｜tool▁sep｜>|<\|tool_call_argument_begin\|>|\s)(?:```json)?\s*(?=\{)"
+)
+_FUNCTION = re.compile(r"<(?:function=|invoke name=\"?)([\w.-]{1,64})\"?>\s*")
+_PARAMETER = re.compile(r"<parameter(?:=| name=\"?)([\w.-]{1,64})\"?>\n?(.*?)\n?</parameter>\s*", re.DOTALL)
+_GLM_NAME = re.compile(r"([\w.-]{1,64})\s*(?=<arg_key>)")
+_GLM_PAIR = re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>\s*", re.DOTALL)
+_NAMES = ("name", "function", "tool", "tool_name")
+_ARGUMENTS = ("arguments", "parameters", "args", "input", "tool_input")
+
+
+class WrittenCalls:
+    """
+    Reads one answer: takes pieces of text, returns what may be shown.
+
+    Args:
+        names: The offered tools; without any nothing is held back.
+        prompt: What the model was shown: a copy of it is no call.
+    """
+
+    def __init__(self, names: Collection[str], prompt: Sequence[Message] = ()) -> None:
+        self._names = frozenset(names)
+        self._prompt = prompt
+        self._held = ""
+        self._holding = False
+        self._at_line_start = True
+        self._fenced = False
+        self.is_broken = False
+        """Whether the answer ended with the beginning of a call that cannot be read."""
+
+    @property
+    def held(self) -> int:
+        """How many characters are held back."""
+        return len(self._held)
+
+    def feed(self, text: str) -> str:
+        """Take a piece and return what can be shown now."""
+        if not self._names:
+            return text
+        if self._holding:
+            self._held += text
+            return ""
+        data, self._held = self._held + text, ""
+        at = 0
+        while at < len(data):
+            if not self._at_line_start:
+                end = data.find("\n", at)
+                at = len(data) if end < 0 else end
+                self._at_line_start = end >= 0
+                if end < 0:
+                    break
+            begins = _end_of_blank(data, at)
+            line = data[begins : begins + _LONGEST]
+            if any(one.startswith(line) and one != line for one in _BEGINNINGS):
+                break  # more is needed to tell
+            if line.startswith(_FENCES):
+                self._fenced = not self._fenced
+            elif not self._fenced and line.startswith(_BEGINNINGS):
+                self._holding = True
+                break
+            self._at_line_start = False
+            at = begins + 1
+        self._held = data[at:]
+        return data[:at]
+
+    def rest(self) -> tuple[str, list[ToolCall]]:
+        """The held-back text that is talk, and the calls that the answer ends with."""
+        held, self._held = self._held, ""
+        text = held.strip()
+        if not self._holding or not text:
+            return held, []
+        found = []
+        try:
+            for one in _calls_in(text):
+                found.append(one)  # noqa: PERF402 - what was read before an error counts
+        except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+            offered = any(name in text for name in self._names)
+            self.is_broken = text.startswith(_TAGS) and offered and not found and not self._is_copied(text)
+            return ("" if self.is_broken else held), []
+        if not found or any(name not in self._names for name, _ in found) or self._is_copied(text):
+            return held, []
+        calls = [
+            ToolCall(id=f"call_{number}", name=name, arguments=arguments)
+            for number, (name, arguments) in enumerate(found)
+        ]
+        return "", calls
+
+    def _is_copied(self, text: str) -> bool:
+        """Whether somebody else has written the same before, whatever the blanks."""
+        bare = "".join(text.split())
+        return any(
+            bare in "".join(message.content.split())
+            for message in self._prompt
+            if message.role != "assistant"
+        )
+
+
+def _calls_in(text: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The names and arguments of the calls that make up a text. Raises `ValueError`: there is more in it."""
+    at = _end_of_wrappers(text, 0)
+    while at < len(text):
+        at, found = _one_at(text, at)
+        yield from found
+        at = _end_of_wrappers(text, at)
+
+
+def _one_at(text: str, at: int) -> tuple[int, list[tuple[str, dict[str, Any]]]]:
+    """What one form says at a position, and where it ends."""
+    if text[at] in "[{":
+        value, end = _value_at(text, at)
+        return end, [_call_of(one) for one in (value if isinstance(value, list) else [value])]
+    if function := _FUNCTION.match(text, at):
+        return _body_of(text, function.end(), function[1])
+    if named := _NAMED.match(text, at):
+        value, end = _value_at(text, named.end())
+        return end, [(named[1], _object(value))]
+    if name := _GLM_NAME.match(text, at):
+        return _pairs_at(text, name.end(), name[1], _GLM_PAIR)
+    raise ValueError("no call")
+
+
+def _body_of(text: str, at: int, name: str) -> tuple[int, list[tuple[str, dict[str, Any]]]]:
+    """The arguments of ``<function=NAME>``: an object, or parameters with tags of their own."""
+    if text[at : at + 1] == "{":
+        value, end = _value_at(text, at)
+        return end, [(name, _object(value))]
+    return _pairs_at(text, at, name, _PARAMETER)
+
+
+def _pairs_at(
+    text: str, at: int, name: str, form: re.Pattern[str]
+) -> tuple[int, list[tuple[str, dict[str, Any]]]]:
+    arguments: dict[str, Any] = {}
+    while pair := form.match(text, at):
+        arguments[pair[1].strip()] = _plain(pair[2])
+        at = pair.end()
+    return at, [(name, arguments)]
+
+
+def _plain(text: str) -> Any:
+    """The value of a parameter that is written without quotes: text, unless it is plainly something else."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    return text if isinstance(value, str) else value
+
+
+def _value_at(text: str, at: int) -> tuple[Any, int]:
+    """The JSON value at a position, or Python's way to write one, and where it ends."""
+    try:
+        return json.JSONDecoder(strict=False).raw_decode(text, at)
+    except ValueError:
+        end = max(text.rfind("}"), text.rfind("]")) + 1
+        return ast.literal_eval(text[at:end]), end
+
+
+def _call_of(value: object) -> tuple[str, dict[str, Any]]:
+    """The call that an object is. Raises `ValueError`: it is none."""
+    told = _object(value)
+    if told.get("type") == "function" and isinstance(told.get("function"), dict):
+        told = told["function"]
+    name = next((told[key] for key in _NAMES if isinstance(told.get(key), str)), "")
+    given = next((told[key] for key in _ARGUMENTS if key in told), None)
+    if not name or given is None:
+        raise ValueError("no call")
+    return name, _object(json.loads(given) if isinstance(given, str) else given)
+
+
+def _object(value: object) -> dict[str, Any]:
+    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
+        raise ValueError("no object")
+    return json.loads(json.dumps(value, allow_nan=False))  # type: ignore[no-any-return]
+
+
+def _end_of_blank(data: str, at: int) -> int:
+    found = _BLANK.match(data, at)
+    return at if found is None else found.end()
+
+
+def _end_of_wrappers(text: str, at: int) -> int:
+    found = _WRAPPERS.match(text, at)
+    return at if found is None else found.end()
