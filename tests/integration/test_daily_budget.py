@@ -42,7 +42,7 @@ class Counting:
         self.questions.append(asked.splitlines()[-1])
 
         async def answer() -> AsyncIterator[ModelChunk]:
-            if "tools" in asked and tools:
+            if "tools" in asked and tools and not messages[-1].ends_tools:
                 yield ToolCall(
                     id=f"c{self.calls}", name="search_history", arguments={"query": f"q{self.calls}"}
                 )
