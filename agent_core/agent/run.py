@@ -520,7 +520,7 @@ class AgentRun:
         ]
         if not self._is_own_words():
             shown.append(self._question)
-        told = [each.text for each in self._definitions if trust_of(each.origins) is Trust.UNTRUSTED]
+        told = [each.text for each in self._definitions if trust_of(each.origins) > Trust.KNOWN]
         return [*shown, *told, *self._untrusted_results]
 
     def _said(self, effect: Effect) -> list[str]:
