@@ -78,6 +78,15 @@ def test_a_picture_with_a_word_below_it_is_no_answer() -> None:
     assert heard("yes", "matrix") is heard("yes", "email", cat) is Sign.YES
 
 
+@pytest.mark.parametrize(
+    ("text", "means"),
+    [("botyes", None), ("bot, yes", Sign.YES), ("@bot: no", Sign.NO), ("bot是的", Sign.YES)],
+)
+def test_a_word_that_begins_with_the_bots_name_is_no_answer(text: str, means: Sign | None) -> None:
+    """As "any" is for a bot called An; the control is the name, and then the word."""
+    assert heard(text, "matrix") is means
+
+
 class Found(Exception):
     """The word was taken for a decision."""
 
