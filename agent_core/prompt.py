@@ -20,7 +20,7 @@ from datetime import datetime
 from html import escape
 from typing import Any
 
-from agent_core.messages import BELOW_THE_MAIL, Attachment
+from agent_core.messages import Attachment
 from agent_core.models import Skill
 
 BASE_PROMPT = """\
@@ -200,7 +200,7 @@ def without_words_of(text: str, gone: Callable[[str], bool], *, removed: list[st
         for entry in re.split(r"\n(?=\[)", text[opening.end() + 1 : closing.start()]):
             head = re.split(r"[\s<>(),]+", entry[1:].partition("]")[0])
             named = head if tag == "forwarded" else head[:1]
-            goes = any(gone(word) for word in named if word)
+            goes = any(gone(word) for word in named if word or not any(named))
             kept.append(REMOVED if goes else entry)
             if goes and removed is not None:
                 removed.append(entry.partition("] ")[2])
@@ -214,9 +214,12 @@ def is_quoted(line: str) -> bool:
     return line.lstrip().startswith(">")
 
 
-def own_part(text: str, account: str) -> str:
-    """A person's own words in a question: without quotes, and without the bot's words before them."""
-    lines = without_words_of(text, {account, BELOW_THE_MAIL.split()[0]}.__contains__).split("\n")
+def own_part(text: str, account: str, *, alone: bool = False) -> str:
+    """
+    A person's own words in a question: without quotes, and without the bot's words before them; ``alone``
+    without anybody's.
+    """
+    lines = without_words_of(text, lambda who: alone or who == account).split("\n")
     return "\n".join(line for line in lines if not is_quoted(line))
 
 
