@@ -22,6 +22,7 @@ from typing import Any
 
 from agent_core.messages import Attachment
 from agent_core.models import Skill
+from agent_core.text import is_quoted
 
 BASE_PROMPT = """\
 You are squidbot, a personal assistant who is reached through chat and mail.
@@ -209,18 +210,19 @@ def without_words_of(text: str, gone: Callable[[str], bool], *, removed: list[st
     return "".join([*out, text[position:]])
 
 
-def is_quoted(line: str) -> bool:
-    """Whether a line is marked as somebody else's."""
-    return line.lstrip().startswith(">")
+_SAID_BY = re.compile(r"\A\[[^\]\s]*+\] ")
 
 
 def own_part(text: str, account: str, *, alone: bool = False) -> str:
     """
     A person's own words in a question: without quotes, and without the bot's words before them; ``alone``
-    without anybody's.
+    without anybody's. A quote ends with its paragraph, because programs break its lines.
     """
-    lines = without_words_of(text, lambda who: alone or who == account).split("\n")
-    return "\n".join(line for line in lines if not is_quoted(line))
+    own, quoted = list[str](), False
+    for line in without_words_of(text, lambda who: alone or who == account).split("\n"):
+        quoted = is_quoted(_SAID_BY.sub("", line)) or (quoted and bool(line.strip()))
+        own += [] if quoted else [line]
+    return "\n".join(own)
 
 
 def _called(name: str) -> str:

@@ -27,11 +27,11 @@ from agent_core.prompt import (
     background_text,
     email_text,
     heard_line,
-    is_quoted,
     turn_facts,
     user_text,
 )
 from agent_core.provenance import Origin, Origins, arriving, from_json, joined, person, untrusted
+from agent_core.text import is_quoted
 from gateway.queue.background import KIND, order_of
 from gateway.queue.model import ORIGINS, Turn
 from gateway.routing.access import Access, Role, is_let_in
