@@ -15,7 +15,7 @@ _UNSEEN += "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\ufeff"
 
 def is_quoted(line: str) -> bool:
     """Whether a line is marked as somebody else's; programs put signs that nobody sees before the mark."""
-    return line.lstrip(_UNSEEN).startswith((">", "＞"))
+    return line.lstrip().lstrip(_UNSEEN).startswith((">", "＞"))
 
 
 def one_line(text: str, most: int) -> str:
