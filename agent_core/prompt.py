@@ -20,8 +20,9 @@ from datetime import datetime
 from html import escape
 from typing import Any
 
-from agent_core.messages import BELOW_THE_MAIL, Attachment
+from agent_core.messages import Attachment
 from agent_core.models import Skill
+from agent_core.text import is_quoted
 
 BASE_PROMPT = """\
 You are squidbot, a personal assistant who is reached through chat and mail.
@@ -200,7 +201,7 @@ def without_words_of(text: str, gone: Callable[[str], bool], *, removed: list[st
         for entry in re.split(r"\n(?=\[)", text[opening.end() + 1 : closing.start()]):
             head = re.split(r"[\s<>(),]+", entry[1:].partition("]")[0])
             named = head if tag == "forwarded" else head[:1]
-            goes = any(gone(word) for word in named if word)
+            goes = any(gone(word) for word in named if word or not any(named))
             kept.append(REMOVED if goes else entry)
             if goes and removed is not None:
                 removed.append(entry.partition("] ")[2])
@@ -209,15 +210,19 @@ def without_words_of(text: str, gone: Callable[[str], bool], *, removed: list[st
     return "".join([*out, text[position:]])
 
 
-def is_quoted(line: str) -> bool:
-    """Whether a line is marked as somebody else's."""
-    return line.lstrip().startswith(">")
+_SAID_BY = re.compile(r"\A\[[^\]\s]*+\] ")
 
 
-def own_part(text: str, account: str) -> str:
-    """A person's own words in a question: without quotes, and without the bot's words before them."""
-    lines = without_words_of(text, {account, BELOW_THE_MAIL.split()[0]}.__contains__).split("\n")
-    return "\n".join(line for line in lines if not is_quoted(line))
+def own_part(text: str, account: str, *, alone: bool = False) -> str:
+    """
+    A person's own words in a question: without quotes, and without the bot's words before them; ``alone``
+    without anybody's. A quote ends with its paragraph, because programs break its lines.
+    """
+    own, quoted = list[str](), False
+    for line in without_words_of(text, lambda who: alone or who == account).split("\n"):
+        quoted = is_quoted(_SAID_BY.sub("", line)) or (quoted and bool(line.strip()))
+        own += [] if quoted else [line]
+    return "\n".join(own)
 
 
 def _called(name: str) -> str:

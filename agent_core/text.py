@@ -9,6 +9,15 @@ if TYPE_CHECKING:
     from zoneinfo import ZoneInfo
 
 
+_UNSEEN = " \t\r\f\v\u00a0\u3000\u200b\u200c\u200d\u200e\u200f"
+_UNSEEN += "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\ufeff"
+
+
+def is_quoted(line: str) -> bool:
+    """Whether a line is marked as somebody else's; programs put signs that nobody sees before the mark."""
+    return line.lstrip().lstrip(_UNSEEN).startswith((">", "＞"))
+
+
 def one_line(text: str, most: int) -> str:
     """``text`` without line breaks and double blanks, cut to ``most`` characters with an ellipsis."""
     line = " ".join(text.split())

@@ -541,7 +541,7 @@ class AgentRun:
         ]
         if not self._is_own_words():
             shown.append(self._question)
-        told = [each.text for each in self._definitions if trust_of(each.origins) is Trust.UNTRUSTED]
+        told = [each.text for each in self._definitions if trust_of(each.origins) > Trust.KNOWN]
         return [*shown, *told, *self._untrusted_results]
 
     def _said(self, effect: Effect) -> list[str]:
@@ -550,15 +550,14 @@ class AgentRun:
         that are fetched everybody's.
         """
         fetched = effect is Effect.NETWORK_GET
-        said = [
-            message.content
-            for message in self._prompt[:-1]
-            if message.role == "user" and (fetched or trust_of(message.sources) is Trust.OWNER)
+        texts = [(each.content, each.sources) for each in self._prompt[:-1] if each.role == "user"]
+        texts.append((self._question, (*self._session.origins, *self.quoted)))
+        # What a person quotes was not named by that person, and what a stranger has said before by nobody.
+        return [
+            own_part(text, self._session.account, alone=trust_of(origins) > Trust.KNOWN)
+            for text, origins in texts
+            if fetched or trust_of(origins) is Trust.OWNER
         ]
-        if fetched or trust_of((*self._session.origins, *self.quoted)) is Trust.OWNER:
-            said.append(self._question)
-        # What a person quotes was not named by that person.
-        return [own_part(text, self._session.account) for text in said]
 
     def _next(self, *what: str) -> tuple[int, str]:
         """Number and digest of the next step."""

@@ -56,8 +56,8 @@ class Wording(NamedTuple):
     """
     What makes a call the idea of whoever has written all of it in the message that is answered.
 
-    ``texts`` are the words of the call, or its command, and ``numbers`` its times. ``kept`` are the origins
-    of what the call keeps besides.
+    ``texts`` are the words of the call, or its command, ``numbers`` its times and people. ``kept`` are
+    the origins of what the call keeps besides.
     """
 
     texts: Sequence[str]

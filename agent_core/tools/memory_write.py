@@ -83,15 +83,21 @@ class MemoryWriteTool:
         return True
 
     async def wording(self, arguments: Mapping[str, Any]) -> Wording | None:
-        """The lines that are new, if all others stay."""
+        """The lines that are new, if all others stay in their order."""
         try:
             document = await self._storage.load_global_memory(self._scope)
         except (DocumentUnusable, StorageUnavailable):
             return None
-        before, after = document.text.splitlines(), str(arguments.get("content")).splitlines()
-        if self.state() not in {None, document.version} or not set(before) <= {*after, ""}:
+        before, after = (
+            [line for line in text.splitlines() if line.strip()]
+            for text in (document.text, str(arguments.get("content")))
+        )
+        # Below another heading a line says something else.
+        known = set(before)
+        stays = [line for line in after if line in known] == before
+        if self.state() not in {None, document.version} or not stays:
             return None
-        return Wording([line for line in after if line.strip() and line not in before], kept=document.origins)
+        return Wording([line for line in after if line not in known], kept=document.origins)
 
     async def review(self, **arguments: Any) -> Review:
         """The difference, so that what would be lost is seen."""

@@ -169,10 +169,10 @@ def is_said(text: str, message: str) -> bool:
 
 def is_written_as_code(command: str, message: str) -> bool:
     """Whether a message has a command between backticks, letter for letter, and not a part of it."""
-    command = command.strip()
-    block = message.find(f"\n{command}\n```") if command else -1
-    begins = message[message.rfind("\n", 0, max(block, 0)) + 1 : max(block, 0)]
-    return bool(command) and (f"`{command}`" in message or begins.startswith("```"))
+    blocks = message.split("```")
+    code = [block.partition("\n")[2] if "\n" in block else block for block in blocks[1:-1:2]]
+    code += [span for text in blocks[::2] for span in text.split("`")[1:-1:2]]
+    return bool(command.strip()) and command.strip() in map(str.strip, code)
 
 
 def is_mentioned(target: str, texts: Iterable[str]) -> bool:

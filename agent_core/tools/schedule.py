@@ -18,6 +18,7 @@ from agent_core.tools.effects import Effect, Wording
 
 _LONGEST_TEXT = 4000
 _CLOCK = re.compile(r"\d{1,2}:\d{2}")
+_BETWEEN = re.compile(r"[,;&]| and ")
 
 
 class JobsPort(Protocol):
@@ -86,16 +87,18 @@ class ScheduleTool:
 
     def is_note(self, arguments: Mapping[str, Any]) -> bool:
         """A reminder is sent word for word, with its origins; a task would act."""
-        return arguments.get("kind") != "ask"
+        return arguments.get("action") == "add" and arguments.get("kind") != "ask"
 
     async def wording(self, arguments: Mapping[str, Any]) -> Wording | None:
-        """The text and the time of a reminder that comes once."""
+        """The text and the time of a reminder that comes once, and for whom it is."""
         repeats = any(arguments.get(name) for name in ("every_minutes", "cron", "timezone"))
         if arguments.get("action") != "add" or arguments.get("kind") == "ask" or repeats:
             return None
-        times = _CLOCK.findall(str(arguments.get("at")))
+        at, whom = str(arguments.get("at") or ""), str(arguments.get("whom") or "")
+        times = at.split() if _CLOCK.search(at) else []
         times += [f"{minutes:g}"] if (minutes := arguments.get("in_minutes")) else []
-        return Wording([str(arguments.get("text"))], times) if times else None
+        people = [name.strip() for name in _BETWEEN.split(whom) if name.strip()]
+        return Wording([str(arguments.get("text"))], [*times, *people]) if times else None
 
     async def execute(self, **arguments: Any) -> ToolResult:
         """Do what ``action`` says."""

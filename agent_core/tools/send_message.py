@@ -135,7 +135,8 @@ class SendMessageTool:
         if (approved := approved_state()) and approved != state:
             return _failed("What was approved has changed since; it is not sent.")
         worded = self._messenger.worded(to, text)
-        told = await self._messenger.send(to, worded, files, key=key, origins=origins_of_call())
+        whom = to if self._messenger.is_own(to) else recipient  # a name may be somebody else's by now
+        told = await self._messenger.send(whom, worded, files, key=key, origins=origins_of_call())
         return ToolResult(content=told)
 
     async def _look_at(self, path: str) -> tuple[str, str]:

@@ -27,11 +27,11 @@ from agent_core.prompt import (
     background_text,
     email_text,
     heard_line,
-    is_quoted,
     turn_facts,
     user_text,
 )
 from agent_core.provenance import Origin, Origins, arriving, from_json, joined, person, untrusted
+from agent_core.text import is_quoted
 from gateway.queue.background import KIND, order_of
 from gateway.queue.model import ORIGINS, Turn
 from gateway.routing.access import Access, Role, is_let_in
@@ -245,7 +245,7 @@ def user_lines(turn: Turn, access: Access) -> list[Message]:
     The history lines of the question, one for each message.
 
     Where the past is closed to newcomers, a line has its place in the order of the conversation for its time,
-    and nothing of what was said before it.
+    and nothing of what was said before it; but a file may be from there, so with one it has those origins.
     """
     return [
         Message(
@@ -256,7 +256,9 @@ def user_lines(turn: Turn, access: Access) -> list[Message]:
             timestamp=_instant(row.message, "seen_at") or row.message.received_at,
             sender=row.message.sender.address,
             attachments=row.message.attachments,
-            origins=_origins_of(_alone(row.message), access, row.accepted_at),
+            origins=_origins_of(
+                row.message if row.message.attachments else _alone(row.message), access, row.accepted_at
+            ),
         )
         for number, row in enumerate(turn.rows)
     ]

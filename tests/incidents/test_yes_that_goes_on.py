@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
+from agent_core.messages import Attachment, Audience, InboundMessage, Sender, SessionKey
 from gateway.turns.approvals.drafts_and_quarantine import Approvals, Decision
 from gateway.turns.commands.worded_answers import WordedAnswers
 from gateway.turns.commands.yes_and_no import Sign, yes_or_no
 from tests.clock import EPOCH
 
 
-def heard(text: str, channel: str) -> Sign | None:
+def heard(text: str, channel: str, *files: Attachment) -> Sign | None:
     message = InboundMessage(
         channel=channel,
         account="@bot:hs.test",
@@ -27,6 +27,7 @@ def heard(text: str, channel: str) -> Sign | None:
         text=text,
         received_at=EPOCH,
         kind="message",
+        attachments=files,
     )
     nothing: Any = None
     answers = WordedAnswers(
@@ -65,6 +66,25 @@ def test_the_word_alone_is(text: str, means: Sign, channel: str) -> None:
         assert heard(f"{text}\nAnn", channel) is means
         assert heard(f"{text}\nBut not today", channel) is Sign.UNCLEAR
         assert heard(f"{text}\n\nBut not today", channel) is Sign.UNCLEAR
+        assert heard(f"{text}\n\nKind regards\nAnn Smith\n\nhttps://x.test/?a=1", channel) is means
+        for later in ("No, wait.", "No", "No, I meant the other one.", "Is it safe to do?", "Thanks\n\nNo!"):
+            assert heard(f"{text}\n\n{later}", channel) is Sign.UNCLEAR
+
+
+def test_a_picture_with_a_word_below_it_is_no_answer() -> None:
+    """In a chat it would be dropped; in a mail it may be the logo in a signature."""
+    cat = Attachment(sha256="0" * 64, name="cat.png", media_type="image/png", size_bytes=1, path="x")
+    assert heard("yes", "matrix", cat) is None
+    assert heard("yes", "matrix") is heard("yes", "email", cat) is Sign.YES
+
+
+@pytest.mark.parametrize(
+    ("text", "means"),
+    [("botyes", None), ("bot, yes", Sign.YES), ("@bot: no", Sign.NO), ("bot是的", Sign.YES)],
+)
+def test_a_word_that_begins_with_the_bots_name_is_no_answer(text: str, means: Sign | None) -> None:
+    """As "any" is for a bot called An; the control is the name, and then the word."""
+    assert heard(text, "matrix") is means
 
 
 class Found(Exception):

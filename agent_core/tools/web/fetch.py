@@ -79,7 +79,7 @@ class WebFetchTool:
         try:
             if self._last is None or self._last[0] != wanted or not offset:
                 client = self._client()
-                named = trust_of(origins_of_call()) is not Trust.UNTRUSTED
+                named = trust_of(origins_of_call()) <= Trust.KNOWN
                 received = await client.get(wanted, named=named, check_type=_check_type)
                 problem = status_text(received)
                 if problem:

@@ -15,6 +15,8 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from agent_core.text import is_quoted
+
 _MAX_LINE = 1_000
 _HEADER_LINES = 3
 """So many lines like those of a header make one; two, if they say both when and who."""
@@ -63,24 +65,19 @@ def divided(text: str, sent: Sequence[str] = ()) -> Divided:
     lines = whole.split("\n")
     ours = _Sent(sent)
     begins = _others_begin(lines)
-    end = max((at + 1 for at in range(begins) if lines[at].strip() and not is_marked(lines[at])), default=0)
+    end = max((at + 1 for at in range(begins) if lines[at].strip() and not is_quoted(lines[at])), default=0)
     if not end and begins == len(lines):
         return Divided(whole.strip())
     for line in lines[:end]:
-        if is_marked(line):
+        if is_quoted(line):
             ours.has(line)
-    end = _introduction_at(lines, end) if any(map(is_marked, lines[end:begins])) else end
+    end = _introduction_at(lines, end) if any(map(is_quoted, lines[end:begins])) else end
     quoted, below = (_not_ours(part, ours) for part in (lines[end:begins], lines[begins:]))
     new = lines[:end]
     while below is not None and new and not new[-1].strip(_RULES + " "):
         new.pop()
     rest = "\n".join([*(quoted or ()), *(below or ())]).strip("\n")
     return Divided("\n".join(new).strip(), rest, bool(below))
-
-
-def is_marked(line: str) -> bool:
-    """Whether a line is marked as quoted."""
-    return line.lstrip(" \t").startswith(">")
 
 
 def _not_ours(lines: Sequence[str], ours: _Sent) -> Sequence[str] | None:
@@ -108,7 +105,7 @@ def _others_begin(lines: Sequence[str]) -> int:
     before = ""
     for at, line in enumerate(lines):
         shown = _UNSEEN.sub("", line[:_MAX_LINE]).strip()
-        if is_marked(shown):
+        if is_quoted(shown):
             header, introduced, before = _HeaderLines(), -1, ""
         elif shown:
             if introduced >= 0:
@@ -183,7 +180,7 @@ def _introduction_at(lines: Sequence[str], end: int) -> int:
         end -= 1
     for start in range(end - 1, max(end - 4, -1), -1):
         joined = " ".join(line[:_MAX_LINE].strip() for line in lines[start:end])
-        if not lines[start].strip() or is_marked(lines[start]):
+        if not lines[start].strip() or is_quoted(lines[start]):
             break
         if _introduces(_UNSEEN.sub("", joined)):
             return start
@@ -209,7 +206,7 @@ class _Sent:
             return None if sign.isascii() else any(sign in text for text in self._texts)
         if sum(form.goes_on(signs) for form in self._forms):
             return True
-        if not self._searches or (not is_marked(line) and len(signs) < _PIECE):
+        if not self._searches or (not is_quoted(line) and len(signs) < _PIECE):
             return False
         found = sum(form.has(signs) for form in self._forms) > 0
         self._searches -= not found

@@ -46,7 +46,9 @@ _ABOUT_FILES = frozenset(
 )
 _POLLS = ("m.poll.start", "org.matrix.msc3381.poll.start")
 _MAX_TEXT = 100_000
-_NOT_WORDS = re.compile(r"```.*?(?:```|\Z)|`[^`\n]*`|\b\w+://\S+|\w[\w.+\-]*@\S+", re.DOTALL)
+_NOT_WORDS = re.compile(
+    r"```.*?(?:```|\Z)|`[^`\n]*`|\b\w++://\S+|(?<![\w.+\-])[.+\-]*+\w[\w.+\-]*+@\S+", re.DOTALL
+)
 """Code and addresses."""
 
 

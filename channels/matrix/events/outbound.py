@@ -40,7 +40,7 @@ MAX_SECRET_BYTES = 45_000
 MOST_NAMED = 5
 """A text that names more people is a list, and calls nobody."""
 _FALLBACK_CHARS = 500
-_PIECE = re.compile(r"<(/?)(\w+)[^>]*>|[^<]+")
+_PIECE = re.compile(r"<(/?)(\w++)[^<>]*+>|[^<]+")
 _VERBATIM = frozenset({"a", "blockquote", "code", "pre"})
 _USER_ID = re.compile(r"@[!-~]{0,253}:[!-~]{1,253}")
 

@@ -277,7 +277,7 @@ class Downloads:
         update: dict[str, Any] = {"context": context}
         if isinstance(found, Attachment):
             update |= {"attachments": (found,), "text": _without(message.text, remark)}
-            if media_kind(*_event_in(message)) == VOICE_MESSAGE:
+            if remark and media_kind(*_event_in(message)) == VOICE_MESSAGE:  # one that is quoted has none
                 context[SPOKEN] = [found.sha256]
         elif isinstance(found, str) and remark:
             context[OTHERS_WORDS] = True  # whoever made the file has named it

@@ -136,6 +136,8 @@ def without_name(text: str, message: InboundMessage) -> str:
     for name in sorted({name.removeprefix("@") for name in names}, key=len, reverse=True):
         if name and bare[: len(name)].casefold() == name.casefold():
             rest = bare[len(name) :]
+            if rest[:1].isascii() and rest[:1].isalnum():
+                continue  # a longer word
             if after := _AFTER_NAME.match(rest):
                 return rest[after.end() :]
     return text

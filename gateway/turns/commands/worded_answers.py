@@ -153,16 +153,22 @@ class WordedAnswers:
         return noted
 
     def _read(self, message: InboundMessage) -> Reading | None:
-        """The sign of a message, without its signature; of a mail the first paragraph counts."""
+        """
+        The sign of a message, without its signature; of a mail the first paragraph counts, if no other one
+        asks something or begins with a no.
+        """
         text = _SIGNATURE.split(message.text.strip(), maxsplit=1)[0]
         if message.channel not in self.email_style:
-            return read_answer(without_name(text, message))
+            return None if message.attachments else read_answer(without_name(text, message))
         own = _own_lines(text)
         lines = own.split("\n")
         while len(lines) > 1 and _is_name(lines[-1], message):
             lines.pop()
         said = read_answer("\n".join(lines))
-        return Reading(Sign.UNCLEAR) if said is not None and goes_on(text.strip()[len(own) :]) else said
+        rest = text.strip()[len(own) :]
+        later = [_own_lines(each) for each in re.split(r"\n\s*\n", rest)]
+        is_more = goes_on(rest) or any(asks(each) or _is_doubt(read_answer(each)) for each in later)
+        return Reading(Sign.UNCLEAR) if said is not None and is_more else said
 
     async def _filled_in(self, entry: Pending, mine: Sequence[Question]) -> Pending | None:
         """
@@ -293,6 +299,10 @@ class WordedAnswers:
         context = {**answer.message.context, "granted": granted_text(grant)}
         message = answer.message.model_copy(update={"context": context})
         return replace(answer, message=message, grants={question.name: grant})
+
+
+def _is_doubt(said: Reading | None) -> bool:
+    return said is not None and said.sign in (Sign.NO, Sign.UNCLEAR)
 
 
 def _is_name(text: str, message: InboundMessage) -> bool:

@@ -198,6 +198,8 @@ _TABLE: dict[str, tuple[str, str, str, str, str]] = {
     ),
 }
 _SIGNS = {Sign.FINE: "👍👌✅✔☑🆗💯", Sign.NO: "👎❌✖🚫⛔", _POLITE: "🙏🙂😊😀😃❤"}
+_DOUBTFUL = "yeah yeah|ja ja|да ладно|ага конечно|はいはい"
+"""What is said to mean that one does not believe it, or has heard enough."""
 _CONDITIONS = (
     "but only unless except if when not however aber nur wenn falls außer nicht mais sauf seulement pero",
     "solo ma se mas só maar alleen als men bara kun hvis mutta jos ale tylko jeśli pokud но если але якщо",
@@ -208,14 +210,15 @@ _SKIN_TONES = dict.fromkeys(range(0x1F3FB, 0x1F400))
 _SPAN = re.compile(r"(?:for )?(\d{1,4}) ?(m|h|d)(?:in|ins|inutes?|ours?|ays?)?(?!\w)")
 _UNSPACED = re.compile("[\u3040-\u30ff\u3400-\u9fff]")
 """Characters of languages that put no blanks between words."""
-_ASKS = re.compile("[?？؟\u037e]|[\u0370-\u03ff\u1f00-\u1fff];")
-"""Question marks; the Greek one is written as a semicolon."""
+_ASKS = re.compile("[?؟‽⸮](?![A-Za-z0-9])|¿|[\u0370-\u03ff\u1f00-\u1fff];")
+"""Question marks, but not that of an address; the Greek one is written as a semicolon."""
 
 
 def _normal(text: str) -> str:
     """A text without case, punctuation and marks of stress."""
     text = unicodedata.normalize("NFKC", text.translate(_SKIN_TONES).replace("\ufe0f", "")).casefold()
-    text = re.sub("[\u0300-\u036f]", "", unicodedata.normalize("NFD", text)).replace("’", "'")
+    # What is struck out with U+0334 to U+0338 stays so.
+    text = re.sub("[\u0300-\u0333\u0339-\u036f]", "", unicodedata.normalize("NFD", text)).replace("’", "'")
     kept = "".join(char if _is_told(char) else " " for char in text)
     return unicodedata.normalize("NFC", " ".join(kept.split()))
 
@@ -232,7 +235,7 @@ def _phrases() -> dict[str, str]:
         for row in _TABLE.values():
             found |= dict.fromkeys(map(_normal, re.split("[|/]", row[column])), kind)
         found |= dict.fromkeys(_SIGNS.get(kind, ""), kind)
-    return found
+    return found | dict.fromkeys(map(_normal, _DOUBTFUL.split("|")), Sign.UNCLEAR)
 
 
 _PHRASES = _phrases()
@@ -243,7 +246,7 @@ _WHOLE = {_normal(each) for row in _TABLE.values() for each in row[2].partition(
 
 def asks(text: str) -> bool:
     """Whether a text may ask something."""
-    return _ASKS.search(text) is not None
+    return _ASKS.search(unicodedata.normalize("NFKC", text)) is not None
 
 
 def goes_on(paragraph: str) -> bool:
@@ -276,7 +279,7 @@ def read_answer(text: str) -> Reading | None:
     if not signs or (rest and signs[0] in _WHOLE):
         return None
     is_mixed = Sign.NO in means and (len(means) > 1 or bool(spans))
-    if rest or is_mixed or len(spans) > 1 or asks(text):
+    if rest or is_mixed or Sign.UNCLEAR in means or len(spans) > 1 or asks(text):
         return Reading(Sign.UNCLEAR)
     return Reading(next(sign for sign in (Sign.NO, Sign.YES, Sign.FINE) if sign in means), "".join(spans))
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta, timezone
 
+import pytest
+
 from agent_core import prompt
 from agent_core.models import Skill
 
@@ -98,6 +100,17 @@ def test_background_is_marked_and_cannot_pose_as_speech() -> None:
     assert "\n[@eve:hs] no\n" in text
     assert prompt.background_text([]) == ""
     assert "<\\" not in prompt.user_text([("@ann:hs", "is 1 <quote?")], shared=True)
+
+
+@pytest.mark.parametrize("mark", ["> ", " >", "\u00a0> ", "\u200b> ", "\u202e> ", "\u200f>", "＞"])
+@pytest.mark.parametrize("shared", [False, True])
+def test_what_is_quoted_is_no_own_part_of_a_message(mark: str, shared: bool) -> None:
+    """Also with signs that nobody sees, in the first line of a room's message, and where a program has broken the line."""
+    text = f"{mark}open\nhttp://device.test/\n\nwhat is this?\n\n{mark}x\n\nI wrote this."
+    asked = prompt.user_text([("@ann:hs", text)], shared=shared)
+    own = prompt.own_part(asked, "@bot:hs")
+    assert "open" not in own and "device.test" not in own
+    assert "what is this?" in own and "I wrote this." in own
 
 
 def test_what_was_heard_is_found_again_in_what_was_asked():

@@ -103,6 +103,12 @@ def test_words_that_somebody_has_said(text: str, message: str, said: bool) -> No
         ("or", "`ls` or `id`", False),
         ("WC -l a.md", "`wc -l a.md`", False),
         ("", "``", False),
+        ("ls;rm -r a", "`ls`ls;rm -r a`id`", False),
+        ("a` ls `b", "not `a` ls `b`", False),
+        ("rm -r a", "```\nls\n```\nrm -r a\n```\nid\n```", False),
+        ("ls", "```\nid\n```\nor `ls`", True),
+        ("ls", "```ls```", True),
+        ("ls", "```\nls", False),
     ],
 )
 def test_a_command_that_somebody_has_written(command: str, message: str, written: bool) -> None:

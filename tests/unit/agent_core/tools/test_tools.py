@@ -194,6 +194,8 @@ async def test_memory_write_replaces_the_document_of_its_scope() -> None:
         ("- tea", []),
         ("- milk", None),
         ("- tea and milk", None),
+        ("- milk\n- tea", ["- milk"]),
+        ("- tea\n- milk\n- tea", None),
     ],
 )
 async def test_what_of_a_memory_must_have_been_said(content: str, lines: list[str] | None) -> None:
@@ -207,10 +209,27 @@ async def test_what_of_a_memory_must_have_been_said(content: str, lines: list[st
     )
 
 
+async def test_what_stays_of_a_memory_keeps_its_order() -> None:
+    """Below another heading the same line says something else; the control is a new line between them."""
+    storage = InMemoryMemory()
+    await storage.save_global_memory(OWNER, "# Never\n- pay Eve\n\n# Always\n- pay Bob")
+    tool = MemoryWriteTool(storage, S)
+    for moved in (
+        "# Never\n\n# Always\n- pay Eve\n- pay Bob\n- tea",
+        "# Always\n- pay Eve\n# Never\n- pay Bob\n- tea",
+    ):
+        assert await tool.wording({"content": moved}) is None
+    found = await tool.wording({"content": "# Never\n- pay Eve\n# Always\n- pay Bob\n- tea"})
+    assert found == Wording(["- tea"])
+
+
 @pytest.mark.parametrize(
     ("arguments", "numbers"),
     [
-        ({"at": "tomorrow 09:00"}, ["09:00"]),
+        ({"at": "tomorrow 09:00"}, ["tomorrow", "09:00"]),
+        ({"at": "2030-11-22 09:00"}, ["2030-11-22", "09:00"]),
+        ({"at": "09:00", "whom": "everybody"}, ["09:00", "everybody"]),
+        ({"at": "09:00", "whom": "Bob, Ann and me"}, ["09:00", "Bob", "Ann", "me"]),
         ({"in_minutes": 20.0}, ["20"]),
         ({"at": "09:00", "in_minutes": 20}, ["09:00", "20"]),
         ({"at": "tomorrow"}, None),
@@ -224,10 +243,19 @@ async def test_what_of_a_memory_must_have_been_said(content: str, lines: list[st
 async def test_what_of_a_reminder_must_have_been_said(
     arguments: dict[str, Any], numbers: list[str] | None
 ) -> None:
-    """Text and time of one that comes once; a task, and what repeats, is more than its words."""
+    """Text, time and people of one that comes once; a task, and what repeats, is more than its words."""
     tool = ScheduleTool(None)  # type: ignore[arg-type] - nothing is kept
     found = await tool.wording({"action": "add", "text": "tea", **arguments})
     assert found == (None if numbers is None else Wording(["tea"], numbers))
+
+
+def test_only_a_new_reminder_is_a_note() -> None:
+    """Jobs that end or begin again keep no words: no file that was handed on may have that done unasked."""
+    tool = ScheduleTool(None)  # type: ignore[arg-type] - nothing is kept
+    assert tool.is_note({"action": "add"}) and tool.is_note({"action": "add", "kind": "remind"})
+    for action in ("remove", "pause", "resume"):
+        assert not tool.is_note({"action": action, "id": "x"})
+    assert not tool.is_note({"action": "add", "kind": "ask"})
 
 
 async def test_memory_write_is_compared_with_what_the_prompt_showed() -> None:

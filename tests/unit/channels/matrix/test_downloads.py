@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
-from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
+from agent_core.messages import SPOKEN, Audience, InboundMessage, Sender, SessionKey
 from channels.attachments import AttachmentStore, AttachmentsUnavailable
 from channels.matrix.client.api import Answer, Download, LinkBroken
 from channels.matrix.events.inbound import Me, read_event
@@ -392,6 +392,18 @@ async def test_a_picture_alone_is_a_question_in_a_conversation_of_two(server, st
     """Nothing said but the picture: the text is empty, the attachment is there."""
     brought = await one(server, store, png(), name="cat.png")
     assert (brought.text, brought.attachments[0].media_type) == ("", "image/png")
+
+
+async def test_a_voice_message_that_is_quoted_is_not_spoken_by_who_quotes_it(server, store):
+    """Its words are somebody else's; the control is one of the sender's own."""
+    server.files = {"a": b"OggS", "b": b"OggS"}
+    voice = {"msgtype": "m.audio", "org.matrix.msc3245.voice": {}}
+    own, quoted = (message(name, name="v.ogg", number=number, **voice) for number, name in enumerate("ab"))
+    media = {**quoted.context[MEDIA], "remark": ""}
+    quoted = quoted.model_copy(update={"text": "What does he say?", "context": {MEDIA: media}})
+    own, quoted = await Downloads(server, store, allows=lambda _: True).bring([own, quoted])
+    assert own.context[SPOKEN] == [own.attachments[0].sha256]
+    assert quoted.attachments and SPOKEN not in quoted.context
 
 
 async def test_a_file_counts_on_the_share_of_its_sender(server, tmp_path):

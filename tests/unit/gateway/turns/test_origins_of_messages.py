@@ -111,6 +111,18 @@ def test_a_message_is_trusted_as_far_as_its_worst_part(given: InboundMessage, tr
     assert trust_of(user_lines(turn_of(given), ACCESS)[0].sources) is trust
 
 
+@pytest.mark.parametrize(("files", "trust"), [((PICTURE,), Trust.UNTRUSTED), ((), Trust.OWNER)])
+def test_where_the_past_is_closed_a_file_of_the_talk_keeps_its_author(
+    files: tuple[Attachment, ...], trust: Trust
+) -> None:
+    """Its line has nothing of the talk but the file, which a stranger may have posted; the control has none."""
+    closed = {"context": {"seen_at": EPOCH.isoformat()}}
+    given = turn_of(message(**closed, attachments=files, background=said("talk", EVE)))
+    line = user_lines(given, ACCESS)[0]
+    assert "do it" not in line.content
+    assert trust_of(line.sources) is trust
+
+
 def test_of_several_messages_each_line_has_its_own() -> None:
     """The turn has those of all of them."""
     turn = turn_of(message(), message(BOB))

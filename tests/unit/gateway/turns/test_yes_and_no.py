@@ -64,11 +64,12 @@ UNCLEAR = [
     "ja, aber nur die erste", "ja wenn es geht", "nein, doch, ja", "oui mais pas maintenant", "claro que no",
     "sí, pero mañana", "si puedes", "sim, mas não hoje", "да нет", "да, но завтра", "evet ama yarın", "ναι;",
     "好吗", "好不好", "はい、でも明日", "네, 하지만 내일", "no for an hour", "yes for an hour, 2h", "yes\nbut not today",
+    "yes‽", "yes⁇", "yes﹖", "¿sí", "yes⸮", "да ладно", "ага, конечно", "Yeah, yeah", "ja ja", "はいはい",
 ]  # fmt: skip
 OTHER = [
     "", "thanks", "please", "what is it?", "I think yes", "is that a yes?", "cancel my train", "stop the music",
     "yesterday", "nothing", "Jahr", "nein" * 80, "네가 해", "넷", "ばいばい", "okra", "not now", "don't stop",
-    "forget it was me", "1h", "~~yes~~", "yes " * 80,
+    "forget it was me", "1h", "~~yes~~", "y\u0336e\u0336s\u0336", "y\u0338es", "yes " * 80,
 ]  # fmt: skip
 
 
@@ -123,7 +124,7 @@ def test_what_may_take_note_of_something_is_a_weaker_yes(text: str) -> None:
 
 
 @pytest.mark.parametrize(("text", "question"), [("Shall I?", True), ("行きますか？", True), ("Να το κάνω;", True),
-                                                ("هل أفعل؟", True), ("Done; all is well.", False)])  # fmt: skip
+                                                ("هل أفعل؟", True), ("Really‽", True), ("¿De verdad", True), ("See x.test/?a=1.", False), ("Done; all is well.", False)])  # fmt: skip
 def test_a_question(text: str, question: bool) -> None:
     assert asks(text) is question
 

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import threading
 import time
+from ipaddress import ip_network
 
 import pytest
 
 from agent_core.errors import ToolFailed
 from agent_core.html_to_text import html_to_text, read_web_page
-from agent_core.provenance import Trust, trust_of
+from agent_core.provenance import Trust, calling, person, trust_of, untrusted
 from agent_core.tools.effects import Effect, effect_of, targets_of
 from agent_core.tools.web import page
 from agent_core.tools.web.fetch import WebFetchTool
+from agent_core.tools.web.ip_rules import Reach
 from agent_core.tools.web.page import read_content
 from agent_core.tools.web.urls import addresses_in
 from tests.clock import EPOCH, ManualClock
 from tests.unit.channels.email.test_html_to_text import steps
-from tests.web_world import client, http, redirect, server
+from tests.web_world import PRIVATE, Names, client, http, redirect, server
 
 PAGE = b"""<!doctype html><html><head><title>Squid &amp;
  ink</title></head><body><h1>Squid</h1><p>They have <a href="/arms?all=1#x">eight arms</a>.</p>
@@ -199,6 +201,26 @@ async def test_no_address_no_page(url):
 async def test_what_may_not_be_reached_is_told_with_what_helps():
     with pytest.raises(ToolFailed, match=r"a private network.*tools\.web\.allow_private"):
         await tool().execute(url="http://192.168.1.1/")
+
+
+@pytest.mark.parametrize(
+    "read", [untrusted("attachment", "letter.png"), untrusted("web", "x"), person("@bob:hs")]
+)
+async def test_what_somebody_handed_on_names_no_device(read):
+    """Anybody may have made it; a person's own words name one, and so does the owner's yes."""
+    names = Names(device_test=[PRIVATE])
+    web = client(Reach((ip_network("127.0.0.0/8"),)), names)
+    fetch = WebFetchTool(lambda: web, ManualClock())
+    async with server(PRIVATE) as device:
+        device.answers["/"] = http(200, b"<p>on</p>")
+        url = device.url(host="device.test")
+        with calling((read,)):
+            if read.kind == "person":
+                assert "on" in (await fetch.execute(url=url)).content
+            else:
+                with pytest.raises(ToolFailed, match="Ask the person"):
+                    await fetch.execute(url=url)
+        assert device.connections == (read.kind == "person")
 
 
 async def test_an_empty_page_says_that_it_may_need_a_browser():
