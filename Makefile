@@ -24,7 +24,7 @@ test-all: lint     ## everything that must hold, in about half an hour
 	$(PYTEST)
 
 scale-test: setup  ## the queue in PostgreSQL: contract, races, faults, kills (its own servers; says what it skips, and why)
-	$(PYTEST) -rs $(wildcard tests/*/test_*postgres*.py tests/*/test_*workers*.py tests/kill/test_cluster*.py tests/kill/test_lease*.py tests/kill/test_takeover.py tests/kill/test_rolling_restart.py tests/kill/test_database_silent.py)
+	$(PYTEST) -rs $(wildcard tests/*/test_*postgres*.py tests/kill/test_cluster*.py tests/kill/test_lease*.py tests/kill/test_takeover.py tests/kill/test_rolling_restart.py tests/kill/test_database_silent.py)
 
 lint: setup        ## style and types
 	.venv/bin/ruff check .

@@ -58,15 +58,6 @@ class ListenFailed(GatewayError):
     exit_code = 74
 
 
-class NeedsAccount(BaseException):
-    """
-    The next step of a turn needs the daemon with the account; this process is a worker.
-
-    Raised before anything of it has begun. Like cancellation it is no `Exception`, so nothing between a tool,
-    a channel or a storage and the handler of turns takes it for a failure.
-    """
-
-
 class NotFound(GatewayError):
     """Nothing has that name."""
 
@@ -119,11 +110,6 @@ def leaves(error: BaseException) -> Iterator[BaseException]:
             yield from leaves(inner)
     else:
         yield error
-
-
-def needs_account(error: BaseException) -> NeedsAccount | None:
-    """What a worker cannot do in a turn, also from inside groups; None: the error is something else."""
-    return next((leaf for leaf in leaves(error) if isinstance(leaf, NeedsAccount)), None)
 
 
 def _is_described(error: BaseException) -> bool:

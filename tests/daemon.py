@@ -83,8 +83,6 @@ class Daemon:
         self.process: subprocess.Popen[bytes] | None = None
         self.module = "gateway"
         """What is started: ``python -m MODULE run --home HOME``."""
-        self.arguments: list[str] = []
-        """What stands behind that."""
         self.environment: dict[str, str] = {}
         """What is set in the environment of the next process besides."""
 
@@ -95,7 +93,7 @@ class Daemon:
             self.process = subprocess.Popen(
                 [
                     *(sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT),
-                    *(sys.executable, "-m", self.module, "run", "--home", str(self.home), *self.arguments),
+                    *(sys.executable, "-m", self.module, "run", "--home", str(self.home)),
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=log,

@@ -7,7 +7,7 @@ Nothing connects before `Gateway.run`. Only the database is opened, so that a da
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
 
 from gateway.app.account_state import closing
 from gateway.app.agent import AgentParts, build_agent
@@ -15,7 +15,7 @@ from gateway.app.channels import RoutingParts, build_accounts, build_routing, wa
 from gateway.app.environment import Configured, Environment, Overrides
 from gateway.app.proactive import build_contact, build_proactive
 from gateway.app.queue import Membership, guard_against_rollback, open_queue
-from gateway.app.several_processes import build_share, listeners
+from gateway.app.several_processes import build_share
 from gateway.app.speech import SpeechParts, build_speech
 from gateway.app.supervision import SupervisionParts, build_supervision
 from gateway.app.turns import TurnParts, build_turns
@@ -28,11 +28,7 @@ from gateway.settings import Settings
 from gateway.supervision.accounts import Accounts
 from gateway.supervision.gateway import Gateway, Proactive
 from gateway.system.home import Home
-from gateway.system.process_role import ProcessRole
 from gateway.turns.deferral_wakeups import DeferralWakeups
-
-if TYPE_CHECKING:
-    from gateway.supervision.worker_sessions import WorkerSessions
 
 __all__ = ["Overrides", "build"]
 
@@ -45,7 +41,6 @@ async def build(
     settings: Settings,
     home: Home,
     overrides: Overrides = Overrides(),  # noqa: B008 - a frozen value
-    role: ProcessRole = ProcessRole.ALL,
 ) -> Gateway:
     """
     Assemble a gateway.
@@ -55,9 +50,9 @@ async def build(
         StateUnusable: The home folder cannot be used.
         StoreUnavailable: Not now.
         LeaseTaken, LeaseLost: Somebody needs the database alone.
-        ConfigInvalid: The settings cannot be for such a process.
+        ConfigInvalid: The store is not what the settings say.
     """
-    env = Environment.of(settings, home, overrides, role)
+    env = Environment.of(settings, home, overrides)
     async with open_queue(env) as (queue, membership):
         guard = await guard_against_rollback(env, queue)
         agent = build_agent(env, queue, membership)
@@ -83,7 +78,7 @@ class _Parts:
     guard: RollbackGuard
     agent: AgentParts
     channels: Configured
-    share: Accounts | WorkerSessions | None
+    share: Accounts | None
     proactive: Proactive
     routing: RoutingParts
     speech: SpeechParts
@@ -99,7 +94,7 @@ def _gateway(env: Environment, queue: Queue, membership: Membership | None, part
     intake = IntakeGate(guard.perhaps_answered)
     watch_channels(
         supervision.supervisor,
-        {} if env.is_worker else channels,
+        channels,
         queue=queue,
         access=env.access,
         intake=intake,
@@ -119,16 +114,6 @@ def _gateway(env: Environment, queue: Queue, membership: Membership | None, part
     stale = StaleAcknowledgements(
         queue, routing.acknowledgements, by_name, is_ours=_all if share is None else share.has
     )
-    beside_accounts = [
-        agent.shell.prove,
-        *([agent.mcp.run] if agent.mcp is not None else []),
-        deferrals.run,
-        supervision.post_turn.run,
-        routing.acknowledgements.run,
-        stale.run,
-        sweeper.run,
-        agent.attachments.keep_counted,
-    ]
     state = None if membership is None else membership.account_state
     return Gateway(
         clock=env.clock,
@@ -171,8 +156,15 @@ def _gateway(env: Environment, queue: Queue, membership: Membership | None, part
         background=[
             agent.models.warm_up,
             guard.run,
-            *([] if env.is_worker else beside_accounts),
-            *listeners(membership, share, by_name, turns.handler, supervision.post_turn),
+            agent.shell.prove,
+            *([agent.mcp.run] if agent.mcp is not None else []),
+            deferrals.run,
+            supervision.post_turn.run,
+            routing.acknowledgements.run,
+            stale.run,
+            sweeper.run,
+            agent.attachments.keep_counted,
+            *([partial(membership.notifications.run, share.hear)] if membership and share else []),
             *proactive.background,
         ],
         once=[turns.approvals.run, *proactive.once],

@@ -49,8 +49,7 @@ from gateway.budget.metering import Metering
 from gateway.operations.files import FilesAtHome
 from gateway.proactive.alerts import credit_spent, history_set_aside, memory_unusable
 from gateway.queue.memory_in_database import MemoryInDatabase
-from gateway.queue.opening import calls_in_flight, memory_in_database
-from gateway.queue.sql.calls_in_flight import CallsInFlight
+from gateway.queue.opening import memory_in_database
 from gateway.queue.stores import Queue
 from gateway.routing.access import Access, Role, normalise
 from gateway.settings import Settings
@@ -100,10 +99,9 @@ class AgentParts:
 def build_agent(env: Environment, queue: Queue, membership: Membership | None) -> AgentParts:
     """Build models, memory, tools and metering."""
     settings, home, clock, wakeups, overrides = env.settings, env.home, env.clock, env.wakeups, env.overrides
-    attachments = open_attachments(settings, home, env.access, elsewhere=env.is_worker)
+    attachments = open_attachments(settings, home, env.access)
     limits = settings.llm.budget.limits(settings.agents.heartbeat.timezone)
-    calls = _calls_in_flight(env, queue, membership) if limits.any else None
-    metering = Metering(queue, queue.usage, limits, clock, calls)
+    metering = Metering(queue, queue.usage, limits, clock)
     workspace = home.path(settings.agents.workspace)
     beside = memory_in_database(queue)
     kept = beside or _in_files(env)
@@ -143,9 +141,9 @@ def build_agent(env: Environment, queue: Queue, membership: Membership | None) -
     )
 
     at_home = FilesAtHome(settings, home, clock)
-    shell = Shell(settings, home, clock, at_home, elsewhere=env.is_worker)
+    shell = Shell(settings, home, clock, at_home)
     folders = folders_of(home, None if membership is None else membership.account_state)
-    mcp = None if env.is_worker else mcp_servers(settings, folders, clock, wakeups)
+    mcp = mcp_servers(settings, folders, clock, wakeups)
     web = WebTools(settings.tools.web, clock)
     pictures = Pictures(env, metering, attachments, built.litellm)
     known_files: dict[str, dict[str, str]] = {}
@@ -162,10 +160,6 @@ def build_agent(env: Environment, queue: Queue, membership: Membership | None) -
         return [] if mcp is None else mcp.tools(session, keep, look)
 
     def extra_tools(session: Session) -> list[ToolPort]:
-        if env.is_worker:
-            from gateway.app.worker import refuse_servers  # noqa: PLC0415 - only in a worker
-
-            refuse_servers(settings, session)
         shown = lambda: manager.shown_version(session.id)  # noqa: E731 - bound to this session
         return [
             MemoryWriteTool(memory, session.id, scope=session.scope, turn=session.turn, shown_version=shown),
@@ -197,16 +191,6 @@ def build_agent(env: Environment, queue: Queue, membership: Membership | None) -
     )
 
 
-def _calls_in_flight(env: Environment, queue: Queue, membership: Membership | None) -> CallsInFlight | None:
-    """The model calls in flight of all processes on the database; None: there is one process."""
-    if membership is None:
-        return None
-    others = membership.others
-    return calls_in_flight(
-        queue, membership.lease.holder, lambda: env.is_worker or bool(others.found.workers)
-    )
-
-
 def _in_files(env: Environment) -> MemoryInDatabase:
     """Histories and memory in files of the home."""
     files = JsonlMemory(
@@ -227,19 +211,8 @@ def turn_limits(settings: Settings) -> TurnLimits:
     )
 
 
-def open_attachments(
-    settings: Settings, home: Home, access: Access, *, elsewhere: bool = False
-) -> AttachmentStore:
-    """
-    The attachment storage of these settings; nothing is touched yet.
-
-    With ``elsewhere`` what is not in a shared store lies in the home of another process.
-    """
-    storage = settings.attachments.storage(home.root)
-    if elsewhere and not storage.is_shared:
-        from gateway.app.worker import FilesElsewhere  # noqa: PLC0415 - only in a worker
-
-        storage = FilesElsewhere(home.root)
+def open_attachments(settings: Settings, home: Home, access: Access) -> AttachmentStore:
+    """The attachment storage of these settings; nothing is touched yet."""
 
     def share_of(message: InboundMessage) -> str | None:
         if access.decide(message).role is Role.OWNER:
@@ -254,7 +227,7 @@ def open_attachments(
         max_file_bytes=int(settings.attachments.max_file_mb * 1_000_000),
         max_total_bytes=int(settings.attachments.max_total_mb * 1_000_000),
         share_of=share_of,
-        storage=storage,
+        storage=settings.attachments.storage(home.root),
     )
 
 

@@ -47,10 +47,6 @@ def build_accounts(
     env: Environment, attachments: AttachmentStore, membership: Membership | None
 ) -> Configured:
     """Build the terminal and a channel for each configured account."""
-    if membership is not None and env.is_worker:
-        from gateway.app.worker import accounts_elsewhere  # noqa: PLC0415 - only in a worker
-
-        return accounts_elsewhere(env, membership.others)
     clock, access, wakeups = env.clock, env.access, env.wakeups
     folders = folders_of(env.home, None if membership is None else membership.account_state)
     if env.overrides.channels is not None:
@@ -139,7 +135,6 @@ def build_routing(env: Environment, queue: Queue, channels: Configured) -> Routi
             **({"give_up_after_s": inf} if name in LOCAL_CHANNELS else {}),
         )
         for name, (channel, _) in channels.items()
-        if not env.is_worker
     }
     acknowledgements = Acknowledgements({name: channel for name, (channel, _) in channels.items()})
     return RoutingParts(acknowledgements, suspects, deliveries)

@@ -46,7 +46,6 @@ from gateway.system.event_loop import loop_for
 from gateway.system.home import Home
 from gateway.system.lock import hold_home
 from gateway.system.malloc import give_back
-from gateway.system.process_role import ProcessRole
 from gateway.system.sd_notify import Notifier
 from gateway.system.verified_tls import verify_always
 
@@ -67,8 +66,6 @@ def run_daemon(
     settings: Settings,
     home: Home,
     overrides: Overrides = Overrides(),  # noqa: B008 - a frozen value
-    *,
-    role: ProcessRole = ProcessRole.ALL,
 ) -> int:
     """
     Run until a signal. Returns the exit code: 0 drained, 1 forced by a second signal.
@@ -93,7 +90,7 @@ def run_daemon(
     verify_always()
     with hold_home(home):
         warn_of_erasures(settings, home)
-        return anyio.run(_run, settings, home, overrides, role, backend_options=loop_for(settings.store_url))
+        return anyio.run(_run, settings, home, overrides, backend_options=loop_for(settings.store_url))
 
 
 def warn_of_erasures(settings: Settings, home: Home) -> None:
@@ -103,11 +100,11 @@ def warn_of_erasures(settings: Settings, home: Home) -> None:
         _log.warning("erasure.unfinished", people=len(people), remedy="squidbot check --data")
 
 
-async def _run(settings: Settings, home: Home, overrides: Overrides, role: ProcessRole) -> int:
+async def _run(settings: Settings, home: Home, overrides: Overrides) -> int:
     notifier, built = Notifier(), None
     with _ended_by_signals() as ended:
         try:
-            built = await _built(notifier, partial(build, settings, home, overrides, role), settings)
+            built = await _built(notifier, partial(build, settings, home, overrides), settings)
         except StoreUnusable as error:
             raise StateUnusable(str(error), **error.fields) from error
     if built is None:

@@ -18,7 +18,6 @@ from gateway.routing.conversations import Conversations
 from gateway.settings import Settings
 from gateway.system.clock import SystemClock
 from gateway.system.home import Home
-from gateway.system.process_role import ProcessRole
 from gateway.turns.approvals.drafts_and_quarantine import Approval
 from gateway.turns.kinds import TurnPolicy
 
@@ -70,19 +69,11 @@ class Environment:
     access: Access
     wakeups: Wakeups
     conversations: Conversations
-    role: ProcessRole = ProcessRole.ALL
 
     @classmethod
-    def of(
-        cls, settings: Settings, home: Home, overrides: Overrides, role: ProcessRole = ProcessRole.ALL
-    ) -> Environment:
+    def of(cls, settings: Settings, home: Home, overrides: Overrides) -> Environment:
         """The environment of these settings."""
         access = access_of(settings, overrides.allow_from)
         conversations = Conversations(access, shared=settings.owner.conversation == "shared")
         clock = overrides.clock or SystemClock()
-        return cls(settings, home, overrides, clock, access, Wakeups(), conversations, role)
-
-    @property
-    def is_worker(self) -> bool:
-        """Whether this process has no account."""
-        return self.role is ProcessRole.WORKER
+        return cls(settings, home, overrides, clock, access, Wakeups(), conversations)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from agent_core.messages import InboundMessage, SessionKey
 from agent_core.models import ScopeKind, Session
@@ -39,9 +39,6 @@ from gateway.routing.access import Role
 from gateway.supervision.accounts import Accounts
 from gateway.supervision.gateway import Proactive
 
-if TYPE_CHECKING:
-    from gateway.supervision.worker_sessions import WorkerSessions
-
 _NOT_IN_A_JOB = "A scheduled job cannot create jobs; tell the person to ask for it."
 _NOT_PROVEN = "Whose address is not proven cannot have anything scheduled."
 
@@ -64,7 +61,7 @@ def build_proactive(
     accounts: Configured,
     *,
     contact: OwnerContact,
-    share: Accounts | WorkerSessions | None,
+    share: Accounts | None,
 ) -> Proactive:
     """Build the heartbeat, which is a channel of its own, scheduled jobs, and alerts to the owner."""
 
@@ -161,10 +158,8 @@ def build_proactive(
         mine = SessionJobs(jobs, place, refusal=refusal)
         return [ScheduleTool(mine), *found]
 
-    background: list[Callable[[], Coroutine[Any, Any, None]]] = [alerts.run]
-    if not env.is_worker:
-        background.append(budget.run)
-    if scheduling.enabled and not env.is_worker:
+    background: list[Callable[[], Coroutine[Any, Any, None]]] = [alerts.run, budget.run]
+    if scheduling.enabled:
         background.append(scheduler.run)
     return Proactive(
         plans=queue.jobs,
@@ -192,14 +187,9 @@ async def _people_in(channels: Mapping[str, Channel], session: SessionKey) -> Ma
 
 
 def _role_of(env: Environment, channels: Mapping[str, Channel], message: InboundMessage) -> Role:
-    """
-    What the sender is to the bot now, for what a run is offered. A worker goes by what the message says,
-    since it does nothing of what it offers here without the account's daemon.
-    """
+    """What the sender is to the bot now, for what a run is offered."""
     if message.kind == "tick":
         return Role.OWNER
-    if env.is_worker:
-        return env.access.decide(message).role
     try:
         return role_now(env.access, channels.get(message.channel), message)
     except ChannelUnavailable:
@@ -208,8 +198,6 @@ def _role_of(env: Environment, channels: Mapping[str, Channel], message: Inbound
 
 def _heartbeat(env: Environment) -> Callable[[TickLog], HeartbeatChannel] | None:
     """Makes the heartbeat; None if there is none, because it is off or nobody can be reached."""
-    if env.is_worker:
-        return None
     config, checklist = (
         env.settings.agents.heartbeat,
         env.home.path(env.settings.agents.workspace) / "HEARTBEAT.md",

@@ -16,27 +16,17 @@ import anyio
 
 from gateway.app.account_state import checked_account_state, closing, open_account_state
 from gateway.app.environment import Environment
-from gateway.errors import ConfigInvalid
 from gateway.queue.lease import Holders, LeaseKeeper
-from gateway.queue.opening import freed_beside, notifications_beside, of_server, opened_queue, share_turns
+from gateway.queue.opening import freed_beside, notifications_beside, of_server, opened_queue
 from gateway.queue.rollback_guard import Extent, RollbackGuard, read_high_water_mark
 from gateway.queue.sql.cluster import PROCESS
 from gateway.queue.stores import Queue
-from gateway.routing.access import LOCAL_CHANNELS
 from gateway.supervision.other_processes import OtherProcesses
-from gateway.supervision.signals import Signals
 from gateway.system.event_loop import WatchfulLoop
-from gateway.system.process_role import ProcessRole
 
 if TYPE_CHECKING:
     from gateway.queue.postgres.account_state import AccountState
     from gateway.queue.postgres.notifications import Notifications
-    from gateway.queue.sql.shared_turns import SharedTurns
-
-_NO_WORKER = (
-    "a worker has no account and works on the queue of daemons that have some: `squidbot run --role worker`"
-    " needs gateway.store: postgresql://…, the same as theirs"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +35,12 @@ class Membership:
     This process as one of those that work on a database of PostgreSQL. An embedded queue has one process.
 
     Args:
-        turns: Those of the queue, where some are for workers and some for daemons with accounts.
-        account_state: Where accounts keep their logins and keys; None: a worker needs none.
+        account_state: Where accounts keep their logins and keys; None: in the home.
     """
 
     lease: LeaseKeeper
     others: OtherProcesses
     notifications: Notifications
-    signals: Signals
-    turns: SharedTurns | None
     account_state: AccountState | None
 
 
@@ -71,8 +58,6 @@ async def open_queue(env: Environment) -> AsyncIterator[tuple[Queue, Membership 
         LeaseTaken, LeaseLost: Somebody needs the database alone.
     """
     settings = env.settings
-    if env.is_worker and settings.store_url is None:
-        raise ConfigInvalid(_NO_WORKER)
     async with AsyncExitStack() as failed:
         queue = await opened_queue(
             env.home.database,
@@ -82,31 +67,25 @@ async def open_queue(env: Environment) -> AsyncIterator[tuple[Queue, Membership 
             zone=settings.llm.budget.limits(settings.agents.heartbeat.timezone).zone,
             wakeups=env.wakeups,
         )
-        turns = None
-        if env.role is not ProcessRole.ALL:
-            channels = env.overrides.channels or settings.channels.enabled()
-            turns = share_turns(queue, [name for name in channels if name not in LOCAL_CHANNELS])
         queue = env.overrides.wrap_queue(queue)
         failed.push_async_callback(_shielded, queue.aclose)
-        membership = None if settings.store_url is None else await _join(env, queue, turns, failed)
+        membership = None if settings.store_url is None else await _join(env, queue, failed)
         yield queue, membership
         if membership is not None:
             await membership.lease.begin()
         failed.pop_all()
 
 
-async def _join(
-    env: Environment, queue: Queue, turns: SharedTurns | None, failed: AsyncExitStack
-) -> Membership:
-    state = None if env.is_worker else await checked_account_state(env.settings, env.home, queue)
+async def _join(env: Environment, queue: Queue, failed: AsyncExitStack) -> Membership:
+    state = await checked_account_state(env.settings, env.home, queue)
     if state is not None:
         failed.push_async_callback(_shielded, closing(state))
-    lease = await _take_lease(env, queue, turns)
+    lease = await _take_lease(env, queue)
     failed.push_async_callback(_shielded, lease.give_back)
     if state is not None:
         await open_account_state(state)
-    notifications, signals = notifications_beside(queue), Signals(queue.maintenance.identity)
-    return Membership(lease, OtherProcesses(notifications, signals), notifications, signals, turns, state)
+    notifications = notifications_beside(queue)
+    return Membership(lease, OtherProcesses(notifications), notifications, state)
 
 
 async def _shielded(release: Callable[[], Awaitable[None]]) -> None:
@@ -114,7 +93,7 @@ async def _shielded(release: Callable[[], Awaitable[None]]) -> None:
         await release()
 
 
-async def _take_lease(env: Environment, queue: Queue, turns: SharedTurns | None) -> LeaseKeeper:
+async def _take_lease(env: Environment, queue: Queue) -> LeaseKeeper:
     """
     Take the lease of a process.
 
@@ -135,10 +114,6 @@ async def _take_lease(env: Environment, queue: Queue, turns: SharedTurns | None)
         if (check := getattr(queue, "check_rights", None)) is not None:
             await check()
         await lease.take()
-        if env.is_worker:
-            await queue.maintenance.begin_worker(lease.holder)
-    if turns is not None:
-        turns.work_as(lease.holder, is_worker=env.is_worker)
     loop = asyncio.get_running_loop()
     if isinstance(loop, WatchfulLoop):
         loop.on_wake(lease.check)

@@ -59,17 +59,9 @@ def command_sandbox(settings: Settings, home: Home) -> CommandSandbox | None:
 
 
 class Shell:
-    """
-    The family ``shell`` of a running gateway. Until its sandbox is proved there is no tool.
+    """The family ``shell`` of a running gateway. Until its sandbox is proved there is no tool."""
 
-    Args:
-        elsewhere: No command runs here, but the model is offered the tool all the same.
-    """
-
-    def __init__(
-        self, settings: Settings, home: Home, clock: Clock, files: FilesAtHome, *, elsewhere: bool = False
-    ) -> None:
-        self._elsewhere = elsewhere
+    def __init__(self, settings: Settings, home: Home, clock: Clock, files: FilesAtHome) -> None:
         self._sandbox = command_sandbox(settings, home)
         self._settings = settings.tools.shell
         self._web = settings.tools.web
@@ -96,7 +88,7 @@ class Shell:
         A turn that is taken up again right after the start, such as one whose command was approved meanwhile,
         would be told otherwise that there is no shell.
         """
-        if self.will_be(session) and not self._elsewhere:
+        if self.will_be(session):
             with anyio.move_on_after(_FIRST_TRIAL_S):
                 await self._tried.wait()
 
@@ -109,7 +101,7 @@ class Shell:
         """The tool, for commands that may take so long; None where there is none now."""
         if (
             self._sandbox is None
-            or not (self._elsewhere or self._sandbox.proof.held)
+            or not self._sandbox.proof.held
             or not is_available(self._settings.allow, session)
         ):
             return None

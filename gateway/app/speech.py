@@ -52,8 +52,6 @@ async def build_speech(
     Build what has answers spoken. Where speech was switched off since, waiting rows are given up. Raises
     `StoreUnavailable`.
     """
-    if env.is_worker:
-        return SpeechParts({}, dict, ())  # it goes out where the account is
     settings = env.settings.voice.speak
     voice: _Speaker | None = None
     if settings is not None and settings.when != "never":

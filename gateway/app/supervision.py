@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 from agent_core.messages import SessionKey
 from agent_core.tools.asking import LONGEST_WAIT_S
@@ -26,9 +25,6 @@ from gateway.supervision.turn_watchdog import LOOK_EVERY_S, TurnWatchdog, allowe
 from gateway.turns.dispatcher import Refill, SessionDispatcher
 from gateway.turns.history_writer import HistoryWriter
 from gateway.turns.post_turn import PostTurn
-
-if TYPE_CHECKING:
-    from gateway.supervision.worker_sessions import WorkerSessions
 
 _STALLED_S = 30.0
 
@@ -52,7 +48,7 @@ def build_supervision(
     proactive: Proactive,
     *,
     speech: SpeechParts,
-    share: Accounts | WorkerSessions | None,
+    share: Accounts | None,
 ) -> SupervisionParts:
     """Build what runs sessions and channels, and reports their state."""
     clock, wakeups = env.clock, env.wakeups
@@ -71,12 +67,12 @@ def build_supervision(
         search=agent.search,
         spending=agent.metering,
         clock=clock,
-        wakeups=None if env.is_worker else wakeups,
+        wakeups=wakeups,
     )
     supervisor = Supervisor(
         clock,
         on_change=wakeups.channel.fire,
-        accounts=share if isinstance(share, Accounts) else None,
+        accounts=share,
     )
     watchdog = _watchdog(env, dispatcher, queue, open_sessions)
     status = StatusReport(

@@ -14,7 +14,7 @@ from agent_core.agent import TurnLimits
 from agent_core.messages import InboundMessage, SessionKey
 from agent_core.tools.availability import is_available
 from agent_core.tools.effects import Effect
-from agent_core.tools.policy import DEFAULT_POLICY, ConsentPort, Policy, Verdict
+from agent_core.tools.policy import DEFAULT_POLICY, Policy, Verdict
 from channels.heartbeat.config import TickLimits
 from gateway.app.agent import AgentParts, turn_limits
 from gateway.app.background import command_runner
@@ -172,9 +172,7 @@ class _Shared:
         self.grants = ToolGrants(queue.grants, env.clock, zone=self.zone)
         self.choice = ModelChoice(queue.state, agent.models, agent.pools)
         self.histories = Histories(agent.memory, supervision.history.flush)
-        self.conversations = NewConversation(
-            queue, self.histories, env.wakeups, shares_sessions=env.is_worker
-        )
+        self.conversations = NewConversation(queue, self.histories, env.wakeups)
 
 
 def _commands(shared: _Shared) -> CommandService:
@@ -218,12 +216,7 @@ def _kinds(
     spoken, speak, redactor = None, settings.voice.speak, Redactor(settings.secrets())
     if speak is not None:
         spoken = SpokenAnswers(speak, access=env.access, channels=by_name, redactor=redactor)
-    kind = ChatTurns
-    if env.is_worker:
-        from gateway.turns.on_worker import WorkerTurns  # noqa: PLC0415 - only in a worker
-
-        kind = WorkerTurns
-    chat = kind(
+    chat = ChatTurns(
         commands=commands,
         conversations=shared.conversations,
         turn_commit=commit,
@@ -233,8 +226,6 @@ def _kinds(
         approvals=shared.approvals,
         spoken=spoken,
     )
-    if env.is_worker:
-        return {"message": chat}
     check_ins = HeartbeatTurns(
         turn_commit=commit,
         plans=shared.queue.jobs,
@@ -282,11 +273,6 @@ def _limited(settings: Settings, own: TickLimits | JobLimits) -> TurnLimits:
 def _model_run(shared: _Shared, transcription: Transcription | None, answers: WordedAnswers) -> ModelRun:
     """What asks the model, with tools, and people about calls of tools."""
     env, queue, agent, proactive = shared.env, shared.queue, shared.agent, shared.proactive
-    narrow: Callable[[ConsentPort], ConsentPort] = lambda consent: consent  # noqa: E731 - replaced below
-    if env.is_worker:
-        from gateway.turns.on_worker import ConsentOnWorker  # noqa: PLC0415 - only in a worker
-
-        narrow = ConsentOnWorker
     consent = ToolQuestions(
         store=queue.approvals,
         commit=shared.commit,
@@ -323,7 +309,6 @@ def _model_run(shared: _Shared, transcription: Transcription | None, answers: Wo
         models=shared.choice,
         metering=agent.metering,
         consent=consent,
-        narrow=narrow,
         servers=servers,
         answers=answers,
         access=env.access,

@@ -20,8 +20,6 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from contextvars import ContextVar
-from datetime import datetime
-from itertools import count
 from typing import cast
 
 import anyio
@@ -33,9 +31,7 @@ from agent_core.models import Message, ModelChunk, Purpose, ToolCall, ToolDefini
 from agent_core.ports import Clock, LLMPort
 from agent_core.prompt_budget import TokenEstimate
 from gateway.budget.policy import Amount, BudgetTier, Decision, Limits, day_of, decide, tier_of
-from gateway.errors import needs_account
 from gateway.observability import metrics
-from gateway.queue.sql.calls_in_flight import CallsInFlight
 from gateway.queue.stores import Queue, StoreUnavailable, UsageStore
 
 ANSWER_TOKENS = 1_000
@@ -46,25 +42,10 @@ _log = structlog.get_logger(__name__)
 
 
 class Metering:
-    """
-    The meters of all runs, and what a day has cost.
+    """The meters of all runs, and what a day has cost."""
 
-    Args:
-        calls: Where calls in flight are noted while other processes spend from the same budget; None: there
-            is no other.
-    """
-
-    def __init__(
-        self,
-        store: Queue,
-        costs: UsageStore,
-        limits: Limits,
-        clock: Clock,
-        calls: CallsInFlight | None = None,
-    ) -> None:
+    def __init__(self, store: Queue, costs: UsageStore, limits: Limits, clock: Clock) -> None:
         self.limits = limits
-        self._calls = calls
-        self._numbers = count()
         self._store = store
         self._costs = costs
         self._clock = clock
@@ -104,9 +85,7 @@ class Metering:
         for _ in range(_READ_AGAIN):
             day, commits = day_of(self._clock.now(), self.limits.zone), self._commits
             before = self._in_hand(reserved=reserved)
-            is_shared = reserved and self._calls is not None and self._calls.active
-            costs = self._calls.spent if is_shared and self._calls is not None else self._costs.spent_on
-            kept = Amount.of(await costs(day))
+            kept = Amount.of(await self._costs.spent_on(day))
             if commits == self._commits:
                 now = kept + self._in_hand(reserved=reserved)
                 break
@@ -148,47 +127,11 @@ class Metering:
     async def reserve(self, meter: UsageMeter, tokens: int, usd: float | None = None) -> Decision:
         """Decide on a call, and reserve what it will cost if it may be made. Raises `StoreUnavailable`."""
         needs = self.needs(tokens, usd)
-        if self._calls is not None and self._calls.active and self.limits.any:
-            return await self._reserve_among(self._calls, meter, needs)
         decision = await self.decision(meter.tier, needs)
         if decision.go or meter.may_close():
             meter.reserved = needs
             self._meters.add(meter)
         return decision
-
-    async def _reserve_among(self, calls: CallsInFlight, meter: UsageMeter, needs: Amount) -> Decision:
-        """As `reserve`, where other processes spend from the same budget."""
-        decision, amount = Decision(go=False), Usage(prompt_tokens=needs.tokens, cost_usd=needs.usd)
-        meter.call = name = meter.call or calls.name(next(self._numbers))
-        for _ in range(_READ_AGAIN):
-            now, commits = self._clock.now(), self._commits
-            mine, known = self._besides_calls()
-
-            def may(spent: Usage, now: datetime = now, mine: Amount = mine) -> bool:
-                nonlocal decision
-                decision = decide(Amount.of(spent) + mine, self.limits, meter.tier, now, needs=needs)
-                return decision.go or meter.may_close()
-
-            if await calls.reserve(name, day_of(now, self.limits.zone), amount, may, known):
-                meter.reserved = needs
-                self._meters.add(meter)
-                break
-            if commits == self._commits:
-                break
-            # Something went from a meter into the store meanwhile, and was in both sums.
-        return decision
-
-    def _besides_calls(self) -> tuple[Amount, set[str]]:
-        """What is in hand and noted nowhere, and the calls that stand for a part of it."""
-        total, known = Amount(), set[str]()
-        for meter in self._meters:
-            for usage in meter.unrecorded:
-                total += Amount.of(usage)
-            if not meter.call:
-                total += meter.reserved
-            elif meter.settled_call:
-                known.add(meter.call)
-        return total, known
 
     async def commit(self, meter: UsageMeter) -> None:
         """Write the cost of a meter into the store; what that does not accept is kept. Raises nothing."""
@@ -197,29 +140,18 @@ class Metering:
             try:
                 # What is cut off here is in the writer's hands already.
                 with anyio.move_on_after(_COMMIT_LIMIT_S, shield=True):
-                    call = meter.settled_call if len(meter.unrecorded) == 1 else ""
-                    await self._store.usage.add(meter.session, usage, meter.purpose, call=call)
+                    await self._store.usage.add(meter.session, usage, meter.purpose)
             except StoreUnavailable as error:
                 _log.warning("usage.not_recorded", session=str(meter.session), error=str(error))
                 self._meters.add(meter)
                 return
             self.recorded(meter, 1)
-        if meter.settled_call and self._calls is not None:
-            try:
-                with anyio.move_on_after(_COMMIT_LIMIT_S, shield=True):
-                    await self._calls.end(meter.call)
-            except StoreUnavailable:
-                self._meters.add(meter)
-                return
-            meter.call = ""
         self._tidy(meter)
 
     def recorded(self, meter: UsageMeter, count: int) -> None:
         """So many calls of a meter are in the store."""
         self._commits += 1
         del meter.unrecorded[:count]
-        if not meter.unrecorded and meter.settled_call:
-            meter.call = ""  # it was settled with the last of them
         self._tidy(meter)
 
     async def commit_all(self) -> None:
@@ -246,7 +178,7 @@ class Metering:
         return total
 
     def _tidy(self, meter: UsageMeter) -> None:
-        if not meter.unrecorded and meter.reserved == Amount() and not meter.call:
+        if not meter.unrecorded and meter.reserved == Amount():
             self._meters.discard(meter)
 
 
@@ -259,8 +191,6 @@ class UsageMeter:
         self.tier = tier
         self.reserved = Amount()
         self.unrecorded: list[Usage] = []
-        self.call = ""
-        """The name of its call in flight, where those are noted, until what it has cost is in the store."""
         self.refused: BudgetSpent | None = None
         """Why its last call was refused."""
         self.ended = False
@@ -305,11 +235,6 @@ class UsageMeter:
         metrics.BUDGET_REFUSALS.labels(self.tier.value).inc()
         self.refused = BudgetSpent(decision.reason, until=decision.until, tier=self.tier.value)
         return self.refused
-
-    @property
-    def settled_call(self) -> str:
-        """Its noted call, if that has ended; empty: there is none."""
-        return self.call if self.reserved == Amount() else ""
 
     def due(self) -> Usage:
         """The cost that is not in the store yet, for the commit of the run; then call `committed`."""
@@ -396,9 +321,8 @@ class _Paid:
                         case Usage():
                             told = chunk if told is None else told + chunk
                     yield chunk
-        except BaseException as error:
-            # Nobody was asked either where a worker could not have what the question shows.
-            failed = isinstance(error, ModelError) or needs_account(error) is not None
+        except ModelError:
+            failed = True
             raise
         finally:
             self._meter.settle(self._cost(guess, texts, calls, told, failed=failed))

@@ -83,9 +83,7 @@ async def _alone(settings: Settings, home: Home, session: str) -> AsyncIterator[
     except ChatOpen:
         raise
     except AlreadyRunning as error:
-        raise AlreadyRunning(
-            f"{error}. Its terminal does not answer: is it just starting, or a worker, which has none?"
-        ) from error
+        raise AlreadyRunning(f"{error}. Its terminal does not answer: is it just starting?") from error
     try:
         terminal = TerminalChannel()
         try:

@@ -66,15 +66,9 @@ for _place in (
 
 
 @app.command
-def run(*, role: Literal["all", "accounts", "worker"] = "all", where: Where = HERE) -> int:
-    """
-    Run the daemon until SIGTERM or Ctrl-C; a second signal ends it at once.
-
-    Args:
-        role: On PostgreSQL: "worker" has no account and works for those that have; "accounts" leaves to
-            workers what they can do, while one runs.
-    """
-    return fast_path.run(home=where.home, config=where.config, verbose=where.verbose, role=role)
+def run(*, where: Where = HERE) -> int:
+    """Run the daemon until SIGTERM or Ctrl-C; a second signal ends it at once."""
+    return fast_path.run(home=where.home, config=where.config, verbose=where.verbose)
 
 
 @app.command

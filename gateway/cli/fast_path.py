@@ -18,8 +18,6 @@ from pathlib import Path
 _WHILE_STARTING = 20_000
 """What is imported stays: looking for garbage after each 700 objects takes a twentieth of the start."""
 _VALUES = {"--home": "home", "--config": "config"}
-_OF_RUN = {**_VALUES, "--role": "role"}
-_ROLES = ("all", "accounts", "worker")
 _FLAGS = {"--verbose": "verbose", "-v": "verbose"}
 
 
@@ -28,33 +26,30 @@ def read(arguments: Sequence[str]) -> Callable[[], int] | None:
     match arguments:
         case ["run", *rest]:
             command: Callable[..., int] = run
-            flags, values = _FLAGS, _OF_RUN
+            flags = _FLAGS
         case ["status", *rest]:
             command = status
-            values = _VALUES
             flags = {**_FLAGS, "--json": "as_json"}
         case _:
             return None
-    given: dict[str, Path | bool | str] = {}
+    given: dict[str, Path | bool] = {}
     words = iter(rest)
     for word in words:
         name, equals, value = word.partition("=")
-        key = values.get(name) or flags.get(word)
+        key = _VALUES.get(name) or flags.get(word)
         if key is None or key in given:
             return None
-        if name in values:
+        if name in _VALUES:
             value = value if equals else next(words, "")
-            if not value or value.startswith("-") or (key == "role" and value not in _ROLES):
+            if not value or value.startswith("-"):
                 return None
-            given[key] = value if key == "role" else Path(value)
+            given[key] = Path(value)
         else:
             given[key] = True
     return partial(command, **given)
 
 
-def run(
-    *, home: Path | None = None, config: Path | None = None, verbose: bool = False, role: str = "all"
-) -> int:
+def run(*, home: Path | None = None, config: Path | None = None, verbose: bool = False) -> int:
     """Run the daemon."""
     gc.set_threshold(_WHILE_STARTING)  # until `gateway.app.daemon` finds that all channels are up
     from gateway.system.malloc import share_one
@@ -65,7 +60,6 @@ def run(
     from gateway.app.daemon import run_daemon
     from gateway.settings import load_settings
     from gateway.system.home import Home, find_home, named_config, open_home
-    from gateway.system.process_role import ProcessRole
     from gateway.system.restore_marker import refuse_unfinished
 
     root = find_home(home)
@@ -75,7 +69,7 @@ def run(
         log = settings.gateway.log.model_copy(update={"level": "debug"})
         gateway = settings.gateway.model_copy(update={"log": log})
         settings = settings.model_copy(update={"gateway": gateway})
-    return run_daemon(settings, open_home(root), role=ProcessRole(role))
+    return run_daemon(settings, open_home(root))
 
 
 def status(

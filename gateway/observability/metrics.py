@@ -36,7 +36,7 @@ INBOUND_IGNORED = Counter(
     registry=REGISTRY,
 )
 # outcome: answered, command (answered without a model), deferred (the model is away), lost (claimed by
-# somebody else), stopped (by a person), given_to_account (by a worker), dead_lettered
+# somebody else), stopped (by a person), dead_lettered
 TURNS = Counter("squidbot_turns", "Turns by outcome", ["channel", "outcome"], registry=REGISTRY)
 TURN_SECONDS = Histogram(
     "squidbot_turn_seconds",

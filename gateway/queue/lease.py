@@ -112,11 +112,6 @@ def told(cluster: Cluster, *, configured: Iterable[str] = (), here: str = "") ->
                     name for name, owner in cluster.owners.items() if owner == holder and name
                 ),
                 "rest": cluster.owners.get(REST) == holder,
-                **(
-                    {"worker": True, "turns": cluster.turns.get(holder, 0)}
-                    if holder in (*cluster.workers, *cluster.turns)
-                    else {}
-                ),
             }
             for holder in cluster.processes
         ],

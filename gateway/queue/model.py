@@ -130,8 +130,6 @@ class Turn:
     deferrals: int
     first_deferred_s: float = 0.0
     is_new: bool = False
-    worker: str = ""
-    """The worker that claimed the turn; empty if a daemon with its account did."""
 
     @property
     def head(self) -> InboxRow:
@@ -169,12 +167,6 @@ class Cluster:
     """Whether a command that runs beside them has just written something."""
     takers: Sequence[str] = ()
     """The processes that can take accounts; the others are still starting."""
-    workers: Sequence[str] = ()
-    """The processes that are workers."""
-    lost_workers: Sequence[str] = ()
-    """Dead workers whose work has yet to be recovered."""
-    turns: Mapping[str, int] = field(default_factory=dict)
-    """The number of turns that each worker has in hand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,9 +295,7 @@ class Completion:
     Everything that is committed together when a turn is answered.
 
     ``others`` are lines for the histories of other sessions (an alert, in the conversation where it is read),
-    ``entry`` is a line of the run ledger, ``collected`` are alerts that wait for the digest. ``call`` names
-    the model call that ``usage`` belongs to, where calls in flight are recorded
-    (`gateway.queue.sql.calls_in_flight`).
+    ``entry`` is a line of the run ledger, ``collected`` are alerts that wait for the digest.
     """
 
     outbound: Sequence[NewOutbound] = ()
@@ -315,7 +305,6 @@ class Completion:
     others: Sequence[OtherHistory] = ()
     entry: Entry | None = None
     collected: Sequence[Collected] = ()
-    call: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import UTC, tzinfo
 from functools import partial
@@ -15,7 +15,6 @@ from gateway.queue.errors import StoreUnavailable, StoreUnusable
 from gateway.queue.lease import DAEMON, Holders, LeaseKeeper
 from gateway.queue.memory_in_database import MemoryInDatabase
 from gateway.queue.moving.marker import StoreMoved
-from gateway.queue.sql.calls_in_flight import CallsInFlight
 from gateway.queue.sql.cluster import COMMAND, FREED
 from gateway.queue.state_key import StateKey
 from gateway.queue.stores import Queue
@@ -24,7 +23,6 @@ from gateway.queue.wakeups import Wakeups
 if TYPE_CHECKING:
     from gateway.queue.postgres.account_state import AccountState
     from gateway.queue.postgres.notifications import Notifications
-    from gateway.queue.sql.shared_turns import SharedTurns
 
 _NO_DRIVER = (
     "gateway.store: PostgreSQL needs squidbot's extra 'postgres' (pip install 'squidbot-gateway[postgres]')"
@@ -121,32 +119,6 @@ def notifications_beside(queue: Queue) -> Notifications:
     """Return the notifications between the processes on the PostgreSQL database of an opened queue."""
     made: Notifications = getattr(queue, "notifications")()  # noqa: B009 - no other engine has it
     return made
-
-
-def share_turns(queue: Queue, channels: Collection[str]) -> SharedTurns | None:
-    """
-    Make an opened queue distinguish turns for workers from others; return None for an embedded queue.
-
-    ``channels`` are the channels with accounts. Call it before anything keeps a reference to ``queue.turns``.
-    """
-    found: SharedTurns | None = None
-    if (share := getattr(queue, "share_turns", None)) is not None:
-        found = share(channels)
-    return found
-
-
-def calls_in_flight(queue: Queue, holder: str, others: Callable[[], bool]) -> CallsInFlight | None:
-    """
-    Return the model calls in flight of all processes on a database.
-
-    Args:
-        queue: From `opened_queue`; for an embedded one the result is None.
-        holder: The name of this process.
-    """
-    found: CallsInFlight | None = None
-    if (calls := getattr(queue, "calls_in_flight", None)) is not None:
-        found = calls(holder, others)
-    return found
 
 
 def freed_beside(queue: Queue) -> Callable[[], Awaitable[None]] | None:

@@ -21,8 +21,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-ACCOUNT = "account"
-"""The wait of a turn that a worker gave back: it waits for the daemon that has the account."""
 BUDGET = "budget"
 """The wait for another day, or for a changed budget."""
 PLACE = "place"

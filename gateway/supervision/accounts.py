@@ -44,10 +44,9 @@ from gateway.observability import metrics
 from gateway.queue.lease import LeaseKeeper, process_of, told
 from gateway.queue.sql.cluster import EVERYBODY, FREED, REST
 from gateway.queue.stores import Cluster, MaintenanceStore, StoreUnavailable
-from gateway.queue.wakeups import RunSession, Wakeups, Work
+from gateway.queue.wakeups import RunSession, Wakeups
 from gateway.supervision.account_handover import Flow
 from gateway.supervision.other_processes import OtherProcesses, Others
-from gateway.supervision.signals import WORK
 
 _LATER_S = 60.0
 _LATEST_S = 16 * _LATER_S
@@ -100,11 +99,7 @@ class Accounts:
         drain_s: How long turns and sends of an account that is given back may take.
         owners: Finds the channel by which the owner is written to. What happens once goes with its account.
         others: The other processes.
-        leave: Has turns left to workers that workers may have, or no more; None: this process works on
-            all that it has places for.
     """
-
-    is_worker = False
 
     def __init__(
         self,
@@ -117,13 +112,8 @@ class Accounts:
         drain_s: float,
         owners: Callable[[], Awaitable[str]],
         others: OtherProcesses,
-        leave: Callable[[bool], object] | None = None,
     ) -> None:
         self._others = others
-        self._leave = leave
-        self._workers_live = False
-        self._revisit = False
-        """Whether workers have gone, so that what waits is looked at as after an account was taken."""
         self._maintenance = maintenance
         self._lease = lease
         self._configured = configured
@@ -167,17 +157,6 @@ class Accounts:
         wakeups.jobs.connect(lambda job: self._tell_other(EVERYBODY if job else None))
         wakeups.owner.connect(lambda _: self._tell_other(EVERYBODY))
         wakeups.alert_kept.connect(lambda _: self._tell_other(REST))
-        wakeups.stopped.connect(self._others.tell_stopped)
-
-    def offer(self) -> None:
-        """Notify workers that something waits that they may start. Returns at once."""
-        if self._others.found.workers:
-            self._others.tell(WORK)
-
-    def leaves(self, work: Work) -> bool:
-        """Whether the work of a session is for workers now, so nothing starts here."""
-        is_theirs = work.kind == "message" and work.session.channel in self._configured
-        return self._leave is not None and self._workers_live and is_theirs and work.after_s <= 0
 
     def _sent_by(self, channel: str) -> str:
         """By what a row of the outbox goes out; what is spoken goes out by any account."""
@@ -203,7 +182,7 @@ class Accounts:
         elif name is not None and name in self._configured:
             if self.runs(name):
                 self._others.call(name)
-        elif name in (None, EVERYBODY) or (name != WORK and self.runs(REST)):
+        elif name in (None, EVERYBODY) or self.runs(REST):
             self._others.call()
 
     def elsewhere(self, channel: str) -> str:
@@ -318,9 +297,6 @@ class Accounts:
                 try:
                     if looks:
                         new |= await self.look()
-                        if self._revisit:
-                            new |= {name for name, account in self._accounts.items() if account.held}
-                            self._revisit = False
                         if new:
                             await taken(new)
                             new = set()
@@ -336,7 +312,6 @@ class Accounts:
     async def look(self) -> set[str]:
         """Find out who has which account, and take free ones; returns those. Raises `StoreUnavailable`."""
         before, self._others.found = self.found, await self._maintenance.cluster()
-        await self._heed_workers(before)
         is_steady = self.found.takers == before.takers
         self._steady_looks = self._steady_looks + 1 if is_steady else 0
         wanted = [] if self._stopped or self.holder not in self.found.processes else await self._wanted()
@@ -357,19 +332,6 @@ class Accounts:
             _log.info("accounts.taken", accounts=sorted(new), processes=len(self.found.processes))
             self._tell()
         return new
-
-    async def _heed_workers(self, before: Cluster) -> None:
-        """Put right what dead workers had in hand, and leave to the living what is theirs."""
-        if self.found.lost_workers and self.holder in self.found.processes:
-            for session in await self._maintenance.end_workers():
-                self._tell_other(self.of(session.channel))
-        if not set(self.found.workers).issuperset((*before.workers, *self.found.lost_workers)):
-            self._revisit = True  # what waited for a time that only a worker knew
-        if self._workers_live != bool(self.found.workers):
-            self._workers_live = bool(self.found.workers)
-            _log.info("accounts.workers", living=len(self.found.workers))
-            if self._leave is not None:
-                self._leave(self._workers_live)
 
     def _is_new(self) -> bool:
         """Whether the others do not know yet that this process takes accounts."""

@@ -43,7 +43,7 @@ from gateway.queue.lease import LeaseKeeper, lost_lease_speaks
 from gateway.queue.sql.cluster import REST
 from gateway.queue.states import BUDGET
 from gateway.queue.stores import ApprovalStore, JobStore, Queue, StoreUnavailable
-from gateway.queue.wakeups import RunSession, Wakeups, Work
+from gateway.queue.wakeups import RunSession, Wakeups
 from gateway.routing.conversations import Conversations
 from gateway.routing.crash_isolation import CrashIsolation
 from gateway.routing.delivery import Delivery
@@ -63,7 +63,6 @@ from gateway.turns.post_turn import PostTurn
 if TYPE_CHECKING:
     from agent_core.tools.files.journaled_files import JournaledFiles
     from agent_core.tools.mcp.servers import McpServers
-    from gateway.supervision.worker_sessions import WorkerSessions
 
 _RECOVER_RETRY = BackoffPolicy(first_s=1.0, cap_s=30.0)
 _CLOSE_LIMIT_S = 5.0
@@ -129,7 +128,7 @@ class Gateway:
         background: What runs beside all of it until the end, and never fails.
         once: What happens once over all processes that work on the same database.
         lease: Kept from before the recovery until everything is closed; whoever loses it is cancelled.
-        accounts: Which accounts or sessions this process works for; None: for all.
+        accounts: Which accounts this process works for; None: for all.
         comes_first: Whether a session that waits since before the start is the owner's.
         drain_s: How long a stop waits for turns in flight.
     """
@@ -164,7 +163,7 @@ class Gateway:
         at_close: Sequence[Callable[[], Awaitable[None]]] = (),
         background: Sequence[Callable[[], Coroutine[Any, Any, None]]] = (),
         once: Sequence[Callable[[], Coroutine[Any, Any, None]]] = (),
-        accounts: Accounts | WorkerSessions | None = None,
+        accounts: Accounts | None = None,
         comes_first: Callable[[SessionKey], Awaitable[bool]] = _nobody,
         lease: LeaseKeeper | None = None,
         drain_s: float = 20.0,
@@ -232,7 +231,7 @@ class Gateway:
             if found is None:
                 return
             waiting, people = found
-            self.wakeups.session.connect(self.dispatcher.hear if self.accounts is None else self._hear)
+            self.wakeups.session.connect(self.dispatcher.hear)
             self.wakeups.session.connect(self.out_of_band.hear)
             async with anyio.create_task_group() as tasks:
                 turns_ended = anyio.Event()
@@ -283,9 +282,7 @@ class Gateway:
                 else:
                     await self.accounts.look()
                 await self.store.maintenance.due_now(BUDGET)  # it may be another one
-                if self.accounts is None or (
-                    len(self.accounts.found.processes) < 2 and not self.accounts.is_worker
-                ):
+                if self.accounts is None or len(self.accounts.found.processes) < 2:
                     await self.conversations.sort(self.store.inbox, self.channels)
                 await self.history.recover()
                 return await self._waiting()
@@ -326,25 +323,15 @@ class Gateway:
 
     # ── among other processes ──
 
-    def _hear(self, work: Work) -> None:
-        """A session has work; what this process has no place for now, or leaves to workers, they are told."""
-        accounts = self.accounts
-        assert accounts is not None
-        is_left = accounts.leaves(work)
-        if not is_left:
-            self.dispatcher.hear(work)
-        if not accounts.is_worker and (is_left or self.dispatcher.full()):
-            accounts.offer()
-
     @staticmethod
     def _where_held(
-        accounts: Accounts | WorkerSessions, work: Callable[[], Coroutine[Any, Any, None]]
+        accounts: Accounts, work: Callable[[], Coroutine[Any, Any, None]]
     ) -> Callable[[], Coroutine[Any, Any, None]]:
         return partial(accounts.while_held, REST, work)
 
     async def _taken(self, new: Collection[str]) -> None:
         """Take up what waits by accounts that this process has from now on."""
-        assert isinstance(self.accounts, Accounts)
+        assert self.accounts is not None
         for name in new:
             self.wakeups.taken.fire(name)
         waiting, people = await self._waiting()
@@ -361,10 +348,7 @@ class Gateway:
         if accounts is None:
             self.proactive.owner_contact.look_again()
             await self.proactive.owner_alerts.look_elsewhere()
-        due = await self.store.turns.due_sessions()
-        if self.accounts.is_worker and due:
-            await self.suspects.look()  # what another worker has died of is none of those it knows
-        for session, overtakes in self.accounts.chosen(due):
+        for session, overtakes in self.accounts.chosen(await self.store.turns.due_sessions()):
             (self.out_of_band if overtakes else self.dispatcher).wake(session)
         if accounts is None:
             self.wakeups.drafts.fire("")

@@ -17,10 +17,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from agent_core.messages import SessionKey
-from gateway.queue.model import Stopped
 from gateway.queue.stores import Cluster
-from gateway.supervision.signals import Signals
 
 if TYPE_CHECKING:
     from gateway.queue.postgres.notifications import Notifications
@@ -42,12 +39,10 @@ class OtherProcesses:
 
     Args:
         notifying: What all tell each other with; None: nothing is told or heard.
-        signals: Writes what is told besides names of accounts.
     """
 
-    def __init__(self, notifying: Notifications | None = None, signals: Signals | None = None) -> None:
+    def __init__(self, notifying: Notifications | None = None) -> None:
         self._notifying = notifying
-        self._signals = signals
         self.found = Cluster((), {})
         """What the last look has found; whoever looks puts it here."""
         self._called = anyio.Event()
@@ -72,21 +67,6 @@ class OtherProcesses:
         """Notify all of an account, or with one of the words for several. Returns at once; may get lost."""
         if self._notifying is not None:
             self._notifying.tell(text)
-
-    def tell_typing(self, session: SessionKey, on: bool) -> None:  # noqa: FBT001 - as channels have it
-        """Notify the process with the account that work on a conversation continues, or has ended."""
-        if self._signals is not None:
-            self.tell(self._signals.typing(session, on))
-
-    def tell_growth(self, session: SessionKey) -> None:
-        """Notify the process with the account that a history has grown."""
-        if self._signals is not None:
-            self.tell(self._signals.grown(session))
-
-    def tell_stopped(self, stopped: Stopped) -> None:
-        """Notify workers, if there are any, that a turn has lost its messages."""
-        if self._signals is not None and self.found.workers:
-            self.tell(self._signals.stopped(stopped))
 
     def call(self, account: str | None = None) -> None:
         """Another process notifies this one, about an account or about any. Returns at once."""

@@ -7,7 +7,7 @@ import platform
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from agent_core.llm.factory import Models
 from agent_core.memory_ports import MemoryPort
@@ -20,9 +20,6 @@ from gateway.supervision.turn_watchdog import TurnWatchdog
 from gateway.system.version import version, version_of
 from gateway.turns.dispatcher import SessionDispatcher
 from gateway.turns.post_turn import PostTurn
-
-if TYPE_CHECKING:
-    from gateway.supervision.worker_sessions import WorkerSessions
 
 
 class StatusReport:
@@ -46,7 +43,7 @@ class StatusReport:
         watchdog: TurnWatchdog,
         clock: Clock,
         tools: Callable[[], Mapping[str, Any]] = dict,
-        accounts: Accounts | WorkerSessions | None = None,
+        accounts: Accounts | None = None,
     ) -> None:
         self._accounts = accounts
         self._store = store

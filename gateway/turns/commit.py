@@ -97,11 +97,7 @@ class TurnCommit:
         self, turn: Turn, completion: Completion, meter: UsageMeter | None = None
     ) -> list[OutboxRow]:
         """Commit the answer together with the unpaid part of ``meter``. Raises `LostTurn`."""
-        completion = (
-            replace(completion, usage=meter.due(), call=meter.settled_call)
-            if meter
-            else replace(completion, usage=Usage())
-        )
+        completion = replace(completion, usage=meter.due()) if meter else replace(completion, usage=Usage())
         rows = await self.until_stored(lambda: self._store.turns.complete(turn, completion))
         if meter is not None:
             meter.committed()

@@ -25,12 +25,11 @@ from agent_core.errors import StorageUnavailable
 from agent_core.messages import SessionKey
 from agent_core.ports import Clock
 from gateway.budget.metering import UsageMeter
-from gateway.errors import needs_account
 from gateway.observability import metrics
 from gateway.observability.content_redaction import quiet
 from gateway.queue.background import is_background
 from gateway.queue.shared import SHARED
-from gateway.queue.states import ACCOUNT, InboxState
+from gateway.queue.states import InboxState
 from gateway.queue.stores import InboxStore, LostTurn, Queue, Stopped, StoreUnavailable, Turn
 from gateway.queue.wakeups import Wakeups
 from gateway.turns.approvals.drafts_and_quarantine import ASKING
@@ -242,23 +241,8 @@ class TurnHandler:
             except Exception as error:  # noqa: BLE001 - every end of a turn is an answer or an apology
                 await self._failure.end(turn, kind, run.meter, error)
                 needed_model = True
-            except BaseException as error:
-                if (needs := needs_account(error)) is None:
-                    raise
-                await self._give_to_account(turn, run.meter, str(needs))
-                needed_model = True
             if needed_model:
                 await self._model.hide(turn.place)
-
-    async def _give_to_account(self, turn: Turn, meter: UsageMeter | None, why: str) -> None:
-        """Let the daemon go on that has the account: after the steps that are in the journal."""
-        if meter is not None:
-            await meter.record()
-        await self._commit.until_stored(
-            lambda: self._store.turns.postpone(turn, f"needs {why}", delay_s=0.0, waits_for=ACCOUNT)
-        )
-        metrics.TURNS.labels(turn.channel, "given_to_account").inc()
-        _log.info("turn.given_to_account", channel=turn.channel, turn=turn.id, why=why)
 
     async def _answer(self, turn: Turn, kind: TurnKind[Any], run: _Run) -> bool:
         """Answer a turn and commit that; whether a model was needed."""

@@ -18,10 +18,8 @@ from agent_core.ports import Clock, ToolPort
 from agent_core.prompt import room_text
 from agent_core.provenance import joined, person
 from agent_core.tools.asking import person_of_turn
-from agent_core.tools.policy import ConsentPort
 from channels.base import AckState, Channel, SupportsRoomNames
 from gateway.budget.metering import Metering, UsageMeter
-from gateway.errors import NeedsAccount
 from gateway.queue.background import is_background
 from gateway.queue.stores import Queue, Step, Turn
 from gateway.routing.access import Access, Role
@@ -56,7 +54,6 @@ class ModelRun:
         transcription: Makes text of what is spoken; None: sound files stay files.
         zone: The time zone in which the model is told the time; None is that of this machine.
         tools_settled: Waits until it is known which tools a session has.
-        narrow: What decides about calls in the place of the consent of a turn.
     """
 
     store: Queue
@@ -74,7 +71,6 @@ class ModelRun:
     transcription: Transcription | None = None
     zone: tzinfo | None = None
     tools_settled: Callable[[Session], Awaitable[None]] | None = None
-    narrow: Callable[[ConsentPort], ConsentPort] = lambda consent: consent
 
     async def begin(self, turn: Turn, purpose: Purpose) -> UsageMeter:
         """
@@ -155,7 +151,7 @@ class ModelRun:
                 user_lines=asks.lines,
                 limits=plan.limits,
                 allowance=meter,
-                consent=self.narrow(self.consent.consent(asked, steps)),
+                consent=self.consent.consent(asked, steps),
             )
         return replace(result, reply=f"{hearing.note}\n\n{result.reply}") if hearing.note else result
 
@@ -168,11 +164,8 @@ class ModelRun:
         account = channel.account
         if session.audience is Audience.DIRECT or not isinstance(channel, SupportsRoomNames):
             return session
-        try:
-            name, giver = channel.room_name(place), channel.name_giver(place)
-            members = {each: name for each, name in channel.member_names(place).items() if each != account}
-        except NeedsAccount:
-            return session  # a worker does not know who is there
+        name, giver = channel.room_name(place), channel.name_giver(place)
+        members = {each: name for each, name in channel.member_names(place).items() if each != account}
         roles = {each: self.access.role(channel_name, each, verified=True) for each in (*members, giver)}
         name = name if roles[giver] is not Role.STRANGER else ""
         known = [each for each in members if roles[each] is not Role.STRANGER][:_NAMED]
@@ -234,7 +227,7 @@ class ReplySink:
                 hints.start_soon(self._keep_showing)
             try:
                 yield
-            except (Exception, NeedsAccount) as error:  # noqa: BLE001 - raised again below, outside of the group
+            except Exception as error:  # noqa: BLE001 - raised again below, outside of the group
                 # Kept outside of the group: what the turn raises must not arrive wrapped in a group.
                 failed = error
             hints.cancel_scope.cancel()

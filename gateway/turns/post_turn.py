@@ -32,7 +32,7 @@ class PostTurn:
 
     Args:
         history: Has lines that may not be in their files yet.
-        wakeups: Say in which sessions there is something new; None: another process looks after them.
+        wakeups: Say in which sessions there is something new.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class PostTurn:
         search: SearchIndexPort,
         spending: Metering,
         clock: Clock,
-        wakeups: Wakeups | None,
+        wakeups: Wakeups,
     ) -> None:
         self._manager = manager
         self._history = history
@@ -54,10 +54,9 @@ class PostTurn:
             session_tasks=(self._file, self._search.update),
         )
         metrics.watch_consolidation(self._consolidator.state)
-        if wakeups is not None:
-            wakeups.history.connect(self.grown)
+        wakeups.history.connect(self._grown)
 
-    def grown(self, session: SessionKey) -> None:
+    def _grown(self, session: SessionKey) -> None:
         """Note that the history of a session has grown. Returns at once."""
         self._consolidator.due(str(session))
 

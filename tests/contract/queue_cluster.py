@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from agent_core.messages import SessionKey
 from gateway.queue.shared import SHARED
 from gateway.queue.sql.cluster import COMMAND, EVERYTHING, PROCESS, REST
+from gateway.queue.sql.engine import ALONE
 from gateway.queue.states import InboxState, OutboxState
 from gateway.queue.stores import LostTurn, NewOutbound, Queue
 from tests.clock import ManualClock
@@ -128,6 +131,24 @@ class ClusterContract:
         for turn in turns.values():
             with pytest.raises(LostTurn):
                 await answer(store, turn)
+
+    async def test_what_a_worker_of_an_earlier_version_has_in_hand_is_put_right_with_its_account(
+        self, store: Any
+    ):
+        """Such a process had no account, and a row of its own for each turn. Nothing of it counts any more."""
+        await begin(store, "a", "w")
+        await accept(store, "a")
+        turn = await claim(store)
+        rows = [("worker:w", "w", 1), (f"turn:{turn.id}", "w", turn.fence)]
+        insert = "INSERT INTO leases (name, holder, fence, expires_at) VALUES (?, ?, ?, 0)"
+        await store.turns._writer.call("worker", lambda db: db.executemany(insert, rows), locks=ALONE)
+        assert await take(store, "a", *ALL) == [*ALL]
+        assert list((await store.maintenance.cluster()).takers) == ["a"]
+        with pytest.raises(LostTurn):
+            await answer(store, turn)
+        again = await claim(store)
+        assert (again.id, again.fence) == (turn.id, turn.fence + 1)
+        assert await answer(store, again)
 
     async def test_only_what_a_dead_owner_had_is_recovered(self, store: Queue):
         """Turns and sends of its account, which were in flight alone; others keep theirs, and are no suspects."""

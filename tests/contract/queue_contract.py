@@ -24,7 +24,6 @@ from tests.contract.queue_overtaking import OvertakingContract
 from tests.contract.queue_person import PersonContract
 from tests.contract.queue_sends import SendsContract
 from tests.contract.queue_turns import TurnsContract
-from tests.contract.queue_workers import WorkersContract
 
 
 class QueueContract(
@@ -36,7 +35,6 @@ class QueueContract(
     PersonContract,
     MaintenanceContract,
     ClusterContract,
-    WorkersContract,
 ):
     """All promises. A subclass implements `opened`."""
 

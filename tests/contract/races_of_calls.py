@@ -15,7 +15,6 @@ from gateway.queue.states import IllegalMove, InboxState, OutboxState
 from gateway.queue.stores import Completion, LostTurn, Queue, Step
 from tests.clock import EPOCH
 from tests.contract.queue_data import BOT, ROOM, accept, answer, claim, out, pending, step
-from tests.contract.queue_workers import held, share
 from tests.contract.races import Race, Ran
 
 AT = EPOCH + timedelta(days=1)
@@ -245,36 +244,6 @@ async def dead_or_alive(ran: Ran) -> None:
     assert renewed == (taken == []), ran.both
 
 
-async def held_by_who_has_it(ran: Ran) -> None:
-    assert ran.failed == 0, ran.both
-    [turn] = [result for result in ran.both if result]
-    assert await held(ran.queue) == [(turn.id, turn.worker, turn.fence)]
-    assert await state_of(ran.queue) is InboxState.RUNNING
-
-
-async def held_or_put_right(ran: Ran) -> None:
-    """What a worker has claimed is its own, whoever takes the account."""
-    assert ran.failed == 0, ran.both
-    assert ran.other == ["matrix"], ran.both
-    assert await state_of(ran.queue) is InboxState.RUNNING
-    assert await ran.queue.maintenance.suspects() == []
-
-
-async def answered_or_put_right(ran: Ran) -> None:
-    lost = isinstance(ran.one, LostTurn)
-    assert lost or not isinstance(ran.one, Exception), ran.one
-    assert ran.other == ([ROOM] if lost else []), ran.both
-    assert await state_of(ran.queue) is (InboxState.READY if lost else InboxState.ANSWERED)
-    assert await held(ran.queue) == []
-
-
-async def one_death(ran: Ran) -> None:
-    assert ran.failed == 0, ran.both
-    assert sorted(ran.both, key=len) == [[], [ROOM]], ran.both
-    [suspect] = await ran.queue.maintenance.suspects()
-    assert suspect.record.deaths == 1
-
-
 async def sent_or_given_up(ran: Ran) -> None:
     await one_refused(ran)
     row = await ran.queue.outbox.row(ran.prepared)
@@ -326,55 +295,6 @@ async def one_with_a_lease_that_is_over(queue: Queue) -> None:
     await began("process:one", -1.0)(queue, None)
     await began("process:other")(queue, None)
     await took("one")(queue, None)
-
-
-def as_worker(queue: Any, holder: str) -> Any:
-    """Turns of a worker, whose calls meet others as those of this queue do."""
-    turns = share(queue, holder)
-    turns._writer = queue.turns._writer
-    return turns
-
-
-def worked_on(holder: str) -> Any:
-    return lambda queue, _: as_worker(queue, holder).claim(ROOM)
-
-
-async def two_workers(queue: Queue) -> None:
-    await two_living(queue)
-    for holder in ("one", "other"):
-        await queue.maintenance.begin_worker(holder)
-    await accept(queue, "a")
-
-
-async def an_account_of_a_dead_process(queue: Queue) -> None:
-    await one_with_a_lease_that_is_over(queue)
-    await began("process:worker")(queue, None)
-    await queue.maintenance.begin_worker("worker")
-    await accept(queue, "a")
-
-
-async def a_dead_worker(queue: Queue) -> Any:
-    await began("process:one", -1.0)(queue, None)
-    await queue.maintenance.begin_worker("one")
-    await accept(queue, "a")
-    turn = await share(queue, "one").claim(ROOM)
-    assert turn is not None
-    return turn
-
-
-async def a_worker_that_has_ended(queue: Queue) -> None:
-    """Its lease is gone, so no row of that decides who ends it."""
-    await a_dead_worker(queue)
-    await queue.maintenance.release_lease(f"{PROCESS}one", holder="one")
-
-
-def ended(queue: Queue, _: Any) -> Any:
-    return queue.maintenance.end_workers()
-
-
-async def ended_or_alive(ran: Ran) -> None:
-    assert ran.one is (ran.other == []), ran.both
-    assert await state_of(ran.queue) is (InboxState.RUNNING if ran.one else InboxState.READY)
 
 
 def renewed(queue: Queue, _: Any) -> Any:
@@ -446,27 +366,6 @@ RACES = [
         took("other"),
         dead_or_alive,
     ),
-    Race(
-        "two workers claim a session", two_workers, worked_on("one"), worked_on("other"), held_by_who_has_it
-    ),
-    Race(
-        "a worker claims while the account is taken",
-        an_account_of_a_dead_process,
-        worked_on("worker"),
-        took("other"),
-        held_or_put_right,
-        guard="statement",
-    ),
-    Race(
-        "a dead worker answers while it is ended",
-        a_dead_worker,
-        completed,
-        ended,
-        answered_or_put_right,
-        guard="uncommitted",
-    ),
-    Race("two end a dead worker", a_worker_that_has_ended, ended, ended, one_death, guard="uncommitted"),
-    Race("a dead worker comes back while it is ended", a_dead_worker, renewed, ended, ended_or_alive),
     Race(
         "both parts of an answer are sent",
         two_parts,

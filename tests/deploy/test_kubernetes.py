@@ -20,17 +20,11 @@ from tests.deploy.images import ROOT
 FOLDER = ROOT / "deploy/kubernetes"
 MANIFESTS = [each for file in sorted(FOLDER.glob("*.yaml")) for each in yaml.safe_load_all(file.read_text())]
 VERSIONS = ["v1.25.0", "v1.37.0"]
-WORKER = "squidbot-worker"
 LIVENESS = ["python", "-m", "gateway.operations.control.healthcheck"]
 
 
 def _one(kind: str) -> dict[str, Any]:
-    [found] = [each for each in MANIFESTS if each["kind"] == kind and each["metadata"]["name"] != WORKER]
-    return found
-
-
-def _worker() -> dict[str, Any]:
-    [found] = [each for each in MANIFESTS if each["metadata"]["name"] == WORKER]
+    [found] = [each for each in MANIFESTS if each["kind"] == kind]
     return found
 
 
@@ -42,7 +36,6 @@ def _pod(manifest: dict[str, Any]) -> dict[str, Any]:
 def test_nothing_local_is_the_truth() -> None:
     """Replicas without names or disks of their own; the home goes with the pod."""
     assert sorted(each["kind"] for each in MANIFESTS) == [
-        "Deployment",
         "Deployment",
         "Job",
         "PodDisruptionBudget",
@@ -66,17 +59,7 @@ def test_only_readiness_asks_for_servers() -> None:
     [container] = _pod(_one("Deployment"))["containers"]
     assert container["livenessProbe"]["exec"]["command"] == LIVENESS
     assert container["readinessProbe"]["exec"]["command"] == [*LIVENESS, "--ready"]
-    assert [each["kind"] for each in MANIFESTS if "livenessProbe" in str(each)] == ["Deployment"] * 2
-
-
-def test_a_worker_is_a_daemon_in_another_role() -> None:
-    """Nothing else differs but its name, so that no budget and no command takes one for the other."""
-    daemon, worker = copy.deepcopy(_one("Deployment")), copy.deepcopy(_worker())
-    assert _pod(worker)["containers"][0].pop("args") == ["run", "--role", "worker"]
-    labels = {"app": WORKER}
-    assert worker["spec"]["selector"] == {"matchLabels": labels}
-    assert worker["spec"]["template"]["metadata"]["labels"] == worker["metadata"]["labels"] == labels
-    assert _pod(worker) == _pod(daemon)
+    assert [each["kind"] for each in MANIFESTS if "livenessProbe" in str(each)] == ["Deployment"]
 
 
 def test_the_job_and_the_daemon_read_the_same_and_may_do_nothing_more() -> None:
@@ -132,8 +115,4 @@ def test_a_misspelt_or_wrong_key_is_found(version: str) -> None:
 
 def test_no_file_is_left_out() -> None:
     """What lies there is what was looked at."""
-    assert {path.name for path in Path(FOLDER).iterdir()} == {
-        "squidbot.yaml",
-        "migrate.yaml",
-        "workers.yaml",
-    }
+    assert {path.name for path in Path(FOLDER).iterdir()} == {"squidbot.yaml", "migrate.yaml"}

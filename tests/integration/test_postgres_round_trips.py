@@ -12,15 +12,11 @@ from gateway.queue.postgres.store import PostgresQueue
 from gateway.queue.sql.base import journal_lines
 from gateway.queue.wakeups import Wakeups
 from tests.clock import ManualClock
-from tests.contract.queue_data import ROOM, accept, claim, reply
+from tests.contract.queue_data import accept, claim, reply
 from tests.postgres_server import PostgresServer
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 ROUND_TRIPS = {"accept": 5, "claim": 5, "complete": 5, "next_sends": 3, "sending": 3, "sent": 8}
-
-
-OF_A_WORKER = {"claim": 6, "complete": 6}
-"""One statement more for each: it says whose the turn is, or that it is nobody's any more."""
 
 
 class _Counted:
@@ -62,16 +58,3 @@ async def test_a_message_takes_few_round_trips(postgres: PostgresServer, monkeyp
             await counted("sending", lambda row=row: store.outbox.sending(row))
             await counted("sent", lambda row=row, number=number: store.outbox.sent(row, f"id{number}"))
     assert counted.found == ROUND_TRIPS
-
-
-async def test_a_turn_of_a_worker_takes_two_more(postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch):
-    url, clock = postgres.with_tables(), ManualClock()
-    counted = _Counted(monkeypatch)
-    async with await PostgresQueue.open(url, clock=clock, journal=journal_lines) as store:
-        turns = store.share_turns([ROOM.channel])
-        turns.work_as("host/1/a", is_worker=True)
-        for number in range(10):
-            await accept(store, f"m{number}")
-            turn = await counted("claim", lambda: claim(store))
-            await counted("complete", lambda turn=turn: turns.complete(turn, reply("Hi")))
-    assert counted.found == OF_A_WORKER

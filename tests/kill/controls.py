@@ -15,7 +15,6 @@ from typing import Any
 
 from agent_core.messages import OutboundMessage
 from channels.base import Receipt
-from gateway.queue.sql import inbox_sql
 from gateway.queue.stores import Completion, Pending, Queue
 from gateway.turns.approvals.drafts_and_quarantine import ASKING
 from tests.doubles.loopback import Delivered, LoopbackChannel
@@ -197,9 +196,6 @@ def queue(control: str, plain: Queue, channel: LoopbackChannel, point: Striker) 
             return wrapping(turns=lambda turns: _SendsFirst(turns, channel, point))(plain)
         case "forgets_steps":
             return wrapping(turns=_ForgetsSteps)(plain)
-        case "holds_nothing":  # nobody knows whose a worker's turns are
-            inbox_sql.hold = lambda db, claimed, worker: claimed  # type: ignore[assignment]  # in a fork
-            return plain
         case "asks_anew":
             return wrapping(inbox=_AsksAnew)(plain)
         case "forgets_stops":

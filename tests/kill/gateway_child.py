@@ -31,7 +31,6 @@ from gateway.settings import Settings
 from gateway.supervision.gateway import Gateway
 from gateway.system.event_loop import loop_for
 from gateway.system.home import open_home
-from gateway.system.process_role import ProcessRole
 from gateway.turns.approvals.drafts_and_quarantine import ASKING
 from gateway.turns.kinds import TurnPolicy
 from tests.doubles.loopback import FileLoopbackServer, LoopbackChannel
@@ -115,8 +114,6 @@ class Run:
     """It ends with SIGTERM, and not when it is quiet."""
     clock_ahead_s: float = 0.0
     """By how much the clock of its machine is wrong."""
-    role: str = "all"
-    """See `gateway.system.process_role.ProcessRole`."""
 
 
 async def _live(run: Run) -> int:
@@ -194,7 +191,6 @@ async def _live(run: Run) -> int:
             policy=TurnPolicy(max_attempts=run.max_attempts),
             lease=_lease(run),
         ),
-        ProcessRole(run.role),
     )
     with lost_lease_speaks():
         await _run(run, built, server)

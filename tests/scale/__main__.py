@@ -1,15 +1,13 @@
 """
 ``make scale-bench``: what several daemons on one PostgreSQL carry, with many conversations and a slow model.
 
-    python -m tests.scale [daemons | workers | workers-slow] [--docs] [--quick] [--seconds S] [--fleets F ...] [--sessions N ...]
-                          [--json FILE] [--anew]
+    python -m tests.scale [--quick] [--seconds S] [--daemons D ...] [--sessions N ...] [--json FILE] [--anew]
 
-A fleet is a number of daemons (``2``), or of daemons that leave to workers what they can do, and of workers
-(``1+2``). For each number of conversations, and each fleet, two loads on real processes. At once: more people wait
+For each number of conversations, and of daemons, two loads on real processes. At once: more people wait
 than all daemons have turns in hand, so the model, or this machine, is the limit; this gives the throughput. Paced:
 people come at random moments, at half of that rate; this gives how long an answer takes. Afterwards each saying must
 have had one answer, in order, in its place. Each point is kept in FILE as soon as it is measured, and a run that was
-broken off goes on behind it. ``--docs`` writes the table into docs/scaling.md. Exit code 1 if anything was lost, doubled, out of order or stuck.
+broken off goes on behind it. Exit code 1 if anything was lost, doubled, out of order or stuck.
 """
 
 from __future__ import annotations
@@ -20,12 +18,11 @@ import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import anyio
 
 ROOT = Path(__file__).resolve().parents[2]
-_DOCS = ROOT / "docs" / "scaling.md"
 _ACCOUNTS = 4
 _SAID_BEFORE = 1
 
@@ -41,45 +38,7 @@ class Options:
     said_before: int = _SAID_BEFORE
 
 
-@dataclass(frozen=True, slots=True)
-class Fleet:
-    """What is started."""
-
-    daemons: int
-    workers: int = 0
-
-    @classmethod
-    def parse(cls, text: str) -> Fleet:
-        """``2``, ``1+3``."""
-        daemons, _, workers = text.partition("+")
-        return cls(int(daemons), int(workers or 0))
-
-    def __str__(self) -> str:
-        return f"{self.daemons}+{self.workers}" if self.workers else str(self.daemons)
-
-    @property
-    def thinking(self) -> int:
-        """How many processes have turns in hand."""
-        return self.workers or self.daemons
-
-
-class Table(NamedTuple):
-    """What is measured for a table of docs/scaling.md, unless the command says something else."""
-
-    fleets: list[Fleet]
-    sessions: list[int]
-    model_ms: float = 200.0
-    seconds: float = 8.0
-
-
-_TABLES = {
-    "daemons": Table([Fleet(1), Fleet(2), Fleet(4)], [200, 2_000, 20_000]),
-    "workers": Table([Fleet(1), Fleet(1, 1), Fleet(1, 2), Fleet(1, 3)], [200, 2_000]),
-    "workers-slow": Table([Fleet(1), Fleet(1, 1), Fleet(1, 2), Fleet(1, 3)], [200], 2_000.0, 24.0),
-}
-
-
-async def _point(world: Any, sessions: int, fleet: Fleet, options: Options) -> dict[str, Any]:
+async def _point(world: Any, sessions: int, daemons: int, options: Options) -> dict[str, Any]:
     """Both loads, and rest before them."""
     from tests.bench.machine import share_of_a_core
     from tests.bench.table import share
@@ -87,7 +46,7 @@ async def _point(world: Any, sessions: int, fleet: Fleet, options: Options) -> d
 
     people = world.people
     places = world.places(sessions)
-    async with world.daemons(fleet.daemons, fleet.workers):
+    async with world.daemons(daemons):
         await world.settled()
         got = share_of_a_core()
         before = await world.snapshot()
@@ -95,9 +54,7 @@ async def _point(world: Any, sessions: int, fleet: Fleet, options: Options) -> d
         idle = Cost.between(before, await world.snapshot())
 
         said, begun = len(people.ledger.asked), await world.snapshot()
-        rate = await people.at_once(
-            places, waiting=2 * fleet.thinking * options.turns, seconds=options.seconds
-        )
+        rate = await people.at_once(places, waiting=2 * daemons * options.turns, seconds=options.seconds)
         await world.settled()
         at_once = Cost.between(begun, await world.snapshot())
         asked = list(people.ledger.asked.values())[said:]
@@ -111,15 +68,13 @@ async def _point(world: Any, sessions: int, fleet: Fleet, options: Options) -> d
     count = len(asked)
     return {
         "sessions": sessions,
-        "processes": fleet.daemons,
-        "workers": fleet.workers,
+        "processes": daemons,
         "answers_s": round(rate, 1),
         "at_once": _latencies(waited, share),
         "paced_per_s": round(len(calm) / options.seconds, 1),
         "paced": _latencies(took, share),
         "messages": count + len(calm),
         "client_ms": round(at_once.clients_s / count * 1000, 2),
-        "workers_ms": round(at_once.workers_s / count * 1000, 2),
         "server_ms": round(at_once.server_s / count * 1000, 2),
         "people_ms": round(at_once.people_s / count * 1000, 2),
         "cores": round((at_once.clients_s + at_once.server_s + at_once.people_s) / at_once.took_s, 2),
@@ -161,7 +116,7 @@ def _problems(world: Any, left: tuple[int, int, int, int]) -> list[str]:
 
 
 async def _measure(
-    options: Options, sessions: list[int], fleets: list[Fleet], kept: Path, done: dict[str, Any], say: Any
+    options: Options, sessions: list[int], fleets: list[int], kept: Path, done: dict[str, Any], say: Any
 ) -> None:
     from tests.scale.world import World
 
@@ -170,7 +125,7 @@ async def _measure(
         return
     async with World.opened(accounts=options.accounts, model_s=options.model_s, turns=options.turns) as world:
         for many, fleet in missing:
-            say(f"{many:,} conversations, daemons: {fleet.daemons}, workers: {fleet.workers}")
+            say(f"{many:,} conversations, daemons: {fleet}")
             if world.is_unseeded(many):
                 async with world.daemons(1):
                     await world.seed(many, said=options.said_before)
@@ -189,26 +144,22 @@ def main() -> int:
     sys.path[:0] = [str(ROOT), str(ROOT / "deploy")]
     from devservers.errors import ToolsMissing
     from tests.bench.machine import machine
-    from tests.scale.table import markdown, put_into, table
+    from tests.scale.table import table
     from tests.scale.world import DaemonEnded
 
     parser = argparse.ArgumentParser(prog="python -m tests.scale", description=__doc__.split("\n\n")[0])
-    parser.add_argument("table", nargs="?", choices=tuple(_TABLES), default="daemons")
-    parser.add_argument("--docs", action="store_true", help="write the table into docs/scaling.md")
     parser.add_argument("--quick", action="store_true", help="one minute: to try the benchmark itself")
-    parser.add_argument("--seconds", type=float, help="of each load")
+    parser.add_argument("--seconds", type=float, default=8.0, help="of each load")
     parser.add_argument("--turns", type=int, default=8, help="gateway.max_concurrent_turns (default 8)")
-    parser.add_argument("--model-ms", type=float)
-    parser.add_argument("--fleets", type=Fleet.parse, nargs="+", metavar="F", help="such as 2, or 1+3")
-    parser.add_argument("--sessions", type=int, nargs="+", metavar="N")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="default .cache/scale-bench-TABLE.json")
+    parser.add_argument("--model-ms", type=float, default=200.0)
+    parser.add_argument("--daemons", type=int, nargs="+", metavar="D", default=[1, 2, 4])
+    parser.add_argument("--sessions", type=int, nargs="+", metavar="N", default=[200, 2_000, 20_000])
+    parser.add_argument("--json", type=Path, metavar="FILE", help="default .cache/scale-bench-daemons.json")
     parser.add_argument("--anew", action="store_true", help="measure again what the file has")
     arguments = parser.parse_args()
-    usual = _TABLES[arguments.table]
-    fleets, sessions = arguments.fleets or usual.fleets, arguments.sessions or usual.sessions
-    model_s = (arguments.model_ms or usual.model_ms) / 1000
-    options = Options(arguments.seconds or usual.seconds, arguments.turns, model_s)
-    kept = arguments.json or ROOT / ".cache" / f"scale-bench-{arguments.table}.json"
+    fleets, sessions, model_s = arguments.daemons, arguments.sessions, arguments.model_ms / 1000
+    options = Options(arguments.seconds, arguments.turns, model_s)
+    kept = arguments.json or ROOT / ".cache" / "scale-bench-daemons.json"
     if arguments.quick:
         options, sessions, fleets = Options(3.0, arguments.turns, model_s), [200], fleets[:2]
         kept = kept.with_name("scale-bench-quick.json")
@@ -240,8 +191,6 @@ def main() -> int:
         f" {options.accounts} accounts, {options.said_before} message said before in each conversation"
     )
     print(f"{circumstances}; {time.monotonic() - begun:.0f} s\n\n{table(points)}")
-    if arguments.docs:
-        put_into(_DOCS, arguments.table, f"{circumstances}.\n\n{markdown(points)}")
     problems = [problem for point in points for problem in point["problems"]]
     print(
         "\nnothing lost, nothing doubled, all in order" if not problems else "\n" + "\n".join(problems[:20])

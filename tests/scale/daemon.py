@@ -1,6 +1,5 @@
 """
 ``squidbot run`` whose accounts are on an `Exchange` and whose model takes a while; it counts its round trips.
-A worker has no account, so it tells its counts by a connection of its own.
 
 Everything else is as in life: the settings come from the home, the process from `run_daemon`.
 """
@@ -9,14 +8,12 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import sys
 import threading
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-import orjson
 import psycopg
 
 from agent_core.llm.demo.model import EchoModel
@@ -26,12 +23,11 @@ from gateway.errors import GatewayError
 from gateway.queue.postgres import pool
 from gateway.settings import load_settings
 from gateway.system.home import Home, open_home
-from gateway.system.process_role import ProcessRole
 from tests.doubles.loopback import Delivered, Link, LoopbackChannel
 from tests.scale.exchange import LinkedServer
 
 PLAN = "SQUIDBOT_SCALE"
-"""In the environment, as JSON: ``socket``, ``accounts``, ``model_s``, ``role``, ``control``."""
+"""In the environment, as JSON: ``socket``, ``accounts``, ``model_s``, ``control``."""
 
 
 class _Counts:
@@ -78,14 +74,6 @@ class _Counts:
         with self._lock:
             return os.getpid(), {name: list(counts) for name, counts in self._by_name.items()}
 
-    def tell(self, path: str) -> None:
-        """Tell the exchange whenever it asks, until it hangs up."""
-        with socket.socket(socket.AF_UNIX) as wire:
-            wire.connect(path)
-            wire.sendall(orjson.dumps(["login", f"worker {os.getpid()}"]) + b"\n")
-            for _ in wire.makefile("rb"):
-                wire.sendall(orjson.dumps(["counted", *self.told()]) + b"\n")
-
 
 class _Doubling(LinkedServer):
     """The control: everything goes out once more, and looks like something else."""
@@ -100,9 +88,6 @@ def main() -> int:
     plan, root = json.loads(os.environ[PLAN]), Path(sys.argv[-1])
     counts = _Counts()
     counts.install()
-    role = ProcessRole(plan.get("role", ProcessRole.ALL))
-    if role is ProcessRole.WORKER:
-        threading.Thread(target=counts.tell, args=(plan["socket"],), daemon=True).start()
     channels = {}
     for name in plan["accounts"]:
         kind = _Doubling if plan.get("control") == "doubles" else LinkedServer
@@ -114,7 +99,7 @@ def main() -> int:
         allow_from=dict.fromkeys(channels, ("*",)),
     )
     try:
-        return run_daemon(load_settings(Home(root).config_file), open_home(root), overrides, role=role)
+        return run_daemon(load_settings(Home(root).config_file), open_home(root), overrides)
     except GatewayError as error:
         sys.stderr.write(f"squidbot: {error}\n")
         return error.exit_code

@@ -1,22 +1,16 @@
-"""What `tests.scale` has measured, as a table, and in the page that shows it."""
+"""What `tests.scale` has measured, as a table."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-_BEGIN, _END = "<!-- {}: written by python -m tests.scale {} --docs -->", "<!-- end of {} -->"
 _ROWS: Sequence[tuple[str, Callable[[Mapping[str, Any]], Any]]] = (
     ("answers/s, more people than turn slots", lambda p: p["answers_s"]),
     ("  message to answer, p50/p99 ms", lambda p: _pair(p["at_once"])),
     ("people at random moments, messages/s", lambda p: p["paced_per_s"]),
     ("  message to answer, p50/p99 ms", lambda p: _pair(p["paced"])),
-    (
-        "processor time per message, daemons with accounts, ms",
-        lambda p: round(p["client_ms"] - p["workers_ms"], 1),
-    ),
-    ("  workers, ms", lambda p: round(p["workers_ms"], 1)),
+    ("processor time per message, daemons, ms", lambda p: round(p["client_ms"], 1)),
     ("  PostgreSQL, ms", lambda p: round(p["server_ms"], 1)),
     ("  the virtual people, ms", lambda p: round(p["people_ms"], 1)),
     ("cores busy in total", lambda p: p["cores"]),
@@ -39,28 +33,10 @@ def table(points: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join([*_aligned(_rows(points)), "", *_calls(points)])
 
 
-def markdown(points: Sequence[Mapping[str, Any]]) -> str:
-    """The columns, for a page."""
-    first, *rest = _rows(points)
-    rows = [first, ["---"] * len(first), *rest]
-    return "\n".join(
-        f"| {' | '.join(cell.strip() for cell in row)} |".replace("| --- ", "|---") for row in rows
-    )
-
-
-def put_into(page: Path, name: str, text: str) -> None:
-    """Write what stands between the two marks of this name in a page."""
-    begin, end = _BEGIN.format(name, name), _END.format(name)
-    before, _, rest = page.read_text().partition(begin)
-    _, _, after = rest.partition(end)
-    page.write_text(f"{before}{begin}\n{text}\n{end}{after}")
-
-
 def _rows(points: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     return [
         ["conversations", *(f"{point['sessions']:,}" for point in points)],
-        ["daemons with accounts", *(str(point["processes"]) for point in points)],
-        ["workers", *(str(point["workers"]) for point in points)],
+        ["daemons", *(str(point["processes"]) for point in points)],
         *([name, *(str(value(point)) for point in points)] for name, value in _ROWS),
     ]
 

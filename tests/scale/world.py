@@ -32,8 +32,6 @@ _OPEN = (
 )
 _SEED = "dm-seed"
 _BEGUN_WITHIN_S = 120.0
-_LOOK_S = 3.0
-"""Within that a daemon has looked who else lives."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +39,7 @@ class Counts:
     """What only grows; processor times in seconds."""
 
     clients_s: float
-    """Of all daemons, workers among them."""
-    workers_s: float
+    """Of all daemons."""
     server_s: float
     people_s: float
     wal: int
@@ -85,7 +82,7 @@ class Cost(Counts):
         grown = {
             name: getattr(after, name) - getattr(before, name)
             for name in (
-                "clients_s", "workers_s", "server_s", "people_s", "wal", "statements", "transactions", "deadlocks",
+                "clients_s", "server_s", "people_s", "wal", "statements", "transactions", "deadlocks",
             )
         }  # fmt: skip
         return cls(took_s=after.at - before.at, calls=calls, **grown)
@@ -115,7 +112,6 @@ class World:
         self._people: People | None = None
         self._exchange = Exchange(folder / "exchange", lambda *words: self.people.hear(*words))
         self._daemons: list[Daemon] = []
-        self._workers: list[Daemon] = []
         self._made: dict[str, Daemon] = {}
         self._seeded = 0
         self.admin = server.admin(self.url.rpartition("/")[2])
@@ -168,36 +164,30 @@ class World:
         return [(self.accounts[number % len(self.accounts)], f"dm-p{number}") for number in range(sessions)]
 
     @asynccontextmanager
-    async def daemons(self, count: int, workers: int = 0, **plan: Any) -> AsyncIterator[None]:
-        """
-        So many daemons, each with its share of the accounts; they are stopped in order at the end. With workers
-        they have the role ``accounts``.
-        """
-        role = "accounts" if workers else "all"
-        self._daemons = [self._daemon(f"home{number}", role, plan) for number in range(count)]
-        self._workers = [self._daemon(f"worker{number}", "worker", plan) for number in range(workers)]
-        every = [*self._daemons, *self._workers]
+    async def daemons(self, count: int, **plan: Any) -> AsyncIterator[None]:
+        """So many daemons, each with its share of the accounts; they are stopped in order at the end."""
+        every = self._daemons = [self._daemon(f"home{number}", plan) for number in range(count)]
         try:
             for daemon in every:
                 daemon.start()
             try:
                 for daemon in every:
                     await to_thread.run_sync(lambda daemon=daemon: _ready(daemon))
-                await self._shared_out(count, workers)
+                await self._shared_out(count)
             except (AssertionError, TimeoutError) as error:
                 raise DaemonEnded(self.logs()) from error
             yield
             if any(daemon.process is None or daemon.process.poll() is not None for daemon in every):
                 raise DaemonEnded(self.logs())
         finally:
-            self._daemons, self._workers = [], []
+            self._daemons = []
             for daemon in every:
                 with contextlib.suppress(ProcessLookupError):
                     daemon.terminate()
             for daemon in every:
                 await to_thread.run_sync(lambda daemon=daemon: daemon.ended(within_s=60))
 
-    def _daemon(self, name: str, role: str, plan: Mapping[str, Any]) -> Daemon:
+    def _daemon(self, name: str, plan: Mapping[str, Any]) -> Daemon:
         daemon = self._made.get(name) or Daemon(self.folder / name, self._settings())
         self._made[name] = daemon
         daemon.module = "tests.scale.daemon"
@@ -205,7 +195,6 @@ class World:
             "socket": str(self.folder / "exchange"),
             "accounts": self.accounts,
             "model_s": self.model_s,
-            "role": role,
         }
         daemon.environment = {PLAN: json.dumps(made | plan)}
         return daemon
@@ -225,8 +214,8 @@ class World:
             "agents": {"heartbeat": {"enabled": False}},
         }
 
-    async def _shared_out(self, count: int, workers: int) -> None:
-        """Wait until each daemon has its share of the accounts and has logged in, and workers are known."""
+    async def _shared_out(self, count: int) -> None:
+        """Wait until each daemon has its share of the accounts and has logged in."""
         most = -(-len(self.accounts) // count)
         query = (
             "SELECT holder, count(*) FROM squidbot.all_leases"
@@ -239,12 +228,10 @@ class World:
                 if (
                     is_all
                     and max(held for _, held in found) <= most
-                    and len(await self._exchange.counts()) >= count + workers
+                    and len(await self._exchange.counts()) >= count
                 ):
                     break
                 await anyio.sleep(0.2)
-        if workers:
-            await anyio.sleep(_LOOK_S)
 
     def is_unseeded(self, sessions: int) -> bool:
         """Whether `seed` would do something."""
@@ -311,8 +298,7 @@ class World:
         assert row is not None
         return Snapshot(
             at=time.monotonic(),
-            clients_s=_cpu_s_of([*self._daemons, *self._workers]),
-            workers_s=_cpu_s_of(self._workers),
+            clients_s=_cpu_s_of(self._daemons),
             server_s=server_cpu_s(self.server),
             people_s=sum(resource.getrusage(resource.RUSAGE_SELF)[:2]),
             wal=int(row[0]),

@@ -95,15 +95,11 @@ def _processes(report: Mapping[str, Any]) -> list[str]:
     for one in processes:
         accounts = [*one["accounts"], *(["heartbeat, jobs and terminal"] if one["rest"] else [])]
         here = " (this one)" if one["here"] else ""
-        does = _of_worker(one) if one.get("worker") else plain_line(", ".join(accounts) or "standing by")
+        does = plain_line(", ".join(accounts) or "standing by")
         lines.append(f"  {one['process']}{here}: {does}")
     head = ["processes on this database:"] if lines else []
     missing = [f"NO PROCESS WORKS FOR: {plain_line(', '.join(without))}"] if without and processes else []
     return head + lines + missing
-
-
-def _of_worker(one: Mapping[str, Any]) -> str:
-    return f"worker, {one['turns']} turn{'' if one['turns'] == 1 else 's'} in hand"
 
 
 def _channel(name: str, one: Mapping[str, Any]) -> list[str]:

@@ -20,7 +20,7 @@ import structlog
 from aiohttp import web
 
 from channels.terminal.channel import TerminalChannel
-from gateway.errors import GatewayError, NeedsAccount, StateUnusable, describe
+from gateway.errors import GatewayError, StateUnusable, describe
 from gateway.operations.control.terminal import terminal_routes
 from gateway.operations.http.health import Health, json_answer, one_more
 from gateway.operations.service import Operations
@@ -88,12 +88,6 @@ async def serve_control(
                 path.unlink(missing_ok=True)
 
 
-_ON_WORKER = (
-    "this daemon is a worker and has no account; run the command in the home of a daemon with accounts "
-    "(`squidbot status` lists them)"
-)
-
-
 class _Calls:
     """Turns requests into operations and their errors into answers."""
 
@@ -108,9 +102,7 @@ class _Calls:
                 return _refused("RequestInvalid", "the arguments must be an object", 2, status=400)
             with anyio.fail_after(_LIMIT_S):
                 return json_answer({"result": await self._operations.call(name, arguments)})
-        except (GatewayError, NeedsAccount) as error:
-            if isinstance(error, NeedsAccount):
-                error = GatewayError(_ON_WORKER)
+        except GatewayError as error:
             return _refused(type(error).__name__, str(error), error.exit_code, status=400)
         except (ValueError, RecursionError, OverflowError):
             return _refused("RequestInvalid", "the arguments cannot be read", 2, status=400)

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, tzinfo
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, Self, runtime_checkable
+from typing import Protocol, Self, runtime_checkable
 
 import psycopg
 import structlog
@@ -36,16 +36,12 @@ from gateway.queue.postgres.rights import without_rights
 from gateway.queue.postgres.snapshots import NoSnapshots
 from gateway.queue.rollback_guard import Extent, Gap, HighWaterMark
 from gateway.queue.sql.base import Database, Journal
-from gateway.queue.sql.calls_in_flight import CallsInFlight
 from gateway.queue.sql.cluster import EVERYBODY
 from gateway.queue.sql.engine import ALONE, NOTHING, Connection
 from gateway.queue.sql.signals import Fact, Signals
 from gateway.queue.state_key import StateKey
 from gateway.queue.stores import Queue
 from gateway.queue.wakeups import Wakeups
-
-if TYPE_CHECKING:
-    from gateway.queue.sql.shared_turns import SharedTurns
 
 HOME = 1
 """The one home of a deployment."""
@@ -78,17 +74,6 @@ class PostgresQueue(Queue):
     def notifications(self) -> Notifications:
         """Return the notifications between the processes on this database; the caller runs them."""
         return Notifications(self.writer.where, self._connect, self.home)
-
-    def share_turns(self, channels: Collection[str]) -> SharedTurns:
-        """Replace and return `turns`: workers may claim turns in conversations of these channels."""
-        from gateway.queue.sql.shared_turns import SharedTurns  # noqa: PLC0415 - only where there are workers
-
-        self.turns = shared = SharedTurns(self.database, channels)
-        return shared
-
-    def calls_in_flight(self, holder: str, others: Callable[[], bool]) -> CallsInFlight:
-        """Return the model calls in flight of all processes on this database; ``holder`` is this process."""
-        return CallsInFlight(self.database, holder, others)
 
     async def check_rights(self) -> None:
         """

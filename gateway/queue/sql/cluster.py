@@ -20,25 +20,17 @@ A command that changes rows as any process does, in a home without a daemon, hol
 It excludes only `EVERYTHING`, and has no share of the accounts. It is left to expire, so that the processes
 see that somebody has written.
 
-A worker is a process that has a row ``worker:NAME`` and never an account. A row ``turn:TURN`` names the
-worker that has this turn in hand, with the fence of its claim, so it means that claim and no later one.
-Taking an account leaves such turns alone. `end_workers` recovers the turns of a worker whose lease has
-expired, in the transaction that ends the lease.
-
 All calls about processes and accounts take one lock, so what they read is still true when they write.
 """
-# ruff: noqa: S608 - only constants of this package are put into statements; every value is a parameter
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
 from agent_core.messages import SessionKey
 from gateway.queue.model import Cluster
 from gateway.queue.sql.crash_records import Where
 from gateway.queue.sql.engine import Connection
-from gateway.queue.sql.inbox_sql import CALL, HELD
 from gateway.queue.sql.maintenance_sql import recover
 
 EVERYTHING = "daemon"
@@ -55,7 +47,6 @@ FREED = "-"
 """In place of an account: one that has just become free."""
 _ACCOUNT = "account:"
 _TAKER = "taker:"
-_WORKER = "worker:"
 _SHARING = (PROCESS, COMMAND)
 
 
@@ -88,11 +79,7 @@ def make_room(db: Connection, name: str, now: float, instead_of: Collection[str]
 
 def forget(db: Connection, name: str, holder: str) -> None:
     """End the lease of a process; its name is never used again."""
-    db.execute(
-        "DELETE FROM leases WHERE name IN (?, ?, ?) AND holder = ?",
-        (name, _TAKER + holder, _WORKER + holder, holder),
-    )
-    _end_calls(db, holder)
+    db.execute("DELETE FROM leases WHERE name IN (?, ?) AND holder = ?", (name, _TAKER + holder, holder))
 
 
 def cluster(db: Connection, now: float) -> Cluster:
@@ -106,17 +93,7 @@ def cluster(db: Connection, now: float) -> Cluster:
     }
     written = any(name.startswith(COMMAND) and ends_at > now for name, _, ends_at in held)
     takers = [name.removeprefix(_TAKER) for name, _, _ in held if name.startswith(_TAKER)]
-    workers = {holder for name, holder, _ in held if name.startswith(_WORKER)}
-    turns = Counter(holder for name, holder, _ in held if name.startswith(HELD))
-    return Cluster(
-        living,
-        owners,
-        written,
-        [holder for holder in living if holder in takers],
-        workers=[holder for holder in living if holder in workers],
-        lost_workers=sorted({*workers, *turns}.difference(living)),
-        turns=turns,
-    )
+    return Cluster(living, owners, written, [holder for holder in living if holder in takers])
 
 
 def take(  # noqa: PLR0917 - as below
@@ -153,50 +130,8 @@ def take(  # noqa: PLR0917 - as below
             (_ACCOUNT + name, holder),
         )
     known = sorted({*configured, *_accounts(db)})  # REST among them is not a channel
-    only, whose = _turns_of(taken, known)
-    recover(db, now, (f"{only} AND NOT {_HELD}", whose), _sends_of(taken, configured, known))
+    recover(db, now, _turns_of(taken, known), _sends_of(taken, configured, known))
     return [*own, *taken]
-
-
-def begin_worker(db: Connection, holder: str) -> None:
-    """Count this process as a worker until its lease expires."""
-    db.execute(
-        "INSERT INTO leases (name, holder, fence, expires_at) VALUES (?, ?, 1, 0)"
-        " ON CONFLICT (name) DO NOTHING",
-        (_WORKER + holder, holder),
-    )
-
-
-def stop_worker(db: Connection, holder: str) -> None:
-    """No longer count this process as a worker; its turns in hand stay its own until its lease expires."""
-    db.execute("DELETE FROM leases WHERE name = ? AND holder = ?", (_WORKER + holder, holder))
-
-
-def end_workers(db: Connection, at: float, now: float) -> list[str]:
-    """
-    End the workers whose lease has expired, and recover what they had in hand; return the sessions.
-
-    Each is recorded as a death of its own: what others had in hand is not involved.
-    """
-    sessions: list[str] = []
-    for dead in cluster(db, at).lost_workers:
-        _end(db, PROCESS + dead)
-        held = f" AND {_HELD[:-1]} AND held.holder = ?)"
-        query = f"SELECT DISTINCT session FROM inbox WHERE state = 'running'{held}"
-        sessions += [str(session) for (session,) in db.execute(query, (dead,)).fetchall()]
-        recover(db, now, (held, [dead]), (" AND 1 = 0", ()))
-        db.execute(
-            "DELETE FROM leases WHERE holder = ? AND (name = ? OR (name > ? AND name < ?))",
-            (dead, _WORKER + dead, HELD, f"{HELD[:-1]};"),  # the semicolon sorts after the colon
-        )
-    return sessions
-
-
-_HELD = (
-    f"EXISTS (SELECT 1 FROM leases AS held WHERE held.name = '{HELD}' || inbox.turn"
-    " AND held.fence = inbox.fence)"
-)
-"""Whether a worker has this turn in hand."""
 
 
 def give(db: Connection, name: str, holder: str) -> None:
@@ -261,12 +196,5 @@ def _end(db: Connection, name: str) -> None:
     if name.startswith(_SHARING):
         holder = name.removeprefix(PROCESS)
         db.execute("DELETE FROM leases WHERE name IN (?, ?)", (name, _TAKER + holder))
-        _end_calls(db, holder)
     else:  # the fence stays, so that the next holder gets a higher one
         db.execute("UPDATE leases SET holder = NULL, expires_at = 0 WHERE name = ?", (name,))
-
-
-def _end_calls(db: Connection, holder: str) -> None:
-    """Remove the model calls that this process had in flight: nobody will record their end."""
-    begin = CALL + holder
-    db.execute("DELETE FROM state WHERE topic > ? AND topic < ?", (f"{begin}/", f"{begin}0"))

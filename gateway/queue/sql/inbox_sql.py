@@ -9,8 +9,8 @@ its turn and fence on rows that are ``running``; whoever does not find them has 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from agent_core.models import Usage
 from gateway.queue.errors import LostTurn
@@ -38,14 +38,13 @@ class NewRow:
 
 @dataclass(frozen=True, slots=True)
 class Owned:
-    """The proof of a claim: turn, fence, session and number of rows; for a worker also its name."""
+    """The proof of a claim: turn, fence, session and number of rows."""
 
     turn: str
     fence: int
     session: str
     tail: int
     rows: int
-    worker: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +56,6 @@ class Claim:
     rows: Sequence[Raw]
     first_deferred_at: float | None
     is_new: bool
-    worker: str = ""
 
 
 def accept(
@@ -119,22 +117,16 @@ def _claimable() -> str:
     return f"SELECT {columns} FROM inbox WHERE {sources} AND session = ?"
 
 
-def claim(
-    db: Connection, session: str, merge: int, now: float, may: Callable[[Raw], bool] | None = None
-) -> Claim | None:
-    """Claim the head of a session, if the caller ``may`` take it; return None if nothing was claimed."""
+def claim(db: Connection, session: str, merge: int, now: float) -> Claim | None:
+    """Claim the head of a session; return None if nothing was claimed."""
     waiting = db.execute(f"{_claimable()} ORDER BY id LIMIT ?", (session, max(1, merge))).fetchall()
     if not waiting or _is_running(db, session):
         return None
     if not _due(waiting[0], now):
-        waiting = overtaking(db, session, now)
-        if not waiting or not (may is None or may(waiting[0])):
-            waiting = going_past(db, session, merge, now)
+        waiting = overtaking(db, session, now) or going_past(db, session, merge, now)
         if not waiting or not _due(waiting[0], now):
             return None
-    if not (may is None or may(waiting[0])):
-        return None
-    return _taken(db, session, waiting, now) or claim(db, session, merge, now, may)
+    return _taken(db, session, waiting, now) or claim(db, session, merge, now)
 
 
 def claim_out_of_band(db: Connection, session: str, now: float) -> Claim | None:
@@ -191,14 +183,6 @@ def going_past(db: Connection, session: str, merge: int, now: float) -> list[Raw
     return db.execute(query, (session, now, now + LONGEST_S, max(1, merge))).fetchall()
 
 
-def next_in(db: Connection, session: str, now: float) -> Raw | None:
-    """Return the next row to process in a session, due or not."""
-    head: Raw | None = db.execute(f"{_claimable()} ORDER BY id LIMIT 1", (session,)).fetchone()
-    if head is None or _due(head, now):
-        return head
-    return next(iter(going_past(db, session, 1, now)), None)
-
-
 def wait_of(db: Connection, session: str, next_at: float | None, now: float) -> float:
     """Return the seconds until a session has something to claim, if its head is due at ``next_at``."""
     wait = wait_s(next_at, now)
@@ -252,7 +236,7 @@ def _author_of(row: Raw) -> tuple[object, ...]:
 
 def owned_by(turn: Turn) -> Owned:
     """Return the proof of a claim."""
-    return Owned(turn.id, turn.fence, str(turn.session), turn.rows[-1].id, len(turn.rows), turn.worker)
+    return Owned(turn.id, turn.fence, str(turn.session), turn.rows[-1].id, len(turn.rows))
 
 
 _CLAIM = "session = ? AND turn = ? AND fence = ?"
@@ -281,25 +265,6 @@ def check_owned(db: Connection, owned: Owned) -> None:
         raise LostTurn(f"turn {owned.turn} is no longer ours")
 
 
-HELD = "turn:"
-"""The prefix of the names in ``leases`` that say which worker has a turn in hand; the turn follows."""
-
-
-def hold(db: Connection, claimed: Claim, worker: str) -> Claim:
-    """Record that a worker has this claim in hand; turn and fence identify it, so no later claim is meant."""
-    db.execute(
-        "INSERT INTO leases (name, holder, fence, expires_at) VALUES (?, ?, ?, 0) ON CONFLICT (name)"
-        " DO UPDATE SET holder = excluded.holder, fence = excluded.fence",
-        (HELD + claimed.turn, worker, claimed.fence),
-    )
-    return replace(claimed, worker=worker)
-
-
-def _let_go(db: Connection, owned: Owned) -> None:
-    if owned.worker:
-        db.execute("DELETE FROM leases WHERE name = ? AND fence = ?", (HELD + owned.turn, owned.fence))
-
-
 def record_step(db: Connection, owned: Owned, step: tuple[int, str, str, str, str | None]) -> None:
     """Insert or replace a step of a turn."""
     check_owned(db, owned)
@@ -319,7 +284,6 @@ def end(db: Connection, owned: Owned, state: InboxState, now: float, *, error: s
         (state.value, now, owned.tail, error, *_proof(owned)),
     )
     _check(cursor, owned)
-    _let_go(db, owned)
     db.execute("DELETE FROM turn_steps WHERE turn = ?", (owned.turn,))
     if state is InboxState.DEAD:
         crash_records.acquit(db, crash_records.of_turn(owned.turn))
@@ -355,25 +319,14 @@ def put_back(
         ),
     )
     _check(cursor, owned)
-    _let_go(db, owned)
 
 
 def undo_claim(db: Connection, session: str, claimed: Claim | None, now: float) -> None:
     """Undo a claim whose caller is gone."""
     if claimed is not None:
         last, count = claimed.rows[-1][0], len(claimed.rows)
-        owned = Owned(claimed.turn, claimed.fence, session, last, count, claimed.worker)
+        owned = Owned(claimed.turn, claimed.fence, session, last, count)
         put_back(db, owned, next_at=None, error=None, attempts=-1, deferrals=0, now=now)
-
-
-CALL = "call:"
-"""The prefix of the topics in ``state`` of model calls in flight; the process and a number follow."""
-
-
-def end_call(db: Connection, name: str) -> None:
-    """Record that a model call is no longer in flight; do nothing without a name."""
-    if name:
-        db.execute("DELETE FROM state WHERE topic = ?", (name,))
 
 
 def spend(db: Connection, day: str, session: str, purpose: str, usage: Usage) -> None:

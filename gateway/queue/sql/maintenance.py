@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 
-from agent_core.messages import SessionKey
 from gateway.queue.model import Cluster, Lease, Suspect
 from gateway.queue.sql import cluster, crash_records, leases, maintenance_sql, receipts
 from gateway.queue.sql.approvals import forget_withdrawn
@@ -175,45 +174,6 @@ class MaintenanceStore(Part):
             lambda db: cluster.give(db, name, holder),
             locks=_of_lease(cluster.EVERYTHING),
         )
-
-    async def begin_worker(self, holder: str) -> None:
-        """
-        Count this process, which holds a lease of its own and takes no account, as a worker until that lease
-        ends.
-
-        A worker claims with `gateway.queue.sql.shared_turns`, and each of its turns is held under its name.
-        Whoever takes an account leaves those turns alone.
-        """
-        await self._writer.call(
-            "begin_worker",
-            lambda db: cluster.begin_worker(db, holder),
-            locks=_of_lease(cluster.EVERYTHING),
-        )
-
-    async def stop_worker(self, holder: str) -> None:
-        """
-        No longer count this process as a worker, because it begins nothing from now on: nobody leaves
-        anything to it. Its turns in hand stay its own until its lease ends.
-        """
-        await self._writer.call(
-            "stop_worker",
-            lambda db: cluster.stop_worker(db, holder),
-            locks=_of_lease(cluster.EVERYTHING),
-        )
-
-    async def end_workers(self) -> list[SessionKey]:
-        """
-        End the workers whose lease has expired: whatever they still try raises `Fenced`. The turns that they
-        had in hand are recovered (`recover`), those of each worker as one death. Returns the sessions, for
-        which no signal fires.
-        """
-        now, at = self._now(), self._database.lease_clock()
-        found = await self._writer.call(
-            "end_workers",
-            lambda db: cluster.end_workers(db, at(db), now),
-            locks=[*ALONE, named_lock("lease", cluster.EVERYTHING)],
-        )
-        return [key for text in found if (key := session_or_none(text)) is not None]
 
     async def last_ids(self) -> tuple[int, int]:
         """Return the highest ids of inbox and outbox."""

@@ -72,44 +72,22 @@ def open_sessions(db: Connection, now: float) -> list[tuple[str, float]]:
 
 _IDLE = "session NOT IN (SELECT session FROM inbox WHERE state = 'running')"
 _DUE = "state = 'ready' AND (next_at IS NULL OR next_at <= ?)"
-FIRST = (
-    "NOT EXISTS (SELECT 1 FROM inbox AS earlier WHERE earlier.session = inbox.session"
-    " AND earlier.state = 'ready' AND earlier.id < inbox.id"
-    f" AND NOT ({ASKS.replace('inbox.turn', 'earlier.turn').replace('next_at', 'earlier.next_at')}))"
-)
-"""The condition that nothing waiting precedes a row, except turns that wait for approval; for a few rows."""
-
-
-def due_sessions(
-    db: Connection, now: float, some: str = "", arguments: Sequence[str] = ()
-) -> list[tuple[str, bool]]:
-    """
-    Return sessions whose head is due now and that have no running turn. True marks sessions with a due row
-    that may overtake, and with no such row running. Turns that wait for a person's approval are passed over.
-
-    The condition ``some``, if given, selects the heads.
-    """
-    heads = f"{some} AND {FIRST}" if some else _HEADS
-    rows = db.execute(
-        f"SELECT session, id, 0 FROM inbox WHERE {_DUE} AND {heads} AND {_IDLE}"
-        f" UNION ALL SELECT session, id, 1 FROM inbox WHERE {_DUE} AND {QUICK}"
-        f" AND session NOT IN (SELECT session FROM inbox WHERE state = 'running' AND {QUICK})"
-        " ORDER BY 2, 3",
-        (now, *arguments, now, now + LONGEST_S, now),
-    )
-    return list(dict.fromkeys((session, bool(overtakes)) for session, _, overtakes in rows.fetchall()))
-
-
 _HEADS = f"id IN (SELECT MIN(id) FROM inbox WHERE state = 'ready' AND NOT ({ASKS}) GROUP BY session)"
 
 
-def due_for_workers(db: Connection, now: float, some: str, arguments: Sequence[str], limit: int) -> list[Raw]:
-    """Return session, end of the wait and time of acceptance of due heads, oldest first."""
-    return db.execute(
-        f"SELECT session, next_at, accepted_at, id FROM inbox WHERE {_DUE} AND {some} AND {FIRST} AND {_IDLE}"
-        " ORDER BY accepted_at, id LIMIT ?",
-        (now, *arguments, now, now + LONGEST_S, limit),
-    ).fetchall()
+def due_sessions(db: Connection, now: float) -> list[tuple[str, bool]]:
+    """
+    Return sessions whose head is due now and that have no running turn. True marks sessions with a due row
+    that may overtake, and with no such row running. Turns that wait for a person's approval are passed over.
+    """
+    rows = db.execute(
+        f"SELECT session, id, 0 FROM inbox WHERE {_DUE} AND {_HEADS} AND {_IDLE}"
+        f" UNION ALL SELECT session, id, 1 FROM inbox WHERE {_DUE} AND {QUICK}"
+        f" AND session NOT IN (SELECT session FROM inbox WHERE state = 'running' AND {QUICK})"
+        " ORDER BY 2, 3",
+        (now, now, now + LONGEST_S, now),
+    )
+    return list(dict.fromkeys((session, bool(overtakes)) for session, _, overtakes in rows.fetchall()))
 
 
 def waiting_people(db: Connection) -> list[tuple[str, str]]:

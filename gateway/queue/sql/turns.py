@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 from agent_core.messages import SessionKey
-from gateway.queue.errors import LostTurn
 from gateway.queue.model import Completion, NewOutbound, OutboxRow, Step, Turn
 from gateway.queue.sql import inbox_sql, jobs, maintenance_sql, outbox_sql, receipts
 from gateway.queue.sql.base import Part, pending
 from gateway.queue.sql.codec import dump, error_text, inbox_row, new_outbox, session_or_none, step_of, to_json
 from gateway.queue.sql.due import due_at
-from gateway.queue.sql.engine import Connection, Locks, named_lock
+from gateway.queue.sql.engine import Connection, named_lock
 from gateway.queue.sql.locking import of_sends, of_sessions
 from gateway.queue.states import InboxState
-
-_Result = TypeVar("_Result")
 
 
 class TurnStore(Part):
@@ -35,22 +32,16 @@ class TurnStore(Part):
         claimed, also beside a running turn, but never two at once. Rows behind a turn that waits for a
         person's approval pass it. Nothing else is ever overtaken.
         """
-        key = str(session)
+        now, key = self._now(), str(session)
 
-        def take(db: Connection, now: float) -> inbox_sql.Claim | None:
+        def take(db: Connection) -> inbox_sql.Claim | None:
             if out_of_band:
                 return inbox_sql.claim_out_of_band(db, key, now)
             return inbox_sql.claim(db, key, merge, now)
 
-        return await self._claimed(session, take)
-
-    async def _claimed(
-        self, session: SessionKey, take: Callable[[Connection, float], inbox_sql.Claim | None]
-    ) -> Turn | None:
-        now, key = self._now(), str(session)
         claimed = await self._writer.call(
             "claim",
-            lambda db: take(db, now),
+            take,
             locks=of_sessions(key),
             durable=False,
             undo=lambda db, done: inbox_sql.undo_claim(db, key, done, now),
@@ -68,7 +59,6 @@ class TurnStore(Part):
             deferrals=rows[0].deferrals,
             first_deferred_s=0.0 if first is None else max(0.0, now - first),
             is_new=claimed.is_new,
-            worker=claimed.worker,
         )
 
     async def steps(self, turn: Turn) -> list[Step]:
@@ -105,26 +95,7 @@ class TurnStore(Part):
             if step.kind in ("tool", "command") and step.result is not None:
                 receipts.finish(db, owned.turn, step.number, step.result, now)
 
-        await self._write("step", owned, write, locks=of_sessions(owned.session))
-
-    async def _write(
-        self,
-        name: str,
-        owned: inbox_sql.Owned,
-        write: Callable[[Connection], _Result],
-        *,
-        locks: Locks,
-        durable: bool = True,
-    ) -> _Result:
-        """Write something that only the owner of a claim may write."""
-        try:
-            return await self._writer.call(name, write, locks=locks, durable=durable)
-        except LostTurn:
-            self._lose(owned)
-            raise
-
-    def _lose(self, owned: inbox_sql.Owned) -> None:
-        """Somebody else has this turn now; a subclass may record that."""
+        await self._writer.call("step", write, locks=of_sessions(owned.session))
 
     async def complete(self, turn: Turn, completion: Completion) -> list[OutboxRow]:
         """
@@ -143,7 +114,6 @@ class TurnStore(Part):
             inbox_sql.end(db, owned, state, now)
             self._journal(db, owned.session, lines, now)
             inbox_sql.spend(db, day, owned.session, purpose, usage)
-            inbox_sql.end_call(db, completion.call)
             for session, told in others:
                 self._journal(db, session, told, now)
             jobs.collect(db, completion.collected)
@@ -157,7 +127,7 @@ class TurnStore(Part):
             *of_sends(messages),
             *ledger,
         ]
-        ids = await self._write("complete", owned, write, locks=locks)
+        ids = await self._writer.call("complete", write, locks=locks)
         return pending(ids, messages, owned.tail, held)
 
     async def retry(
@@ -182,9 +152,8 @@ class TurnStore(Part):
         self, turn: Turn, why: str, delay_s: float, waits_for: str | None, *, attempts: int, deferrals: int
     ) -> None:
         now, owned, text = self._now(), inbox_sql.owned_by(turn), error_text(why)
-        await self._write(
+        await self._writer.call(
             "put_back",
-            owned,
             lambda db: inbox_sql.put_back(
                 db,
                 owned,
@@ -211,15 +180,14 @@ class TurnStore(Part):
             return outbox_sql.insert(db, messages, inbox_id=owned.tail, turn=owned.turn, now=now, held=held)
 
         locks = [*of_sessions(owned.session), *of_sends(messages)]
-        ids = await self._write("dead_letter", owned, write, locks=locks)
+        ids = await self._writer.call("dead_letter", write, locks=locks)
         return pending(ids, messages, owned.tail, held)
 
     async def release(self, turn: Turn) -> None:
         """Release a turn at shutdown: ``running → ready``, and this start does not count. Its steps stay."""
         now, owned = self._now(), inbox_sql.owned_by(turn)
-        await self._write(
+        await self._writer.call(
             "release",
-            owned,
             lambda db: inbox_sql.put_back(
                 db, owned, next_at=None, error=None, attempts=-1, deferrals=0, now=now
             ),

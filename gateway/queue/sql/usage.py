@@ -34,16 +34,12 @@ def _usage(sums: Sequence[Any]) -> Usage:
 class UsageStore(Part):
     """The cost of models."""
 
-    async def add(self, session: SessionKey, usage: Usage, purpose: Purpose, *, call: str = "") -> None:
-        """
-        Record usage outside of a completed turn (a consolidation, a call of an unfinished turn). ``call`` is
-        no longer in flight with that (`CallsInFlight`).
-        """
+    async def add(self, session: SessionKey, usage: Usage, purpose: Purpose) -> None:
+        """Record usage outside of a completed turn (a consolidation, a call of an unfinished turn)."""
         day, key = self._day(self._now()), str(session)
 
         def write(db: Connection) -> None:
             inbox_sql.spend(db, day, key, purpose.value, usage)
-            inbox_sql.end_call(db, call)
 
         await self._writer.call("add_usage", write, locks=NOTHING)
 

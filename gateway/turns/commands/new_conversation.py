@@ -36,23 +36,13 @@ class NewConversation:
     Args:
         store: Where the numbers of waiting ``!new`` are kept.
         wakeups: Say that a process may have kept some for sessions that are of this one now.
-        shares_sessions: Other processes may keep some for the same sessions at any time: `waits` asks the
-            store each time, and is asked before each `begin`.
     """
 
-    def __init__(
-        self,
-        store: Queue,
-        histories: Histories,
-        wakeups: Wakeups | None = None,
-        *,
-        shares_sessions: bool = False,
-    ) -> None:
+    def __init__(self, store: Queue, histories: Histories, wakeups: Wakeups | None = None) -> None:
         self._store = store
         self._histories = histories
         self._after: dict[str, int] | None = None
         """What was kept; of sessions of this process it is so still, because no other one works on those."""
-        self._shares_sessions = shares_sessions
         self._lock = anyio.Lock()
         if wakeups is not None:
             wakeups.taken.connect(self._look_again)
@@ -89,8 +79,6 @@ class NewConversation:
 
     async def waits(self, session: SessionKey) -> bool:
         """Whether a conversation is reset at a later message. Raises `StoreUnavailable`."""
-        if self._shares_sessions:
-            self._after = None
         return str(session) in await self._known()
 
     async def begin(self, turn: Turn) -> None:

@@ -18,7 +18,6 @@ from agent_core.models import ModelChunk, Purpose, Usage
 from gateway.budget.config import BudgetSettings
 from gateway.budget.metering import Metering
 from gateway.budget.policy import LOOK_AGAIN_S, Amount
-from gateway.errors import NeedsAccount
 from gateway.observability import metrics
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.stores import Completion
@@ -50,14 +49,6 @@ class Broken(Costly):
         if self._after_text:
             yield "some words " * 50
         raise ModelUnavailable("away")
-
-
-class WithoutTheFile(Costly):
-    """On a worker, with a picture in the question that is in another home."""
-
-    async def _answer(self) -> AsyncIterator[ModelChunk]:
-        raise NeedsAccount("a file of a message")
-        yield ""
 
 
 @pytest.fixture
@@ -159,12 +150,6 @@ class TestSpending:
         spent = await store.usage.spent_on("2026-01-01")
         assert spent.calls == calls
         assert (spent.completion_tokens > 50) is after_text
-
-    async def test_a_call_that_a_worker_could_not_make_costs_nothing(self, store, clock):
-        """The account's daemon makes it, and pays."""
-        with pytest.raises(NeedsAccount):
-            await say(WithoutTheFile(), Metering(store, store.usage, limits(), clock))
-        assert (await store.usage.spent_on("2026-01-01")).calls == 0
 
     async def test_an_answer_that_is_cut_off_or_tells_nothing_is_estimated(self, store, clock):
         """Left early, cancelled before the first word, or without a usage: the tokens are guessed."""

@@ -14,7 +14,7 @@ from gateway.cli.fast_path import read
 
 _WORDS = (
     "run", "status", "--home", "--home=/h", "--home=", "--home=-x", "--config", "--config=c.yaml", "--verbose",
-    "--verbose=no", "-v", "--json", "-j", "--watch", "--hom", "--role", "--role=all", "worker", "--", "-", "", "/h", "~/h", "c.yaml", "@file", "a=b",
+    "--verbose=no", "-v", "--json", "-j", "--watch", "--hom", "--role", "--role=all", "--", "-", "", "/h", "~/h", "c.yaml", "@file", "a=b",
 )  # fmt: skip
 
 
@@ -49,8 +49,6 @@ def test_what_the_fast_path_reads_the_whole_command_line_reads_alike(command, wo
     [
         ("run", ("run", {})),
         ("run --home /h --config=c.yaml -v", ("run", {"home": "/h", "config": "c.yaml", "verbose": True})),
-        ("run --role worker", ("run", {"role": "worker"})),
-        ("run --role=accounts", ("run", {"role": "accounts"})),
         ("status", ("status", {})),
         ("status --json --verbose", ("status", {"as_json": True, "verbose": True})),
         ("status --home=/h --config c.yaml", ("status", {"home": "/h", "config": "c.yaml"})),
@@ -59,10 +57,7 @@ def test_what_the_fast_path_reads_the_whole_command_line_reads_alike(command, wo
 def test_plain_spellings_are_read(line, expected):
     """Those of service files and scripts; what both make of them is the same."""
     name, values = expected
-    values = {
-        key: Path(value) if isinstance(value, str) and key != "role" else value
-        for key, value in values.items()
-    }
+    values = {key: Path(value) if isinstance(value, str) else value for key, value in values.items()}
     assert by_fast_path(line.split()) == (name, {"home": None, "config": None, "verbose": False, **values})
     assert by_cyclopts(line.split()) == by_fast_path(line.split())
 
@@ -71,9 +66,16 @@ def test_plain_spellings_are_read(line, expected):
     "line",
     [
         "", "--home /h run", "run --json", "run --home", "run --home --verbose", "run --home a --home b", "run /h",
-        "run --help", "run --role", "run --role boss", "status --role all", "status --watch", "status -v --verbose", "inbox list", "run --verbose=true",
+        "run --help", "run --role all", "status --watch", "status -v --verbose", "inbox list", "run --verbose=true",
     ],
 )  # fmt: skip
 def test_everything_else_is_left_to_the_whole_command_line(line):
     """So it is there that mistakes are explained and help is given."""
     assert read(line.split()) is None
+
+
+@pytest.mark.parametrize("line", ["run --role worker", "run --role=accounts", "run --role all"])
+def test_no_process_has_a_role(line):
+    """A service file of an earlier version is refused, instead of having a second daemon begin."""
+    assert read(line.split()) is None
+    assert by_cyclopts(line.split()) is None

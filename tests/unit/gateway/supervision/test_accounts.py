@@ -19,7 +19,6 @@ from gateway.queue.stores import StoreUnavailable
 from gateway.queue.wakeups import Wakeups, Work
 from gateway.supervision.accounts import Accounts, share_of
 from gateway.supervision.other_processes import OtherProcesses
-from gateway.supervision.signals import WORK
 
 NAMES = {"email": "bot@mail.test", "matrix": "@bot:hs.test", "work": "@bot:work.test"}
 
@@ -236,7 +235,6 @@ async def test_who_hears_the_others_asks_at_once_and_else_rarely(server):
         for name, more, accounts in (
             (mine, 1, {mine}),
             (others, 0, None),
-            (WORK, 0, None),
             ("*", 1, None),
             (None, 1, None),
             ("none of ours", 1, None),  # with `REST`
