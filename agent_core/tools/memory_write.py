@@ -101,17 +101,15 @@ class MemoryWriteTool:
 
     async def review(self, **arguments: Any) -> Review:
         """The difference, so that what would be lost is seen."""
-        from agent_core.tools.files.reading import diff_text  # noqa: PLC0415 - only where somebody is asked
+        from agent_core.tools.files.reading import reviewed_change  # noqa: PLC0415 - only where somebody is asked
 
         new = str(arguments.get("content") or "")
         try:
             document = await self._storage.load_global_memory(self._scope)
         except (DocumentUnusable, StorageUnavailable) as error:
             return Review(f"The memory cannot be read now ({type(error).__name__}).\n{new}")
-        text = diff_text(document.text.encode(), new.encode("utf-8", "surrogatepass"), "MEMORY.md")
-        if "\n" not in text or any("\ud800" <= char <= "\udfff" for char in new):
-            text += f"\n{new}"  # a diff shows only the size of what it takes for no text
-        return Review(text, str(document.version))
+        after = new.encode("utf-8", "surrogatepass")
+        return Review(reviewed_change(document.text.encode(), after, "MEMORY.md"), str(document.version))
 
     async def execute(self, **arguments: Any) -> ToolResult:
         """Replace the document by ``content``."""

@@ -252,7 +252,7 @@ async def test_a_long_question_comes_with_all_of_it_and_a_word_answers_it(
         raw = content.encode() if isinstance(content, str) else content
         assert wish in raw.decode()
         assert "word700" not in text_of(question)
-        assert str(question["Subject"]).startswith(f"{name}: I need your approval")
+        assert str(question["Subject"]).startswith("Approve? use write_down: word0")
         await house.write("owner", "Yes please.\n-- \nThe owner, of the office", to=question)
         await house.mails("owner", lambda text: text.startswith("so: wrote"))
         assert house.tool.written == [wish]

@@ -44,15 +44,14 @@ class _Changing(FileTool, ABC):
 
     def _review(self, **arguments: Any) -> Review:
         from agent_core.tools.files.journaled_files import check_expected, state_of  # noqa: PLC0415
-        from agent_core.tools.files.reading import diff_text  # noqa: PLC0415
+        from agent_core.tools.files.reading import reviewed_change  # noqa: PLC0415
 
         # Nobody is asked about what would be refused after the yes.
         place = self._run.place(str(arguments["path"]), write=True)
         found = self._run.files.found(place)
         new = self._new(place, found, **arguments)
         check_expected(place, found, self._expected(place, found))
-        text = diff_text(found.content if found else None, new, place.shown)
-        return Review(text, state_of(found))
+        return Review(reviewed_change(found.content if found else None, new, place.shown), state_of(found))
 
     def _expected(self, place: Place, found: Found | None) -> str | None:
         """What the file must hold."""

@@ -141,6 +141,12 @@ def diff_text(before: bytes | None, after: bytes | None, name: str) -> str:
     return "".join(_ended(_hunks(texts[0], texts[1], names))).rstrip("\n") or f"{name}: no change"
 
 
+def reviewed_change(before: bytes | None, after: bytes | None, name: str) -> str:
+    """A change as `diff_text`, and whole where that gives sizes only: whoever approves it sees all of it."""
+    text = diff_text(before, after, name)
+    return text if "\n" in text else f"{text}\n{(after or b'').decode('utf-8', 'replace')}".rstrip("\n")
+
+
 def _hunks(old: list[str], new: list[str], names: tuple[str, str]) -> Iterator[str]:
     """As `unified_diff`; only the middle is compared, so that no text makes it take long."""
     same = 0

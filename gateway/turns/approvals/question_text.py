@@ -53,9 +53,10 @@ def asking_text(
     offer: Scope | None = None,
     is_again: bool = False,
     also: Sequence[tuple[ToolCall, str]] = (),
+    spared_by: str = "",
 ) -> str:
     """
-    The text of the question.
+    The text of the question. ``spared_by`` names the commands with which whoever reads it ends the reason.
 
     ``review`` is what the tool itself shows of the call, such as a diff, in the place of the bare arguments.
     ``offer`` is what can be granted. With ``is_attached`` what `attached_text` gives goes with it; without,
@@ -71,12 +72,12 @@ def asking_text(
         else literal(told, max(_QUOTED_CHARS, 2 * len(whole) * max(1, len(told))), most=len(told))
     )
     idea, trust = f"It may not be your idea: before this I was shown {described(origins, most=KEPT)}.", ""
-    if trust_of(origins) is not Trust.OWNER:
-        trust = "`!new`, or the owner's `!trust`, spares further questions because of that."
+    if doubted := trust_of(origins) is not Trust.OWNER:
+        trust = f"{spared_by} spares further questions because of that." if spared_by else ""
     is_brief = len(origins) <= _FEW_SOURCES
     why = [
         "What you approved has changed since, so I ask again." if is_again else "",
-        (idea if is_brief else f"Asked because of {len(origins)} sources, named below.") if trust else "",
+        (idea if is_brief else f"Asked because of {len(origins)} sources, named below.") if doubted else "",
     ]
     answers = "`yes` / `no`" + (" / `yes for an hour`" if offer else "")
     how = f"{answers}{' in the first line' if email_style else ', or ✅ / ❌'}"
@@ -92,7 +93,7 @@ def asking_text(
         hour,
         f"Until {at}. Also: `!approve {name}`, `!reject {name}`.",
         trust,
-        idea if trust and not is_brief else "",
+        idea if doubted and not is_brief else "",
         f"All of it is in the file `{name}.txt`: {len(raw)} bytes, SHA-256 `{digest}`." if is_short else "",
     ]
     return "\n\n".join(filter(None, parts))
@@ -101,7 +102,8 @@ def asking_text(
 def subject_of(call: ToolCall, also: Sequence[tuple[ToolCall, str]] = ()) -> str:
     """The subject of a question by mail, in one line."""
     value = next(iter(_told(call, "", also).values()), "")
-    return f"Approve? {_purpose(call, also).removeprefix('to ').replace('`', '')}: {line(value)}"
+    purpose = _purpose(call, also).removeprefix("to ").removeprefix("before I ").replace("`", "")
+    return f"Approve? {purpose}: {line(value)}"
 
 
 def attached_text(call: ToolCall, review: str = "", also: Sequence[tuple[ToolCall, str]] = ()) -> str:

@@ -138,7 +138,8 @@ class ToolQuestions:
             ]
         else:
             place = await self.asked_in(turn) or turn
-            text = self._text(waiting, self.channels[place.channel], file)
+            spared_by = "`!new` or `!trust`" if self._all_owner(turn) else "`!new`"
+            text = self._text(waiting, self.channels[place.channel], file, spared_by)
             headline = subject_of(waiting.call, _shown_with(request))
             notice = [
                 replace(one, context={**one.context, "headline": headline})
@@ -293,7 +294,7 @@ class ToolQuestions:
             _log.warning("tool_approval.not_attached", item=name, error=type(error).__name__)
             return None
 
-    def _text(self, waiting: Waiting, channel: Channel, file: Attachment | None) -> str:
+    def _text(self, waiting: Waiting, channel: Channel, file: Attachment | None, spared_by: str = "") -> str:
         """The question as it is asked by a channel; one that cannot send files is told everything."""
         request, capabilities = waiting.step.request, channel.capabilities
         return asking_text(
@@ -308,6 +309,7 @@ class ToolQuestions:
             offer=offered(request.get("offer")),
             is_again=bool(request.get("again")),
             also=_shown_with(request),
+            spared_by=spared_by,
         )
 
     def is_wanted(self, turn: Turn) -> bool:

@@ -27,7 +27,15 @@ OFFER = Scope(GrantKind.CALL, "shell", "x")
 def question(tool: str, review: str = "", **arguments: Any) -> str:
     call = ToolCall(id="c", name=tool, arguments=arguments)
     return asking_text(
-        "a3f2c9d", call, UNTIL, zone=UTC, email_style=False, review=review, origins=PAGE, offer=OFFER
+        "a3f2c9d",
+        call,
+        UNTIL,
+        zone=UTC,
+        email_style=False,
+        review=review,
+        origins=PAGE,
+        offer=OFFER,
+        spared_by="`!new` or `!trust`",
     )
 
 
@@ -39,9 +47,8 @@ def test_a_command_as_it_is_asked() -> None:
         "It may not be your idea: before this I was shown the page `http://page.test`.\n\n"
         "`yes` / `no` / `yes for an hour`, or ✅ / ❌\n\n"
         "An hour covers exactly this call of `shell`, or `!grant a3f2c9d 1h`.\n\n"
-        "Until 12:00 on 02 January, or until you write something else. "
-        "Also: `!approve a3f2c9d`, `!reject a3f2c9d`.\n\n"
-        "`!trust` or `!new` spares you further questions because of that."
+        "Until 12:00 on 02 January. Also: `!approve a3f2c9d`, `!reject a3f2c9d`.\n\n"
+        "`!new` or `!trust` spares further questions because of that."
     )
 
 

@@ -7,7 +7,7 @@ import io
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_core.tools.files.reading import diff_text, replaced, window
+from agent_core.tools.files.reading import diff_text, replaced, reviewed_change, window
 
 LINES = st.lists(st.text(alphabet="ab \t", max_size=5), max_size=30)
 
@@ -78,3 +78,10 @@ def test_a_replacement_is_the_plain_one(text, old, new):
     if old in text and "\r" not in text + old + new and not text.startswith("\ufeff"):
         done = replaced(text.encode(), old, new, everywhere=True, shown="f")
         assert done == text.replace(old, new).encode()
+
+
+def test_a_change_that_is_no_text_is_reviewed_whole():
+    """Nobody approves a size: what a diff would only measure is shown."""
+    assert "Pay Mallory" not in diff_text(b"old", b"%PDF-\0Pay Mallory", "a")  # the control
+    assert "Pay Mallory" in reviewed_change(b"old", b"%PDF-\0Pay Mallory", "a")
+    assert reviewed_change(b"old\n", b"new\n", "a") == diff_text(b"old\n", b"new\n", "a")
