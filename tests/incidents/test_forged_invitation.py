@@ -64,7 +64,7 @@ class Setup:
         self.server.on("PUT", "m.direct$", Answer(200, {}))
 
     async def save(self, text):
-        json.loads(text)
+        json.loads(text())
 
     @asynccontextmanager
     async def working(self):
