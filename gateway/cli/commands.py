@@ -164,7 +164,7 @@ def send(to: str, text: str | None = None, /, *, where: Where = HERE, as_json: J
     Send a message from the bot. While the daemon is stopped, a Matrix message waits, and mail is refused.
 
     Args:
-        to: The recipient: matrix:@person:server, matrix:#room:server, matrix:!room or email:person@domain.
+        to: owner, matrix:@person:server, matrix:#room:server, matrix:!room or email:person@domain.
         text: The text, in Markdown (default: the standard input).
     """
     said = sys.stdin.read() if text is None else text

@@ -51,15 +51,16 @@ class SendOperations:
 
     async def send(self, to: str, text: str) -> dict[str, Any]:
         """
-        Send a text: ``to`` is a channel and a place on it, such as ``matrix:@alice:hs.test``.
+        Send a text: ``to`` is a channel and a place on it, such as ``matrix:@alice:hs.test``, or ``owner``,
+        who is written to on Matrix if that can be.
 
         A person on Matrix is written to in the room of two, which is made if there is none; a room by its id
         or alias. Mail needs the daemon, which knows where a thread to somebody begins.
         """
-        name, colon, place = to.strip().partition(":")
+        name, colon, place = (self._owner_place() if to.strip() == "owner" else to.strip()).partition(":")
         if not colon or not place or any(char.isspace() for char in place):
             raise RequestInvalid(
-                f"{to!r} is not a destination; write matrix:@person:server, matrix:#room:server, "
+                f"{to!r} is not a destination; write owner, matrix:@person:server, matrix:#room:server, "
                 "matrix:!room or email:person@domain"
             )
         account = self._accounts.get(name)
@@ -78,6 +79,12 @@ class SendOperations:
             ]
         )
         return {"to": to, "outbox": [row.id for row in rows], "running": self._report is not None}
+
+    def _owner_place(self) -> str:
+        places = [f"{name}:{each}" for name in self._accounts for each in self._access.owner_on(name)]
+        if not places:
+            raise RequestInvalid("owner.aliases names no address on an enabled channel")
+        return next((place for place in places if ":@" in place), places[0])
 
     async def _place(self, name: str, place: str, *, topic: str) -> SessionKey:
         if place.startswith(_NAMED_BY_THE_CHANNEL):

@@ -71,6 +71,24 @@ async def test_a_place_on_matrix_is_a_row_of_the_outbox(store, wakeups, place):
     assert answer["running"] is False
 
 
+async def test_the_owner_is_a_place_of_their_own(store):
+    """Whoever writes to the owner need not know an address: on Matrix if that can be, else by mail."""
+    aliases = [Alias("email", "owner@mail.test"), Alias("matrix", "@owner:hs.test")]
+    desk = Operations(store, None, accounts=ACCOUNTS, access=Access(aliases, {}))
+    await desk.call("send", {"to": "owner", "text": "the oven is on"})
+    (row,) = await store.outbox.rows()
+    assert row.message.session == SessionKey("matrix", "@owner:hs.test")
+
+    only_mail = Access(aliases[:1], {})
+    desk = Operations(store, None, accounts=ACCOUNTS, access=only_mail, channels={"email": Reachable()})
+    await desk.call("send", {"to": "owner", "text": "the oven is on"})
+    assert (await store.outbox.rows())[0].message.channel == "email"
+    with pytest.raises(RequestInvalid, match=r"owner\.aliases"):
+        await Operations(store, None, accounts=ACCOUNTS, access=Access([], {})).call(
+            "send", {"to": "owner", "text": "x"}
+        )
+
+
 async def test_mail_goes_into_the_thread_that_the_channel_names(store):
     """A channel with topics says where the conversation begins; without it nothing is promised."""
     email = Reachable()
