@@ -188,9 +188,13 @@ def inbox_rows(rows: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
+_KINDS = {"tick": "[check-in]", "job": "[scheduled]", "background_job": "[background job]"}
+
+
 def _what(row: Mapping[str, Any]) -> str:
     """What a row of the list is about: what is wrong, and of what waits for a person the text as well."""
-    text = row["text"] if row["text"] is not None else f"[{row['kind'].replace('_', ' ')}]"
+    kind = _KINDS.get(row["kind"], "")  # what nobody has written does not look as if somebody had
+    text = f"{kind} {row['text']}".strip() if row["text"] is not None else kind or "[message]"
     if row["state"] == "quarantined" and row["error"]:
         return f"({row['error']}) {text}"
     return str(row["error"] or text)

@@ -1,0 +1,31 @@
+"""The list of messages says what a person has written and what was scheduled."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.cli import render
+
+ROW = {
+    "id": 7,
+    "state": "settled",
+    "accepted_at": "2026-01-01T10:00:00+00:00",
+    "channel": "matrix",
+    "sender": "@ann:hs.test",
+    "error": None,
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "shown"),
+    [
+        ("job", "water the plants", "[scheduled] water the plants"),
+        ("tick", "tick", "[check-in] tick"),
+        ("job", None, "[scheduled]"),
+        ("message", None, "[message]"),
+    ],
+)
+def test_a_reminder_is_no_message_of_its_person(kind: str, text: str | None, shown: str) -> None:
+    """The control is a message, which begins with its own words."""
+    assert render.inbox_rows([{**ROW, "kind": kind, "text": text}]).rstrip().endswith(f"  {shown}")
+    assert "[" not in render.inbox_rows([{**ROW, "kind": "message", "text": "hello"}])
