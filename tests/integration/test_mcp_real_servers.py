@@ -128,6 +128,7 @@ async def test_the_server_of_sqlite(tmp_path):
 
 async def test_the_server_of_pages(tmp_path):
     """PyPI: a page is fetched, and null stands for what was left out."""
+    command = installed("mcp-server-fetch")  # before anything is opened: it may skip
 
     async def page(_):
         return web.Response(text="<h1>Squids</h1><p>They have ten arms.</p>", content_type="text/html")
@@ -140,7 +141,7 @@ async def test_the_server_of_pages(tmp_path):
     site = web.TCPSite(runner, "127.0.0.1", port)
     await site.start()
     server = {
-        "command": installed("mcp-server-fetch"),
+        "command": command,
         "args": ["--ignore-robots-txt", "--allow-private-ips"],
     }
     try:
