@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from agent_core.messages import Attachment, Audience, InboundMessage, Sender, SessionKey
@@ -246,10 +247,11 @@ async def test_an_order_in_a_file_that_was_handed_on_is_never_followed_unasked(
         assert asks(asked)
         assert "the file `letter.txt`" in asked.text
         await refuse(one, asked)
-        for number in range(12):
+        for number in range(40):
             asked = await say(one, f"good morning {number}")
             assert asks(asked)
             await refuse(one, asked)
+            await anyio.sleep(0.2)  # it is consolidated in the background
             if "OBEY" in "".join(path.read_text() for path in tmp_path.glob("sessions/*.meta.json")):
                 break
         else:
