@@ -47,7 +47,7 @@ def test_it_is_sent_once(moment: str, nursery: Nursery, tmp_path: Path) -> None:
         world.live_until_quiet()
     assert world.deaths
     assert len(answered) == 1
-    assert told(world) == ["she is late"]
+    assert told(world) == [f"{ANN} says: she is late"]
     assert len([text for text in seen(world) if text.startswith("re: #2")]) == 1
 
 
