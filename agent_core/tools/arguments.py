@@ -87,12 +87,16 @@ def _types(schema: object) -> frozenset[str]:
     if isinstance(either, list):
         parts = [_types(each) for each in either]
         return frozenset().union(*parts) if all(parts) else frozenset()
-    if "type" not in schema or {"$ref", "allOf", "not", "if"} & schema.keys():
+    if {"$ref", "allOf", "not", "if"} & schema.keys():
         return frozenset()
+    if "type" not in schema:
+        values = schema.get("enum")
+        is_texts = isinstance(values, list) and all(isinstance(value, str) for value in values)
+        return frozenset({"string"} if is_texts else ())
     kind = schema["type"]
     kinds = kind if isinstance(kind, list) else [kind]
     found = {one for one in kinds if isinstance(one, str)}
-    return frozenset(found | ({"null"} if schema.get("nullable") is True else set()))
+    return frozenset(found | ({"null"} if found and schema.get("nullable") is True else set()))
 
 
 def _meant(text: str, allowed: frozenset[str]) -> Any:

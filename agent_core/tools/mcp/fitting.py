@@ -1,17 +1,13 @@
 """
-Makes fit what servers and models send nearly as the protocol and a schema want it. Pure.
+Makes fit what servers send nearly as the protocol wants it. Pure.
 
 One odd entry of a list costs itself and no other: what can be completed is, and what cannot is left out and
-named. Of the arguments of a call only what a model means by them without doubt is changed; the rest is for
-the server to refuse.
+named.
 """
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any
 
 from agent_core.tools.mcp.definitions import is_usable_name
@@ -57,61 +53,3 @@ def _fit_entry(key: str, name: str, entry: Mapping[str, Any]) -> dict[str, Any]:
     else:
         fit["name"] = entry["name"] if isinstance(entry.get("name"), str) else entry[name]
     return fit
-
-
-def fit_arguments(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
-    """
-    The arguments of a call as their schema wants them.
-
-    Null, and an empty text for what is no free text, stand for an optional argument that was left out. A text
-    that is a number, or true or false, is that where no text is wanted.
-    """
-    properties, required = schema.get("properties", {}), schema.get("required", ())
-    fit: dict[str, Any] = {}
-    for name, value in arguments.items():
-        wanted = properties.get(name)
-        allowed = _types(wanted)
-        is_choice = isinstance(wanted, dict) and isinstance(wanted.get("enum"), list)
-        is_empty = value == "" and ("string" not in allowed or (is_choice and "" not in wanted["enum"]))
-        is_left_out = is_empty or (value is None and "null" not in allowed)
-        if allowed and name not in required and is_left_out:
-            continue
-        is_text = isinstance(value, str) and bool(allowed) and "string" not in allowed
-        fit[name] = _meant(value, allowed) if is_text else value
-    return fit
-
-
-def _types(schema: object) -> frozenset[str]:
-    """The types of values that a schema allows; empty where that is not plain."""
-    if not isinstance(schema, dict):
-        return frozenset()
-    either = schema.get("anyOf") or schema.get("oneOf")
-    if isinstance(either, list):
-        parts = [_types(each) for each in either]
-        return frozenset().union(*parts) if all(parts) else frozenset()
-    if not ("type" in schema or "enum" in schema) or {"$ref", "allOf", "not", "if"} & schema.keys():
-        return frozenset()
-    if "type" not in schema:
-        values = schema["enum"] if isinstance(schema["enum"], list) else []
-        if any(not isinstance(value, str) for value in values):
-            return frozenset()
-        return frozenset({"string"})
-    kind = schema["type"]
-    found = {kind} if isinstance(kind, str) else set(filter(_is_text, kind if isinstance(kind, list) else ()))
-    return frozenset(found | ({"null"} if found and schema.get("nullable") is True else set()))
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
-
-
-def _meant(text: str, allowed: frozenset[str]) -> Any:
-    with suppress(ValueError, RecursionError):
-        value = json.loads(text.strip().lower())
-        if isinstance(value, bool):
-            return value if "boolean" in allowed else text
-        if isinstance(value, int) and allowed & {"integer", "number"}:
-            return value
-        if isinstance(value, float) and math.isfinite(value) and "number" in allowed:
-            return value
-    return text

@@ -11,11 +11,11 @@ from agent_core.models import ToolResult
 from agent_core.ports import Clock
 from agent_core.prompt import fenced
 from agent_core.provenance import Origins, untrusted
+from agent_core.tools.arguments import fit_arguments
 from agent_core.tools.asking import asker
 from agent_core.tools.effects import Effect, Review
 from agent_core.tools.mcp.definitions import Definition
 from agent_core.tools.mcp.elicitation import Elicitation
-from agent_core.tools.mcp.fitting import fit_arguments
 from agent_core.tools.mcp.link import Answer, ServerError, ServerLost, ServerUnavailable
 from agent_core.tools.mcp.names import model_name
 from agent_core.tools.policy import HARMLESS
