@@ -169,7 +169,7 @@ class MoveFileTool(FileTool):
 
     def _review(self, **arguments: Any) -> Review:
         from agent_core.tools.files.journaled_files import state_of  # noqa: PLC0415
-        from agent_core.tools.files.reading import diff_text  # noqa: PLC0415
+        from agent_core.tools.files.reading import reviewed_change  # noqa: PLC0415
 
         place = self._run.place(str(arguments["path"]), write=True)
         target = self._run.place(str(arguments["to"]), write=True)
@@ -180,7 +180,7 @@ class MoveFileTool(FileTool):
             raise ToolRetry(f"{target.shown!r} already exists; choose another name.")
         text = f"{place.shown} becomes {target.shown}"
         if target.prompt:
-            text += f"\n{diff_text(None, found.content, target.shown)}"
+            text += f"\n{reviewed_change(None, found.content, target.shown)}"
         return Review(text, state_of(found))
 
     async def execute(self, **arguments: Any) -> ToolResult:

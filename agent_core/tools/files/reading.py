@@ -144,7 +144,9 @@ def diff_text(before: bytes | None, after: bytes | None, name: str) -> str:
 def reviewed_change(before: bytes | None, after: bytes | None, name: str) -> str:
     """A change as `diff_text`, and whole where that gives sizes only: whoever approves it sees all of it."""
     text = diff_text(before, after, name)
-    return text if "\n" in text else f"{text}\n{(after or b'').decode('utf-8', 'replace')}".rstrip("\n")
+    if not any(content and kind_of(content[:_HEAD_BYTES]) for content in (before, after)):
+        return text
+    return f"{text}\n{(after or b'').decode('utf-8', 'replace')}"
 
 
 def _hunks(old: list[str], new: list[str], names: tuple[str, str]) -> Iterator[str]:

@@ -84,4 +84,5 @@ def test_a_change_that_is_no_text_is_reviewed_whole():
     """Nobody approves a size: what a diff would only measure is shown."""
     assert "Pay Mallory" not in diff_text(b"old", b"%PDF-\0Pay Mallory", "a")  # the control
     assert "Pay Mallory" in reviewed_change(b"old", b"%PDF-\0Pay Mallory", "a")
+    assert "Pay Mallory" in reviewed_change(None, b"%PDF-\0Pay Mallory", "a\nb.pdf")
     assert reviewed_change(b"old\n", b"new\n", "a") == diff_text(b"old\n", b"new\n", "a")
