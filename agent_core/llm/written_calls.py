@@ -42,12 +42,12 @@ _WRAPPERS = re.compile(
     r"|\[/?TOOL_CALLS\]|functools(?=\[)|```|[;,\s])*"
 )
 _NAMED = re.compile(
-    r"(?:function<｜tool▁sep｜>)?(?:functions\.)?([\w.-]{1,64})(?::\d+)?\s*"
-    r"(?:\[CALL_ID\]\w+)?(?:\[ARGS\]|<｜tool▁sep｜>|<\|tool_call_argument_begin\|>|\s)(?:```json)?\s*(?=\{)"
+    r"(?:function<｜tool▁sep｜>)?(?:functions\.)?([\w.-]{1,64})(?::\d{1,9})?\s{0,9}"
+    r"(?:\[CALL_ID\]\w{1,64})?(?:\[ARGS\]|<｜tool▁sep｜>|<\|tool_call_argument_begin\|>|\s)(?:```json)?\s{0,9}(?=\{)"
 )
 _FUNCTION = re.compile(r"<(?:function=|invoke name=\"?)([\w.-]{1,64})\"?>\s*")
 _PARAMETER = re.compile(r"<parameter(?:=| name=\"?)([\w.-]{1,64})\"?>\n?(.*?)\n?</parameter>\s*", re.DOTALL)
-_GLM_NAME = re.compile(r"([\w.-]{1,64})\s*(?=<arg_key>)")
+_GLM_NAME = re.compile(r"([\w.-]{1,64})\s{0,9}(?=<arg_key>)")
 _GLM_PAIR = re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>\s*", re.DOTALL)
 _NAMES = ("name", "function", "tool", "tool_name")
 _ARGUMENTS = ("arguments", "parameters", "args", "input", "tool_input")

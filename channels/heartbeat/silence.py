@@ -26,7 +26,7 @@ _TAGS = "think|thinking|thought|thoughts|reasoning|reflection|analysis|scratchpa
 _OPENS = re.compile(rf"<({_TAGS})\b[^<>]{{0,200}}>", re.IGNORECASE)
 _CLOSES = re.compile(rf"</(?:{_TAGS})\s{{0,10}}>", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"(?<=[.!?…:])\s+|\n+")
-_FENCED = re.compile(r"^\s*```\w*\s*|\s*```\s*$")
+_FENCED = re.compile(r"^```\w{0,20}|```$")
 _MARKS = " \t\n-*#>•_`"
 
 _INTERJECTION = re.compile(
@@ -155,7 +155,7 @@ def _says_silence(text: str) -> bool:
 def _without_json(text: str) -> str:
     """The texts in an answer that is a JSON value, fenced or not; an answer that is none as it is."""
     try:
-        value = json.loads(_FENCED.sub("", text))
+        value = json.loads(_FENCED.sub("", text.strip()))
     except (ValueError, RecursionError):
         return text.strip()
     values = value.values() if isinstance(value, dict) else value if isinstance(value, list) else [value]

@@ -42,6 +42,10 @@ EXAMPLES = {
         rb"\[UIDVALIDITY(?: ([^\]]*))?\]"
     ),
     ("channels.split", "f'^ {{0,3}}{re.escape(marker[0])}{{{len(marker)},}}\\\\s*$'"): r"^ {0,3}`{3,}\s*$",
+    ("channels.matrix.events.outbound", r"f'(?<![\\w.@/\\-])(?:{ids})(?![\\w\\-]|[.:]\\w)'"): (
+        r"(?<![\w.@/\-])(?:@ann:hs\.test|@bob:hs\.test)(?![\w\-]|[.:]\w)"
+    ),
+    ("agent_core.llm.model_client", r"f'\\b{re.escape(tool.name)}\\b'"): r"\bread_file\b",
     ("agent_core.html_to_text", "f'</{name}\\\\b'"): r"</script\b",
     ("agent_core.prompt", "f'<(\\\\s*/\\\\s*{re.escape(tag)})'"): r"<(\s*/\s*mail)",
     ("agent_core.prompt", "f'\\\\n</{tag}>'"): r"\n</quoted>",

@@ -41,7 +41,7 @@ _DAY = timedelta(days=1)
 MOST_MENTIONED = 10
 """Only a moderator can have more people notified in a room: all of them."""
 _ALL = frozenset({"all", "all of us", "everybody", "everyone", "us"})
-_BETWEEN = re.compile(r"\s*(?:,|&|;|\band\b)\s*", re.IGNORECASE)
+_BETWEEN = re.compile(r",|&|;|\band\b", re.IGNORECASE)
 _CROWD = 10
 """So many times as much as one person may all have together whom one pattern lets in."""
 _T = TypeVar("_T")
@@ -184,7 +184,7 @@ class JobService:
         The addresses of those whom a text names, or `EVERYBODY`; empty: the person alone. Raises
         `TriggerInvalid`: it is not certain who that is.
         """
-        wanted = [each for each in _BETWEEN.split(whom.strip()) if each]
+        wanted = [part for each in _BETWEEN.split(whom) if (part := each.strip())]
         if {each.lower() for each in wanted} <= {"me"}:
             return []
         if place.audience is Audience.DIRECT or self._people is None:
