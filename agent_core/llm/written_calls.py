@@ -48,7 +48,9 @@ _NAMED = re.compile(
 _FUNCTION = re.compile(r"<(?:function=|invoke name=\"?)([\w.-]{1,64})\"?>\s*")
 _PARAMETER = re.compile(r"<parameter(?:=| name=\"?)([\w.-]{1,64})\"?>\n?(.*?)\n?</parameter>\s*", re.DOTALL)
 _GLM_NAME = re.compile(r"([\w.-]{1,64})\s{0,9}(?=<arg_key>)")
-_GLM_PAIR = re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>\s*", re.DOTALL)
+_GLM_PAIR = re.compile(
+    r"<arg_key>([^<>]{1,64})</arg_key>\s{0,9}<arg_value>(.*?)</arg_value>\s{0,9}", re.DOTALL
+)
 _NAMES = ("name", "function", "tool", "tool_name")
 _ARGUMENTS = ("arguments", "parameters", "args", "input", "tool_input")
 
