@@ -3,9 +3,9 @@ Builds pools that answer from the settings of providers, models and pools (``con
 
 `build_models` is called only with a description that `check_references` has passed.
 
-``client: auto`` takes the plain client for providers that speak OpenAI's protocol (``providers.py``) and
-litellm for the others. Models called ``demo/…`` need no provider: they are the offline demo model
-(``demo/echo`` only echoes).
+``client: auto`` takes a client of our own for providers that speak OpenAI's protocol (``providers.py``), for
+Anthropic and for Ollama, and litellm for the others. Models called ``demo/…`` need no provider: they are the
+offline demo model (``demo/echo`` only echoes).
 """
 
 from __future__ import annotations
