@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
@@ -43,6 +43,10 @@ _REFUSES_REASONING = re.compile(
     r"\breasoning(_content|_details)?\b.{0,80}(unsupported|not (supported|permitted|allowed))", re.IGNORECASE
 )
 """Groq and Mistral: they do not want back what they, or servers like them, give."""
+_ONLY_ADAPTIVE = "thinking.type.adaptive"
+"""The field that newer models of Anthropic name when they refuse a budget for thinking."""
+_SAMPLING = ("temperature", "top_p", "top_k")
+"""Parameters that models which think refuse by name; without them the answer is as good."""
 _NUMBER = re.compile(r"\d{2,9}")
 _LEAST_WINDOW = 2_048
 """No server of these days reads less."""
@@ -58,17 +62,25 @@ class Refusals:
     max_tokens: int | None = None
     all_tools: bool = False
     reasoning: bool = False
+    budget: bool = False
+    """A budget for thinking, in the place of a degree."""
+    parameters: set[str] = field(default_factory=set)
     tools: set[str] = field(default_factory=set)
     pictures: set[str] = field(default_factory=set)
     seen: set[str] = field(default_factory=set)
     """Pictures with which it has answered."""
 
-    def learn(self, error: ModelError, tools: Sequence[ToolDefinition], shown: Pictures) -> str:
-        """The part of the request that this refusal is about, noted; empty if it is about none."""
+    def learn(
+        self, error: ModelError, tools: Sequence[ToolDefinition], shown: Pictures, sent: Collection[str] = ()
+    ) -> str:
+        """
+        The part of the request that this refusal is about, noted; empty if it is about none. ``sent`` are its
+        parameters.
+        """
         status, text = error.fields.get("status"), str(error)
         if status is None or isinstance(error, ContextTooLong) or error.fields.get("operator"):
             return ""
-        if isinstance(error, ModelRefused) and (part := self._learn_words(text, tools)):
+        if isinstance(error, ModelRefused) and (part := self._learn_words(text, tools, sent)):
             return part
         if shown and (isinstance(error, ModelRefused) or status == _DEFECT):
             # One that the model has looked at before is not the reason.
@@ -76,11 +88,13 @@ class Refusals:
             return "pictures"
         return ""
 
-    def _learn_words(self, text: str, tools: Sequence[ToolDefinition]) -> str:
+    def _learn_words(self, text: str, tools: Sequence[ToolDefinition], sent: Collection[str]) -> str:
         """The part that the words of a refusal name."""
         if not self.reasoning and _REFUSES_REASONING.search(text):
             self.reasoning = True
             return "reasoning"
+        if part := self._learn_parameters(text, sent):
+            return part
         if tools and _NO_TOOLS.search(text):
             self.all_tools = True
             return "all tools"
@@ -94,6 +108,16 @@ class Refusals:
             lower = [int(each) for each in _NUMBER.findall(text) if int(each) < self.max_tokens]
             self.max_tokens = max(lower, default=self.max_tokens // 2)
             return "max_tokens"
+        return ""
+
+    def _learn_parameters(self, text: str, sent: Collection[str]) -> str:
+        if not self.budget and _ONLY_ADAPTIVE in text:
+            self.budget = True
+            return "budget for thinking"
+        sampling = {each for each in _SAMPLING if each in sent and re.search(rf"\b{each}\b", text)}
+        if not sampling <= self.parameters:
+            self.parameters |= sampling
+            return ", ".join(sorted(sampling))
         return ""
 
 
@@ -162,6 +186,10 @@ class ModelClient(ABC):
     @abstractmethod
     def _pieces(self, asked: Request) -> AsyncGenerator[Piece, None]:
         """The server's answer to one request; every exception is a `ModelError`."""
+
+    def _parameters(self) -> dict[str, Any]:
+        """The further fields of a request that the model has not refused."""
+        return {name: each for name, each in self._extra.items() if name not in self.refusals.parameters}
 
     def _note(self, text: str) -> None:
         """Say something once, in the log and in ``notes``."""
@@ -232,13 +260,23 @@ class ModelClient(ABC):
             except ModelError as error:
                 if isinstance(error, ContextTooLong) and self._at_home:
                     self._learn_window(error.fields.get("window"), wished=True)
-                about = "" if handed_out else self.refusals.learn(error, request.tools, request.pictures)
+                about = "" if handed_out else self._learn(error, request)
                 if not about or not tries_left:
                     raise
                 _log.warning("model.refused_part", model=self.model, part=about, error=str(error))
                 continue
             self.refusals.seen |= request.pictures.keys()
             return
+
+    def _learn(self, error: ModelError, request: Request) -> str:
+        """The part of a request that was refused and is left out from now on; see `Refusals.learn`."""
+        part = self.refusals.learn(error, request.tools, request.pictures, self._extra)
+        if self.refusals.parameters:
+            names = " and ".join(sorted(self.refusals.parameters))
+            self._note(
+                f"{self.model} refuses {names}, so it is asked without; take it out of the configuration"
+            )
+        return part
 
     def _accepted(self, wanted: Request) -> Request:
         """The request without the parts that this model has refused."""

@@ -102,7 +102,7 @@ class OllamaClient(HttpModelClient):
             stream=asked.stream,
             window=self.window,
             max_tokens=self.refusals.max_tokens,
-            extra=self._extra,
+            extra=self._parameters(),
             pictures=asked.pictures,
             own_name=self.model,
             thinks=self._thinks,

@@ -76,7 +76,7 @@ class OpenAIClient(HttpModelClient):
             asked.tools,
             stream=asked.stream,
             max_tokens=self.refusals.max_tokens,
-            extra=self._extra,
+            extra=self._parameters(),
             pictures=asked.pictures,
             own_name=self.model,
             signed=self._endpoint.signs_calls,

@@ -7,6 +7,7 @@ Each request takes the next planned answer, a list of content blocks; ``refusals
 from __future__ import annotations
 
 import json
+import re
 from collections import deque
 from collections.abc import Mapping
 from itertools import pairwise
@@ -26,6 +27,7 @@ FIELDS = {
     "stream",
     "thinking",
     "temperature",
+    "output_config",
 }
 
 
@@ -42,9 +44,13 @@ def use(name: str, call_id: str = "toolu_1", **arguments: Any) -> dict[str, Any]
 
 
 class FakeAnthropic:
-    """The server. ``requests`` holds the bodies of all requests."""
+    """
+    The server. ``requests`` holds the bodies of all requests; ``adaptive`` is a model that takes no budget
+    for thinking.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, *, adaptive: bool = False) -> None:
+        self.adaptive = adaptive
         self.requests: list[dict[str, Any]] = []
         self.refusals: list[str] = []
         self.plan: deque[tuple[list[dict[str, Any]], str]] = deque()
@@ -81,7 +87,7 @@ class FakeAnthropic:
             return _error(401, "authentication_error", "invalid x-api-key")
         if self.errors:
             return _error(*self.errors.popleft())
-        if refusal := refusal_of(body):
+        if refusal := refusal_of(body, adaptive=self.adaptive):
             self.refusals.append(refusal)
             return _error(400, "invalid_request_error", refusal)
         blocks, stop = self.plan.popleft() if self.plan else ([text("ok")], "end_turn")
@@ -126,12 +132,22 @@ def _events(blocks: list[dict[str, Any]], stop: str, usage: Mapping[str, int]) -
     ]
 
 
-def refusal_of(body: Mapping[str, Any]) -> str:
+def refusal_of(body: Mapping[str, Any], *, adaptive: bool = False) -> str:
     """Why the real server refuses a request; empty if it does not."""
     if unknown := body.keys() - FIELDS:
         return f"{min(unknown)}: Extra inputs are not permitted"
+    if str(body).count("'cache_control'") > 4:
+        return "A maximum of 4 blocks with cache_control may be provided."
     thinking = body.get("thinking")
-    if thinking and body["max_tokens"] <= thinking["budget_tokens"]:
+    budget = (thinking or {}).get("budget_tokens")
+    if adaptive and budget:
+        return (
+            '"thinking.type.enabled" is not supported for this model. Use "thinking.type.adaptive" and '
+            '"output_config.effort" to control thinking behavior.'
+        )
+    if adaptive and "temperature" in body:
+        return "`temperature` is deprecated for this model."
+    if budget and body["max_tokens"] <= thinking["budget_tokens"]:
         return (
             "`max_tokens` must be greater than `thinking.budget_tokens`. Please consult our documentation at "
             "https://docs.example/extended-thinking#max-tokens-and-context-window-size"
@@ -157,6 +173,9 @@ def refusal_of(body: Mapping[str, Any]) -> str:
             return f"messages.{number}.content.0.type: Expected `thinking` or `redacted_thinking`"
         if any(block["type"] == "thinking" and not block.get("signature") for block in blocks):
             return f"messages.{number}: thinking.signature: Field required"
+        odd = [b for b in blocks if not re.fullmatch(r"[a-zA-Z0-9_-]+", b.get("id", "_"))]
+        if odd:
+            return f"messages.{number}.content.0.tool_use.id: String should match pattern '^[a-zA-Z0-9_-]+$'"
     if open_calls:
         return "the last message may not call a tool"
     for tool in body.get("tools", ()):
