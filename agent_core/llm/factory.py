@@ -36,6 +36,7 @@ from agent_core.llm.providers import (
 )
 from agent_core.llm.streaming import AnswerLimits
 from agent_core.ports import AttachmentPort, Clock, LLMPort
+from agent_core.prompt_budget import TokenEstimate
 
 _MORE_VARIABLES: Mapping[str, tuple[str, ...]] = {
     "bedrock": ("AWS_",),
@@ -75,6 +76,10 @@ class Models:
         window answer "too long", and the turn is then shortened.
         """
         return getattr(self.pool(name).models[0], "window", None) or _USUAL_TOKENS
+
+    def estimate(self, name: str = "") -> TokenEstimate:
+        """How the first model of a pool counts tokens, by its answers so far."""
+        return getattr(self.pool(name).models[0], "estimate", None) or TokenEstimate()
 
     def notes(self, name: str = "") -> list[str]:
         """What the owner should know of the models of a pool that have been asked."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
@@ -162,8 +162,11 @@ class ModelClient(ABC):
         self.window = window
         self.notes: list[str] = []
         """What its owner should know of it, for ``init`` and ``check``."""
+        self.on_cut: Callable[[str, str], None] = lambda _, __: None
+        """Called with the model's name and a note if its server reads less than it is sent or than is set."""
         self._at_home = at_home
-        self._estimate = TokenEstimate()
+        self.estimate = TokenEstimate()
+        """Of this model alone: tokenizers differ by a half."""
         self._clock = clock
         self._extra = dict(extra or {})
         self._limits = limits
@@ -191,9 +194,11 @@ class ModelClient(ABC):
         """The further fields of a request that the model has not refused."""
         return {name: each for name, each in self._extra.items() if name not in self.refusals.parameters}
 
-    def _note(self, text: str) -> None:
-        """Say something once, in the log and in ``notes``."""
+    def _note(self, text: str, *, is_cut: bool = False) -> None:
+        """Say something once, in the log and in ``notes``, and to the owner if less is read than was sent."""
         if text not in self.notes:
+            if is_cut:
+                self.on_cut(self.model, text)
             self.notes.append(text)
             _log.warning("model.limited", model=self.model, note=text)
 
@@ -204,14 +209,15 @@ class ModelClient(ABC):
         if wished:
             self._note(
                 f"{self.model} reads {told} tokens and not {self.window}; give the server a longer context, "
-                f"or set max_context_tokens: {told}"
+                f"or set max_context_tokens: {told}",
+                is_cut=True,
             )
         self.window = told
 
     def _check_fits(self, request: Request) -> int:
         """The estimated tokens of a request. Raises `ContextTooLong`: with its answer it does not fit."""
-        tools = self._estimate.definitions(request.tools)
-        tokens = self._estimate.request(request.messages)
+        tools = self.estimate.definitions(request.tools)
+        tokens = self.estimate.request(request.messages)
         if self.window is not None and tokens > (room := self.window - answer_room(self.window) - tools):
             raise ContextTooLong(
                 f"{self.model}: about {tokens + tools} tokens do not fit into its window of {self.window}",
@@ -229,12 +235,13 @@ class ModelClient(ABC):
         if self._at_home and read >= _LEAST_WINDOW // 2 and window < least_tokens(request.messages):
             self._note(
                 f"{self.model}: its server has cut a request of {estimated} tokens down to {read}; give it a "
-                f"longer context (Ollama: OLLAMA_CONTEXT_LENGTH=16384), or set max_context_tokens: {window}"
+                f"longer context (Ollama: OLLAMA_CONTEXT_LENGTH=16384), or set max_context_tokens: {window}",
+                is_cut=True,
             )
             self.window = window
             self._check_fits(self._accepted(request))
             raise ContextTooLong(f"{self.model}: only {read} tokens were read", model=self.model)
-        self._estimate = self._estimate.corrected(estimated, read)
+        self.estimate = self.estimate.corrected(estimated, read)
 
     async def _answer(self, wanted: Request) -> AsyncGenerator[ModelChunk, None]:
         for tries_left in reversed(range(_MOST_LEARNED)):
@@ -258,8 +265,8 @@ class ModelClient(ABC):
                             self._check_was_read(request, tokens, chunk.prompt_tokens)
                         yield _restored(chunk, request.tools) if isinstance(chunk, ToolCall) else chunk
             except ModelError as error:
-                if isinstance(error, ContextTooLong) and self._at_home:
-                    self._learn_window(error.fields.get("window"), wished=True)
+                if isinstance(error, ContextTooLong):
+                    self._learn_window(error.fields.get("window"), wished=self.window is not None)
                 about = "" if handed_out else self._learn(error, request)
                 if not about or not tries_left:
                     raise
@@ -282,7 +289,7 @@ class ModelClient(ABC):
         """The request without the parts that this model has refused."""
         known = self.refusals
         tools = [] if known.all_tools else [tool for tool in wanted.tools if tool.name not in known.tools]
-        if self.window is not None and self._estimate.definitions(tools) > self.window // 2:
+        if self.window is not None and self.estimate.definitions(tools) > self.window // 2:
             self._note(f"{self.model} reads {self.window} tokens: too few for tools, so it only talks")
             tools = []
         pictures = {name: each for name, each in wanted.pictures.items() if name not in known.pictures}
