@@ -114,7 +114,7 @@ class Refusals:
         if not self.budget and _ONLY_ADAPTIVE in text:
             self.budget = True
             return "budget for thinking"
-        sampling = {each for each in _SAMPLING if each in sent and re.search(rf"\b{each}\b", text)}
+        sampling = {each for each in _SAMPLING if each in sent and each in text}
         if not sampling <= self.parameters:
             self.parameters |= sampling
             return ", ".join(sorted(sampling))

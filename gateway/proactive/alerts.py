@@ -88,7 +88,7 @@ def credit_spent(error: ModelError, now: datetime) -> Alert:
     return Alert(
         f"credit {error.fields.get('model')}",
         f"A model's provider gives me no more answers: {error} Until you mend that there, the next model "
-        "of the pool answers. Without one, questions wait; I look again every half hour, or at your `!retry`.",
+        "of the pool answers. Without one, questions wait; I look again every half hour, or at `!retry`.",
         once=f"{now:%Y-%m-%d}",
     )
 
