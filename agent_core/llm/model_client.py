@@ -93,8 +93,6 @@ class Refusals:
         if not self.reasoning and _REFUSES_REASONING.search(text):
             self.reasoning = True
             return "reasoning"
-        if part := self._learn_parameters(text, sent):
-            return part
         if tools and _NO_TOOLS.search(text):
             self.all_tools = True
             return "all tools"
@@ -104,6 +102,8 @@ class Refusals:
         if named and _ABOUT_TOOLS.search(text):
             self.tools |= named
             return ", ".join(sorted(named))
+        if part := self._learn_parameters(text, sent):
+            return part
         if self.max_tokens and self.max_tokens > 1 and _ABOUT_LENGTH.search(text):
             lower = [int(each) for each in _NUMBER.findall(text) if int(each) < self.max_tokens]
             self.max_tokens = max(lower, default=self.max_tokens // 2)
@@ -278,6 +278,8 @@ class ModelClient(ABC):
     def _learn(self, error: ModelError, request: Request) -> str:
         """The part of a request that was refused and is left out from now on; see `Refusals.learn`."""
         part = self.refusals.learn(error, request.tools, request.pictures, self._extra)
+        if self.refusals.all_tools:
+            self._note(f"{self.model} refuses tools and only talks; mend that at its server and restart me")
         if self.refusals.parameters:
             names = " and ".join(sorted(self.refusals.parameters))
             self._note(
