@@ -73,6 +73,8 @@ class Piece:
     """Characters of hidden thinking."""
     reasoning: Mapping[str, Any] = field(default_factory=dict)
     """The part of the model's own reasoning, in the provider's fields."""
+    refused: bool = False
+    """The text is a refusal."""
 
 
 # ── out ──
@@ -219,8 +221,10 @@ def parse_piece(data: Mapping[str, Any]) -> Piece:
     if not isinstance(body, dict):
         raise ValueError("a delta that is not an object")  # noqa: TRY004 - likewise
     refusal = body.get("refusal")
+    refusal = refusal if isinstance(refusal, str) else ""
     return Piece(
-        text=_text(body.get("content")) or (refusal if isinstance(refusal, str) else ""),
+        text=_text(body.get("content")) or refusal,
+        refused=bool(refusal),
         fragments=tuple(_fragments(body.get("tool_calls"))),
         tokens=tokens,
         finish=choice.get("finish_reason") or None,
@@ -356,6 +360,7 @@ class Assembler:
         self.tokens: Tokens | None = None
         self.cost_usd: float | None = None
         self.finish: str | None = None
+        self.refused = False
 
     def feed(self, piece: Piece) -> str:
         """Take a piece and return the text that can be shown now."""
@@ -364,6 +369,7 @@ class Assembler:
         self.tokens = piece.tokens or self.tokens
         self.cost_usd = piece.cost_usd if piece.cost_usd is not None else self.cost_usd
         self.finish = piece.finish or self.finish
+        self.refused = self.refused or piece.refused
         self._thought += piece.thought
         for name, part in piece.reasoning.items():
             self._reasoning.setdefault(name, []).append(part)

@@ -236,7 +236,9 @@ def _ending(
         raise ModelUnavailable(f"{model}: the answer ended with {finish!r}", public=public, model=model)
     reasoning = assembler.reasoning() if calls else {}
     end = AnswerEnd(
-        is_cut=finish in _CUT, reasoning=Reasoning(model=model, fields=reasoning) if reasoning else None
+        is_cut=finish in _CUT,
+        is_refusal=assembler.refused,
+        reasoning=Reasoning(model=model, fields=reasoning) if reasoning else None,
     )
     chunks: list[ModelChunk] = list(calls)
     tokens = assembler.usage()

@@ -321,7 +321,7 @@ class Consolidation(ABC):
         assert llm is not None
         attempt = attempt if attempt is not None else Attempt()
         attempt.failure, attempt.too_long, attempt.timed_out = "", False, False
-        text, cut = "", False
+        text, end = "", AnswerEnd()
         before = attempt.usage
         try:
             with anyio.fail_after(self._call_limit_s):
@@ -330,7 +330,7 @@ class Consolidation(ABC):
                     async for chunk in answer:
                         text += chunk if isinstance(chunk, str) else ""
                         attempt.usage += chunk if isinstance(chunk, Usage) else Usage()
-                        cut = isinstance(chunk, AnswerEnd) and chunk.is_cut
+                        end = chunk if isinstance(chunk, AnswerEnd) else end
                         if len(text) > max_chars:
                             break
         except TimeoutError:
@@ -340,7 +340,7 @@ class Consolidation(ABC):
             attempt.too_long = isinstance(error, ContextTooLong)
             attempt.failure = _reason(error)
         else:
-            attempt.failure = _failure(text, cut=cut)
+            attempt.failure = _failure(text, end)
         if attempt.usage == before and (text or attempt.timed_out):
             # Cut off before it told what it cost, or it never tells: the tokens were spent all the same.
             attempt.usage += Usage(
@@ -357,9 +357,11 @@ class Consolidation(ABC):
         return self.estimate.chars(tokens)
 
 
-def _failure(text: str, *, cut: bool) -> str:
+def _failure(text: str, end: AnswerEnd) -> str:
     """Why an answer is no summary; empty if it is one."""
-    if cut:
+    if end.is_refusal:
+        return f"the model refused: {text[:200]}"
+    if end.is_cut:
         return "the output limit cut the answer off"
     return "" if text.strip() else "an empty answer"
 
