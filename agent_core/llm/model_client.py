@@ -28,7 +28,7 @@ from agent_core.llm.tool_schemas import restore_names
 from agent_core.llm.windows import answer_room, least_tokens
 from agent_core.llm.wire import Pictures
 from agent_core.models import Message, ModelChunk, ToolCall, ToolDefinition, Usage
-from agent_core.ports import AttachmentPort, Clock
+from agent_core.ports import Clock, PicturePort
 from agent_core.prompt_budget import TokenEstimate
 
 _MOST_LEARNED = 8
@@ -154,7 +154,7 @@ class ModelClient(ABC):
         extra: Mapping[str, Any] | None = None,
         limits: AnswerLimits = AnswerLimits(),  # noqa: B008 - a frozen value
         price: Price | None = None,
-        pictures: AttachmentPort | None = None,
+        pictures: PicturePort | None = None,
         window: int | None = None,
         at_home: bool = False,
     ) -> None:
