@@ -40,13 +40,7 @@ class AnthropicClient(HttpModelClient):
     def _body(self, asked: Request) -> Mapping[str, Any]:
         return request_body(
             self.model.partition("/")[2],
-            asked.messages,
-            asked.tools,
-            stream=asked.stream,
-            max_tokens=self.refusals.max_tokens,
-            extra=self._parameters(),
-            pictures=asked.pictures,
-            own_name=self.model,
+            **self._common(asked),
             adaptive=self.refusals.budget,
         )
 

@@ -15,7 +15,14 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from agent_core.llm.openai_format import Piece, Tokens, ToolFragment, cached_places, token_count
+from agent_core.llm.openai_format import (
+    CACHE_CONTROL,
+    Piece,
+    Tokens,
+    ToolFragment,
+    cached_places,
+    token_count,
+)
 from agent_core.llm.tool_schemas import complete_schema
 from agent_core.llm.wire import Pictures, WireMessage, encodable, wire_messages
 from agent_core.models import Message, ToolCall, ToolDefinition
@@ -25,7 +32,6 @@ DEFAULT_MAX_TOKENS = 16_384
 _ROOM_FOR_TEXT = 4096
 _BUDGETS = {"minimal": 1024, "low": 1024, "medium": 4096, "high": 16_384, "xhigh": 32_768}
 """Tokens of thinking for each ``reasoning_effort``; 1,024 is the provider's least."""
-_CACHE_CONTROL = {"cache_control": {"type": "ephemeral"}}
 _NOT_IN_IDS = re.compile(r"[^a-zA-Z0-9_-]")
 _FINISH = {
     "end_turn": "stop",
@@ -68,7 +74,7 @@ def request_body(
         longest = max(longest, budget + _ROOM_FOR_TEXT)
     body["max_tokens"] = longest
     if shaped and shaped[0].role == "system":
-        body["system"] = [{"type": "text", "text": shaped[0].text} | (_CACHE_CONTROL if 0 in places else {})]
+        body["system"] = [{"type": "text", "text": shaped[0].text} | (CACHE_CONTROL if 0 in places else {})]
     body["messages"] = _turns(shaped, places)
     if tools:
         body["tools"] = [
@@ -79,7 +85,7 @@ def request_body(
             }
             for tool in tools
         ]
-        body["tools"][-1] |= _CACHE_CONTROL
+        body["tools"][-1] |= CACHE_CONTROL
         if messages and messages[-1].ends_tools:
             body["tool_choice"] = {"type": "none"}
     return body | more
@@ -94,7 +100,7 @@ def _turns(shaped: Sequence[WireMessage], places: set[int]) -> list[dict[str, An
         role = "assistant" if message.role == "assistant" else "user"
         blocks = _blocks(message)
         if number in places:
-            blocks[-1] |= _CACHE_CONTROL
+            blocks[-1] |= CACHE_CONTROL
         if turns and turns[-1]["role"] == role:
             turns[-1]["content"] += blocks
         else:

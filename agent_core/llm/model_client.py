@@ -190,9 +190,17 @@ class ModelClient(ABC):
     def _pieces(self, asked: Request) -> AsyncGenerator[Piece, None]:
         """The server's answer to one request; every exception is a `ModelError`."""
 
-    def _parameters(self) -> dict[str, Any]:
-        """The further fields of a request that the model has not refused."""
-        return {name: each for name, each in self._extra.items() if name not in self.refusals.parameters}
+    def _common(self, asked: Request) -> dict[str, Any]:
+        """The arguments that every protocol's ``request_body`` takes, without what the model has refused."""
+        return {
+            "messages": asked.messages,
+            "tools": asked.tools,
+            "stream": asked.stream,
+            "max_tokens": self.refusals.max_tokens,
+            "extra": {k: v for k, v in self._extra.items() if k not in self.refusals.parameters},
+            "pictures": asked.pictures,
+            "own_name": self.model,
+        }
 
     def _note(self, text: str, *, is_cut: bool = False) -> None:
         """Say something once, in the log and in ``notes``, and to the owner if less is read than was sent."""

@@ -114,17 +114,7 @@ def request_body(
         "messages": [_message(each, signed=signed, thinks=thinks) for each in shaped],
     }
     if tools:
-        body["tools"] = [
-            {
-                "type": "function",
-                "function": {
-                    "name": tool.name,
-                    "description": tool.description,
-                    "parameters": complete_schema(tool.parameters),
-                },
-            }
-            for tool in tools
-        ]
+        body["tools"] = function_tools(tools)
         if messages and messages[-1].ends_tools:
             body["tool_choice"] = "none"
     if marked:
@@ -137,7 +127,22 @@ def request_body(
     return body | dict(extra or {})
 
 
-_CACHE_CONTROL = {"cache_control": {"type": "ephemeral"}}
+def function_tools(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
+    """The definitions of tools, as OpenAI's protocol and Ollama's have them."""
+    return [
+        {
+            "type": "function",
+            "function": {
+                "name": tool.name,
+                "description": tool.description,
+                "parameters": complete_schema(tool.parameters),
+            },
+        }
+        for tool in tools
+    ]
+
+
+CACHE_CONTROL = {"cache_control": {"type": "ephemeral"}}
 
 
 def cached_places(shaped: Sequence[WireMessage]) -> set[int]:
@@ -155,16 +160,16 @@ def cached_places(shaped: Sequence[WireMessage]) -> set[int]:
 def _add_cache_control(body: dict[str, Any], shaped: Sequence[WireMessage]) -> None:
     """Mark `cached_places`, and the end of the tools."""
     if body.get("tools"):
-        body["tools"][-1] |= _CACHE_CONTROL
+        body["tools"][-1] |= CACHE_CONTROL
     for number in cached_places(shaped):
         out = body["messages"][number]
         content = out["content"]
         if out["role"] == "tool":
-            out |= _CACHE_CONTROL  # the result as a whole; a part of one cannot be marked
+            out |= CACHE_CONTROL  # the result as a whole; a part of one cannot be marked
         elif isinstance(content, str):
-            out["content"] = [{"type": "text", "text": content} | _CACHE_CONTROL]
+            out["content"] = [{"type": "text", "text": content} | CACHE_CONTROL]
         else:
-            out["content"] = [*content[:-1], content[-1] | _CACHE_CONTROL]
+            out["content"] = [*content[:-1], content[-1] | CACHE_CONTROL]
 
 
 def _message(message: WireMessage, *, signed: bool, thinks: bool) -> dict[str, Any]:

@@ -11,11 +11,11 @@ import re
 from collections import deque
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import Any, Self
+from typing import Any
 
 from aiohttp import web
 
-from tests.doubles.openai_server import bound
+from tests.doubles.openai_server import ModelServer
 
 FIELDS = {
     "model",
@@ -43,7 +43,7 @@ def use(name: str, call_id: str = "toolu_1", **arguments: Any) -> dict[str, Any]
     return {"type": "tool_use", "id": call_id, "name": name, "input": arguments}
 
 
-class FakeAnthropic:
+class FakeAnthropic(ModelServer):
     """
     The server. ``requests`` holds the bodies of all requests; ``adaptive`` is a model that takes no budget
     for thinking.
@@ -55,8 +55,6 @@ class FakeAnthropic:
         self.refusals: list[str] = []
         self.plan: deque[tuple[list[dict[str, Any]], str]] = deque()
         self.errors: deque[tuple[int, str, str]] = deque()
-        self.port = 0
-        self._runner: web.AppRunner | None = None
 
     def say(self, *blocks: dict[str, Any], stop: str = "") -> None:
         calls = any(block["type"] == "tool_use" for block in blocks)
@@ -66,19 +64,8 @@ class FakeAnthropic:
     def api_base(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    async def __aenter__(self) -> Self:
-        app = web.Application(client_max_size=64 * 1024 * 1024)
-        app.router.add_post("/v1/messages", self._answer)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.2)
-        await self._runner.setup()
-        socket = bound(0)
-        self.port = socket.getsockname()[1]
-        await web.SockSite(self._runner, socket).start()
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        assert self._runner is not None
-        await self._runner.cleanup()
+    def routes(self) -> list[web.RouteDef]:
+        return [web.post("/v1/messages", self._answer)]
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
