@@ -16,7 +16,7 @@ from tests.doubles.in_memory_storage import InMemoryMemory
 from tests.doubles.openai_server import TOO_LONG, Call, FakeOpenAI, Raw, Reply, Say, Status
 from tests.integration.background_world import IS_JOB
 from tests.integration.schedule_world import START, later, made
-from tests.proactive_world import ANN, House, house
+from tests.proactive_world import ANN, ANN_MAIL, House, house
 
 GOOD = "All is well."
 HARMONY = "<|channel|>analysis<|message|>CANARY<|end|><|start|>assistant<|channel|>final<|message|>" + GOOD
@@ -59,7 +59,13 @@ SILENT_ENDS = {
     "no credit": ("skipped", "credit"),
 }
 """What the ledger says of a check-in; "All is well" is no news."""
-PLACES = {"chat": "[asks]", "check-in": "regular check-in", "scheduled": "JOBTEXT", "background": IS_JOB}
+PLACES = {
+    "chat": "[asks]",
+    "mail": "[asks]",
+    "check-in": "regular check-in",
+    "scheduled": "JOBTEXT",
+    "background": IS_JOB,
+}
 
 
 class Quirky(FakeOpenAI):
@@ -86,6 +92,8 @@ async def begin(home: House, place: str, clock: ManualClock) -> None:
     """Have something done at a place."""
     if place == "chat":
         home.chat.say(ANN, "[asks] something")
+    elif place == "mail":
+        home.mail.say(ANN_MAIL, "[asks] something")
     elif place == "background":
         home.chat.say(ANN, "start it")
     elif place == "check-in":
@@ -119,10 +127,12 @@ async def test_each_quirk_has_its_end(tmp_path: Any, place: str, quirk: str) -> 
 
                 def has_ended(first: int = first) -> bool:
                     clock.advance(1.0)
+                    if place == "mail":
+                        return any(ENDS[quirk] in one.text for one in home.mail.delivered)
                     return any(ENDS[quirk] in one.text for one in home.chat.seen(f"dm-{ANN}")[first:])
 
                 await home.until(has_ended)
-            assert "CANARY" not in str(home.chat.delivered)
+            assert "CANARY" not in str([*home.chat.delivered, *home.mail.delivered])
 
 
 @pytest.mark.parametrize("quirk", QUIRKS)

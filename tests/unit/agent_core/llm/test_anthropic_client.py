@@ -72,6 +72,14 @@ async def test_thoughts_stay_within_the_turn(fake):
     assert not any("thinking" in str(line.content) for line in result.history)
 
 
+async def test_a_thought_that_is_not_shown_goes_back_signed(fake):
+    """Newer models leave its text out, and want it back all the same."""
+    fake.say(thought("", "c2lnbmVk"), use("look", n=1))
+    fake.say(text("Found."))
+    assert (await journey(fake, "look").run()).reply == "Found."
+    assert fake.requests[1]["messages"][-2]["content"][0] == thought("", "c2lnbmVk")
+
+
 async def test_a_model_that_takes_no_budget():
     """It is told how hard to think instead, and its owner reads of a parameter that it refuses."""
     async with FakeAnthropic(adaptive=True) as fake:
