@@ -21,7 +21,7 @@ from gateway.errors import NeedsDaemon, NotFound
 from gateway.operations.arguments import RequestInvalid, parse_session, within
 from gateway.operations.send import access_of
 from gateway.proactive.jobs.service import JobService, Place
-from gateway.proactive.jobs.trigger_parsing import TriggerRequest, span_of, zone_named
+from gateway.proactive.jobs.trigger_parsing import TriggerRequest, zone_named
 from gateway.proactive.jobs.triggers import TriggerInvalid
 from gateway.proactive.owner_contact import OwnerContact
 from gateway.queue.errors import TooManyJobs
@@ -146,15 +146,12 @@ class PlanOperations:
             raise RequestInvalid(f"the text has {len(text)} characters; {_LONGEST_TEXT} are allowed")
         if not planned.service.enabled:
             raise RequestInvalid("jobs are switched off: agents.schedule.enabled is false")
+        if sum(map(bool, (at, after, every, cron))) != 1:
+            raise RequestInvalid("say when, with exactly one of --at, --in, --every and --cron")
+        when = at or (f"in {after}" if after else f"every {every}" if every else "")
         place = await (self._place_of(parse_session(session)) if session else self._place_of_owner())
         try:
-            request = TriggerRequest(
-                at=at,
-                in_minutes=span_of(after) if after else None,
-                every_minutes=span_of(every) if every else None,
-                cron=cron,
-                zone=zone,
-            )
+            request = TriggerRequest(at=when, cron=cron, zone=zone)
             kind = JobKind.ASK if ask else JobKind.REMIND
             job = await planned.service.add(place, request, text=text, kind=kind)
         except TriggerInvalid as error:
