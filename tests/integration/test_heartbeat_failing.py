@@ -134,6 +134,26 @@ class TestFailing:
             await home.chat.answers(2)
         assert len(home.alerts()) == 1
 
+    @pytest.mark.parametrize("seconds", [1.0, 10.0, 30.0])
+    async def test_check_ins_at_short_intervals_are_missed_too(self, tmp_path, monkeypatch, seconds):
+        """The monitor's own pause of half a minute is no sleep of the machine."""
+        clock = ManualClock()
+        setting = {"interval_minutes": seconds / 60, "alert_after_missed": 4}
+        async with house(tmp_path, heartbeat=setting, clock=clock, sleep=_never) as home:
+            await home.asked(ANN, "hello")
+            monitor = home.built.proactive.monitor
+
+            async def passing(pause_s: float) -> None:
+                clock.advance(pause_s + 0.5)
+
+            with monkeypatch.context() as patched:
+                patched.setattr("gateway.proactive.heartbeat_monitor.anyio.sleep", passing)
+                for _ in range(8):
+                    await monitor.look()
+                    await monitor.pause()
+            await home.chat.answers(2)
+        assert len(home.alerts()) == 1
+
     async def test_a_machine_that_was_off_tells_it_at_its_start(self, tmp_path):
         """After a night off there is one notice, and after a short pause none."""
         clock = ManualClock()

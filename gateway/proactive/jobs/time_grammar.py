@@ -238,9 +238,11 @@ class _Reader:
         return found
 
     def _first(self, *rules: Callable[[], When | None]) -> When | None:
+        start = self.at
         for rule in rules:
-            if (found := self._attempt(rule)) is not None:
+            if (found := rule()) is not None:
                 return found
+            self.at = start
         return None
 
     # ── in … ──
