@@ -22,7 +22,7 @@ from gateway.operations.arguments import RequestInvalid, parse_session, within
 from gateway.operations.send import access_of
 from gateway.proactive.jobs.service import JobService, Place
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest, zone_named
-from gateway.proactive.jobs.triggers import TriggerInvalid
+from gateway.proactive.jobs.triggers import TriggerInvalid, zone_of
 from gateway.proactive.owner_contact import OwnerContact
 from gateway.queue.errors import TooManyJobs
 from gateway.queue.model import Entry, Job, JobKind, JobState
@@ -102,7 +102,7 @@ def planned_at_rest(settings: Settings, state: StateStore, plans: JobStore, cloc
         ),
         target=OwnerContact(state),
         owner=(*(alias.address for alias in settings.owner.aliases), "local"),
-        zone=heartbeat.schedule().zone,
+        zone=zone_of(zone_named(scheduling.timezone, heartbeat.timezone)),
         conversations=Conversations(access_of(settings), shared=settings.owner.conversation == "shared"),
         clock=clock,
     )
@@ -294,6 +294,9 @@ def _job_row(planned: Planned, job: Job) -> dict[str, Any]:
         "timing": job.timing,
         "next": None if job.next_at is None else _local_time(job.next_at, planned.zone),
         "last": None if job.last_at is None else _local_time(job.last_at, planned.zone),
+        "next_at": None if job.next_at is None else job.next_at.astimezone(planned.zone).isoformat(),
+        "last_at": None if job.last_at is None else job.last_at.astimezone(planned.zone).isoformat(),
+        "timezone": planned.service.zone,
         "person": job.person,
         "session": str(job.session),
         "text": job.text if planned.conversations.access.may_show(job.session, job.person) else None,
@@ -316,4 +319,4 @@ def _entry_row(planned: Planned, entry: Entry) -> dict[str, Any]:
 
 
 def _local_time(at: datetime, zone: tzinfo | None) -> str:
-    return f"{at.astimezone(zone):%Y-%m-%d %H:%M:%S}"
+    return f"{at.astimezone(zone):%Y-%m-%d %H:%M:%S %Z}"

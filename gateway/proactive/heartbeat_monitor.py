@@ -308,4 +308,4 @@ def digest_text(alerts: list[Collected], zone: tzinfo | None) -> str:
 
 
 def _local_time(at: datetime, zone: tzinfo | None) -> str:
-    return f"{at.astimezone(zone):%a %Y-%m-%d %H:%M}"
+    return f"{at.astimezone(zone):%a %Y-%m-%d %H:%M %Z}"

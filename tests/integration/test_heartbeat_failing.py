@@ -109,7 +109,7 @@ class TestFailing:
             await look()
             await home.chat.answers(3)
         assert len(home.alerts()) == 2
-        assert "have failed since Thu 2026-01-01 00:00: 4 of them or more" in home.alerts()[0].text
+        assert "have failed since Thu 2026-01-01 00:00 UTC: 4 of them or more" in home.alerts()[0].text
 
     async def test_a_machine_that_was_asleep_is_not_told_of_by_the_notice(self, tmp_path):
         """The check-in that runs when it wakes says it. What fails after that is told, also if the clock is set back."""
