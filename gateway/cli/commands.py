@@ -53,6 +53,7 @@ for _place in (
     "matrix:matrix",
     "mcp:mcp",
     "memory:memory",
+    "person:person",
     "privacy:export",
     "privacy:forget",
     "restored:restored",
