@@ -14,9 +14,9 @@ from agent_core.models import Usage
 from agent_core.ports import Clock
 from gateway.budget.policy import Amount, Limits, budget_state, day_of
 from gateway.errors import NotFound
+from gateway.operations.views import key_of
 from gateway.queue.model import By, Spent
 from gateway.queue.shared import SHARED
-from gateway.queue.sql.codec import session_or_none
 from gateway.queue.stores import Queue, UsageStore
 from gateway.routing.access import Access, normalise
 
@@ -60,6 +60,8 @@ class UsageOperations:
         if by == "person":
             rows = await self._by_person(rows)
         told = [_row(row) for row in rows[: None if by == "day" else self._MOST]]
+        if by in ("session", "person"):
+            told = [{**row, "session": row["name"]} for row in told]
         if by == "day":
             found = {row["name"]: row for row in told}
             nothing = Usage()
@@ -88,7 +90,7 @@ class UsageOperations:
         return sorted(sums, key=lambda one: -(one.usage.prompt_tokens + one.usage.completion_tokens))
 
     async def _person_of(self, name: str) -> str:
-        session = session_or_none(name)
+        session = key_of(name)
         if session is None or session.channel == "heartbeat":
             return name
         if session == SHARED:
