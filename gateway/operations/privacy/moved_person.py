@@ -56,7 +56,7 @@ def move_person(
     if begun is None:
         if not any(found.counts().values()):
             raise NotFound(f"nothing is known of {old}")
-        _check_free(kept, database, other, person)
+        _check_free(kept, database, other, person, new)
         files.replace(plan, json.dumps([change.old, change.new]).encode())
     counts = found.counts()
     for key, path in integrity.histories(layout):
@@ -77,14 +77,12 @@ def _begun(layout: Layout) -> list[str] | None:
     return None
 
 
-def _check_free(kept: KeptFiles, database: QueuePlace, other: Person, person: Person) -> None:
+def _check_free(kept: KeptFiles, database: QueuePlace, other: Person, person: Person, new: str) -> None:
     """Raises `PersonUnclear`: the new address is the same, or somebody else already."""
     if other.owner and person.owner:
         return
     if other.owner or other.addresses == person.addresses:
-        raise PersonUnclear(
-            f"{other.name} is the owner already" if other.owner else "that is the same address"
-        )
+        raise PersonUnclear(f"{new} is the owner already" if other.owner else "that is the same address")
     if sum(find_kept(kept, database, other).counts().values()):
         raise PersonUnclear(
             f"{other.name} is somebody here already; if that is the same person, look at it with `squidbot "
