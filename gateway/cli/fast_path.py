@@ -70,13 +70,14 @@ def run(*, home: Path | None = None, config: Path | None = None, verbose: bool =
     share_one()  # before anything makes threads
     intern_no_path_names()  # before anything is made of names that come and go
     from gateway.app.daemon import run_daemon
-    from gateway.settings import load_settings
+    from gateway.settings import load_settings, use_timezone
     from gateway.system.home import Home, find_home, named_config, open_home
     from gateway.system.restore_marker import refuse_unfinished
 
     root = find_home(home)
     refuse_unfinished(root)  # the configuration may be among what is missing
     settings = load_settings(named_config(config) or Home(root).config_file)
+    use_timezone(settings)
     if verbose:
         log = settings.gateway.log.model_copy(update={"level": "debug"})
         gateway = settings.gateway.model_copy(update={"log": log})
