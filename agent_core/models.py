@@ -299,7 +299,7 @@ class SearchHit:
 
 @dataclass(frozen=True, slots=True)
 class SearchAnswer:
-    """What a search found, newest first; not ``complete`` while older messages cannot be searched yet."""
+    """What a search found, best first; not ``complete`` while older messages cannot be searched yet."""
 
     hits: tuple[SearchHit, ...] = ()
     complete: bool = True
