@@ -121,7 +121,7 @@ class EmailChannel(EmailDirectMessages):
         knows: Callable[[str], bool] = lambda _: True,
         is_owner: Callable[[str], bool] = lambda _: False,
         owners: Sequence[str] = (),
-        alert: Alert = lambda _about, _text: None,
+        alert: Alert = lambda _about, _text, once="": None,  # noqa: ARG005
         lookup: Lookup | None = None,
         ask: AskProvider | None = None,
         attachments: AttachmentStore | None = None,
@@ -168,7 +168,7 @@ class EmailChannel(EmailDirectMessages):
         self._mailbox: Mailbox | None = None
         self.heard_at: datetime | None = None
         """When the mail server has last answered or called."""
-        self._stubborn: dict[int, int] = {}
+        self._broke: dict[int, int] = {}
         self._tell_up: Callable[[str], None] | None = None
         self._told = ""
         self._let_in_at: frozenset[str] | None = None
@@ -215,7 +215,8 @@ class EmailChannel(EmailDirectMessages):
             went_out=self._went_out,
             just_answered=self._just_answered,
             before_commit=self._safety.save,
-            stubborn=self._stubborn,
+            broke=self._broke,
+            never_came=self._never_came,
             verify=self._verify,
             bounced=self._safety.bounced,
             keeper=self._keeper,
@@ -238,7 +239,7 @@ class EmailChannel(EmailDirectMessages):
                 self._tell_up(self._told)
             self._report_breaker()
             await self._let_in(inbox)
-            await mailbox.wait()
+            await mailbox.wait(receiver.next_try_s)
 
     def _report_breaker(self) -> None:
         """The circuit breaker opened or closed: it stands in the status."""
@@ -320,6 +321,16 @@ class EmailChannel(EmailDirectMessages):
     def _can_look(self) -> bool:
         """Whether a copy of what we have sent can be found."""
         return self._config.sent_copy != "none"
+
+    def _never_came(self, which: str, about: str) -> None:
+        """A mail is given up that the server lists and has not handed out for a day."""
+        self._alert(
+            f"mail {self.name} {which}",
+            f"The mail server of {self.name} has listed a mail for a day and does not hand it out, so I "
+            f"could not read it and gave it up: {about}. Look at it in your mail program or in "
+            "web mail. If you can read it there, have it sent once more; otherwise ask the provider.",
+            once=which,
+        )
 
     def _undelivered(self, report: Report) -> None:
         """

@@ -63,7 +63,7 @@ async def main():
         it = receiver.Receiver(
             Mailbox(), inbox, MailIntake("email", settings, AnswerLimiter(settings.limits)), Housekeeping(),
             now=lambda: datetime.now(UTC), went_out=SentTracker(lambda: 0.0), just_answered=lambda _: False,
-            before_commit=anyio.lowlevel.checkpoint, stubborn={}, start=tasks.start_soon, suspects=marks,
+            before_commit=anyio.lowlevel.checkpoint, broke={}, start=tasks.start_soon, suspects=marks,
         )
         await it.start()
         await it.take_new()

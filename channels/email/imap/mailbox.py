@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
+from math import inf
 from typing import Self
 
 import anyio
@@ -303,22 +304,22 @@ class Mailbox:
         """Make `wait` return."""
         self._protocol.pushed.set()
 
-    async def wait(self) -> None:
+    async def wait(self, most_s: float | None = None) -> None:
         """
-        Wait until there may be something new, at most until the next regular look is due.
+        Wait until there may be something new, at most until the next regular look is due, or ``most_s``.
 
         Call `look`, look, then `wait`: nothing that happens in between is missed.
         """
-        protocol, timing = self._protocol, self._timing
+        protocol, timing, most_s = self._protocol, self._timing, inf if most_s is None else most_s
         with self._door("idle"):
             if protocol.pushed.is_set():
                 pass
             elif "IDLE" in self.capabilities:
                 async with protocol.idling(deadline_s=timing.idle_deadline_s):
-                    with anyio.move_on_after(timing.idle_refresh_s):
+                    with anyio.move_on_after(min(timing.idle_refresh_s, most_s)):
                         await protocol.pushed.wait()
             else:
-                with anyio.move_on_after(timing.poll_s):
+                with anyio.move_on_after(min(timing.poll_s, most_s)):
                     await protocol.pushed.wait()
                 await self.refresh()
 

@@ -69,7 +69,7 @@ async def test_others_have_their_turn_between_two_mails(tmp_path):
         receiver = Receiver(
             FullMailbox(), inbox, intake, Housekeeping(), now=lambda: datetime.now(UTC),
             went_out=SentTracker(lambda: 0.0), just_answered=lambda _: False,
-            before_commit=anyio.lowlevel.checkpoint, stubborn={}, start=tasks.start_soon,
+            before_commit=anyio.lowlevel.checkpoint, broke={}, start=tasks.start_soon,
             suspects=CrashSuspects(tmp_path / "reading.json"),
         )  # fmt: skip
         await receiver.start()
