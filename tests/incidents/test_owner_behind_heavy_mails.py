@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from channels.email import fetching, receiver
+from channels.email import fetching
 from channels.email.channel import EmailChannel
 from channels.email.receiver import BATCH_MAILS
 from tests.clock import LoopClock
