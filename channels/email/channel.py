@@ -64,6 +64,7 @@ from channels.email.parsing.threads import message_id_of, session_about
 from channels.email.receiver import Receiver
 from channels.email.self_test import examine, status_facts
 from channels.email.sent_tracker import SentTracker
+from channels.email.server_ids import ServerIds, given_in_reply
 from channels.email.smtp.posting import Posting
 from channels.email.smtp.submission import Submission, SubmitTiming
 from channels.email.trust.dkim_alignment import SenderVerifier
@@ -174,6 +175,7 @@ class EmailChannel(EmailDirectMessages):
         self._let_in_at: frozenset[str] | None = None
         """Where the circuit breaker was open when things were let in for the last time."""
         self._went_out = SentTracker(clock.monotonic)
+        self._server_ids = ServerIds(config.address)
 
     # ── receiving ──
     async def run(self, inbox: Inbox) -> None:
@@ -213,6 +215,7 @@ class EmailChannel(EmailDirectMessages):
             self._housekeeping,
             now=self._clock.now,
             went_out=self._went_out,
+            server_ids=self._server_ids,
             just_answered=self._just_answered,
             before_commit=self._safety.save,
             broke=self._broke,
@@ -289,7 +292,7 @@ class EmailChannel(EmailDirectMessages):
             self._went_out.doubt(message.id)
 
         try:
-            mail = await self._posting.post(message, past_return)
+            mail, said = await self._posting.post(message, past_return)
         except DeliveryUncertain as exc:
             if not self._can_look:
                 self._alert(
@@ -302,6 +305,7 @@ class EmailChannel(EmailDirectMessages):
                 self._safety.login_refused(exc)
             raise
         self._safety.patience.accepted()
+        self._server_ids.learn(given_in_reply(said, self._config.smtp.host), mail.message_id)
         self._safety.sent(message, mail.message_id)
         self._delivered_now(message, mail.envelope.recipient)
         if self._config.sent_copy == "append":

@@ -14,7 +14,7 @@ stops the ones behind it.
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
@@ -27,7 +27,7 @@ import anyio.to_thread
 import structlog
 
 from agent_core.backoff import Backoff, BackoffPolicy
-from agent_core.messages import OTHERS_WORDS, Amendment, InboundMessage, SessionKey
+from agent_core.messages import Amendment, InboundMessage
 from agent_core.text import one_line
 from channels.attachments import AttachmentsAway
 from channels.base import ChannelUnavailable, Inbox
@@ -38,19 +38,19 @@ from channels.email.imap.housekeeping import FileCopy, Housekeeping
 from channels.email.imap.mailbox import HEADER_BYTES, Mailbox, MailInfo, Selected
 from channels.email.imap.position import Position
 from channels.email.intake import Arrival, MailIntake, OwnCopy, given_up, read_arrival
-from channels.email.intake_text import OTHERS_SUBJECT
 from channels.email.parsing.dsn import DeliveryStatus, Report, read_report
 from channels.email.parsing.mime import Headers
-from channels.email.parsing.threads import OWN_ID_PREFIX, names_outbound, recipient_of
+from channels.email.parsing.threads import OWN_ID_PREFIX
 from channels.email.parsing.unreadable import KILLS, TOO_LARGE, TOO_SLOW, headers_of
+from channels.email.repeats import PARSE_LIMIT_S, Repeats
 from channels.email.sent_tracker import SentTracker
+from channels.email.server_ids import ServerIds
 from channels.email.trust.dkim_alignment import Verification
 from channels.email.trust.sender_policy import Refused as NotAnswered
 from channels.email.trust.sender_policy import sender_of
 from channels.email.verification_queue import ReadMail, VerificationQueue
 
 BATCH_MAILS = 50
-PARSE_LIMIT_S = 20.0
 OUTLINE_LIMIT_S = 10.0
 REFILE_UIDS = 200
 _KEPT_AT_ONCE = 4
@@ -97,6 +97,7 @@ class Receiver:
         *,
         now: Callable[[], datetime],
         went_out: SentTracker,
+        server_ids: ServerIds,
         just_answered: Callable[[Headers], bool],
         before_commit: Callable[[], Awaitable[None]],
         broke: dict[int, int],
@@ -112,9 +113,11 @@ class Receiver:
         self._mailbox = mailbox
         self._inbox = inbox
         self._intake = intake
+        self._repeats = Repeats(inbox, intake)
         self._housekeeping = housekeeping
         self._now = now
         self._went_out = went_out
+        self._server_ids = server_ids
         self._just_answered = just_answered
         self._before_commit = before_commit
         self._fetcher = MailFetcher(mailbox, broke)
@@ -228,6 +231,7 @@ class Receiver:
         await self._take_verified()
         if passed := {uid for uid in self._ahead if uid <= self._read_to}:
             self._ahead -= passed
+        if passed or self._server_ids.news:
             await self._commit([])
         await self._try_withheld()
         self._looking = False
@@ -392,7 +396,8 @@ class Receiver:
             return None
         taken: InboundMessage | OwnCopy | None = mail.complete
         if taken is None and mail.arrival is not None:
-            taken = self._taken(mail.arrival, mail.verification or Verification())
+            ours = await self._server_ids.ours(self._inbox, mail.arrival.headers.references())
+            taken = self._taken(mail.arrival, mail.verification or Verification(), ours)
             if isinstance(taken, InboundMessage):
                 return await self._completed(mail, taken)
         return taken
@@ -405,6 +410,7 @@ class Receiver:
     ) -> None:
         for copy in copies:
             self._went_out.copy_came(copy.message_id)
+            self._server_ids.learn(copy.given_id, copy.message_id)
         await self._before_commit()
         bounces = [
             Amendment(kind="bounce", native_id=each, text=report.why)
@@ -418,12 +424,15 @@ class Receiver:
         uid = self._read_to if first is None else min(self._read_to, first - 1)
         position = replace(self.position, uid=uid)
         values = {**position.as_values(), "withheld": self._withheld.as_value()}
+        news = list(self._server_ids.news)
+        values |= await self._server_ids.to_commit(self._inbox)
         await self._inbox.accept(messages, values, amendments)
+        self._server_ids.committed(news)
         self.position = position
 
     async def _completed(self, mail: ReadMail, message: InboundMessage) -> InboundMessage | None:
         """With its files; None: it waits for those, so that no other mail has to."""
-        message = await self._answering(message, mail.arrival)
+        message = await self._repeats.removed(message, mail.arrival)
         if mail.arrival is None or self._keeper is None:
             return message
         if not self._keeper.takes_long(message, mail.arrival.mail):
@@ -482,43 +491,6 @@ class Receiver:
                 _log.warning("mail.files_wait", uid=mail.info.uid, reason=str(error))
                 await anyio.sleep(pause_s)
 
-    async def _answering(self, message: InboundMessage, arrival: Arrival | None) -> InboundMessage:
-        """
-        With what the store calls the mail that it answers, and without what it repeats of that. Unless we
-        have written it to its sender, the subject is somebody else's, and nothing is known of what is quoted:
-        anybody can make up an id like ours, or pass a mail of ours on.
-        """
-        answers = message.context.get("answers")
-        if not isinstance(answers, str) or arrival is None:
-            return message
-        key = await self._inbox.delivered_id(answers) or await self._unconfirmed(answers)
-        context = {name: value for name, value in message.context.items() if name != "answers"}
-        if key is not None:
-            context["outbound"] = key
-        sent = None if key is None else await self._inbox.sent(key)
-        if sent is None or not self._is_to(sent.session, message):
-            context |= {OTHERS_WORDS: True, OTHERS_SUBJECT: True}
-            return message.model_copy(update={"context": context})
-        read = partial(self._intake.answering, message.model_copy(update={"context": context}), arrival, sent)
-        with anyio.move_on_after(PARSE_LIMIT_S):
-            return await anyio.to_thread.run_sync(partial(read, formatted=True), abandon_on_cancel=True)
-        return await anyio.to_thread.run_sync(partial(read, formatted=False))
-
-    def _is_to(self, session: SessionKey, message: InboundMessage) -> bool:
-        """Whether what was said in a conversation was said to the sender, who may be the owner elsewhere."""
-        if session == message.session:
-            return True
-        whom = recipient_of(session) or ""
-        return self._intake.is_owners([whom]) and self._intake.is_owners([message.sender.address])
-
-    async def _unconfirmed(self, message_id: str) -> str | None:
-        """The outbox id of a mail of ours that somebody answers before we know that it was taken."""
-        account = self._intake.account
-        known = (
-            key for key in await self._inbox.unconfirmed() if names_outbound(message_id, key, account=account)
-        )
-        return next(known, None)
-
     async def _reports(
         self, message: InboundMessage, raw: bytes, arrival: Arrival | None
     ) -> list[tuple[str, Report, bool]]:
@@ -544,7 +516,9 @@ class Receiver:
                 found.append((message_id, report, message_id in evident))
         return found
 
-    def _taken(self, arrival: Arrival, verification: Verification) -> InboundMessage | OwnCopy:
+    def _taken(
+        self, arrival: Arrival, verification: Verification, ours: Mapping[str, str]
+    ) -> InboundMessage | OwnCopy:
         taken = self._intake.take(
             arrival,
             uidvalidity=self.position.uidvalidity,
@@ -552,6 +526,7 @@ class Receiver:
             verification=verification.by,
             doubt=verification.lacks,
             now=self._now(),
+            ours=ours,
         )
         if isinstance(taken, InboundMessage) and taken.context.get("doubt"):
             _log.info("mail.sender_unverified", reason=taken.context["doubt"])

@@ -29,6 +29,7 @@ from channels.email.imap.errors import door
 from channels.email.imap.folders import SENT, Wanted
 from channels.email.imap.protocol import HardenedProtocol, Reply
 from channels.email.imap.syntax import Fetched, Folder, parse_fetch, parse_list, quote, response_code, uid_set
+from channels.email.parsing.threads import OWN_ID_FIELD
 
 DATES_AT_ONCE = 500
 HEADER_BYTES = 2_000_000
@@ -163,13 +164,13 @@ class Mailbox:
         return [found for found in await self.search("UID", f"{uid + 1}:*", *of_sender) if found > uid]
 
     async def find(self, message_id: str, sender: str) -> list[int]:
-        """Mails in the open folder with this Message-ID that come from ``sender``."""
-        return await self.search("HEADER", "Message-ID", quote(message_id), "FROM", quote(sender))
+        """Mails in the open folder with this Message-ID of ours that come from ``sender``."""
+        return await self.search(*_with_own_id(message_id), "FROM", quote(sender))
 
     async def find_own(self, sender: str, id_prefix: str, *, since_uid: int) -> list[int]:
         """Unread mails from ourselves whose Message-ID begins like ours."""
-        id_part = ("HEADER", "Message-ID", quote(id_prefix))
-        return await self.search("UID", f"{since_uid}:*", "UNSEEN", "FROM", quote(sender), *id_part)
+        ours = _with_own_id(id_prefix)
+        return await self.search("UID", f"{since_uid}:*", "UNSEEN", "FROM", quote(sender), *ours)
 
     async def describe(self, uids: Sequence[int]) -> list[MailInfo]:
         """Sizes and arrival times; a mail that was deleted meanwhile is missing."""
@@ -329,6 +330,11 @@ class Mailbox:
 
     def _door(self, doing: str) -> AbstractContextManager[None]:
         return door(self._server, doing, self.abort)
+
+
+def _with_own_id(own: str) -> tuple[str, ...]:
+    """The search for our id, where our server left it and where it set one of its own."""
+    return ("OR", "HEADER", "Message-ID", quote(own), "HEADER", OWN_ID_FIELD, quote(own))
 
 
 def _number_in(reply: Reply, code: str) -> int | None:
