@@ -524,7 +524,7 @@ class MailIntake:
         return is_ingest_only(address, self._ingest_only_from)
 
     def _listed(self, address: str) -> bool:
-        return any(
+        return self._welcome(address) or any(
             entry == address or ("*" in entry and fnmatch.fnmatchcase(address, entry))
             for entry in self._allow_from
         )

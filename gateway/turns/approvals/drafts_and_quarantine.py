@@ -181,8 +181,9 @@ class Approvals:
         """What the owner is told of an item."""
         if isinstance(item, InboxRow):
             sender, why = line(item.message.sender.address), words(item.error)
+            whose = "from" if item.message.sender.verified else "that claims to be from"
             return (
-                f"**{name}**: a message that claims to be from `{sender}` is quarantined ({why}). If you "
+                f"**{name}**: a message {whose} `{sender}` is quarantined ({why}). If you "
                 "approve it, I answer "
                 f"it.\n\n{quoted(item.message.text, room)}{_besides(item, item.message.sender.address, room)}"
             )
