@@ -70,6 +70,8 @@ def admission(message: InboundMessage, access: Access) -> tuple[str | None, str 
     for senders who would be admitted if their address were verified. What somebody says who is verified, and
     whom nobody has let in, is kept as `UNINVITED`; nothing is kept of all others.
     """
+    if message.context.get("invitation"):
+        return None, UNINVITED
     reason = message.context.get("quarantine")
     if not reason or message.context.get("refused") or is_too_long(message.session):
         ignored = ignore_reason(message, access)

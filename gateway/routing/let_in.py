@@ -37,11 +37,15 @@ _CUT = "\n\n[The rest was not kept, because its sender may not write to me.]"
 
 @dataclass(frozen=True, slots=True)
 class LetIn:
-    """Where somebody may write now, and how many of their messages are answered; ``problem`` if nowhere."""
+    """
+    Where somebody may write now, and how many of their messages are answered, of their invitations accepted;
+    ``problem`` if nowhere.
+    """
 
     address: str
     channels: Sequence[str] = ()
     messages: int = 0
+    invitations: int = 0
     problem: str = ""
 
 
@@ -108,12 +112,15 @@ async def let_in(store: Queue, access: Access, address: str) -> LetIn:
         if len(known) >= MOST_LET_IN:
             return LetIn(who, problem="is one too many: name people in allow_from of the settings")
         await _write(store, access, name, [*known, who])
-    count = 0
+    messages = invitations = 0
     for row in await _kept_of(store, who):
+        if row.message.context.get("invitation"):  # its channel accepts it now
+            invitations += await store.inbox.drop(row.id)
+            continue
         with suppress(IllegalMove):  # somebody was quicker
             await store.inbox.admit(row.id, welcome=True)
-            count += 1
-    return LetIn(who, channels, count)
+            messages += 1
+    return LetIn(who, channels, messages, invitations)
 
 
 async def shut_out(store: Queue, access: Access, address: str) -> LetIn:

@@ -12,7 +12,7 @@ import pytest
 from agent_core.messages import Audience, Sender, SessionKey
 from gateway.operations.service import Operations
 from gateway.queue.sqlite.store import SqliteQueue
-from gateway.queue.states import UNINVITED, UNINVITED_S, InboxState
+from gateway.queue.states import UNINVITED, UNINVITED_S, IllegalMove, InboxState
 from gateway.routing import let_in
 from gateway.routing.access import Access, Alias, is_let_in
 from gateway.routing.inbox import ChannelInbox, IntakeGate
@@ -153,6 +153,19 @@ async def test_the_owner_hears_of_it_once_a_day(house: House) -> None:
     assert "`Buy 'now' at https" in line
     await house.inbox.accept([mail("b", EVE)])
     assert len(await owner.told()) == 1
+
+
+async def test_an_invitation_waits_for_the_owner_and_is_not_answered(house: House) -> None:
+    """It stands in the list and in the note; to let its sender in accepts it, and nothing is said to a model."""
+    await house.inbox.accept(
+        [mail("invitation:!a:1", text="(invites me into a room)", context={"invitation": "!a"})]
+    )
+    (row,) = await house.store.inbox.quarantined_as(UNINVITED)
+    with pytest.raises(IllegalMove):
+        await house.store.inbox.admit(row.id)
+    done = await let_in.let_in(house.store, house.access, CAROL)
+    assert (done.messages, done.invitations) == (0, 1)
+    assert (await house.states())["invitation:!a:1"][0] == "ignored"
 
 
 async def test_what_people_say_to_each_other_in_a_room_is_not_kept(tmp_path: Path) -> None:

@@ -268,14 +268,14 @@ def admit(db: Connection, inbox_id: int, *, welcome: bool = False) -> str:
     Release a quarantined message; return its session.
 
     Raises:
-        IllegalMove: It is not quarantined, or is unreadable.
+        IllegalMove: It is not quarantined, is unreadable, or is an invitation, which cannot be answered.
     """
     query = "SELECT state, session, payload, error FROM inbox WHERE id = ?"
     row = db.execute(query, (inbox_id,)).fetchone()
     state = "no such row" if row is None else row[0]
     message = None if row is None else read_payload(row[2])
     refused = IllegalMove(f"inbox row {inbox_id}: {state} → {InboxState.READY}")
-    if message is None:
+    if message is None or message.context.get("invitation"):
         raise refused
     admitted = message
     if not message.sender.verified or (row[3] == UNINVITED and not welcome):

@@ -168,6 +168,7 @@ def about_let_in(done: LetIn) -> str:
         return f"{who} {done.problem}. Nothing was done."
     kept = "1 message that I kept" if done.messages == 1 else f"{done.messages} messages that I kept"
     told = f" I answer {kept}." if done.messages else " I have kept no message of theirs."
+    told = " I accept their invitation." if done.invitations and not done.messages else told
     return f"{who} may write to me now ({and_list(list(done.channels))}).{told}"
 
 
