@@ -81,9 +81,8 @@ from channels.email.trust.sender_policy import (
 
 MAX_COPIED = 50
 MAX_REFERENCES_KEPT = 40
-_ROOM_IN_QUARANTINE = AnswerLimits(
-    sender_per_hour=20, sender_per_day=50, thread_per_hour=20, total_per_hour=100
-)
+_ROOM_IN_QUARANTINE = AnswerLimits(sender_per_hour=20, sender_per_day=50, thread_per_hour=0, total_per_hour=0)
+"""Of one person, or of all whom one pattern lets in."""
 MOST_UNPROVEN = 20_000
 _CUT = "[The rest of this mail was not kept, because nothing proves who wrote it.]"
 NOBODY = "nobody"
@@ -428,7 +427,7 @@ class MailIntake:
     def _claimed(self, headers: Headers) -> str:
         """Whom a mail without a single sender means to be from: somebody who may write, if there is one."""
         claimed = claimed_senders(headers)
-        return next((who for who in claimed if self._listed(who)), claimed[0] if claimed else "unknown")
+        return next((who for who in claimed if self._welcome(who)), claimed[0] if claimed else "unknown")
 
     def _without_secrets(self, text: str) -> str:
         for secret in self._secrets:
@@ -480,9 +479,8 @@ class MailIntake:
             # Everybody can send these in the name of anybody, so there is only so much room for them. Of
             # people who would not be let in the gateway keeps nothing, so they take none of it; and who is
             # let in by name shares nothing with the many whom a pattern means.
-            room = not self._welcome(person) or self._quarantined.admit(
-                native_id, sender=person, thread=thread, listed=self._is_one_of_many(person), at=at
-            )
+            share = self.crowd(person) or person
+            room = not self._welcome(person) or self._quarantined.admit(native_id, sender=share, at=at)
             return ("", str(why), now) if room else (str(why), "", now)
         return str(why), "", now
 
@@ -493,7 +491,7 @@ class MailIntake:
         """When a mail that may be answered is answered; None if too many of its sender wait already."""
         if self._is_owner(sender):
             return Place()
-        listed = self._listed(sender)
+        listed = self._welcome(sender)
         place = self._limiter.place(
             native_id,
             sender=sender,
@@ -508,10 +506,6 @@ class MailIntake:
             self._crowded(sender, wait_s)
         return place
 
-    def _is_one_of_many(self, address: str) -> bool:
-        """Whether only a pattern lets an address in."""
-        return bool(self.crowd(address))
-
     def crowd(self, address: str) -> str:
         """The pattern of ``allow_from`` that admits an address; empty if its name does, or nothing."""
         patterns = (*self._allow_from, *self._ingest_only_from)
@@ -522,12 +516,6 @@ class MailIntake:
 
     def _read_only(self, address: str) -> bool:
         return is_ingest_only(address, self._ingest_only_from)
-
-    def _listed(self, address: str) -> bool:
-        return self._welcome(address) or any(
-            entry == address or ("*" in entry and fnmatch.fnmatchcase(address, entry))
-            for entry in self._allow_from
-        )
 
 
 def _about_the_sender(verdict: Verdict, doubt: str) -> dict[str, Any]:

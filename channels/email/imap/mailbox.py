@@ -27,7 +27,7 @@ from channels.email.config import EmailConfig, ImapServer
 from channels.email.imap.connect import Timing, connect, introduce, log_in, secure
 from channels.email.imap.errors import door
 from channels.email.imap.folders import SENT, Wanted
-from channels.email.imap.protocol import HardenedProtocol, Reply
+from channels.email.imap.protocol import HardenedProtocol, Refused, Reply
 from channels.email.imap.syntax import Fetched, Folder, parse_fetch, parse_list, quote, response_code, uid_set
 from channels.email.parsing.threads import OWN_ID_FIELD
 
@@ -165,12 +165,22 @@ class Mailbox:
 
     async def find(self, message_id: str, sender: str) -> list[int]:
         """Mails in the open folder with this Message-ID of ours that come from ``sender``."""
-        return await self.search(*_with_own_id(message_id), "FROM", quote(sender))
+        return await self._find_own(message_id, "FROM", quote(sender))
 
     async def find_own(self, sender: str, id_prefix: str, *, since_uid: int) -> list[int]:
         """Unread mails from ourselves whose Message-ID begins like ours."""
-        ours = _with_own_id(id_prefix)
-        return await self.search("UID", f"{since_uid}:*", "UNSEEN", "FROM", quote(sender), *ours)
+        more = ("UID", f"{since_uid}:*", "UNSEEN", "FROM", quote(sender))
+        return await self._find_own(id_prefix, *more)
+
+    async def _find_own(self, own: str, *more: str) -> list[int]:
+        """Search for our id, where our server left it and where it set one of its own; as far as it can."""
+        by_id = ("HEADER", "Message-ID", quote(own))
+        try:
+            return await self.search(*more, "OR", *by_id, "HEADER", OWN_ID_FIELD, quote(own))
+        except ChannelUnavailable as exc:
+            if not isinstance(exc.__cause__, Refused):
+                raise
+        return await self.search(*more, *by_id)
 
     async def describe(self, uids: Sequence[int]) -> list[MailInfo]:
         """Sizes and arrival times; a mail that was deleted meanwhile is missing."""
@@ -330,11 +340,6 @@ class Mailbox:
 
     def _door(self, doing: str) -> AbstractContextManager[None]:
         return door(self._server, doing, self.abort)
-
-
-def _with_own_id(own: str) -> tuple[str, ...]:
-    """The search for our id, where our server left it and where it set one of its own."""
-    return ("OR", "HEADER", "Message-ID", quote(own), "HEADER", OWN_ID_FIELD, quote(own))
 
 
 def _number_in(reply: Reply, code: str) -> int | None:

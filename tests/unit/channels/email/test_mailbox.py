@@ -80,6 +80,27 @@ class TestReceiving:
             word in command for command in store.commands for word in ("STORE", "ENVELOPE", "STRUCTURE")
         )
 
+    async def test_a_server_that_refuses_a_search_for_two_fields_is_asked_for_one(
+        self, tmp_path: Path
+    ) -> None:
+        """Some know no OR, or no field but the usual ones: then the Message-ID alone must do."""
+        store = Store(1)
+
+        async def refuse(server: Dialogue, tag: str, text: str) -> bool:
+            refused = " OR HEADER" in text
+            if refused:
+                await server.say(f"{tag} BAD unknown search key")
+            return refused
+
+        store.bend["UID SEARCH"] = refuse
+        post = Post(store, tmp_path)
+        post.inbox.positions |= {"uidvalidity": "7", "uid": "1"}
+        async with post.running():
+            pass
+        searches = [each for each in store.commands if "HEADER" in each]
+        assert " OR " in searches[0]
+        assert " OR " not in searches[1]
+
     async def test_numbers_that_went_back_mean_a_new_numbering(self, tmp_path: Path) -> None:
         """A mailbox restored from a backup without a new UIDVALIDITY is read again all the same."""
         store = Store(1, 2, 3)
