@@ -115,7 +115,7 @@ def _email(
         knows=partial(_may_talk, access, name),
         is_owner=partial(_is_owner, access, name),
         owners=access.owner_on(name),
-        alert=lambda about, text: wakeups.alert.fire(Alert(about, text)),
+        alert=lambda about, text, once="": wakeups.alert.fire(Alert(about, text, once)),
         attachments=attachments,
     )
 

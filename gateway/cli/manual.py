@@ -55,6 +55,7 @@ EXAMPLES = {
     "inbox approve": 'squidbot inbox approve d12 --text "Yes, at ten."',
     "inbox drop": "squidbot inbox drop 12",
     "inbox list": "squidbot inbox list --quarantine",
+    "inbox allow": "squidbot inbox allow carol@example.org",
     "inbox answer": "squidbot inbox answer a3f2c9 Berlin",
     "inbox reject": 'squidbot inbox reject d12 --why "too long"',
     "inbox release": "squidbot inbox release m12",

@@ -27,6 +27,10 @@ PLACE = "place"
 """The wait for the later place that its channel assigned."""
 QUARANTINE_S = 30 * 86_400.0
 """How long a quarantined message waits for a person."""
+UNINVITED = "sender_not_allowed"
+"""Why a message of a proven sender waits whom nobody has let in."""
+UNINVITED_S = 14 * 86_400.0
+"""How long it waits."""
 GIVEN_UP = ("dropped", "left", "forgotten")
 """The errors of dead sends that a person has given up, besides those that begin with ``rejected``."""
 IGNORED_S = 7 * 86_400.0

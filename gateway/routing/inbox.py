@@ -19,13 +19,14 @@ import anyio
 import structlog
 
 from agent_core.backoff import BackoffPolicy
-from agent_core.messages import Amendment, InboundMessage, OutboundMessage, SessionKey
+from agent_core.messages import Amendment, Audience, InboundMessage, OutboundMessage, SessionKey
 from channels.base import LinkState
 from gateway.observability import metrics
 from gateway.queue.model import is_too_long
 from gateway.queue.sql.restoring import RESTORED
-from gateway.queue.states import IllegalMove, InboxState
+from gateway.queue.states import UNINVITED, IllegalMove, InboxState
 from gateway.queue.stores import Accepted, Pending, Queue, StoreUnavailable
+from gateway.routing import let_in
 from gateway.routing.access import Access, Role
 
 _STORE_RETRY = BackoffPolicy(first_s=1.0, cap_s=10.0)
@@ -66,15 +67,21 @@ def admission(message: InboundMessage, access: Access) -> tuple[str | None, str 
     Why a message is ignored, or why it is quarantined; (None, None) if it is to be answered.
 
     A channel may ask for quarantine (``context["quarantine"]``: a sender who could not be verified). That is
-    for senders who would be admitted if their address were verified; nothing is kept of all others.
+    for senders who would be admitted if their address were verified. What somebody says who is verified, and
+    whom nobody has let in, is kept as `UNINVITED`; nothing is kept of all others.
     """
+    if message.context.get("invitation"):
+        return None, UNINVITED
     reason = message.context.get("quarantine")
     if not reason or message.context.get("refused") or is_too_long(message.session):
-        return ignore_reason(message, access), None
+        ignored = ignore_reason(message, access)
+        is_private = message.audience is Audience.DIRECT or access.kind(message.channel) == "email"
+        asks = ignored == UNINVITED and message.kind == "message" and message.addressed and is_private
+        return (None, UNINVITED) if asks else (ignored, None)
     role = access.role(message.channel, message.sender.address, verified=True)
-    if role is Role.STRANGER:
-        return "sender_not_allowed", None
-    return None, str(reason)
+    if role is not Role.STRANGER:
+        return None, str(reason)
+    return (None, UNINVITED) if message.sender.verified else (UNINVITED, None)
 
 
 class IntakeGate:
@@ -208,7 +215,11 @@ class ChannelInbox:
         while True:
             try:
                 return await self._store.inbox.accept(
-                    self._channel, self._account, await self._hear(batch), positions, changes
+                    self._channel,
+                    self._account,
+                    await let_in.bounded(await self._hear(batch), self._store),
+                    positions,
+                    changes,
                 )
             except StoreUnavailable as error:
                 attempt += 1
@@ -238,6 +249,8 @@ class ChannelInbox:
             and self._intake.perhaps_answered(message.received_at)
         ):
             quarantine = RESTORED
+        if quarantine == UNINVITED:
+            message = let_in.as_kept(message)
         open_now = ignore is None and quarantine is None
         return Pending(
             message,

@@ -44,6 +44,7 @@ from gateway.queue.sql.cluster import REST
 from gateway.queue.states import BUDGET
 from gateway.queue.stores import ApprovalStore, JobStore, Queue, StoreUnavailable
 from gateway.queue.wakeups import RunSession, Wakeups
+from gateway.routing import let_in
 from gateway.routing.conversations import Conversations
 from gateway.routing.crash_isolation import CrashIsolation
 from gateway.routing.delivery import Delivery
@@ -281,6 +282,7 @@ class Gateway:
                     await self.store.maintenance.recover()
                 else:
                     await self.accounts.look()
+                await let_in.load(self.store, self.conversations.access)
                 await self.store.maintenance.due_now(BUDGET)  # it may be another one
                 if self.accounts is None or len(self.accounts.found.processes) < 2:
                     await self.conversations.sort(self.store.inbox, self.channels)
@@ -346,6 +348,7 @@ class Gateway:
             if self.accounts.has(channel) and (accounts is None or channel in accounts):
                 delivery.wake()
         if accounts is None:
+            await let_in.load(self.store, self.conversations.access)
             self.proactive.owner_contact.look_again()
             await self.proactive.owner_alerts.look_elsewhere()
         for session, overtakes in self.accounts.chosen(await self.store.turns.due_sessions()):

@@ -27,6 +27,7 @@ from channels.email.imap.mailbox import MailInfo, Selected
 from channels.email.intake import MailIntake
 from channels.email.limits.rate_limit import AnswerLimiter
 from channels.email.sent_tracker import SentTracker
+from channels.email.server_ids import ServerIds
 from tests.doubles.inbox import MemoryInbox
 from tests.doubles.mailbox import config, raw_mail
 
@@ -63,7 +64,7 @@ async def main():
         it = receiver.Receiver(
             Mailbox(), inbox, MailIntake("email", settings, AnswerLimiter(settings.limits)), Housekeeping(),
             now=lambda: datetime.now(UTC), went_out=SentTracker(lambda: 0.0), just_answered=lambda _: False,
-            before_commit=anyio.lowlevel.checkpoint, stubborn={}, start=tasks.start_soon, suspects=marks,
+            before_commit=anyio.lowlevel.checkpoint, broke={}, server_ids=ServerIds("bot@mail.test"), start=tasks.start_soon, suspects=marks,
         )
         await it.start()
         await it.take_new()

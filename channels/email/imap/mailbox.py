@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
+from math import inf
 from typing import Self
 
 import anyio
@@ -26,8 +27,9 @@ from channels.email.config import EmailConfig, ImapServer
 from channels.email.imap.connect import Timing, connect, introduce, log_in, secure
 from channels.email.imap.errors import door
 from channels.email.imap.folders import SENT, Wanted
-from channels.email.imap.protocol import HardenedProtocol, Reply
+from channels.email.imap.protocol import HardenedProtocol, Refused, Reply
 from channels.email.imap.syntax import Fetched, Folder, parse_fetch, parse_list, quote, response_code, uid_set
+from channels.email.parsing.threads import OWN_ID_FIELD
 
 DATES_AT_ONCE = 500
 HEADER_BYTES = 2_000_000
@@ -162,13 +164,23 @@ class Mailbox:
         return [found for found in await self.search("UID", f"{uid + 1}:*", *of_sender) if found > uid]
 
     async def find(self, message_id: str, sender: str) -> list[int]:
-        """Mails in the open folder with this Message-ID that come from ``sender``."""
-        return await self.search("HEADER", "Message-ID", quote(message_id), "FROM", quote(sender))
+        """Mails in the open folder with this Message-ID of ours that come from ``sender``."""
+        return await self._find_own(message_id, "FROM", quote(sender))
 
     async def find_own(self, sender: str, id_prefix: str, *, since_uid: int) -> list[int]:
         """Unread mails from ourselves whose Message-ID begins like ours."""
-        id_part = ("HEADER", "Message-ID", quote(id_prefix))
-        return await self.search("UID", f"{since_uid}:*", "UNSEEN", "FROM", quote(sender), *id_part)
+        more = ("UID", f"{since_uid}:*", "UNSEEN", "FROM", quote(sender))
+        return await self._find_own(id_prefix, *more)
+
+    async def _find_own(self, own: str, *more: str) -> list[int]:
+        """Search for our id, where our server left it and where it set one of its own; as far as it can."""
+        by_id = ("HEADER", "Message-ID", quote(own))
+        try:
+            return await self.search(*more, "OR", *by_id, "HEADER", OWN_ID_FIELD, quote(own))
+        except ChannelUnavailable as exc:
+            if not isinstance(exc.__cause__, Refused):
+                raise
+        return await self.search(*more, *by_id)
 
     async def describe(self, uids: Sequence[int]) -> list[MailInfo]:
         """Sizes and arrival times; a mail that was deleted meanwhile is missing."""
@@ -303,22 +315,22 @@ class Mailbox:
         """Make `wait` return."""
         self._protocol.pushed.set()
 
-    async def wait(self) -> None:
+    async def wait(self, most_s: float | None = None) -> None:
         """
-        Wait until there may be something new, at most until the next regular look is due.
+        Wait until there may be something new, at most until the next regular look is due, or ``most_s``.
 
         Call `look`, look, then `wait`: nothing that happens in between is missed.
         """
-        protocol, timing = self._protocol, self._timing
+        protocol, timing, most_s = self._protocol, self._timing, inf if most_s is None else most_s
         with self._door("idle"):
             if protocol.pushed.is_set():
                 pass
             elif "IDLE" in self.capabilities:
                 async with protocol.idling(deadline_s=timing.idle_deadline_s):
-                    with anyio.move_on_after(timing.idle_refresh_s):
+                    with anyio.move_on_after(min(timing.idle_refresh_s, most_s)):
                         await protocol.pushed.wait()
             else:
-                with anyio.move_on_after(timing.poll_s):
+                with anyio.move_on_after(min(timing.poll_s, most_s)):
                     await protocol.pushed.wait()
                 await self.refresh()
 

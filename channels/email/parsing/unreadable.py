@@ -15,6 +15,7 @@ from channels.email.parsing.mime import FIELD, FOR_WHOM, Headers, Unreadable, de
 
 TOO_LARGE = "too_large"
 """Only the header was fetched. The sender is answered, by a model that knows no more than the subject."""
+TOO_SLOW = "too_slow"
 KILLS = "kills"
 """The process has died several times while it was read."""
 MOST_HEADER = 2_000_000
@@ -38,7 +39,7 @@ _WHY = {
     "nested_too_deep": "its parts are nested too deeply",
     "header_too_large": "its header is too long",
     "too_many_header_fields": "its header has too many fields",
-    "too_slow": "reading it takes too long",
+    TOO_SLOW: "reading it takes too long",
     KILLS: "each attempt to read it crashed",
 }
 

@@ -39,7 +39,7 @@ from channels.email.parsing.addresses import (
     without_tag,
 )
 from channels.email.parsing.mime import FOR_WHOM, Headers
-from channels.email.parsing.threads import is_own_id
+from channels.email.parsing.threads import is_own_id, own_id_of
 from channels.email.trust.auth_results import Verdict as Told
 from channels.email.trust.auth_results import Word, came_directly, verdict_of
 from channels.email.trust.dkim import Claim
@@ -310,11 +310,12 @@ def _knows_secret(headers: Headers, sender: str, own: OwnIdentity) -> bool:
 
 def _own_mail(headers: Headers, sender: str, own: OwnIdentity) -> Refused | None:
     is_ours = without_tag(sender) == without_tag(own.address)
-    message_id = headers.message_id()
-    if message_id is not None and is_own_id(message_id, account=own.address):
-        # With a foreign From it is somebody who plays with our ids; it gets no answer either.
-        return Refused.OWN_COPY if is_ours else Refused.AUTOMATIC
-    return Refused.OWN_ADDRESS if is_ours else None
+    if is_ours:
+        is_copy = own_id_of(headers, account=own.address) is not None
+        return Refused.OWN_COPY if is_copy else Refused.OWN_ADDRESS
+    # With a foreign From it is somebody who plays with our ids; it gets no answer either.
+    plays = is_own_id(headers.message_id() or "", account=own.address)
+    return Refused.AUTOMATIC if plays else None
 
 
 def _robot(headers: Headers, sender: str) -> Refused | None:

@@ -29,7 +29,7 @@ from gateway.queue.sql.codec import (
 from gateway.queue.sql.engine import Connection
 from gateway.queue.sql.locking import OUTBOX_OF_CHANNEL, in_conversation
 from gateway.queue.sql.moves import inbox_sources, outbox_sources
-from gateway.queue.states import IllegalMove, InboxState, OutboxState
+from gateway.queue.states import UNINVITED, IllegalMove, InboxState, OutboxState
 
 _AT_ONCE = 500
 _WORK = (InboxState.READY, InboxState.RUNNING)
@@ -263,21 +263,22 @@ def _has_steps(db: Connection, turn: str) -> bool:
     return db.execute("SELECT 1 FROM turn_steps WHERE turn = ? LIMIT 1", (turn,)).fetchone() is not None
 
 
-def admit(db: Connection, inbox_id: int) -> str:
+def admit(db: Connection, inbox_id: int, *, welcome: bool = False) -> str:
     """
     Release a quarantined message; return its session.
 
     Raises:
-        IllegalMove: It is not quarantined, or is unreadable.
+        IllegalMove: It is not quarantined, is unreadable, or is an invitation, which cannot be answered.
     """
-    row = db.execute("SELECT state, session, payload FROM inbox WHERE id = ?", (inbox_id,)).fetchone()
+    query = "SELECT state, session, payload, error FROM inbox WHERE id = ?"
+    row = db.execute(query, (inbox_id,)).fetchone()
     state = "no such row" if row is None else row[0]
     message = None if row is None else read_payload(row[2])
     refused = IllegalMove(f"inbox row {inbox_id}: {state} → {InboxState.READY}")
-    if message is None:
+    if message is None or message.context.get("invitation"):
         raise refused
     admitted = message
-    if not message.sender.verified:
+    if not message.sender.verified or (row[3] == UNINVITED and not welcome):
         sender = message.sender.model_copy(update={"verified": True})
         admitted = message.model_copy(
             update={"sender": sender, "context": {**message.context, "admitted": True}}

@@ -149,18 +149,18 @@ class InboxStore(Part):
         )
         return None if found is None else str(found[0])
 
-    async def admit(self, inbox_id: int) -> SessionKey:
+    async def admit(self, inbox_id: int, *, welcome: bool = False) -> SessionKey:
         """
         Release a quarantined message on a person's word: QUARANTINED → READY. An unverified sender counts as
-        verified for this message from then on, and ``context["admitted"]`` says so. Returns the session to
-        wake.
+        verified for this message from then on, and ``context["admitted"]`` says so, also of a message of a
+        stranger, unless that person is ``welcome`` now. Returns the session to wake.
 
         Raises:
             IllegalMove: The message is not quarantined, or its text is gone.
         """
         return SessionKey.parse(
             await self._writer.call(
-                "admit", lambda db: amending.admit(db, inbox_id), locks=of_inbox(inbox_id)
+                "admit", lambda db: amending.admit(db, inbox_id, welcome=welcome), locks=of_inbox(inbox_id)
             )
         )
 
@@ -225,6 +225,11 @@ class InboxStore(Part):
             "quarantined_besides", lambda db: maintenance_sql.quarantined_besides(db, known, limit)
         )
         return [inbox_row(raw) for raw in raws], all_known
+
+    async def quarantined_as(self, reason: str) -> list[InboxRow]:
+        """Return the rows that are QUARANTINED for this reason, oldest first."""
+        query = f"SELECT {INBOX} FROM inbox WHERE state = 'quarantined' AND error = ? ORDER BY id"
+        return await self._found("quarantined_as", query, reason)
 
     async def taken_back(self, *, within_s: float) -> list[InboxRow]:
         """Return rows that are IGNORED although a turn had begun, accepted within this time, newest first."""

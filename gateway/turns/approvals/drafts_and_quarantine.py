@@ -181,8 +181,9 @@ class Approvals:
         """What the owner is told of an item."""
         if isinstance(item, InboxRow):
             sender, why = line(item.message.sender.address), words(item.error)
+            whose = "from" if item.message.sender.verified else "that claims to be from"
             return (
-                f"**{name}**: a message that claims to be from `{sender}` is quarantined ({why}). If you "
+                f"**{name}**: a message {whose} `{sender}` is quarantined ({why}). If you "
                 "approve it, I answer "
                 f"it.\n\n{quoted(item.message.text, room)}{_besides(item, item.message.sender.address, room)}"
             )
@@ -227,14 +228,8 @@ class Approvals:
         item = await self._item(name)
         if item is None:
             return Decision(f"There is nothing named `{name}`. `!approve` alone lists what waits for you.")
-        kept_back = yes and isinstance(item, InboxRow) and waits(item)
-        unseen = kept_back and not await self._was_asked(name, InboxState.SETTLED)
-        await self._know(name)  # and so it can be told of later, although it does not wait any more
-        if unseen:
-            return Decision(
-                f"You have not seen all of `{name}`. I now show you all of it in a separate "
-                f"message; write `!approve {name}` again to let it in."
-            )
+        if not_yet := await self._not_yet(name, item, yes=yes):
+            return Decision(not_yet)
         try:
             if isinstance(item, OutboxRow):
                 for part in await self._parts(item):
@@ -257,6 +252,21 @@ class Approvals:
         if isinstance(now, OutboxRow) and now.state is OutboxState.DEAD and not yes:
             refused = now.message.session
         return Decision(outcome(name, now), refused)
+
+    async def _not_yet(self, name: str, item: OutboxRow | InboxRow, *, yes: bool) -> str:
+        """Why a message is not let in now; empty: nothing stands against it. It is an item from now on."""
+        kept_back = yes and isinstance(item, InboxRow) and waits(item)
+        if item.message.context.get("invitation"):
+            told = f"`{name}` is an invitation. `!allow ADDRESS` lets its sender in and accepts it."
+            return told if kept_back else ""
+        unseen = kept_back and not await self._was_asked(name, InboxState.SETTLED)
+        await self._know(name)  # and so it can be told of later, although it does not wait any more
+        return (
+            f"You have not seen all of `{name}`. I now show you all of it in a separate message; write "
+            f"`!approve {name}` again to let it in."
+            if unseen
+            else ""
+        )
 
     async def _parts(self, item: OutboxRow) -> list[int]:
         """Of the answer that an item is a part of, what is still held; in order."""
