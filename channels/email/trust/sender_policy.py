@@ -15,8 +15,10 @@ must vouch for all that is read here and name us in its To or Cc, as one that we
 otherwise the mail is somebody's copy, perhaps a changed one. Delivered-To and its like say where a copy went,
 and nobody signs them.
 
-*A robot?* RFC 3834 and its many informal relatives: two programs that answer each other never stop by
-themselves, so whatever looks like a program gets no answer. It is remembered as seen, with the reason.
+*A robot?* Two programs that answer each other never stop by themselves, so a mail that says of itself that a
+program or a list has sent it gets no answer (RFC 3834, RFC 2369, RFC 2919): ``Auto-Submitted``,
+``Precedence``, ``List-Id``, ``List-Post`` and the null sender. Other fields stand in the mails of people too:
+Exchange writes ``X-Auto-Response-Suppress``, newsletters and help desks ``List-Unsubscribe``.
 
 The reasons are short constants; they are shown to the operator and counted.
 """
@@ -51,15 +53,7 @@ MAX_RECIPIENTS = 200
 _ROBOTS = re.compile(
     r"(?:mailer-daemon|postmaster|no-?reply|do-?not-?reply|noreply|bounces?|auto-?reply|automailer)(?:[+._-].*)?"
 )
-_PRECEDENCE = {"bulk", "list", "junk", "auto_reply", "auto-reply"}
-_SELF_MADE = (
-    "x-autoreply",
-    "x-autorespond",
-    "x-autoresponder",
-    "x-auto-reply",
-    "x-loop",
-    "x-amazon-auto-reply",
-)
+_PRECEDENCE = {"bulk", "list", "junk"}
 _DELIVERED_TO = ("delivered-to", "x-original-to", "envelope-to", "x-envelope-to", "x-forwarded-to")
 _BY_ITSELF = (
     r"automatic reply|auto(?:matic)?[ -]?(?:reply|response)|automatische antwort|autoantwort"
@@ -321,7 +315,7 @@ def _robot(headers: Headers, sender: str) -> Refused | None:
     is_report = headers.media_type() == "multipart/report"
     if is_report or any(value.strip() == "<>" for value in headers.all("return-path")):
         return Refused.BOUNCE
-    if any(name.startswith("list-") for name, _ in headers.fields):
+    if any(headers.first(name) is not None for name in ("list-id", "list-post")):
         return Refused.MAILING_LIST
     if _says_automatic(headers):
         return Refused.AUTOMATIC
@@ -332,12 +326,7 @@ def _says_automatic(headers: Headers) -> bool:
     def words(name: str) -> set[str]:
         return {_first_word(value) for value in headers.all(name)}
 
-    return bool(
-        words("auto-submitted") - {"", "no"}
-        or words("precedence") & _PRECEDENCE
-        or words("x-auto-response-suppress") - {"", "none"}
-        or any(headers.first(name) is not None for name in _SELF_MADE)
-    )
+    return bool(words("auto-submitted") - {"", "no"} or words("precedence") & _PRECEDENCE)
 
 
 def _not_for_us(headers: Headers, own: OwnIdentity) -> Refused | None:
