@@ -343,8 +343,10 @@ def _others(headers: Headers, sender: str, own: OwnIdentity) -> bool:
     if headers.doubtful.intersection(FOR_WHOM):
         return True
     named = mailboxes_or_none(value for name in FOR_WHOM for value in headers.all(name))
-    known = {without_tag(own.address), without_tag(sender)}
-    return named is None or any(without_tag(address) not in known for address in named)
+    # What is behind another's plus address, only the server of its domain knows: a list, perhaps.
+    return named is None or any(
+        without_tag(address) != without_tag(own.address) and address != sender for address in named
+    )
 
 
 def _reply_target(headers: Headers, sender: str, own: OwnIdentity) -> str:

@@ -264,7 +264,11 @@ class TestVerdict:
     def test_who_else_has_it(self) -> None:
         """Other people in To or Cc make it a group; our tagged address does not."""
         assert not look(("cc", "bot+x@mail.test")).others
+        assert not look(("cc", "Alice@mail.test")).others
         assert look(("cc", "carol@mail.test")).others
+        assert look(("cc", "alice+team@mail.test")).others, (
+            "others may read along at the sender's plus address"
+        )
 
 
 SECRET = "s3cret-0123456789"
