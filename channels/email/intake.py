@@ -66,7 +66,7 @@ from channels.email.parsing.threads import (
     tag_of_address,
     thread_tag,
 )
-from channels.email.parsing.unreadable import TOO_LARGE, apology_of, headers_of
+from channels.email.parsing.unreadable import SENT_BY_A_PROGRAM, TOO_LARGE, apology_of, headers_of
 from channels.email.trust.dkim import Claim, claims_of
 from channels.email.trust.sender_policy import (
     OwnIdentity,
@@ -84,6 +84,7 @@ MAX_REFERENCES_KEPT = 40
 _ROOM_IN_QUARANTINE = AnswerLimits(sender_per_hour=20, sender_per_day=50, thread_per_hour=0, total_per_hour=0)
 """Of one person, or of all whom one pattern lets in."""
 MOST_UNPROVEN = 20_000
+_EXPLAINED = "<sent-by-a-program>"
 _CUT = "[The rest of this mail was not kept, because nothing proves who wrote it.]"
 NOBODY = "nobody"
 _NONE: Mapping[str, str] = MappingProxyType({})
@@ -269,6 +270,9 @@ class MailIntake:
         if (copy := self._own_copy(arrival, verdict)) is not None:
             return copy
         person = verdict.address or self._claimed(headers)
+        explained = arrival.mail is not None and self._is_explained(headers, verdict)
+        if explained:
+            verdict = replace(verdict, refused=None)
         native_id = native_id_of(
             message_id,
             person,
@@ -276,6 +280,8 @@ class MailIntake:
             verified=verdict.verified,
             refused=bool({verdict.refused, arrival.trouble} & _BY_UNSIGNED_FIELDS),
         )
+        if explained:  # the same for all of them, so that it is said once
+            native_id = native_id_of(_EXPLAINED, person, "", verified=True)
         references = headers.references()
         own_references = tuple(ours.get(each, each) for each in references)
         word = self._word_of_address(headers)
@@ -308,6 +314,8 @@ class MailIntake:
         else:
             context |= self._for_the_answer(arrival, verdict, word, ours)
             context |= _how_to_answer(arrival, verdict, place, read_only=read_only)
+            if explained:
+                context["unreadable"] = SENT_BY_A_PROGRAM
         return InboundMessage(
             channel=self._channel,
             account=self.account,
@@ -413,6 +421,21 @@ class MailIntake:
                     if word and without_tag(address) == mine and not self._is_taken(word):
                         return word
         return ""
+
+    def _is_explained(self, headers: Headers, verdict: Verdict) -> bool:
+        """
+        Whether the sender, who may write, is told that such mails are not answered. A program that answers
+        mails by itself is not: it would answer that too.
+        """
+        answers_by_itself = (headers.first("auto-submitted") or "").strip().lower().startswith("auto-replied")
+        return (
+            verdict.refused in (Refused.AUTOMATIC, Refused.MAILING_LIST)
+            and verdict.verified
+            and not answers_by_itself
+            and not is_own_id(headers.message_id() or "", account=self.account)
+            and not self._read_only(verdict.address)
+            and self._welcome(verdict.address)
+        )
 
     def _is_named(self, address: str) -> bool:
         """Whether the settings mean this address when they say who may write, and not simply everybody."""
@@ -533,10 +556,10 @@ def _how_to_answer(arrival: Arrival, verdict: Verdict, place: Place, *, read_onl
     found: dict[str, Any] = {}
     if _is_unread(arrival):
         found["unreadable"] = apology_of(arrival.trouble)
-    if read_only:
+    if read_only or (arrival.mail is not None and arrival.mail.wants_no_answer):
         found["read_only"] = True
-        if verdict.verified:
-            found["allowed_here"] = True
+    if read_only and verdict.verified:
+        found["allowed_here"] = True
     if place.wait_s:
         found |= {"wait_s": place.wait_s, "tell_wait": place.first}
     return found
