@@ -57,8 +57,6 @@ TOLD = [
     ("web.md", "with {:g} seconds and", pdf._SECONDS),
     ("web.md", "and {:g} MB", pdf_child._MEMORY_BYTES / 1e6),
     ("web.md", "({:g} million bytes", SETTINGS.tools.web.max_mb),
-    ("shell.md", "than {:g} MB at once", SandboxLimits().write_burst_bytes / 1e6),
-    ("shell.md", "and {:g} MB a second", SandboxLimits().write_bytes_per_s / 1e6),
     ("shell.md", "more than {:g} MB of output", SandboxLimits().output_bytes / 1e6),
     ("shell.md", "the first and the last {:g} kB", SandboxLimits().head_bytes / 1e3),
     ("shell.md", "{} connections at once", ProxyLimits().at_once),
