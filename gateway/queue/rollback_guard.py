@@ -124,32 +124,31 @@ def warning_of(path: Path, now: datetime) -> str | None:
 
 
 class RollbackGuard:
-    """
-    Checks once at the start, and records the extent from then on. ``gap`` is a shared database's record of a
-    restore.
-    """
+    """Checks once at the start, and records the extent from then on."""
 
-    def __init__(
-        self, path: Path, extent: Callable[[], Awaitable[Extent]], clock: Clock, gap: Gap | None = None
-    ) -> None:
+    def __init__(self, path: Path, extent: Callable[[], Awaitable[Extent]], clock: Clock) -> None:
         self._path = path
         self._extent = extent
         self._clock = clock
-        self._gap = gap
+        self._gap: Gap | None = None
         self._mark: HighWaterMark | None = None
 
-    async def look(self) -> str | None:
-        """Check at the start whether the database is an older copy; return the warning, and log it."""
+    async def look(self, gap: Gap | None = None) -> str | None:
+        """
+        Check at the start whether the database is an older copy; return the warning, and log it. ``gap`` is a
+        shared database's record of a restore.
+        """
+        self._gap = gap
         mark, extent, now = read_high_water_mark(self._path), await self._extent(), self._clock.now()
         told = older_copy(mark, extent)
         since, text = (mark.older_since, mark.told) if mark is not None else (None, "")
-        gap = mark.gap if mark is not None else None
-        if gap is not None and now - gap.until > _GAP_FOR:
-            gap = None  # no server still has unfetched messages of that time
+        own = mark.gap if mark is not None else None
+        if own is not None and now - own.until > _GAP_FOR:
+            own = None  # no server still has unfetched messages of that time
         if told is not None:
             _log.warning("rollback_guard.older_copy_found", detail=told)
             since, text = now, told
-        self._mark = HighWaterMark(extent, now, since, text, gap)
+        self._mark = HighWaterMark(extent, now, since, text, own)
         self._write(self._mark)
         return told
 
@@ -161,14 +160,16 @@ class RollbackGuard:
 
     async def note(self) -> None:
         """Record the current extent."""
+        if self._mark is None:
+            return  # not checked yet
         with suppress(StoreUnavailable):
             extent, last = await self._extent(), self._mark
             self._mark = HighWaterMark(
                 extent,
                 self._clock.now(),
-                last.older_since if last else None,
-                last.told if last else "",
-                last.gap if last else None,
+                last.older_since,
+                last.told,
+                last.gap,
             )
             self._write(self._mark)
 

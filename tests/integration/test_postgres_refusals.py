@@ -11,6 +11,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from gateway.queue.sql.cluster import EVERYTHING, PROCESS
 
 from agent_core.messages import Sender
 from gateway.app import build
@@ -19,7 +20,6 @@ from gateway.queue.lease import LeaseTaken
 from gateway.queue.opening import opened_queue
 from gateway.queue.postgres.connection import connect
 from gateway.queue.postgres.store import PostgresQueue, migrate
-from gateway.queue.sql.cluster import EVERYTHING, PROCESS
 from gateway.queue.state_key import StateKey
 from gateway.queue.stores import StoreUnavailable, StoreUnusable
 from gateway.settings import Settings

@@ -209,7 +209,6 @@ async def check_parts(report: Report, settings: Settings, home: Home, unreachabl
     ``unreachable`` are accounts whose server was not reached, with the part of the report that says why.
     """
     from gateway.app import build  # noqa: PLC0415 - the heaviest import there is
-    from gateway.queue.lease import LeaseTaken  # noqa: PLC0415
     from gateway.queue.stores import StoreUnavailable, StoreUnusable  # noqa: PLC0415
 
     try:
@@ -218,12 +217,10 @@ async def check_parts(report: Report, settings: Settings, home: Home, unreachabl
         remedy = "squidbot check --data looks through it"
         report.fail("database", StateUnusable(str(error)), remedy if settings.store_url is None else "")
         return
-    except (ConfigInvalid, LeaseTaken) as error:
+    except ConfigInvalid as error:
         report.fail("database", error, "")
         return
     try:
-        if built.lease is not None:  # nothing in the queue is touched
-            await built.lease.give_back()
         report.add("database", Verdict.OK, built.store.snapshots.file)
         async with anyio.create_task_group() as tasks:
             for name, channel in built.channels.items():

@@ -32,7 +32,6 @@ from gateway.queue.postgres.account_tables import AccountTables
 from gateway.queue.postgres.connection import FACTS, SCHEMA, Transaction, connect, place_of
 from gateway.queue.postgres.errors import refused
 from gateway.queue.postgres.histories import lines, records
-from gateway.queue.sql.cluster import lock_of
 from gateway.queue.sql.engine import lock_first, named_lock
 from gateway.queue.sql.leases import lease, leases
 
@@ -103,7 +102,7 @@ class PostgresTables:
         name, before = holders.new()
         if lease(self._db, DAEMON, name, LeaseTimes().ttl_s, float(now), before) is None:
             held = leases(self._db, float(now))
-            who = [process_of(holder) for each, holder, *_ in held if lock_of(each) == DAEMON]
+            who = [process_of(holder) for each, holder, *_ in held if each == DAEMON]
             raise LeaseTaken(
                 f"another squidbot works on {self.where}, or did until a moment ago ({', '.join(who)})",
                 path=self.where,

@@ -29,15 +29,13 @@ from gateway.queue.postgres.connection import connect, place_of
 from gateway.queue.postgres.errors import may_not, refused
 from gateway.queue.postgres.failover import Failover
 from gateway.queue.postgres.histories.memory import PostgresMemory, PostgresSearch, journal_of
-from gateway.queue.postgres.notifications import Notifications, tell_once
 from gateway.queue.postgres.pool import Reading, Writing
 from gateway.queue.postgres.restore_detection import begin, refuse_older
 from gateway.queue.postgres.rights import without_rights
 from gateway.queue.postgres.snapshots import NoSnapshots
 from gateway.queue.rollback_guard import Extent, Gap, HighWaterMark
 from gateway.queue.sql.base import Database, Journal
-from gateway.queue.sql.cluster import EVERYBODY
-from gateway.queue.sql.engine import ALONE, NOTHING, Connection
+from gateway.queue.sql.engine import ALONE, Connection
 from gateway.queue.sql.signals import Fact, Signals
 from gateway.queue.state_key import StateKey
 from gateway.queue.stores import Queue
@@ -65,15 +63,10 @@ class PostgresQueue(Queue):
 
     home = HOME
     writer: Writing
-    _connect: Callable[[], psycopg.Connection]
 
     def account_state(self, key: StateKey) -> AccountState:
         """Return the state of accounts in the same database; the caller opens it."""
         return AccountState(self.writer, key)
-
-    def notifications(self) -> Notifications:
-        """Return the notifications between the processes on this database; the caller runs them."""
-        return Notifications(self.writer.where, self._connect, self.home)
 
     async def check_rights(self) -> None:
         """
@@ -88,13 +81,6 @@ class PostgresQueue(Queue):
             more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
             named = ", ".join(found[:_NAMED])
             raise may_not(self.writer.where, f"it may not read, or not change, {named}{more}")
-
-    async def tell_others(self, name: str = EVERYBODY) -> None:
-        """
-        Make every daemon on this database look for what was written for its accounts, or for whatever else a
-        name stands for. It needs no lease. Raises `StoreUnavailable`.
-        """
-        await self.writer.call("tell", lambda db: tell_once(db, self.home, name), locks=NOTHING)
 
     async def begun(self, mark: HighWaterMark | None) -> Gap | None:
         """
@@ -196,7 +182,6 @@ class PostgresQueue(Queue):
         )
         queue = cls(database, NoSnapshots(where))
         queue.home, queue.writer = home, writer
-        queue._connect = opened
         return queue
 
 
