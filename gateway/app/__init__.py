@@ -127,6 +127,7 @@ def _gateway(env: Environment, opened: OpenQueue, parts: _Parts) -> Gateway:
         watchdog=supervision.watchdog,
         status=supervision.status,
         begin=partial(opened.begin, env),
+        standing_by=guard.stand_by,
         lease=opened.lease,
         drain_s=env.settings.gateway.drain_seconds,
         at_close=[

@@ -118,6 +118,9 @@ def _rollback_guard(env: Environment, queue: Queue) -> RollbackGuard:
     maintenance = queue.maintenance
 
     async def extent() -> Extent:
+        if guard.is_checked and (note := getattr(queue, "note_server", None)) is not None:
+            await note()
         return Extent.of(maintenance.identity, *await maintenance.last_ids())
 
-    return RollbackGuard(env.home.high_water_mark, extent, env.clock)
+    guard = RollbackGuard(env.home.high_water_mark, extent, env.clock)
+    return guard

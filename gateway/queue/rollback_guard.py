@@ -29,7 +29,7 @@ from pydantic import TypeAdapter, ValidationError
 from agent_core.ports import Clock
 from gateway.queue.errors import StoreUnavailable
 
-_EVERY_S = 600.0
+_EVERY_S = 60.0
 _TOLD_FOR = timedelta(days=7)
 _GAP_FOR = timedelta(days=90)
 _log = structlog.get_logger(__name__)
@@ -152,26 +152,44 @@ class RollbackGuard:
         self._write(self._mark)
         return told
 
+    @property
+    def is_checked(self) -> bool:
+        """Whether the database was accepted at the start."""
+        return self._mark is not None
+
     async def run(self) -> None:
-        """Record the extent every few minutes."""
+        """Record the extent every minute."""
         while True:
             await anyio.sleep(_EVERY_S)
             await self.note()
 
+    async def stand_by(self) -> None:
+        """Do the same beside a process that has accepted the database; an older copy is left to `look`."""
+        while True:
+            with suppress(StoreUnavailable):
+                mark, extent = read_high_water_mark(self._path), await self._extent()
+                if older_copy(mark, extent) is None:
+                    self._record(extent, mark)
+            await anyio.sleep(_EVERY_S)
+
     async def note(self) -> None:
-        """Record the current extent."""
-        if self._mark is None:
-            return  # not checked yet
-        with suppress(StoreUnavailable):
-            extent, last = await self._extent(), self._mark
-            self._mark = HighWaterMark(
-                extent,
-                self._clock.now(),
-                last.older_since,
-                last.told,
-                last.gap,
-            )
-            self._write(self._mark)
+        """Record the current extent, if the database was accepted."""
+        if self._mark is not None:
+            with suppress(StoreUnavailable):
+                self._mark = self._record(await self._extent(), self._mark)
+
+    def _record(self, extent: Extent, last: HighWaterMark | None) -> HighWaterMark:
+        if last is not None and last.extent == extent:
+            return last
+        mark = HighWaterMark(
+            extent,
+            self._clock.now(),
+            last.older_since if last else None,
+            last.told if last else "",
+            last.gap if last else None,
+        )
+        self._write(mark)
+        return mark
 
     def perhaps_answered(self, sent_at: datetime) -> bool:
         """Whether a message of this time may have been answered by the gateway whose data is lost."""

@@ -126,6 +126,7 @@ class Gateway:
         at_close: Closed at the end, in this order.
         background: What runs beside all of it until the end, and never fails.
         begin: Opens and checks what only the daemon of the home may touch; called before the recovery.
+        standing_by: Runs while the lease is waited for.
         lease: Waited for before anything else, and kept until everything is closed; whoever loses it is
             cancelled. None: there is one process.
         comes_first: Whether a session that waits since before the start is the owner's.
@@ -163,6 +164,7 @@ class Gateway:
         background: Sequence[Callable[[], Coroutine[Any, Any, None]]] = (),
         comes_first: Callable[[SessionKey], Awaitable[bool]] = _nobody,
         begin: Callable[[], Awaitable[None]] = _nothing,
+        standing_by: Callable[[], Coroutine[Any, Any, None]] = _nothing,
         lease: LeaseKeeper | None = None,
         drain_s: float = 20.0,
     ) -> None:
@@ -197,6 +199,7 @@ class Gateway:
         self._at_close = at_close
         self._background = background
         self._begin = begin
+        self._standing_by = standing_by
         self._comes_first = comes_first
         self._drain_s = drain_s
         self._stop = anyio.Event()
@@ -262,12 +265,20 @@ class Gateway:
                 await self.lease.begin()
                 is_held = True
             elif self.lease is not None:
-                is_held = await self.lease.wait(self._stop, self.settled)
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(self._stand_by)
+                    is_held = await self.lease.wait(self._stop, self.settled)
+                    tasks.cancel_scope.cancel()
             return is_held
         finally:
             if not is_held:
                 with anyio.CancelScope(shield=True):
                     await self._close()
+
+    async def _stand_by(self) -> None:
+        """Begins when another process has the lease, so that this one accepts nothing that nobody has."""
+        await self.settled.wait()
+        await self._standing_by()
 
     async def _run(self) -> None:
         try:

@@ -57,9 +57,10 @@ class PostgresTables:
 
     @classmethod
     @contextmanager
-    def opened(cls, url: str, home: int, holders: Holders) -> Iterator[Self]:
+    def opened(cls, url: str, home: int, holders: Holders | None) -> Iterator[Self]:
         """
-        Open one transaction with exclusive use of the database; it is committed if the body raises nothing.
+        Open one transaction, with exclusive use of the database unless ``holders`` is None; it is committed
+        if the body raises nothing.
 
         Raises:
             LeaseTaken: A daemon, or a command that changes something, works there.
@@ -72,7 +73,8 @@ class PostgresTables:
                 schema.check(raw, where)
                 tables = cls(raw, home, where)
                 try:
-                    tables._take(holders)
+                    if holders is not None:
+                        tables._take(holders)
                     yield tables
                     tables._db.commit()
                 except BaseException:

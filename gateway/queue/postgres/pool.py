@@ -348,6 +348,11 @@ class Writing(Pool):
         """From now on every call requires this lease, except those about leases."""
         self._needs = (name, holder, fence)
 
+    @property
+    def has_lease(self) -> bool:
+        """Whether calls require a lease."""
+        return self._needs is not None
+
     async def idle(self) -> None:
         """Return when no call is in progress."""
         await self._none_open.wait()

@@ -30,12 +30,12 @@ from gateway.queue.postgres.errors import may_not, refused
 from gateway.queue.postgres.failover import Failover
 from gateway.queue.postgres.histories.memory import PostgresMemory, PostgresSearch, journal_of
 from gateway.queue.postgres.pool import Reading, Writing
-from gateway.queue.postgres.restore_detection import begin, refuse_older
+from gateway.queue.postgres.restore_detection import begin, note_server
 from gateway.queue.postgres.rights import without_rights
 from gateway.queue.postgres.snapshots import NoSnapshots
 from gateway.queue.rollback_guard import Extent, Gap, HighWaterMark
 from gateway.queue.sql.base import Database, Journal
-from gateway.queue.sql.engine import ALONE, Connection
+from gateway.queue.sql.engine import ALONE, NOTHING, Connection
 from gateway.queue.sql.signals import Fact, Signals
 from gateway.queue.state_key import StateKey
 from gateway.queue.stores import Queue
@@ -93,10 +93,20 @@ class PostgresQueue(Queue):
             StoreUnavailable: The database cannot be used now.
         """
         where = self.writer.where
-        restored = await self.database.writer.call("begin", lambda db: begin(db, where), locks=ALONE)
         extent = Extent.of(self.database.secret, *await self.maintenance.last_ids())
-        refuse_older(where, mark, extent, restored)
+        restored = await self.database.writer.call(
+            "begin", lambda db: begin(db, where, mark, extent), locks=ALONE
+        )
         return None if restored is None else restored.gap
+
+    async def note_server(self) -> None:
+        """
+        Record for the next start on which server this daemon works, and whether commits wait for a replica.
+
+        Raises:
+            StoreUnavailable: The database cannot be used now.
+        """
+        await self.database.writer.call("note_server", note_server, locks=NOTHING)
 
     def memory_in_database(self) -> MemoryInDatabase:
         """Return the histories and memory in the same database."""
@@ -135,7 +145,7 @@ class PostgresQueue(Queue):
             try:
                 with connect(url) as db:
                     schema.check(db, where)
-                    failover.check(db)
+                    failover.check(db, works=False)
                     _server_clock(clock, db)
                     return schema.identity(db, where, home)
             except psycopg.Error as error:
@@ -152,7 +162,7 @@ class PostgresQueue(Queue):
             db = connect(url)
             try:
                 schema.check(db, where)
-                failover.check(db)
+                failover.check(db, works=writer.has_lease)
                 found = schema.identity(db, where, home)
             except StoreUnusable as error:
                 # It was usable at the start, and may be so again: somebody is restoring it at this moment.
