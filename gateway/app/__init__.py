@@ -18,6 +18,7 @@ from gateway.app.queue import OpenQueue, open_queue
 from gateway.app.speech import SpeechParts, build_speech
 from gateway.app.supervision import SupervisionParts, build_supervision
 from gateway.app.turns import TurnParts, build_turns
+from gateway.routing.access import LOCAL_CHANNELS
 from gateway.routing.acknowledgements import StaleAcknowledgements
 from gateway.routing.attachment_retention import AttachmentSweeper
 from gateway.routing.inbox import IntakeGate
@@ -48,6 +49,7 @@ async def build(
         queue, state = opened.queue, opened.account_state
         agent = build_agent(env, queue, state)
         accounts = build_accounts(env, agent.attachments, state)
+        await opened.check_accounts(_addresses(accounts))
         contact = build_contact(env, queue, accounts)
         proactive = build_proactive(env, queue, agent, accounts, contact=contact)
         channels = {**accounts, **proactive.channels()}
@@ -58,6 +60,11 @@ async def build(
             env, queue, agent, channels, proactive=proactive, routing=routing, supervision=supervision
         )
         return _gateway(env, opened, _Parts(agent, channels, proactive, routing, speech, supervision, turns))
+
+
+def _addresses(channels: Configured) -> dict[str, str]:
+    """The addresses of the accounts, by name."""
+    return {name: channel.account for name, (channel, _) in channels.items() if name not in LOCAL_CHANNELS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +133,7 @@ def _gateway(env: Environment, opened: OpenQueue, parts: _Parts) -> Gateway:
         budget=proactive.budget,
         watchdog=supervision.watchdog,
         status=supervision.status,
-        begin=partial(opened.begin, env),
+        begin=partial(opened.begin, env, _addresses(channels)),
         standing_by=guard.stand_by,
         lease=opened.lease,
         drain_s=env.settings.gateway.drain_seconds,

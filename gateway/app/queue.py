@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import anyio
 
-from gateway.app.account_state import checked_account_state, closing, open_account_state
+from gateway.app.account_state import check_accounts, checked_account_state, closing, open_account_state
 from gateway.app.environment import Environment
 from gateway.queue.lease import Holders, LeaseKeeper
 from gateway.queue.opening import of_server, opened_queue
@@ -44,16 +44,29 @@ class OpenQueue:
     account_state: AccountState | None
     guard: RollbackGuard
 
-    async def begin(self, env: Environment) -> None:
+    async def check_accounts(self, addresses: Mapping[str, str]) -> None:
+        """
+        Check that the configured accounts (address by name) are those of the database. Nothing is changed.
+
+        Raises:
+            ConfigInvalid: One is another one there.
+            StoreUnavailable: Not now.
+        """
+        if self.account_state is not None:
+            await check_accounts(self.account_state, addresses, note=False)
+
+    async def begin(self, env: Environment, addresses: Mapping[str, str]) -> None:
         """
         Begin to work on the database, once the lease is taken.
 
         Raises:
-            ConfigInvalid: The server has restored it to an earlier moment, and no person has said so.
+            ConfigInvalid: The server has restored it to an earlier moment, and no person has said so; or see
+                `check_accounts`.
             StoreUnavailable: Not now.
         """
         if self.account_state is not None:
             await open_account_state(self.account_state)
+            await check_accounts(self.account_state, addresses, note=True)
         gap = None
         if (begun := getattr(self.queue, "begun", None)) is not None:
             with of_server():
