@@ -234,7 +234,7 @@ async def _serve(stack: AsyncExitStack, built: Gateway, settings: Settings, home
         lambda: [] if built.stands_by else built.supervisor.statuses(),
         operations.status,
         refresh=refresh,
-        started=lambda: built.stands_by or built.started.is_set(),
+        started=lambda: built.is_settled,
         stuck=built.watchdog.reason,
     )
     await stack.enter_async_context(serve_control(home, operations, health=health, built=built))

@@ -209,6 +209,11 @@ class Gateway:
         """Whether another process is the daemon of this home, or was until a moment ago."""
         return self.lease is not None and not self.lease.is_held
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether it is up, or stands by."""
+        return (self.settled if self.stands_by else self.started).is_set()
+
     async def take_lease(self) -> None:
         """
         Be the daemon, or close; without this `run` stands by until it can be.

@@ -382,7 +382,7 @@ async def test_a_role_that_owns_nothing_but_may_do_all_works_also_if_it_may_tell
         assert daemon.ended() == 0, daemon.log()[-3000:]
         assert "Traceback" not in daemon.log()
     with postgres.admin(database) as db:
-        left = db.execute("SELECT count(*) FROM squidbot.all_leases WHERE name LIKE 'process:%'").fetchone()
+        left = db.execute("SELECT count(*) FROM squidbot.all_leases WHERE name LIKE 'machine:%'").fetchone()
     assert left == (0,)
     async with await PostgresQueue.open(url, clock=SystemClock()) as queue:
         await said(queue, "m1", "hello", Sender(address="ann"))
@@ -400,6 +400,15 @@ MISTYPED = {
     "in the query": "postgresql://127.0.0.1/database?password={0}%zz{1}",
     "in the query, ampersand": "postgresql://127.0.0.1/database?password={0}&{1}",
 }
+
+
+def test_a_misspelt_parameter_is_named_as_it_is_meant(tmp_path):
+    """The control is a sign of the password, which is told as before."""
+    url = "postgresql://u:secret@127.0.0.1/database?sslmod=verify-full"
+    code, told = squidbot(tmp_path / "home", url, "migrate")
+    assert code == CONFIGURATION and "Did you mean sslmode?" in told and "%25" not in told, told
+    code, told = squidbot(tmp_path / "home", MISTYPED["at"].format("a", "b"), "migrate")
+    assert code == CONFIGURATION and "%25" in told, told
 
 
 @pytest.mark.parametrize("kind", MISTYPED)

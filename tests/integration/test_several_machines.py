@@ -248,6 +248,7 @@ def test_a_machine_without_a_daemon(
         file.touch(mode=0o600)
         file.write_text(f"owner: {{aliases: ['{alice.address}']}}\n{text}{key}")
     try:
+        desk.runs("squidbot check")  # nobody has begun yet
         one.start()
         asked = alice.send(bot.address, "a question", "hello")
         assert text_of(alice.wait_for(lambda mail: mail["In-Reply-To"] == asked, 40)).startswith(

@@ -209,9 +209,14 @@ async def check_parts(report: Report, settings: Settings, home: Home, unreachabl
     ``unreachable`` are accounts whose server was not reached, with the part of the report that says why.
     """
     from gateway.app import build  # noqa: PLC0415 - the heaviest import there is
+    from gateway.app.account_state import account_folders  # noqa: PLC0415 - as above
     from gateway.queue.stores import StoreUnavailable, StoreUnusable  # noqa: PLC0415
+    from gateway.system.clock import SystemClock  # noqa: PLC0415
 
     try:
+        if settings.store_url is not None:  # the first process there says which state key counts
+            async with account_folders(settings, home, SystemClock()):
+                pass
         built = await build(settings, home)
     except (StoreUnusable, StoreUnavailable) as error:
         remedy = "squidbot check --data looks through it"
