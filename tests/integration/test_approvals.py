@@ -13,6 +13,7 @@ import pytest
 from agent_core.messages import InboundMessage, OutboundKind, Sender, SessionKey
 from agent_core.models import Message, ModelChunk, ToolDefinition
 from channels.base import AckState, Capabilities, Redelivery
+from channels.markup import to_text
 from gateway.queue.states import InboxState, OutboxState
 from gateway.system.clock import SystemClock
 from gateway.turns.approvals.drafts_and_quarantine import ASKING
@@ -123,6 +124,27 @@ async def test_the_owner_is_asked_once_and_says_yes(tmp_path):
     assert said.text.startswith(f"`d{draft}` is approved")
     assert later.text.startswith(f"`d{draft}` is approved")
     assert refused.text.startswith(f"`d{draft}` is approved")
+
+
+@pytest.mark.parametrize(("word", "sent"), [("yes please", True), ("nein", False), ("yes, but later", None)])
+async def test_a_reply_in_words_decides(tmp_path, word, sent):
+    """To the notice alone; what is more than a yes decides nothing, and without the reply neither does a yes."""
+    async with deciding(tmp_path, "strangers") as one:
+        await greeted(one)
+        one.server.say(BOB, "may I come?")
+        (notice,) = await notices(one)
+        (draft,) = await held(one)
+        assert [line for line in to_text(notice.text).splitlines() if len(line) > 60] == []
+        assert "`yes` / `no`" in notice.text and "until you decide" in notice.text
+        assert (await one.asked("yes", person=ANN)).text == "echo: yes"
+        answer = reaction(notice, word).model_copy(update={"kind": "message"})
+        await one.hand_over(answer)
+        told = (await one.server.answers(4, conversation=DM))[-1]
+        row = await one.built.store.outbox.row(draft)
+    assert ("is approved" in told.text) is (sent is True)
+    assert ("is rejected" in told.text) is (sent is False)
+    assert row is not None
+    assert (row.state is OutboxState.HELD) is (sent is None)
 
 
 async def test_no_is_no(tmp_path):

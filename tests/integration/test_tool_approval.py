@@ -248,7 +248,7 @@ async def test_it_is_too_late_after_a_while(tmp_path):
         told = [m.text for m in one.server.seen(f"dm-{BOB}") if m.kind is OutboundKind.NOTICE]
         await one.hand_over(reaction(notice, "✅", BOB))
         after = await one.asked("hello", person=BOB)
-    assert told[1:] == [f"Nobody answered `{name}` in time, so I continue without `write_down`."]
+    assert told[1:] == [f"Nobody answered `{name}` in time; I go on without `write_down`."]
     assert answer.startswith("so: Error: The person was asked and did not answer in time.")
     assert after.text == "so: hello"
     assert tool.written == []
