@@ -35,7 +35,7 @@ from gateway.queue.wakeups import Wakeups
 from gateway.routing.access import Access, Role, is_let_in
 from gateway.turns.approvals.text import beside, line, literal, outcome, quoted, waits, words
 from gateway.turns.approvals.tool_decisions import NOT_PROVED, ToolDecisions, is_call, place_of
-from gateway.turns.commands.yes_and_no import Sign, read_answer
+from gateway.turns.approvals.yes_and_no import Sign, read_answer
 
 Approval = Literal["none", "strangers", "all"]
 """Whose answers the owner sees before they leave: nobody's, those to other people, or all."""
