@@ -3,8 +3,8 @@ The daily budget: who may still make a model call today. Pure.
 
 **Order of tiers.** Each tier may spend up to a share of the day's amount, whoever has spent it. By default
 whatever other people ask for, with the summaries of it, stops first, then the heartbeat, background jobs,
-consolidation, and the owner last. So guests who write without end leave the owner the larger part of every day, and what runs without
-anybody asking never takes the last part.
+consolidation, and the owner last. So guests who write without end leave the owner the larger part of every
+day, and what runs without anybody asking never takes the last part.
 
 **What a call may do** (`decide`). Below the tier's ceiling a call is made. One after which nothing would
 be left is made too, but it is the last of its turn: without tools, so that it must answer. From the ceiling

@@ -34,7 +34,7 @@ YES = {
     "hi": "हाँ|हां|जी हाँ|ठीक है|हाँ, कृपया",
 }
 NO = {
-    "en": "no|No!|no, thanks|nope|never mind|don't do it|cancel|❌|reject",
+    "en": "no|No!|no, thanks|nope|never mind|never mind, don't|nevermind|drop it|don't do it|cancel|❌|reject",
     "de": "nein|Nein, danke|nee|lass es|nö",
     "fr": "non|non merci|laisse tomber",
     "es": "no|no, gracias|cancela",
