@@ -128,6 +128,20 @@ async def test_the_owner_is_asked_once_and_says_yes(tmp_path):
     assert refused.text.startswith(f"`d{draft}` is approved")
 
 
+async def test_a_long_answer_is_shown_whole_below(tmp_path):
+    """A glance stands above the answers, and each character below them."""
+    said = "may I come? " + "; ".join(map(str, range(900)))
+    async with deciding(tmp_path, "strangers") as one:
+        await greeted(one)
+        one.server.say(BOB, said)
+        found = await notices(one)
+        text = "".join(each.text for each in found)
+    above, _, below = text.partition("`yes` / `no`")
+    assert len(above) < 1_000
+    assert said not in above and "SHA-256" not in above
+    assert f"> echo: {said}" in below
+
+
 @pytest.mark.parametrize(("word", "sent"), [("yes please", True), ("nein", False), ("yes, but later", None)])
 async def test_a_reply_in_words_decides(tmp_path, word, sent):
     """To the notice alone; what is more than a yes decides nothing, and without the reply neither does a yes."""

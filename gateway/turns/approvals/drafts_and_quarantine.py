@@ -33,7 +33,7 @@ from gateway.queue.states import QUARANTINE_S, IllegalMove, InboxState, OutboxSt
 from gateway.queue.stores import InboxRow, NewOutbound, OutboxRow, Pending, Queue, StoreUnavailable, Turn
 from gateway.queue.wakeups import Wakeups
 from gateway.routing.access import Access, Role, is_let_in
-from gateway.turns.approvals.text import beside, line, literal, outcome, quoted, waits, words
+from gateway.turns.approvals.text import beside, line, literal, outcome, quoted, visible, waits, words
 from gateway.turns.approvals.tool_decisions import NOT_PROVED, ToolDecisions, is_call, place_of
 from gateway.turns.approvals.yes_and_no import Sign, read_answer
 
@@ -48,7 +48,7 @@ _ACCOUNT = "gateway"
 _TOPIC = "approvals"
 _LOOK_EVERY_S = 30.0
 _PAGE = 500
-_QUOTED_CHARS = 1_500
+_QUOTED_CHARS = 600
 _QUOTED_CHARS_OF_MANY = 300
 _YES = frozenset("👍✅👌✔☑💯🆗")
 _NO = frozenset("👎❌✖🚫⛔")
@@ -182,17 +182,20 @@ class Approvals:
         return await self._notifier.compose(_TOPIC, text, {"approves": [name for name, _ in waiting]})
 
     async def _question(self, name: str, item: OutboxRow | InboxRow, room: int) -> tuple[str, str]:
-        """What the owner is told of an item: what it is and why, and what stands below."""
-        text = quoted(item.message.text, room)
+        """What the owner is told of an item: what it is and why, and what stands below, such as all of it."""
+        text, below = quoted(item.message.text, room, hashed=room != _QUOTED_CHARS), list[str]()
+        if room == _QUOTED_CHARS and (size := len(visible(item.message.text))) > room:
+            below.append(f"All of it:\n\n{quoted(item.message.text, size)}")
         if isinstance(item, InboxRow):
             sender, why = item.message.sender.address, words(item.error)
             first = f"**{name}**: may I answer this? It claims to be from `{line(sender)}`."
-            return f"{first}\n\n{text}\n\nQuarantined: {why}.", _besides(item, sender, room)
+            below.append(_besides(item, sender, room))
+            return f"{first}\n\n{text}\n\nQuarantined: {why}.", "\n\n".join(filter(None, below))
         asked = await self._asked(item)
         who = f" to `{line(asked.sender.address)}`" if asked else ""
         first = f"**{name}**: my answer{who} waits for your approval:"
         why = f"You approve what I send by {item.message.channel}."
-        below = [f"It answers:\n\n{quoted(asked.text, room // 2)}"] if asked else []
+        below += [f"It answers:\n\n{quoted(asked.text, room // 2)}"] if asked else []
         below.append(_besides(item, asked.sender.address if asked else "", room))
         return f"{first}\n\n{text}\n\n{why}", "\n\n".join(filter(None, below))
 

@@ -128,9 +128,9 @@ def beside(message: InboundMessage | OutboundMessage, *, sender: str) -> dict[st
     return told
 
 
-def quoted(text: str, room: int) -> str:
+def quoted(text: str, room: int, *, hashed: bool = True) -> str:
     """A text as a quotation, see `excerpt`; nothing in it can look like our own words."""
-    return "\n".join(f"> {line}" for line in (excerpt(text, room) or "(nothing)").split("\n"))
+    return "\n".join(f"> {line}" for line in (excerpt(text, room, hashed=hashed) or "(nothing)").split("\n"))
 
 
 def literal(
