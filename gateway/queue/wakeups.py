@@ -57,7 +57,6 @@ class Work:
         channel, sender, verified: The channel and sender address of the work, and whether that address is
             proven.
         kind: The message's kind, as in `gateway.queue.model.Pending`; ``alone`` is a command.
-        new: Whether the message was accepted just now.
     """
 
     session: SessionKey
@@ -66,7 +65,6 @@ class Work:
     sender: str
     verified: bool
     kind: str
-    new: bool
 
     @property
     def overtakes(self) -> bool:

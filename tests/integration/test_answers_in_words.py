@@ -272,7 +272,7 @@ async def test_a_guest_waits_for_no_yes_of_the_owner_and_cannot_take_it_away(tmp
         await one.asked("hello", person=ANN)
         one.server.say(BOB, "write it")
         _, name = await question(one, f"dm-{ANN}")
-        await said(one, f"dm-{BOB}", "I need my owner's approval")
+        await said(one, f"dm-{BOB}", "I have asked my owner")
         one.server.say(BOB, "yes")
         assert await answers(one, f"dm-{BOB}", 1) == ["so: yes"]
         one.server.say(BOB, "write more")

@@ -411,7 +411,7 @@ class TestToOthers:
             await there.one.asked(f"!approve {name}", person=ANN)
             told = [each.text for each in await there.one.server.answers(3, conversation=f"dm-{ANN}")]
             assert there.mail.delivered == []
-        assert any("changed since, so I ask again" in text for text in told)
+        assert any("What you approved has changed since" in text for text in told)
 
     async def test_nobody_who_is_not_known(self, tmp_path):
         """Neither any address, nor whom a `*` would let write; who has written with a proven address is known."""

@@ -215,7 +215,7 @@ async def test_the_owner_may_decide_for_others(tmp_path):
     assert others.text == "Nothing waits for your decision."
     assert his.text == f"These wait for your decision:\n- `{name}`: to use `write_down`"
     assert listed.text == his.text
-    assert status.text.endswith(f"\n{his.text}")
+    assert f"\n{his.text}\nThe oldest waits for" in status.text
     assert unknown.text == "There is nothing named `d99`. `!approve` alone lists what waits for you."
     assert waiting.text.endswith("; 1 of your messages waits here.")
     assert found[2] == "so: wrote it"
@@ -248,7 +248,7 @@ async def test_it_is_too_late_after_a_while(tmp_path):
         told = [m.text for m in one.server.seen(f"dm-{BOB}") if m.kind is OutboundKind.NOTICE]
         await one.hand_over(reaction(notice, "✅", BOB))
         after = await one.asked("hello", person=BOB)
-    assert told[1:] == [f"Nobody answered `{name}` in time, so I continue without `write_down`."]
+    assert told[1:] == [f"Nobody answered `{name}` in time; I go on without `write_down`."]
     assert answer.startswith("so: Error: The person was asked and did not answer in time.")
     assert after.text == "so: hello"
     assert tool.written == []

@@ -63,6 +63,9 @@ def status(report: Mapping[str, Any]) -> str:
         (work.get("waiting_for_yes"), "tool calls that wait for approval", "--held"),
     ):
         lines += [f"{what}: {count} (squidbot inbox list {option})"] if count else []
+    if work.get("oldest_question_s") is not None:
+        age = duration(work["oldest_question_s"])
+        lines.append(f"the oldest of them waits for {age} (squidbot inbox approve|reject NAME)")
     if report.get("sessions") is not None:
         lines.append(f"sessions   {report['sessions']}")
     lines += _models(report.get("models") or {})

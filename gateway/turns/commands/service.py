@@ -101,7 +101,7 @@ class CommandService:
         if len(commands) > 1:
             return None if None in commands else Decision(_EDITED)
         # Below a notice `!approve` means what the notice is about, and needs no name.
-        written = await self.approvals.written(head) if head.channel in self.email_style else None
+        written = await self.approvals.written(head)
         (command,) = commands
         if written is not None or command is None:
             return written

@@ -54,6 +54,7 @@ class Delivered(BaseModel):
     text: str
     kind: OutboundKind = OutboundKind.REPLY
     context: dict[str, Any] = Field(default_factory=dict)
+    rings_for: tuple[str, ...] | None = None
     attachments: tuple[Attachment, ...] = ()
     provider_id: str = ""
 

@@ -190,10 +190,10 @@ def test_the_gateway_says_for_whom_it_is():
     for meant, expected in (
         ([BOB, "@far:hs.test"], {"user_ids": [BOB, "@far:hs.test"]}),
         (["@room"], {"room": True}),
-        (["nonsense", 7], {"user_ids": ["@alice:hs.test"]}),
-        ("@room", {"user_ids": ["@alice:hs.test"]}),
+        (["nonsense"], {"user_ids": ["@alice:hs.test"]}),
+        ([], {"user_ids": ["@alice:hs.test"]}),
     ):
-        message = outbound(f"For {BOB}: {CAROL} x", context={**ASKED, "mentions": meant})
+        message = outbound(f"For {BOB}: {CAROL} x", context=ASKED, rings_for=tuple(meant))
         assert build_content(message, members=MEMBERS)["m.mentions"] == (
             expected
             if expected != {"user_ids": ["@alice:hs.test"]}

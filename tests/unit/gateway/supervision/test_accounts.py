@@ -349,7 +349,7 @@ async def test_others_are_told_what_is_theirs(server):
 
     def all_of(channel: str) -> list[str]:
         line.told.clear()
-        wakeups.session.fire(Work(SessionKey(channel, "room"), 0.0, channel, "ann", True, "message", True))
+        wakeups.session.fire(Work(SessionKey(channel, "room"), 0.0, channel, "ann", True, "message"))
         wakeups.outbox.fire(channel)
         return line.told
 

@@ -38,7 +38,10 @@ _TABLE: dict[str, tuple[str, str, str, str, str]] = {
     "en": (
         "yes|yeah|yep|yup|y|approve|approved",
         "ok|okay|fine|alright|all right|sure|of course|go ahead|do it|do that|please do|proceed|go for it",
-        "no|nope|nah|n|reject|rejected/never mind|cancel|cancel it|stop|stop it|forget it|don't do it",
+        (
+            "no|nope|nah|n|reject|rejected/never mind|nevermind|never mind don't|cancel|cancel it|cancel that"
+            "|stop|stop it|stop that|forget it|drop it|leave it|don't do it|don't do that"
+        ),
         "please|pls|thanks|thank you|thx|very much|cheers|regards|best|best regards|kind regards|best wishes",
         "for an hour|for one hour",
     ),
