@@ -5,8 +5,8 @@ A formula stands between ``\(`` and ``\)``, ``\[`` and ``\]``, or ``$$`` and ``$
 price. It becomes ``data-mx-maths`` (Matrix client-server specification, "Mathematical messages"), with the
 source for clients without formulas. A spoiler is ``||x||``; its marks, like those of ``$$``, stand directly
 at the text, so ``a || b`` is none. A star between two letters or digits is no emphasis. The content of each
-token is its source, for plain text. What was looked for in vain is not looked for again in the same text: the time
-stays linear.
+token is its source, for plain text. What was looked for in vain is not looked for again in the same text: the
+time stays linear.
 """
 # ruff: noqa: FBT001, ARG001 - the parser's own form of a rule
 
