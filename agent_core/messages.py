@@ -226,6 +226,14 @@ REDACTED = "redacted"
 """In the context of such a message: its sender has taken it back since."""
 
 
+NOTED = "noted"
+"""
+In the context of a message that is only noted in the history of its conversation, where the next question
+finds it: nobody is answered. Its value has the fields of the line that are not those of a question: what it
+takes back (``undoes``), or to which line it belongs (``turn``, ``id``).
+"""
+
+
 BELOW_THE_MAIL = "below the mail"
 """The sender of what a mail program has put below a mail: nobody has proved who wrote it."""
 

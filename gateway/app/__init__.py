@@ -101,6 +101,7 @@ def _gateway(env: Environment, queue: Queue, membership: Membership | None, part
         commands=turns.commands,
         answers=turns.answers,
         conversations=env.conversations,
+        wakeups=env.wakeups,
     )
     transcription = [turns.transcription.aclose] if turns.transcription is not None else []
     sweeper = AttachmentSweeper(

@@ -150,6 +150,7 @@ def watch_channels(
     commands: CommandService,
     answers: WordedAnswers,
     conversations: Conversations,
+    wakeups: Wakeups,
 ) -> None:
     """Give every channel its inbox and have the supervisor keep it up; for arguments see `ChannelInbox`."""
     for name, (channel, _) in channels.items():
@@ -164,5 +165,6 @@ def watch_channels(
             is_stop=commands.is_stop,
             hear=answers.hear,
             conversation_of=conversations.of,
+            cut_off=wakeups.stopped.fire,
         )
         supervisor.watch(channel, inbox)

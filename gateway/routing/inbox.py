@@ -23,9 +23,10 @@ from agent_core.messages import Amendment, Audience, InboundMessage, OutboundMes
 from channels.base import LinkState
 from gateway.observability import metrics
 from gateway.queue.model import is_too_long
+from gateway.queue.sql.amendments import AS_EDITED
 from gateway.queue.sql.restoring import RESTORED
 from gateway.queue.states import UNINVITED, IllegalMove, InboxState
-from gateway.queue.stores import Accepted, Pending, Queue, StoreUnavailable
+from gateway.queue.stores import Accepted, Pending, Queue, Stopped, StoreUnavailable
 from gateway.routing import let_in
 from gateway.routing.access import Access, Role
 
@@ -152,6 +153,8 @@ class ChannelInbox:
         hear: Recognises answers to waiting questions, and which of them a message withdraws.
         conversation_of: The session in which a message is processed; by default the one where it was said.
         max_text_chars: Longer texts are cut, with a note, before anything else sees them.
+        cut_off: Cancels the work on a turn whose messages were edited: the queue itself reports only turns
+            that it took away.
     """
 
     def __init__(
@@ -168,6 +171,7 @@ class ChannelInbox:
         hear: Hear = _nothing_waits,
         conversation_of: Callable[[InboundMessage], SessionKey] | None = None,
         max_text_chars: int = 200_000,
+        cut_off: Callable[[Stopped], None] = lambda _: None,
     ) -> None:
         self._channel = channel
         self._account = account
@@ -180,6 +184,7 @@ class ChannelInbox:
         self._hear = hear
         self._conversation_of = conversation_of
         self._max_text_chars = max_text_chars
+        self._cut_off = cut_off
 
     async def accept(
         self,
@@ -207,6 +212,8 @@ class ChannelInbox:
                 _log.info("message.accepted", channel=self._channel, inbox=row.id, session=where)
         for stopped in rows.stopped:
             _log.info("turn.stopped", channel=self._channel, turn=stopped.turn, why=stopped.why)
+            if stopped.why == AS_EDITED:
+                self._cut_off(stopped)
 
     async def _stored(
         self, batch: Sequence[Pending], positions: Mapping[str, str], changes: Sequence[Amendment]

@@ -406,6 +406,7 @@ def _soft_warnings(settings: Settings) -> list[str]:
     kinds, places = settings.channels.kinds(), settings.channels.places()
     apart = settings.channels.apart()
     for name, config in settings.channels.enabled().items():
+        found += [f"{places[name]}: {one}" for one in getattr(config, "warnings", ())]
         own = {alias.channel for alias in settings.owner.aliases} & {name, kinds[name]}
         if name in apart and own == {kinds[name]}:
             found.append(

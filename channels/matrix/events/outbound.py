@@ -111,15 +111,17 @@ def build_content(
         members: Who is in the room, with their names.
     """
     text = sayable(message.text)
+    answers = message.kind in (OutboundKind.REPLY, OutboundKind.APOLOGY)
+    begins = first and not message.context.get("part")
+    # The default push rules ring for each text in a room of two, never for a notice: an answer rings once.
+    quiet = not begins if answers else message.kind is OutboundKind.NOTICE and not _rings(message)
     content: dict[str, Any] = {
-        "msgtype": "m.notice" if message.kind is OutboundKind.NOTICE and not _rings(message) else "m.text",
+        "msgtype": "m.notice" if quiet else "m.text",
         "body": text,
         "m.mentions": {},
         MARK: name or transaction_id(message.id),
         AUTHOR: message.account,
     }
-    answers = message.kind in (OutboundKind.REPLY, OutboundKind.APOLOGY)
-    begins = first and not message.context.get("part")
     if answers or _rings(message):
         _relate(content, message.context, reply=reply, first=begins)
     meant = [each for each in message.rings_for or () if each == EVERYBODY or _USER_ID.fullmatch(each)]

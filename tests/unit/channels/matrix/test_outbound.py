@@ -74,6 +74,7 @@ def test_only_the_first_part_points_back():
 
     assert first["m.mentions"] == {"user_ids": ["@alice:hs.test"]}
     assert more["m.mentions"] == {}
+    assert [one["msgtype"] for one in (first, more)] == ["m.text", "m.notice"], "the phone rings once"
     assert [one["m.relates_to"]["event_id"] for one in (first, more)] == ["$root", "$root"]
     assert [one["m.relates_to"]["is_falling_back"] for one in (first, more)] == [False, True]
 
