@@ -24,7 +24,7 @@ from gateway.queue.sql.tables import VERSION
 from gateway.system.home import Home
 from tests.home_world import ALICE, fill
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow]
 REPOSITORY = Path(__file__).resolve().parents[2]
 KILLS = """
 import os, shutil, sqlite3, sys

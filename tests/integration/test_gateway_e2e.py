@@ -21,8 +21,6 @@ import pytest
 from devservers import Credentials, MailPeer, MailServer, MatrixPeer, Synapse, text_of
 from tests.daemon import Daemon, email_settings, matrix_settings
 
-pytestmark = pytest.mark.timeout(150, func_only=True)
-
 
 @dataclass(slots=True)
 class Town:

@@ -6,7 +6,6 @@ import hashlib
 import re
 
 import anyio
-import pytest
 
 from channels.matrix.events.media import FileDecryption, media_in
 from tests.integration.matrix_bot import call
@@ -17,7 +16,6 @@ from tests.integration.test_matrix_media import fetch
 from tests.integration.test_tool_approval import Wishful, Writer
 
 LONG = "echo good; " * 400 + "rm\u202e -rf ~; " + "echo good; " * 400 + "true"
-pytestmark = pytest.mark.timeout(90, func_only=True)
 
 
 async def notice_in(house, peer, room):

@@ -22,7 +22,6 @@ from tests.integration.secret_peer import SecretPeer
 from tests.integration.test_matrix_gateway import house  # noqa: F401 - a fixture
 from tests.integration.test_tool_approval import Guarded
 
-pytestmark = pytest.mark.timeout(120, func_only=True)
 OLD = int(os.environ.get("SQUIDBOT_OLD_MESSAGES", "240"))
 """How many old messages; thousands take longer to make than the suite has."""
 

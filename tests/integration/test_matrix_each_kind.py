@@ -23,7 +23,6 @@ from tests.integration.matrix_person import KINDS, Person, room_of_each_kind, ro
 from tests.integration.matrix_talk import STREAMING, answer_to, stream
 from tests.integration.secret_talk import GARBAGE
 
-pytestmark = pytest.mark.timeout(120, func_only=True)
 MEGOLM = {"algorithm": "m.megolm.v1.aes-sha2"}
 
 

@@ -13,8 +13,6 @@ from tests.integration.matrix_bot import call
 from tests.integration.matrix_house import open_house
 from tests.integration.matrix_talk import answering, edit_of, in_thread, redact
 
-pytestmark = pytest.mark.timeout(60, func_only=True)
-
 
 @pytest.fixture
 def house(synapse, fresh_credentials, tmp_path):

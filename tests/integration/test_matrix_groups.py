@@ -13,7 +13,6 @@ from tests.integration.matrix_person import KINDS, Person
 from tests.integration.proxy import FaultProxy
 from tests.integration.secret_peer import SecretPeer
 
-pytestmark = pytest.mark.timeout(120, func_only=True)
 MEGOLM = {"algorithm": "m.megolm.v1.aes-sha2"}
 
 

@@ -19,7 +19,6 @@ from tests.integration.matrix_person import KINDS, Person, room_of_kind
 from tests.integration.proxy import Fault, FaultProxy
 from tests.integration.secret_peer import SecretPeer
 
-pytestmark = pytest.mark.timeout(180, func_only=True)
 AWAY = 60
 """How many messages of an absence: more than a timeline holds."""
 CODE = "\n".join(f"print({number})  # <{'y' * 50}>" for number in range(700))

@@ -13,8 +13,6 @@ from tests.integration.matrix_bot import call
 from tests.integration.matrix_house import open_house
 from tests.integration.test_tool_approval import Guarded
 
-pytestmark = pytest.mark.timeout(90, func_only=True)
-
 
 class SlowModel:
     """Thinks until ``gate`` is opened if the question says "slow"; answers in order with what it was given."""

@@ -14,8 +14,6 @@ from tests.daemon import REPOSITORY, Daemon, matrix_settings
 from tests.integration.secret_peer import SecretPeer
 from tests.integration.test_matrix_element import account, asked, person, secret_room  # noqa: F401
 
-pytestmark = pytest.mark.timeout(90, func_only=True)
-
 
 async def emoji_shown(care):
     with anyio.fail_after(20):

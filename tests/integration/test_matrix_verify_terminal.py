@@ -15,8 +15,6 @@ from tests.daemon import REPOSITORY, Daemon, matrix_settings
 from tests.integration.matrix_bot import call
 from tests.integration.test_matrix_element import account, person, secret_room  # noqa: F401
 
-pytestmark = pytest.mark.timeout(120, func_only=True)
-
 
 class Terminal:
     """A command with a terminal of its own, what it has shown, and a keyboard."""

@@ -17,7 +17,7 @@ from devservers.speech import SpeechServer, opus_of, wav_of
 from tests.integration.speech_engines import decoded, engine
 from tests.unit.agent_core.voice.test_speakers import speaker
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120, func_only=True)]
+pytestmark = [pytest.mark.slow]
 _MP3 = (
     "import io, sys, soundfile; samples, rate = soundfile.read(io.BytesIO(sys.stdin.buffer.read()));"
     " file = io.BytesIO() if 'whole' in sys.argv else sys.stdout.buffer;"

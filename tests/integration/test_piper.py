@@ -14,7 +14,6 @@ from agent_core.voice.local_speech import LocalSpeech
 from gateway.system.clock import SystemClock
 from tests.integration.speech_engines import decoded, piper_engine
 
-pytestmark = [pytest.mark.timeout(120, func_only=True)]
 TEXT = "This is said by a machine. It has two sentences."
 
 

@@ -27,7 +27,7 @@ from tests.contract.queue_data import BOT, OTHER, ROOM, accept, claim, out
 from tests.postgres_server import PostgresServer
 from tests.unit.gateway.queue.test_wakeups import NOTE, House, question
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.integration]
 
 
 @pytest.fixture

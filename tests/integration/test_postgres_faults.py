@@ -21,7 +21,7 @@ from tests.clock import ManualClock
 from tests.contract.queue_data import accept, pending
 from tests.postgres_server import ROLE, PostgresServer
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.integration]
 
 
 @pytest.fixture

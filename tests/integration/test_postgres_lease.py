@@ -36,7 +36,7 @@ from tests.doubles.queue import wrapping
 from tests.integration.gateway_world import world
 from tests.postgres_server import PostgresServer
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.integration]
 ROOT = Path(__file__).resolve().parents[2]
 TEMPORARY = 75
 SHORT = LeaseTimes(ttl_s=2.0, renewed_s=0.3, retried_s=0.2, lost_s=1.4, ended_s=1.8)

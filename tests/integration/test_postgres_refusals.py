@@ -29,7 +29,7 @@ from tests.daemon import Daemon
 from tests.integration.test_postgres_faults import said
 from tests.postgres_server import PASSWORD, ROLE, PostgresServer
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.integration]
 
 ROOT = Path(__file__).resolve().parents[2]
 TEMPORARY, CONFIGURATION = 75, 78

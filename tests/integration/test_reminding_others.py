@@ -92,7 +92,6 @@ async def test_many_are_notified_for_a_moderator_alone(tmp_path, here):
             await desk.mentioned(Place(ROOM, "bot", BOB), "Cid")
 
 
-@pytest.mark.timeout(120, func_only=True)
 async def test_in_a_real_room(synapse, fresh_credentials, fresh_user, tmp_path):
     """A reminder for all of a room names each by a pill, and so does an answer with an id in it."""
     nia, carol, bot = await call(fresh_user, "nia"), await call(fresh_user, "carol"), fresh_credentials("bot")

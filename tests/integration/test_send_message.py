@@ -32,7 +32,6 @@ from tests.integration.test_approvals_by_mail import House, mail_server, text_of
 
 __all__ = ["mail_server"]
 
-pytestmark = pytest.mark.timeout(90, func_only=True)
 OWNER_MAIL, CARL = "ann@mail.test", "carl@mail.test"
 NAMED = re.compile(r"\b(a[0-9a-f]{6})\b")
 

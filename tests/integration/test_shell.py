@@ -17,7 +17,7 @@ from gateway.cli.render import status as rendered
 from tests.doubles.agent import call
 from tests.integration.gateway_world import World, world
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.integration]
 needs_landlock = pytest.mark.skipif(
     landlock_version() < 1 or platform.machine() not in ("x86_64", "aarch64"),
     reason="this kernel has no Landlock, or the machine is not known",

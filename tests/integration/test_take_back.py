@@ -21,8 +21,6 @@ from tests.integration.test_conversation_commands import in_group, say
 
 __all__ = ["mail_server"]
 
-pytestmark = pytest.mark.timeout(90, func_only=True)
-
 
 async def marks(one: World, session: str = f"matrix/{DM.replace(':', '%3a')}") -> list[str]:
     tail = await one.built.memory.load_history(str(SessionKey.parse(session)))

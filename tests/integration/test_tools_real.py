@@ -34,7 +34,6 @@ from tests.integration.test_taint import Notes
 from tests.web_world import http, server
 
 pytestmark = [
-    pytest.mark.timeout(180, func_only=True),
     pytest.mark.skipif(landlock_version() < 1, reason="this kernel has no Landlock"),
 ]
 TOOLS = {"shell": {"allow": "owner"}, "web": {"allow_private": ["127.0.0.1"]}}

@@ -19,7 +19,6 @@ from tests.integration.test_tool_approval import Wishful, Writer, question
 from tests.sounds import ogg_opus, wav
 
 OWNER, GUEST = "@ann:hs.test", "@bob:hs.test"
-pytestmark = pytest.mark.timeout(90, func_only=True)
 
 
 @pytest.fixture

@@ -23,7 +23,6 @@ from .conftest import proved, sandbox_in
 from .test_limits import marked, none_left, python
 
 pytestmark = [
-    pytest.mark.timeout(120),
     pytest.mark.skipif(os.getuid() != 0, reason="only root can make a control group"),
     pytest.mark.skipif(
         landlock_version() < 1 or platform.machine() not in ("x86_64", "aarch64"),

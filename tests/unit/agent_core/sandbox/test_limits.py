@@ -35,7 +35,6 @@ SMALL = Limits(
     session_nice=0,  # on a machine that is busy with other tests, too
 )
 pytestmark = [
-    pytest.mark.timeout(120),
     pytest.mark.skipif(
         landlock_version() < 1 or platform.machine() not in ("x86_64", "aarch64"),
         reason="this kernel has no Landlock, or the machine is not known",

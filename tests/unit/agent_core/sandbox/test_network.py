@@ -29,7 +29,6 @@ from agent_core.tools.web.ip_rules import Reach
 from .conftest import proved, sandbox_in
 
 pytestmark = [
-    pytest.mark.timeout(120),
     pytest.mark.skipif(
         not bubblewrap.found() or platform.machine() not in ("x86_64", "aarch64"),
         reason="bubblewrap is not installed, or the machine is not known",

@@ -134,7 +134,6 @@ async def test_what_was_paid_is_not_lost_to_a_process_that_hangs(server, monkeyp
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 async def test_litellm_speaks_in_its_process(server):
     """The same through litellm: the sound, the price, and a refusal that is one of our errors."""
     litellm = LiteLLMProcess()

@@ -56,7 +56,6 @@ async def fill_with_what_waits(root):
 
 
 @pytest.mark.slow  # many processes, one after the other
-@pytest.mark.timeout(120, func_only=True)
 class TestWhatWaitsForAPerson:
     def test_drafts_and_quarantine_are_decided_on_the_command_line(self, home):
         """Listed, let in, approved and thrown away, each once, also without a daemon."""

@@ -18,7 +18,6 @@ def filled(tmp_path):
 
 
 @pytest.mark.slow  # many processes, one after the other
-@pytest.mark.timeout(120, func_only=True)
 def test_an_encrypted_backup_comes_back_under_its_new_name_and_its_old_one(filled, tmp_path):
     """Nobody reads it without the passphrase; what was called ``.sealed`` is restored, and pruned, as before."""
     word, wrong, folder = tmp_path / "word", tmp_path / "wrong", tmp_path / "backups"
@@ -44,7 +43,6 @@ def test_an_encrypted_backup_comes_back_under_its_new_name_and_its_old_one(fille
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120, func_only=True)
 def test_versions_of_a_memory_are_compared_by_their_numbers(filled):
     """The newest with the one before, or those that are named, either way round."""
     said = squidbot(filled, "memory", "diff")
