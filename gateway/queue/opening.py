@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gateway.queue.postgres.notifications import Notifications
 
 _NO_DRIVER = (
-    "gateway.store: PostgreSQL needs squidbot's extra 'postgres' (pip install 'squidbot-gateway[postgres]')"
+    "gateway.store: PostgreSQL needs squidbot's extra 'postgres' (pip install '.[postgres]')"
 )
 
 

@@ -112,7 +112,7 @@ def keeper_of(group: int) -> int:
     return int(said.stdout)
 
 
-def wait_until(check: Callable[[], bool], limit_s: float = 15.0) -> None:
+def wait_until(check: Callable[[], bool], limit_s: float = 60.0) -> None:
     deadline = time.monotonic() + limit_s
     while not check():
         assert time.monotonic() < deadline

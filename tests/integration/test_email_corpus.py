@@ -104,7 +104,7 @@ async def _all_through(one: MailWorld, uids: dict[str, int]) -> Gone:
         for number, case in enumerate(cases.values()):
             await one.inject(case.raw, sender="" if case.name == "21b" else "x@peer.test")
             await one.inject(_healthy(one, number))
-        with anyio.fail_after(60):
+        with anyio.fail_after(240):
             while True:
                 rows = await store.inbox.rows(states=list(InboxState), limit=1_000)
                 over = [

@@ -109,7 +109,7 @@ async def test_put_out_while_it_works(synapse, fresh_credentials, nia, tmp_path,
             assert there.model.open == 1
             before = len(proxy.seen)
             await call(nia.peer.call, "POST", f"/rooms/{quote(room)}/{how}", {"user_id": bot.user_id})
-            with anyio.fail_after(30):
+            with anyio.fail_after(60):
                 while there.model.open:
                     await anyio.sleep(0.05)
             other = await group(nia, [bot.user_id], "12", encrypted=False)

@@ -460,7 +460,7 @@ def test_without_the_driver_the_extra_is_named(tmp_path, command):
     code, told = squidbot(
         tmp_path / "home", "postgresql://u:x@h/d", *command.split(), path=str(blocked.parent)
     )
-    assert (code, "squidbot-gateway[postgres]" in told, "Traceback" in told) == (
+    assert (code, ".[postgres]" in told, "Traceback" in told) == (
         CONFIGURATION,
         True,
         False,

@@ -106,7 +106,7 @@ async def test_in_a_real_room(synapse, fresh_credentials, fresh_user, tmp_path):
         await there.answers(nia, room, 1)
         await call(nia.send, room, "!remind us in 1s to leave", **mention)
         await there.answers(nia, room, 3)
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while True:
                 events = await call(nia.history, room, limit=500)
                 said = [one.content for one in events if one.sender == bot.user_id and "body" in one.content]

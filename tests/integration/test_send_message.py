@@ -469,7 +469,7 @@ async def test_between_a_real_homeserver_and_real_mail(
         tasks.start_soon(built.run)
         try:
             room = await call(alice.create_room, [bot.user_id], is_direct=True)
-            with anyio.fail_after(40):
+            with anyio.fail_after(60):
                 while bot.user_id not in await call(alice.members, room):
                     await anyio.sleep(0.1)
                 await call(

@@ -57,7 +57,7 @@ def settings(**shell: object) -> dict[str, object]:
 
 async def tried(one: World) -> dict[str, object]:
     """What the status says of the shell, as soon as its sandbox was tried."""
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         while (found := (await one.built.status.read())["shell"])["ready"] is None:
             await anyio.sleep(0.02)
     return found

@@ -445,7 +445,7 @@ async def test_the_proxy_ends_with_the_command_also_with_connections_under_way(s
     async with listening(hold) as port:
         asked = f"GET http://{HOST}:{port}/ HTTP/1.1\r\n\r\n"
         one = proxy(names)
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             outcome = await sandbox.run(
                 asking('proxied(given["asked"])', asked=asked), seconds=4, serve=one.serve
             )
