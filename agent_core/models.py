@@ -165,9 +165,13 @@ class Usage(_Frozen):
 
 
 class AnswerEnd(_Frozen):
-    """The end of an answer. ``is_cut``: the output limit ended it in the middle of its text."""
+    """
+    The end of an answer. ``is_cut``: the output limit ended it in the middle of its text; ``is_refusal``: the
+    provider marks the text as the words of a model that does not do it.
+    """
 
     is_cut: bool = False
+    is_refusal: bool = False
     reasoning: Reasoning | None = None
 
 
@@ -295,7 +299,7 @@ class SearchHit:
 
 @dataclass(frozen=True, slots=True)
 class SearchAnswer:
-    """What a search found, newest first; not ``complete`` while older messages cannot be searched yet."""
+    """What a search found, best first; not ``complete`` while older messages cannot be searched yet."""
 
     hits: tuple[SearchHit, ...] = ()
     complete: bool = True

@@ -66,6 +66,7 @@ EXAMPLES = {
     "init": "squidbot init --install user",
     "logs": "squidbot logs --level warning --since 2h --follow",
     "did": "squidbot did --since 2d",
+    "person move": "squidbot person move @bob:old.example @bob:new.example",
     "matrix devices": "squidbot matrix devices --user @alice:example.org",
     "matrix reset-device": "squidbot matrix reset-device --yes",
     "matrix verify": "squidbot matrix verify --user @alice:example.org",

@@ -9,7 +9,7 @@ called from outside; arguments are checked against the signatures.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Container, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import ValidationError, validate_call
 
@@ -36,7 +36,7 @@ from gateway.operations.sessions import SessionMaintenance, SessionOperations
 from gateway.operations.snapshot import BACKUP_OPERATIONS, BackupOperations
 from gateway.operations.status import StatusOperations
 from gateway.operations.usage import Costs, UsageOperations
-from gateway.operations.views import inbox_row, outbox_row
+from gateway.operations.views import inbox_row, outbox_row, with_room_names
 from gateway.proactive.background_jobs import BackgroundJobs
 from gateway.queue.states import IllegalMove
 from gateway.queue.stores import ApprovalStore, InboxRow, Queue
@@ -122,7 +122,7 @@ class Operations(
             raise RequestInvalid(f"there is no operation {name!r}")
         operation: Callable[..., Awaitable[dict[str, Any]]] = validate_call(getattr(self, name))
         try:
-            return await operation(**arguments)
+            return cast("dict[str, Any]", with_room_names(await operation(**arguments), self._channels))
         except ValidationError as error:
             said = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
             raise RequestInvalid(f"{name}: {said}") from error

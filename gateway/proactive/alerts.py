@@ -88,7 +88,16 @@ def credit_spent(error: ModelError, now: datetime) -> Alert:
     return Alert(
         f"credit {error.fields.get('model')}",
         f"A model's provider gives me no more answers: {error} Until you mend that there, the next model "
-        "of the pool answers. Without one, questions wait, and I look again every half hour.",
+        "of the pool answers. Without one, questions wait; I look again every half hour, or at `!retry`.",
+        once=f"{now:%Y-%m-%d}",
+    )
+
+
+def prompt_cut(model: str, text: str, now: datetime) -> Alert:
+    """Alert: a server reads less of a request than it is sent, or than the configuration says."""
+    return Alert(
+        f"window {model}",
+        f"A language model reads less than it should: {text}. Until then I send it less.",
         once=f"{now:%Y-%m-%d}",
     )
 

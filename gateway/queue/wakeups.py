@@ -107,6 +107,8 @@ class Wakeups:
         """A running turn has lost its messages."""
         self.outbox = Signal[str]()
         """The channel of this name may have something to send."""
+        self.credit = Signal[str]()
+        """A model whose account had nothing left has answered; the value is its name."""
         self.drafts = Signal[str]()
         """The outbox of this channel has a draft that waits for a person's approval."""
         self.history = Signal[SessionKey]()

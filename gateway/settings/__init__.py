@@ -9,6 +9,7 @@ then what only the whole can show: names of pools, models and providers that do 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -23,12 +24,14 @@ from pydantic import (
     PrivateAttr,
     SecretStr,
     ValidationError,
+    field_validator,
     model_validator,
 )
 
 from agent_core.image.config import ImageSettings
 from agent_core.llm.config import LLMSpec
 from agent_core.provenance import Trust
+from agent_core.text import time_zone
 from agent_core.tools.effects import Effect
 from agent_core.tools.mcp.config import McpSettings
 from agent_core.tools.policy import DEFAULT_POLICY, Verdict
@@ -276,6 +279,11 @@ class Settings(_Strict):
     """Everything. Texts of secrets are in `SecretStr`s only."""
 
     owner: OwnerSettings = OwnerSettings()
+    timezone: str = "local"
+    """
+    The zone of all times that squidbot understands and shows, such as ``Europe/Berlin``; ``local``: this
+    machine's.
+    """
     llm: LLMSettings = LLMSettings()
     agents: AgentSettings = AgentSettings()
     channels: ChannelSettings = ChannelSettings()
@@ -285,6 +293,27 @@ class Settings(_Strict):
     attachments: AttachmentSettings = AttachmentSettings()
     skills: SkillSettings = SkillSettings()
     voice: VoiceSettings = VoiceSettings()
+
+    @field_validator("timezone")
+    @classmethod
+    def _known_zone(cls, value: str) -> str:
+        return value if value == "local" else time_zone(value, or_local=True).key
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_zone(cls, data: Any) -> Any:
+        """Check-ins, and what follows them, use the one zone unless they have another."""
+        zone, agents = (
+            (data.get("timezone"), data.get("agents") or {}) if isinstance(data, dict) else (None, {})
+        )
+        heartbeat = (agents.get("heartbeat") or {}) if isinstance(agents, dict) else None
+        if not isinstance(zone, str) or not isinstance(heartbeat, dict) or "timezone" in heartbeat:
+            return data
+        try:
+            time_zone(zone)
+        except ValueError:
+            return data  # reported at its own key, or it is this machine's
+        return {**data, "agents": {**agents, "heartbeat": {**heartbeat, "timezone": zone}}}
 
     _path: Path | None = PrivateAttr(default=None)
     _warnings: tuple[str, ...] = PrivateAttr(default=())
@@ -323,6 +352,13 @@ class Settings(_Strict):
     def allow_from(self) -> dict[str, tuple[str, ...]]:
         """Who may talk to the bot, by channel."""
         return {name: config.allow_from for name, config in self.channels.enabled().items()}
+
+
+def use_timezone(settings: Settings) -> None:
+    """Let this process show local times in the configured zone, in its log too."""
+    if settings.timezone != "local":
+        os.environ["TZ"] = settings.timezone
+        time.tzset()
 
 
 def load_settings(

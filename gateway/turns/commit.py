@@ -120,7 +120,8 @@ class TurnCommit:
     async def defer(self, turn: Turn, error: str, delay_s: float, *, waits_for: str | None = None) -> None:
         """Commit a retry that is not the message's fault. Raises `LostTurn`."""
         metrics.TURNS.labels(turn.channel, "deferred").inc()
-        _log.warning("turn.deferred", channel=turn.channel, error=error, retry_in_s=round(delay_s, 1))
+        log = _log.info if turn.deferrals else _log.warning  # once; `status` says that it waits still
+        log("turn.deferred", channel=turn.channel, error=error, retry_in_s=round(delay_s, 1))
         await self.until_stored(
             lambda: self._store.turns.retry(turn, error, delay_s=delay_s, deferral=True, waits_for=waits_for)
         )

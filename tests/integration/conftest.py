@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.element.client import NodeMissing, node_modules
+from tests.integration.element.client import node_modules
 from tests.integration.matrix_bot import Bot, call
 from tests.integration.secret_talk import secret_peers
+from tests.npm_packages import NodeMissing
 
 HERE = Path(__file__).parent
 

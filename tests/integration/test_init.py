@@ -120,6 +120,8 @@ def test_a_person_at_a_terminal_may_mistype(world, tmp_path):
     person.sees("Your own Matrix id.*: ").types("@nobody:hs.test").sees("has no user")
     person.sees("anyway.*: ").types("").sees("Your own Matrix id.*: ").types(world.owner.user_id)
     person.sees("Your own mail address.*: ").types(world.owner_mail)
+    person.sees("Your time zone .*: ").types("Mars").sees("unknown time zone")
+    person.sees("Your time zone .*: ").types("")
     person.sees("demo model").sees(r"Number \[1\]: ").types("99").sees("a number from")
     person.sees(r"Number \[\d+\]: ").types("1")
     # Where systemd runs, it is offered to install the unit; nobody wants that here.

@@ -25,7 +25,7 @@ from gateway.cli.setup.matrix_probe import Entrance, knows_nobody
 from gateway.cli.setup.matrix_questions import InitFailed, MatrixAsked, ask_matrix
 from gateway.cli.setup.model_probe import key_variable
 from gateway.cli.setup.options import Given, InitRefused
-from gateway.cli.setup.owner_questions import ask_model, ask_owner
+from gateway.cli.setup.owner_questions import ask_model, ask_owner, ask_timezone
 from gateway.cli.setup.systemd import Installed, Kind, SystemPlaces, install
 from gateway.cli.setup.voice_questions import ask_voice
 from gateway.errors import StateUnusable, describe
@@ -174,12 +174,13 @@ class Init:
             channels=_channels(existing.settings, matrix, email),
             is_unknown=lambda person: _is_unknown(matrix, person),
         )
+        zone = ask_timezone(self.given, existing.settings, self.dialogue)
         model = ask_model(self.given, existing.settings, self.dialogue, self.environ)
         voice = ask_voice(self.given, existing.settings, self.dialogue, chosen=model)
         off = frozenset(
             kind for kind, asked in (("matrix", matrix), ("email", email)) if asked.off
         )  # fmt: skip
-        planned = plan(existing, Answers(owner, model, voice, matrix.answers, email.answers, off))
+        planned = plan(existing, Answers(owner, model, voice, matrix.answers, email.answers, off, zone))
         say = self.dialogue.say
         say()
         if planned.same:

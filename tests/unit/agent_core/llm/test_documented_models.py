@@ -33,6 +33,31 @@ def test_each_provider_has_one() -> None:
     assert shown >= {ALIASES.get(name, name) for name in _PROVIDERS} | {"anthropic", "bedrock", "vertex_ai"}
 
 
+PEOPLE_USE = (
+    *(
+        "OpenRouter",
+        "Ollama",
+        "Anthropic",
+        "OpenAI",
+        "DeepSeek",
+        "Mistral",
+        "Groq",
+        "Gemini",
+        "xAI",
+        "Moonshot",
+    ),
+    *("Z.AI", "DashScope", "llama.cpp", "vLLM", "LM Studio"),
+)
+
+
+@pytest.mark.parametrize("name", PEOPLE_USE)
+def test_people_find_theirs_by_its_name(name: str) -> None:
+    """In front of its example; the two that most have come first."""
+    example = rf"(\*\*{re.escape(name)}[^*\n]*\*\*[^`]*(`[^`]+`[^`]*)*?|## {re.escape(name)}[^\n]*\n\n)```yaml\nllm:"
+    assert re.search(example, PAGE)
+    assert PAGE.index("## Ollama") < PAGE.index("## OpenRouter") < PAGE.index("## Providers")
+
+
 @pytest.mark.parametrize("spec", specs(), ids=lambda spec: next(iter(spec.models.values())).model)
 def test_it_can_be_built(spec: LLMSpec) -> None:
     """With a window of its own and a known price; litellm is needed only where the page says so."""

@@ -24,6 +24,7 @@ from channels.base import ChannelError
 from channels.email.self_test import authentication_servers
 from gateway.cli.check.logins import _check_pool
 from gateway.cli.check.report import Report
+from gateway.cli.setup.config_changes import Answers, draft
 from gateway.cli.setup.dialogue import Cancelled, Silent, Terminal
 from gateway.cli.setup.mail_probe import _word
 from gateway.cli.setup.mail_providers import Place, guess, parse_place
@@ -31,7 +32,7 @@ from gateway.cli.setup.matrix_probe import is_in_clear, resolve
 from gateway.cli.setup.matrix_questions import InitFailed
 from gateway.cli.setup.model_probe import named, offers, ollama_problem, prove
 from gateway.cli.setup.options import Given, InitRefused, given_of
-from gateway.cli.setup.owner_questions import _another, ask_model, ask_owner
+from gateway.cli.setup.owner_questions import _another, ask_model, ask_owner, ask_timezone
 from gateway.cli.setup.wizard import Init, missing
 from gateway.settings import Settings
 from gateway.system.clock import SystemClock
@@ -56,6 +57,28 @@ def squidbot(home, *arguments, **environ):
 
 
 # ── what is given ──
+
+
+class AnsweringLisbon(Silent):
+    """A person who is asked for the zone."""
+
+    interactive = True
+
+    def ask(self, question, default="", *, check=str, flag=""):
+        assert "zone" in question
+        return check("Europe/Lisbon")
+
+
+def test_the_time_zone_is_asked_and_written():
+    """By option, by question, or not at all; a wrong name is refused before anything is asked."""
+    assert ask_timezone(Given(), NOTHING, Silent()) == ""
+    assert ask_timezone(Given(timezone="Asia/Tokyo"), NOTHING, AnsweringLisbon()) == "Asia/Tokyo"
+    assert ask_timezone(Given(), NOTHING, AnsweringLisbon()) == "Europe/Lisbon"
+    assert ask_timezone(Given(), Settings(timezone="Europe/Lisbon"), AnsweringLisbon()) == ""
+    made = draft(Answers((), timezone="Europe/Lisbon"), {}, {})
+    assert made.wanted == {("timezone",): "Europe/Lisbon"}
+    with pytest.raises(InitRefused, match="unknown time zone 'Mars'"):
+        given_of({"timezone": "Mars"}, {})
 
 
 def test_options_count_before_the_environment(tmp_path):
