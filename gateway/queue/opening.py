@@ -24,9 +24,7 @@ if TYPE_CHECKING:
     from gateway.queue.postgres.account_state import AccountState
     from gateway.queue.postgres.notifications import Notifications
 
-_NO_DRIVER = (
-    "gateway.store: PostgreSQL needs squidbot's extra 'postgres' (pip install 'squidbot-gateway[postgres]')"
-)
+_NO_DRIVER = "gateway.store: PostgreSQL needs squidbot's extra 'postgres' (pip install '.[postgres]')"
 
 
 @contextmanager

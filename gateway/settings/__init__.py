@@ -48,7 +48,6 @@ from gateway.settings.attachments import AttachmentSettings, S3Settings
 from gateway.settings.cross_checks import check_whole, permission_warnings
 from gateway.settings.listen import is_loopback, parse_listen
 from gateway.settings.problems import explain, problems_of
-from gateway.settings.renamed import with_new_names
 from gateway.settings.source import Problem, Source, read_source
 from gateway.settings.tools import FileToolSettings, JobSettings
 
@@ -398,7 +397,7 @@ def _validate(source: Source) -> tuple[Settings | None, list[Problem]]:
             missing = {problem.path for problem in problems} & source.referenced
             problems += [one for one in problems_of(error, source, Settings) if one.path not in missing]
         problems += check_whole(source)
-    return settings, with_new_names(problems, source.data)
+    return settings, problems
 
 
 def _soft_warnings(settings: Settings) -> list[str]:

@@ -214,7 +214,7 @@ async def test_what_somebody_else_may_approve_is_a_question_of_its_own(tmp_path)
         assert "for 2 calls:" in asked
         assert "run_it" not in asked
         server.say(BOB, f"!approve {name}")
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while not (owners := notices(server, ANN)):
                 await anyio.sleep(0.02)
         assert "before I use `run_it`" in owners[0]

@@ -98,7 +98,7 @@ async def asking(
 
 async def question(one: World, place: str, count: int = 1) -> tuple[Delivered, str]:
     """The newest question in a conversation, and its name."""
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         while len(found := [m for m in one.server.seen(place) if m.kind is OutboundKind.NOTICE]) < count:
             await anyio.sleep(0.02)
     named = re.match(r"\*\*(a[0-9a-f]{6})\*\*", found[-1].text)
@@ -122,7 +122,7 @@ def reaction(notice: Delivered, sign: str, person: str, *, place: str = "") -> I
 
 async def answers(one: World, place: str, count: int) -> list[str]:
     """What was said in a conversation besides notices, as soon as there is so much of it."""
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         while len(found := [m.text for m in one.server.seen(place) if m.kind is OutboundKind.REPLY]) < count:
             await anyio.sleep(0.02)
     return found
@@ -325,7 +325,7 @@ async def test_where_answers_wait_for_the_owner_the_question_is_the_owners(tmp_p
 
 async def draft_of(one: World) -> tuple[Delivered, str]:
     """The draft about which the owner is asked, and its name."""
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         while True:
             for seen in one.server.seen(f"dm-{ANN}"):
                 if named := re.match(r"\*\*(d\d+)\*\*", seen.text):

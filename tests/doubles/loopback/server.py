@@ -154,7 +154,7 @@ class LoopbackServer:
         return said.native_id
 
     async def answers(
-        self, count: int, *, conversation: str | None = None, within_s: float = 20.0
+        self, count: int, *, conversation: str | None = None, within_s: float = 60.0
     ) -> list[Delivered]:
         """
         Wait until the people (of one conversation) see ``count`` messages from the bot.

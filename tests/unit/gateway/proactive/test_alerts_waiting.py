@@ -180,7 +180,7 @@ async def test_it_is_told_soon_after_the_owner_has_written(store) -> None:
     notes.alert("brake", "The circuit breaker is open.")
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(notes.run)
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             while notes.state()["why"] == "":
                 await anyio.sleep(0.01)
             await learn(notes)
@@ -213,7 +213,7 @@ async def test_what_another_process_knows_is_told_by_the_one_that_tells(store) -
         for number, notes in enumerate(others):
             tasks.start_soon(notes.run)
             notes.alert(f"channel {number}", f"The channel {number} needs you.")
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             while any(notes.state()["alerts_waiting"] for notes in others):
                 await anyio.sleep(0.01)
             assert await texts(store) == []
@@ -306,7 +306,7 @@ async def test_who_goes_on_telling_after_all_tells_what_it_had_left_to_another_p
     notes.alert("channel desk", "The channel desk needs you.")
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(notes.run)
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             while notes.state()["alerts_waiting"]:
                 await anyio.sleep(0.01)
             leaving.clear()
@@ -326,7 +326,7 @@ async def test_who_takes_over_tells_what_it_had_left_to_another_process(store) -
     notes.alert("channel desk", "The channel desk needs you.")
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(notes.run)
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             while notes.state()["alerts_waiting"]:
                 await anyio.sleep(0.01)
             assert await texts(store) == []

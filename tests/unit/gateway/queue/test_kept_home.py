@@ -1,9 +1,4 @@
-"""
-What released versions have left behind: today's code opens all of it, goes on from it, and finds nothing wrong.
-
-Version 1 has its own tests (`test_state_of_version_1`, `test_work_migrations`); version 2 was never written by
-anything but the step to version 3.
-"""
+"""A home folder that an earlier commit has left behind: today's code opens it, goes on from it, and finds nothing wrong."""
 
 from __future__ import annotations
 
@@ -23,7 +18,6 @@ from gateway.cli.check import Verdict, check_data
 from gateway.queue.model import JobState, Outcome
 from gateway.queue.sql.tables import VERSION
 from gateway.queue.sqlite import schema
-from gateway.queue.sqlite.migrations import copy_name
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.states import InboxState, OutboxState
 from gateway.system.home import Home
@@ -31,10 +25,6 @@ from tests.clock import ManualClock
 from tests.contract.queue_data import BOT, claim, pending
 from tests.home_world import ALICE, ROOM
 from tests.state_writer import fixture_of
-
-NEVER_RELEASED = {2}
-FULL = range(3, VERSION + 1)
-"""Those whose whole home was kept, with something of everything."""
 
 
 def tables(path):
@@ -46,28 +36,21 @@ def tables(path):
     return {(kind, name): re.sub(r"\s+|\"", "", sql or "") for kind, name, sql in found}
 
 
-@pytest.fixture(params=FULL)
-def home(request, tmp_path):
+@pytest.fixture
+def home(tmp_path):
     """A copy, as its own user has it: nobody else may read it."""
     root = tmp_path / "home"
-    shutil.copytree(fixture_of(request.param), root)
+    shutil.copytree(fixture_of(VERSION), root)
     for path in (root, *root.rglob("*")):
         path.chmod(0o700 if path.is_dir() else 0o600)
     (root / "workspace" / "run.sh").chmod(0o700)
     return Home(root)
 
 
-def test_every_version_is_kept():
-    """Of each schema there is a home folder; a new number in `migrations` without one is noticed here."""
-    assert [number for number in range(1, VERSION + 1) if not fixture_of(number).is_dir()] == sorted(
-        NEVER_RELEASED
-    )
-
-
 def test_the_schema_has_not_changed_behind_its_number(tmp_path):
     """
     What is kept of today's version is what today's code makes from nothing: whoever changes a table gives the schema
-    a new number and a step to it. Another column is noticed.
+    a new number. Another column is noticed.
     """
     path = tmp_path / "gateway.db"
     schema.create_file(path)
@@ -136,12 +119,3 @@ async def test_histories_memory_and_search_are_there(home):
     await index.update_all()
     assert (await index.search(owner, "tea", max_results=5)).hits
     await index.aclose()
-
-
-async def test_a_copy_is_kept_where_there_was_a_step(home):
-    """An older database has a copy of what it was beside it; today's has none."""
-    with closing(sqlite3.connect(home.database)) as db:
-        (found,) = db.execute("PRAGMA user_version").fetchone()
-    async with await SqliteQueue.open(home.database, clock=ManualClock()):
-        pass
-    assert copy_name(home.database, found).exists() is (found < VERSION)
