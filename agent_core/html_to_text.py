@@ -19,25 +19,21 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from urllib.parse import urljoin
 
+from agent_core.html_elements import OpenElements
+
 MAX_CHARS = 2_000_000
 _TAG_WINDOW = 8_192
 _PIECE_CHARS = 32_768
-_MAX_HIDDEN_DEPTH = 10_000
 
 _NAME = re.compile(r"/?[a-zA-Z][a-zA-Z0-9:-]{0,30}")
 _HREF = re.compile(
     r"""\bhref\s{0,10}=\s{0,10}(?:"([^"]{0,2000})"|'([^']{0,2000})'|([^\s"'>]{1,2000}))""", re.IGNORECASE
-)
-_STYLE = re.compile(r"""\bstyle\s{0,10}=\s{0,10}(?:"([^"]{0,4000})"|'([^']{0,4000})')""", re.IGNORECASE)
-_HIDDEN_STYLE = re.compile(
-    r"display:none|visibility:hidden|font-size:0(?![.\d])|opacity:0(?![.\d])|mso-hide:all|max-height:0(?![.\d])"
 )
 _CID = re.compile(r"""\bsrc\s{0,10}=\s{0,10}["']?cid:([^"'\s>]{1,200})""", re.IGNORECASE)
 _UP, _DOWN, _AS_IS = "\x01", "\x02", "\x03"
 """A quotation begins, and ends; a line keeps its indentation. What senders write of these is removed."""
 _NO_MARKS = {1: None, 2: None, 3: None}
 _DEEPEST_QUOTE = 5
-_HIDDEN_ATTRIBUTE = re.compile(r"""(?:\A|\s)hidden(?=[\s=/]|\Z)""", re.IGNORECASE)
 _BLANKS = re.compile(r"[ \t\r\n\f\v\u00a0]+")
 _INVISIBLE = re.compile(
     "(\U0001f3f4[\U000e0030-\U000e0039\U000e0061-\U000e007a]{1,6}\U000e007f|(?<=[^\x00-\x7f])[\u200c\u200d])"
@@ -86,24 +82,6 @@ _BLOCKS = {
     "ul",
 }
 _PARAGRAPHS = {"p", "blockquote", "h1", "h2", "h3", "h4", "h5", "h6", "table", "ul", "ol", "pre"}
-_VOID = {
-    "area",
-    "base",
-    "br",
-    "col",
-    "embed",
-    "hr",
-    "img",
-    "input",
-    "link",
-    "meta",
-    "param",
-    "source",
-    "track",
-    "wbr",
-}
-
-
 _HEADINGS = {f"h{depth}": "#" * depth for depth in range(1, 7)}
 _ONLY_IN_PAGES = {"base", *_HEADINGS}
 _STRUCK_OUT = {"s", "strike", "del"}
@@ -159,9 +137,11 @@ class _Stripper:
         self.title = ""
         self.hid_text = False
         self._out: list[str] = []
-        self._hidden: list[str] = []
-        """The open elements since the one that hides what is in it."""
-        self._links: list[str] = []
+        self._elements = OpenElements()
+        self._shown = 0
+        """The number of pieces of text and pictures so far that are visible."""
+        self._links: list[tuple[str, int]] = []
+        """For each open link where it leads to, and what was shown before it."""
         self._lists: list[int | None] = []
         """The number of the next item of each open list, None for those without numbers."""
         self._raised = False
@@ -195,7 +175,7 @@ class _Stripper:
         name = _NAME.match(source, start + 1)
         end = self._end_of_tag(start + 1) if name else -1
         if name is None or end < 0:
-            if not self._hidden:
+            if not self._elements.innermost.is_hidden:
                 self._out.append("<")
             return start + 1
         tag = name.group(0).lower()
@@ -228,11 +208,13 @@ class _Stripper:
 
     def _tag(self, tag: str, attributes: str) -> None:
         closing, tag = tag.startswith("/"), tag.removeprefix("/")
-        if self._hidden:
-            self._track_hidden(tag, closing=closing)
-            return
-        if not closing and tag not in _VOID and _hides(attributes):
-            self._hidden.append(tag)
+        ended = None
+        if closing:
+            ended = self._elements.close(tag)
+        else:
+            self._elements.open(tag, attributes)
+        element = ended or self._elements.innermost
+        if element.is_gone:
             return
         if tag == "br":
             self._out.append("\n")
@@ -268,7 +250,7 @@ class _Stripper:
         if tag in {"ol", "ul"}:
             self._list(tag, attributes, closing=closing)
         elif tag in _STRUCK_OUT:
-            self._out.append("~~")
+            self._out.append("" if self._elements.innermost.is_hidden else "~~")
         elif tag == "sup":
             self._raised = not closing
         elif tag == "pre":
@@ -296,24 +278,16 @@ class _Stripper:
     def _picture(self, attributes: str) -> None:
         """One that came with the mail is named; one that would be fetched is for counting readers."""
         found = _CID.search(attributes)
+        self._shown += 1
         if found is not None:
             self._out.append(f" [picture: {self._pictures.get(found[1].lower(), found[1])}] ")
 
-    def _track_hidden(self, tag: str, *, closing: bool) -> None:
-        if tag in _VOID:
-            return
-        if not closing:
-            if len(self._hidden) < _MAX_HIDDEN_DEPTH and tag == self._hidden[0]:
-                self._hidden.append(tag)
-        elif tag == self._hidden[0]:
-            self._hidden.pop()
-
     def _link(self, attributes: str, *, closing: bool) -> None:
         if closing:
-            target = self._links.pop() if self._links else ""
+            target, shown = self._links.pop() if self._links else ("", 0)
             # Only as much of the text as may be the address itself: a link costs the same behind any text.
             before = "".join(piece[-_MAX_ADDRESS:] for piece in self._out[-3:])
-            if target and target.removeprefix("mailto:") not in before:
+            if target and self._shown > shown and target.removeprefix("mailto:") not in before:
                 self._out.append(f" ({target})")
             return
         target = _href(attributes)
@@ -321,7 +295,8 @@ class _Stripper:
             target = self._resolved(target)
         usable = target.strip().lower().startswith(("http://", "https://", "mailto:"))
         if len(self._links) < 100:
-            self._links.append(_BLANKS.sub("", target) if usable else "")
+            hidden = self._elements.innermost.is_hidden
+            self._links.append((_BLANKS.sub("", target) if usable else "", self._shown if hidden else -1))
 
     def _resolved(self, target: str) -> str:
         """Where a link of a page leads to; nowhere, if only to another part of the page."""
@@ -339,9 +314,10 @@ class _Stripper:
             return ""
 
     def _put_text(self, text: str) -> None:
-        if not text or self._hidden:
+        if not text or self._elements.innermost.is_hidden:
             self.hid_text = self.hid_text or (bool(text) and not text.isspace())
             return
+        self._shown += not text.isspace()
         # Piece by piece: other threads wait while a pattern is at work on one.
         start = 0
         while len(text) - start > _PIECE_CHARS:
@@ -394,15 +370,3 @@ def _quoted(text: str) -> Iterator[str]:
 def _href(attributes: str) -> str:
     found = _HREF.search(attributes)
     return html.unescape(next((group for group in found.groups() if group), "")) if found else ""
-
-
-def _hides(attributes: str) -> bool:
-    if not attributes:
-        return False
-    style = _STYLE.search(attributes)
-    if style is not None:
-        squeezed = "".join((style.group(1) or style.group(2) or "").lower().split())
-        if _HIDDEN_STYLE.search(html.unescape(squeezed)):
-            return True
-        attributes = attributes[: style.start()] + " " + attributes[style.end() :]
-    return _HIDDEN_ATTRIBUTE.search(attributes) is not None

@@ -147,8 +147,9 @@ class SearchPort(Protocol):
         self, scope: MemoryScope, query: str, *, since: datetime | None = None, max_results: int = 10
     ) -> SearchAnswer:
         """
-        Messages with all words of ``query``, which is data: no character has a meaning of its own, except
-        that words between double quotes are looked for as they stand, one after the other.
+        Messages with words of ``query``, the best first: rare words count more than common ones, forms of a
+        word a little less than the word itself. The query is data: no character has a meaning of its own,
+        except that words between double quotes must occur as they stand, one after the other.
 
         Never fails because of a damaged index: then it looks through the newest messages.
         """

@@ -57,7 +57,8 @@ class Message(_Frozen):
     ``attachments`` are the files that came with it, or went out with it; in a prompt, the pictures that a
     model is shown. ``origins`` are whose words it is made of besides the owner's; None: that was not noted.
     ``found`` names the deferred tools that may be used from then on (`agent_core.tools.deferred`).
-    ``undoes`` is the turn whose lines are taken back by this one (`agent_core.memory.withdrawn_messages`).
+    ``undoes`` is the turn, or the id of the one line, that this one takes back
+    (`agent_core.memory.withdrawn_messages`).
     ``reasoning`` goes back to its model within a turn. ``ends_tools``: no tool may be called after this.
     """
 
@@ -165,9 +166,13 @@ class Usage(_Frozen):
 
 
 class AnswerEnd(_Frozen):
-    """The end of an answer. ``is_cut``: the output limit ended it in the middle of its text."""
+    """
+    The end of an answer. ``is_cut``: the output limit ended it in the middle of its text; ``is_refusal``: the
+    provider marks the text as the words of a model that does not do it.
+    """
 
     is_cut: bool = False
+    is_refusal: bool = False
     reasoning: Reasoning | None = None
 
 
@@ -295,7 +300,7 @@ class SearchHit:
 
 @dataclass(frozen=True, slots=True)
 class SearchAnswer:
-    """What a search found, newest first; not ``complete`` while older messages cannot be searched yet."""
+    """What a search found, best first; not ``complete`` while older messages cannot be searched yet."""
 
     hits: tuple[SearchHit, ...] = ()
     complete: bool = True

@@ -176,17 +176,8 @@ class StepJournal(Protocol):
         ...
 
 
-class AttachmentPort(Protocol):
-    """
-    The files that came with messages, and those that go out: stored by their content, never changed.
-
-    An attachment whose file is gone (kept for too long, removed by hand) raises `LookupError`, a disk that
-    does not do it now `OSError`.
-    """
-
-    async def read(self, attachment: Attachment, *, max_bytes: int, offset: int = 0) -> bytes:
-        """Up to ``max_bytes`` of the content from ``offset`` on."""
-        ...
+class PicturePort(Protocol):
+    """The pictures among the files of messages."""
 
     async def picture(
         self, attachment: Attachment, *, max_bytes: int, max_pixels: int, max_side: int
@@ -199,6 +190,19 @@ class AttachmentPort(Protocol):
         Raises:
             ValueError: It is too large; the text is a clause that says in what.
         """
+        ...
+
+
+class AttachmentPort(PicturePort, Protocol):
+    """
+    The files that came with messages, and those that go out: stored by their content, never changed.
+
+    An attachment whose file is gone (kept for too long, removed by hand) raises `LookupError`, a disk that
+    does not do it now `OSError`.
+    """
+
+    async def read(self, attachment: Attachment, *, max_bytes: int, offset: int = 0) -> bytes:
+        """Up to ``max_bytes`` of the content from ``offset`` on."""
         ...
 
     async def keep_file(self, folder: Path, path: str, *, max_bytes: int) -> Attachment:

@@ -33,6 +33,7 @@ from gateway.observability.redaction import Redactor
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest, parse_request
 from gateway.turns.approvals.text import quoted
 from gateway.turns.commands.parsing import parse_command
+from gateway.turns.commands.reminders import reminder_of
 
 LONG = 1_000_000
 EVENT = 65_000
@@ -165,6 +166,11 @@ def _wish(text: str) -> None:
             continue
 
 
+def _reminder(text: str) -> None:
+    for begin in ("", "every ", "in 2 h ", "friday "):
+        reminder_of(begin + text)
+
+
 def _imap(text: str) -> None:
     raw = text.replace("\n", " ").encode()
     for begin in (b"* 1 FETCH (", b"* 1 FETCH (UID 1 FLAGS (", b'* LIST () "/" ', b"* LIST ("):
@@ -230,6 +236,7 @@ ENTRIES: dict[str, tuple[Callable[[str], Any], int]] = {
     "key facts": (_facts, LONG),
     "a line of the log": (REDACTOR.text, LONG),
     "when something shall be done": (_wish, LONG),
+    "a reminder as somebody writes it": (_reminder, LONG),
     "what a command asks its proxy for": (_proxied, LONG),
     "what the owner is asked": (lambda text: quoted(text, 1_500), LONG),
 }

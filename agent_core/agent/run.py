@@ -321,7 +321,6 @@ class AgentRun:
                 written = self._memory.estimate.text(answer.text)
                 usage = Usage(prompt_tokens=guess, completion_tokens=written, calls=1)
                 return replace(answer, usage=usage)
-            self._memory.observe(guess, answer.usage.prompt_tokens)
             return answer
 
     def _is_too_long(self, error: ModelError, tokens: int) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from agent_core.llm.anthropic_format import AnswerReader, request_body
+from agent_core.llm.anthropic_format import DEFAULT_MAX_TOKENS, AnswerReader, request_body
 from agent_core.llm.http_client import HttpModelClient, Reader
 from agent_core.llm.model_client import Request
 from agent_core.ports import Clock
@@ -34,19 +34,14 @@ class AnthropicClient(HttpModelClient):
             clock=clock,
             headers={"anthropic-version": _VERSION, **({"x-api-key": api_key} if api_key else {})},
             api_key=api_key,
-            **common,
+            **{**common, "max_tokens": common.get("max_tokens") or DEFAULT_MAX_TOKENS},
         )
 
     def _body(self, asked: Request) -> Mapping[str, Any]:
         return request_body(
             self.model.partition("/")[2],
-            asked.messages,
-            asked.tools,
-            stream=asked.stream,
-            max_tokens=self.refusals.max_tokens,
-            extra=self._extra,
-            pictures=asked.pictures,
-            own_name=self.model,
+            **self._common(asked),
+            adaptive=self.refusals.budget,
         )
 
     def _reader(self) -> Reader:

@@ -15,15 +15,23 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from agent_core.llm.openai_format import Piece, Tokens, ToolFragment, cached_places, token_count
+from agent_core.llm.openai_format import (
+    CACHE_CONTROL,
+    Piece,
+    Tokens,
+    ToolFragment,
+    cached_places,
+    token_count,
+)
 from agent_core.llm.tool_schemas import complete_schema
 from agent_core.llm.wire import Pictures, WireMessage, encodable, wire_messages
 from agent_core.models import Message, ToolCall, ToolDefinition
 
-DEFAULT_MAX_TOKENS = 4096
+DEFAULT_MAX_TOKENS = 16_384
+"""Newer models think unless they are told not to, and a thought counts as answer."""
+_ROOM_FOR_TEXT = 4096
 _BUDGETS = {"minimal": 1024, "low": 1024, "medium": 4096, "high": 16_384, "xhigh": 32_768}
 """Tokens of thinking for each ``reasoning_effort``; 1,024 is the provider's least."""
-_CACHE_CONTROL = {"cache_control": {"type": "ephemeral"}}
 _NOT_IN_IDS = re.compile(r"[^a-zA-Z0-9_-]")
 _FINISH = {
     "end_turn": "stop",
@@ -45,19 +53,28 @@ def request_body(
     extra: Mapping[str, Any] | None = None,
     pictures: Pictures | None = None,
     own_name: str = "",
+    adaptive: bool = False,
 ) -> dict[str, Any]:
-    """The request for one answer. ``extra`` wins; its ``reasoning_effort`` becomes a budget for thinking."""
+    """
+    The request for one answer. ``extra`` wins; its ``reasoning_effort`` becomes a budget for thinking, or for
+    a model that is ``adaptive`` a degree.
+    """
     more = dict(extra or {})
     shaped = wire_messages(messages, pictures or {}, own_name or model)
     places = cached_places(shaped)
     longest = max_tokens or DEFAULT_MAX_TOKENS
     body: dict[str, Any] = {"model": model, "stream": stream}
-    if budget := _BUDGETS.get(more.pop("reasoning_effort", "")):
-        body["thinking"] = {"type": "enabled", "budget_tokens": budget}
-        longest = max(longest, budget + DEFAULT_MAX_TOKENS)
+    effort = more.pop("reasoning_effort", "")
+    if budget := _BUDGETS.get(effort):
+        if adaptive:
+            body["thinking"] = {"type": "adaptive"}
+            body["output_config"] = {"effort": "low" if effort == "minimal" else effort}
+        else:
+            body["thinking"] = {"type": "enabled", "budget_tokens": budget}
+        longest = max(longest, budget + _ROOM_FOR_TEXT)
     body["max_tokens"] = longest
     if shaped and shaped[0].role == "system":
-        body["system"] = [{"type": "text", "text": shaped[0].text} | (_CACHE_CONTROL if 0 in places else {})]
+        body["system"] = [{"type": "text", "text": shaped[0].text} | (CACHE_CONTROL if 0 in places else {})]
     body["messages"] = _turns(shaped, places)
     if tools:
         body["tools"] = [
@@ -68,7 +85,7 @@ def request_body(
             }
             for tool in tools
         ]
-        body["tools"][-1] |= _CACHE_CONTROL
+        body["tools"][-1] |= CACHE_CONTROL
         if messages and messages[-1].ends_tools:
             body["tool_choice"] = {"type": "none"}
     return body | more
@@ -83,7 +100,7 @@ def _turns(shaped: Sequence[WireMessage], places: set[int]) -> list[dict[str, An
         role = "assistant" if message.role == "assistant" else "user"
         blocks = _blocks(message)
         if number in places:
-            blocks[-1] |= _CACHE_CONTROL
+            blocks[-1] |= CACHE_CONTROL
         if turns and turns[-1]["role"] == role:
             turns[-1]["content"] += blocks
         else:

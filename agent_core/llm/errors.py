@@ -34,7 +34,7 @@ _TOO_LONG = re.compile(
     r"context[ _-]?(length|window|size|limit)|maximum (context|prompt)|too many (input )?tokens"
     r"|(prompt|input|request|message)s? (is |are )?too (long|large)|(prompt|input) exceeds"
     r"|exceed(s|ed)? (the |your )?(model'?s? )?(maximum|context|token limit|input)"
-    r"|reduce (the length|your message)|string_above_max_length|request_too_large|longer than the model",
+    r"|reduce the length|string_above_max_length",
     re.IGNORECASE,
 )
 _WINDOW = re.compile(
@@ -95,8 +95,8 @@ def _refused(failure: Failure, told: str, detail: str, *, model: str, now: datet
     status = failure.status
     if _is_credit_spent(failure, told, now):
         return CreditSpent(f"{model}: {status}: {detail}", model=model, status=status, operator=True)
-    too_long = _TOO_LONG.search(told) if status in (None, 400, 413, 422) else _CONTEXT_EXCEEDED.search(told)
-    if too_long and status != 429:
+    said_so = _TOO_LONG.search(told) if status in (None, 400, 422) else _CONTEXT_EXCEEDED.search(told)
+    if status == 413 or (said_so and status != 429):  # 413 says it without words
         found = _WINDOW.search(failure.text)
         window = int(found[1] or found[2]) if found else None
         return ContextTooLong(f"{model}: {detail}", model=model, status=status, window=window)

@@ -34,8 +34,10 @@ from agent_core.llm.providers import (
     key_of_environment,
     takes_cache_control,
 )
+from agent_core.llm.scaling import ScaledPictures, can_scale
 from agent_core.llm.streaming import AnswerLimits
-from agent_core.ports import AttachmentPort, Clock, LLMPort
+from agent_core.ports import AttachmentPort, Clock, LLMPort, PicturePort
+from agent_core.prompt_budget import TokenEstimate
 
 _MORE_VARIABLES: Mapping[str, tuple[str, ...]] = {
     "bedrock": ("AWS_",),
@@ -63,6 +65,7 @@ class Models:
     vision: bool = False
     """Whether any model in use looks at pictures."""
     litellm: LiteLLMProcess = field(default_factory=LiteLLMProcess, repr=False)
+    scaling: ScaledPictures | None = field(default=None, repr=False)
     _clients: tuple[LLMPort, ...] = field(default=(), repr=False)
 
     def pool(self, name: str = "") -> ModelPool:
@@ -75,6 +78,10 @@ class Models:
         window answer "too long", and the turn is then shortened.
         """
         return getattr(self.pool(name).models[0], "window", None) or _USUAL_TOKENS
+
+    def estimate(self, name: str = "") -> TokenEstimate:
+        """How the first model of a pool counts tokens, by its answers so far."""
+        return getattr(self.pool(name).models[0], "estimate", None) or TokenEstimate()
 
     def notes(self, name: str = "") -> list[str]:
         """What the owner should know of the models of a pool that have been asked."""
@@ -95,6 +102,8 @@ class Models:
             if isinstance(client, HttpModelClient):
                 await client.aclose()
         await self.litellm.aclose()
+        if self.scaling is not None:
+            await self.scaling.process.aclose()
 
 
 def build_models(
@@ -125,6 +134,7 @@ def build_models(
     if problems := check_references(spec):
         raise ValueError("; ".join(f"{path}: {text}" for path, text in problems))
     used = {member for members in spec.pools.values() for member in members}
+    scaling = None if attachments is None or not can_scale() else ScaledPictures(attachments)
     process = LiteLLMProcess(idle_s=spec.idle_minutes * 60, variables=_variables(spec, used, besides or {}))
     clients = {
         name: (given or {}).get(name)
@@ -133,7 +143,7 @@ def build_models(
             spec.providers.get(model.provider),
             clock,
             process,
-            pictures=attachments if model.vision else None,
+            pictures=(scaling or attachments) if model.vision else None,
         )
         for name, model in spec.models.items()
         if name in used
@@ -146,6 +156,7 @@ def build_models(
         },
         uses_litellm=any(isinstance(client, LiteLLMClient) for client in clients.values()),
         litellm=process,
+        scaling=scaling,
         vision=attachments is not None and any(spec.models[name].vision for name in used),
         _clients=tuple(clients.values()),
     )
@@ -157,7 +168,7 @@ def _client(
     clock: Clock,
     process: LiteLLMProcess,
     *,
-    pictures: AttachmentPort | None,
+    pictures: PicturePort | None,
 ) -> LLMPort:
     if model.is_demo:
         return EchoModel() if model.model == "demo/echo" else DemoModel()

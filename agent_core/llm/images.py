@@ -2,8 +2,9 @@
 Reads and checks the pictures of a request before anything is sent to a model that accepts pictures.
 
 The limits are the narrowest among the providers, so that a picture does not make the whole request fail. A
-file that is too large, not a picture or no longer stored is left out, and the model gets a note instead, so
-that it can tell the person. If not all pictures fit, the newest are sent.
+file that is too large (`agent_core.llm.scaling` makes it smaller where it can), not a picture or no longer
+stored is left out, and the model gets a note instead, so that it can tell the person. If not all pictures
+fit, the newest are sent.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Mapping, Sequence
 import structlog
 
 from agent_core.models import Message
-from agent_core.ports import AttachmentPort
+from agent_core.ports import PicturePort
 
 MAX_PICTURE_BYTES = 3_750_000
 """In base64 it is a third more, and five million is where the first provider says no."""
@@ -25,7 +26,7 @@ _log = structlog.get_logger(__name__)
 
 
 async def pictures_of(
-    messages: Sequence[Message], attachments: AttachmentPort | None
+    messages: Sequence[Message], attachments: PicturePort | None
 ) -> tuple[Sequence[Message], dict[str, tuple[str, bytes]]]:
     """
     The messages, and media type and content by `Attachment.sha256` of the pictures in them that can be shown.
@@ -42,7 +43,7 @@ async def pictures_of(
 
 
 async def _read(
-    messages: Sequence[Message], attachments: AttachmentPort, max_side: int
+    messages: Sequence[Message], attachments: PicturePort, max_side: int
 ) -> tuple[dict[str, tuple[str, bytes]], dict[str, str]]:
     """The pictures that can be shown, and why others are too large."""
     found: dict[str, tuple[str, bytes]] = {}

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,7 +28,7 @@ from agent_core.llm.tool_schemas import restore_names
 from agent_core.llm.windows import answer_room, least_tokens
 from agent_core.llm.wire import Pictures
 from agent_core.models import Message, ModelChunk, ToolCall, ToolDefinition, Usage
-from agent_core.ports import AttachmentPort, Clock
+from agent_core.ports import Clock, PicturePort
 from agent_core.prompt_budget import TokenEstimate
 
 _MOST_LEARNED = 8
@@ -43,6 +43,10 @@ _REFUSES_REASONING = re.compile(
     r"\breasoning(_content|_details)?\b.{0,80}(unsupported|not (supported|permitted|allowed))", re.IGNORECASE
 )
 """Groq and Mistral: they do not want back what they, or servers like them, give."""
+_ONLY_ADAPTIVE = "thinking.type.adaptive"
+"""The field that newer models of Anthropic name when they refuse a budget for thinking."""
+_SAMPLING = ("temperature", "top_p", "top_k")
+"""Parameters that models which think refuse by name; without them the answer is as good."""
 _NUMBER = re.compile(r"\d{2,9}")
 _LEAST_WINDOW = 2_048
 """No server of these days reads less."""
@@ -58,17 +62,25 @@ class Refusals:
     max_tokens: int | None = None
     all_tools: bool = False
     reasoning: bool = False
+    budget: bool = False
+    """A budget for thinking, in the place of a degree."""
+    parameters: set[str] = field(default_factory=set)
     tools: set[str] = field(default_factory=set)
     pictures: set[str] = field(default_factory=set)
     seen: set[str] = field(default_factory=set)
     """Pictures with which it has answered."""
 
-    def learn(self, error: ModelError, tools: Sequence[ToolDefinition], shown: Pictures) -> str:
-        """The part of the request that this refusal is about, noted; empty if it is about none."""
+    def learn(
+        self, error: ModelError, tools: Sequence[ToolDefinition], shown: Pictures, sent: Collection[str] = ()
+    ) -> str:
+        """
+        The part of the request that this refusal is about, noted; empty if it is about none. ``sent`` are its
+        parameters.
+        """
         status, text = error.fields.get("status"), str(error)
         if status is None or isinstance(error, ContextTooLong) or error.fields.get("operator"):
             return ""
-        if isinstance(error, ModelRefused) and (part := self._learn_words(text, tools)):
+        if isinstance(error, ModelRefused) and (part := self._learn_words(text, tools, sent)):
             return part
         if shown and (isinstance(error, ModelRefused) or status == _DEFECT):
             # One that the model has looked at before is not the reason.
@@ -76,7 +88,7 @@ class Refusals:
             return "pictures"
         return ""
 
-    def _learn_words(self, text: str, tools: Sequence[ToolDefinition]) -> str:
+    def _learn_words(self, text: str, tools: Sequence[ToolDefinition], sent: Collection[str]) -> str:
         """The part that the words of a refusal name."""
         if not self.reasoning and _REFUSES_REASONING.search(text):
             self.reasoning = True
@@ -90,10 +102,22 @@ class Refusals:
         if named and _ABOUT_TOOLS.search(text):
             self.tools |= named
             return ", ".join(sorted(named))
+        if part := self._learn_parameters(text, sent):
+            return part
         if self.max_tokens and self.max_tokens > 1 and _ABOUT_LENGTH.search(text):
             lower = [int(each) for each in _NUMBER.findall(text) if int(each) < self.max_tokens]
             self.max_tokens = max(lower, default=self.max_tokens // 2)
             return "max_tokens"
+        return ""
+
+    def _learn_parameters(self, text: str, sent: Collection[str]) -> str:
+        if not self.budget and _ONLY_ADAPTIVE in text:
+            self.budget = True
+            return "budget for thinking"
+        sampling = {each for each in _SAMPLING if each in sent and each in text}
+        if not sampling <= self.parameters:
+            self.parameters |= sampling
+            return ", ".join(sorted(sampling))
         return ""
 
 
@@ -130,7 +154,7 @@ class ModelClient(ABC):
         extra: Mapping[str, Any] | None = None,
         limits: AnswerLimits = AnswerLimits(),  # noqa: B008 - a frozen value
         price: Price | None = None,
-        pictures: AttachmentPort | None = None,
+        pictures: PicturePort | None = None,
         window: int | None = None,
         at_home: bool = False,
     ) -> None:
@@ -138,8 +162,11 @@ class ModelClient(ABC):
         self.window = window
         self.notes: list[str] = []
         """What its owner should know of it, for ``init`` and ``check``."""
+        self.on_cut: Callable[[str, str], None] = lambda _, __: None
+        """Called with the model's name and a note if its server reads less than it is sent or than is set."""
         self._at_home = at_home
-        self._estimate = TokenEstimate()
+        self.estimate = TokenEstimate()
+        """Of this model alone: tokenizers differ by a half."""
         self._clock = clock
         self._extra = dict(extra or {})
         self._limits = limits
@@ -163,9 +190,23 @@ class ModelClient(ABC):
     def _pieces(self, asked: Request) -> AsyncGenerator[Piece, None]:
         """The server's answer to one request; every exception is a `ModelError`."""
 
-    def _note(self, text: str) -> None:
-        """Say something once, in the log and in ``notes``."""
+    def _common(self, asked: Request) -> dict[str, Any]:
+        """The arguments that every protocol's ``request_body`` takes, without what the model has refused."""
+        return {
+            "messages": asked.messages,
+            "tools": asked.tools,
+            "stream": asked.stream,
+            "max_tokens": self.refusals.max_tokens,
+            "extra": {k: v for k, v in self._extra.items() if k not in self.refusals.parameters},
+            "pictures": asked.pictures,
+            "own_name": self.model,
+        }
+
+    def _note(self, text: str, *, is_cut: bool = False) -> None:
+        """Say something once, in the log and in ``notes``, and to the owner if less is read than was sent."""
         if text not in self.notes:
+            if is_cut:
+                self.on_cut(self.model, text)
             self.notes.append(text)
             _log.warning("model.limited", model=self.model, note=text)
 
@@ -176,14 +217,15 @@ class ModelClient(ABC):
         if wished:
             self._note(
                 f"{self.model} reads {told} tokens and not {self.window}; give the server a longer context, "
-                f"or set max_context_tokens: {told}"
+                f"or set max_context_tokens: {told}",
+                is_cut=True,
             )
         self.window = told
 
     def _check_fits(self, request: Request) -> int:
         """The estimated tokens of a request. Raises `ContextTooLong`: with its answer it does not fit."""
-        tools = self._estimate.definitions(request.tools)
-        tokens = self._estimate.request(request.messages)
+        tools = self.estimate.definitions(request.tools)
+        tokens = self.estimate.request(request.messages)
         if self.window is not None and tokens > (room := self.window - answer_room(self.window) - tools):
             raise ContextTooLong(
                 f"{self.model}: about {tokens + tools} tokens do not fit into its window of {self.window}",
@@ -201,12 +243,13 @@ class ModelClient(ABC):
         if self._at_home and read >= _LEAST_WINDOW // 2 and window < least_tokens(request.messages):
             self._note(
                 f"{self.model}: its server has cut a request of {estimated} tokens down to {read}; give it a "
-                f"longer context (Ollama: OLLAMA_CONTEXT_LENGTH=16384), or set max_context_tokens: {window}"
+                f"longer context (Ollama: OLLAMA_CONTEXT_LENGTH=16384), or set max_context_tokens: {window}",
+                is_cut=True,
             )
             self.window = window
             self._check_fits(self._accepted(request))
             raise ContextTooLong(f"{self.model}: only {read} tokens were read", model=self.model)
-        self._estimate = self._estimate.corrected(estimated, read)
+        self.estimate = self.estimate.corrected(estimated, read)
 
     async def _answer(self, wanted: Request) -> AsyncGenerator[ModelChunk, None]:
         for tries_left in reversed(range(_MOST_LEARNED)):
@@ -230,9 +273,9 @@ class ModelClient(ABC):
                             self._check_was_read(request, tokens, chunk.prompt_tokens)
                         yield _restored(chunk, request.tools) if isinstance(chunk, ToolCall) else chunk
             except ModelError as error:
-                if isinstance(error, ContextTooLong) and self._at_home:
-                    self._learn_window(error.fields.get("window"), wished=True)
-                about = "" if handed_out else self.refusals.learn(error, request.tools, request.pictures)
+                if isinstance(error, ContextTooLong):
+                    self._learn_window(error.fields.get("window"), wished=self.window is not None)
+                about = "" if handed_out else self._learn(error, request)
                 if not about or not tries_left:
                     raise
                 _log.warning("model.refused_part", model=self.model, part=about, error=str(error))
@@ -240,11 +283,23 @@ class ModelClient(ABC):
             self.refusals.seen |= request.pictures.keys()
             return
 
+    def _learn(self, error: ModelError, request: Request) -> str:
+        """The part of a request that was refused and is left out from now on; see `Refusals.learn`."""
+        part = self.refusals.learn(error, request.tools, request.pictures, self._extra)
+        if self.refusals.all_tools:
+            self._note(f"{self.model} refuses tools and only talks; mend that at its server and restart me")
+        if self.refusals.parameters:
+            names = " and ".join(sorted(self.refusals.parameters))
+            self._note(
+                f"{self.model} refuses {names}, so it is asked without; take it out of the configuration"
+            )
+        return part
+
     def _accepted(self, wanted: Request) -> Request:
         """The request without the parts that this model has refused."""
         known = self.refusals
         tools = [] if known.all_tools else [tool for tool in wanted.tools if tool.name not in known.tools]
-        if self.window is not None and self._estimate.definitions(tools) > self.window // 2:
+        if self.window is not None and self.estimate.definitions(tools) > self.window // 2:
             self._note(f"{self.model} reads {self.window} tokens: too few for tools, so it only talks")
             tools = []
         pictures = {name: each for name, each in wanted.pictures.items() if name not in known.pictures}

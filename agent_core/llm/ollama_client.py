@@ -97,14 +97,8 @@ class OllamaClient(HttpModelClient):
     def _body(self, asked: Request) -> Mapping[str, Any]:
         return request_body(
             self._name,
-            asked.messages,
-            asked.tools,
-            stream=asked.stream,
+            **self._common(asked),
             window=self.window,
-            max_tokens=self.refusals.max_tokens,
-            extra=self._extra,
-            pictures=asked.pictures,
-            own_name=self.model,
             thinks=self._thinks,
         )
 

@@ -7,8 +7,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from agent_core.llm.openai_format import Piece, Tokens, ToolFragment, token_count
-from agent_core.llm.tool_schemas import complete_schema
+from agent_core.llm.openai_format import Piece, Tokens, ToolFragment, function_tools, token_count
 from agent_core.llm.wire import Pictures, WireMessage, wire_messages
 from agent_core.models import Message, ToolDefinition
 
@@ -40,17 +39,7 @@ def request_body(
     shaped = wire_messages(messages, pictures or {}, own_name or model)
     body: dict[str, Any] = {"model": model, "messages": [_message(each, names) for each in shaped]}
     if tools and not (messages and messages[-1].ends_tools):
-        body["tools"] = [
-            {
-                "type": "function",
-                "function": {
-                    "name": tool.name,
-                    "description": tool.description,
-                    "parameters": complete_schema(tool.parameters),
-                },
-            }
-            for tool in tools
-        ]
+        body["tools"] = function_tools(tools)
     body |= {"stream": stream, "truncate": False, "shift": False}
     options: dict[str, Any] = {} if max_tokens is None else {"num_predict": max_tokens}
     for name, value in (extra or {}).items():

@@ -72,13 +72,7 @@ class OpenAIClient(HttpModelClient):
     def _body(self, asked: Request) -> Mapping[str, Any]:
         body = request_body(
             self._endpoint.model,
-            asked.messages,
-            asked.tools,
-            stream=asked.stream,
-            max_tokens=self.refusals.max_tokens,
-            extra=self._extra,
-            pictures=asked.pictures,
-            own_name=self.model,
+            **self._common(asked),
             signed=self._endpoint.signs_calls,
             marked=self._endpoint.tells_cost and takes_cache_control(self.model),
         )

@@ -73,6 +73,8 @@ class Piece:
     """Characters of hidden thinking."""
     reasoning: Mapping[str, Any] = field(default_factory=dict)
     """The part of the model's own reasoning, in the provider's fields."""
+    refused: bool = False
+    """The text is a refusal."""
 
 
 # ── out ──
@@ -112,17 +114,7 @@ def request_body(
         "messages": [_message(each, signed=signed, thinks=thinks) for each in shaped],
     }
     if tools:
-        body["tools"] = [
-            {
-                "type": "function",
-                "function": {
-                    "name": tool.name,
-                    "description": tool.description,
-                    "parameters": complete_schema(tool.parameters),
-                },
-            }
-            for tool in tools
-        ]
+        body["tools"] = function_tools(tools)
         if messages and messages[-1].ends_tools:
             body["tool_choice"] = "none"
     if marked:
@@ -135,7 +127,22 @@ def request_body(
     return body | dict(extra or {})
 
 
-_CACHE_CONTROL = {"cache_control": {"type": "ephemeral"}}
+def function_tools(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
+    """The definitions of tools, as OpenAI's protocol and Ollama's have them."""
+    return [
+        {
+            "type": "function",
+            "function": {
+                "name": tool.name,
+                "description": tool.description,
+                "parameters": complete_schema(tool.parameters),
+            },
+        }
+        for tool in tools
+    ]
+
+
+CACHE_CONTROL = {"cache_control": {"type": "ephemeral"}}
 
 
 def cached_places(shaped: Sequence[WireMessage]) -> set[int]:
@@ -153,16 +160,16 @@ def cached_places(shaped: Sequence[WireMessage]) -> set[int]:
 def _add_cache_control(body: dict[str, Any], shaped: Sequence[WireMessage]) -> None:
     """Mark `cached_places`, and the end of the tools."""
     if body.get("tools"):
-        body["tools"][-1] |= _CACHE_CONTROL
+        body["tools"][-1] |= CACHE_CONTROL
     for number in cached_places(shaped):
         out = body["messages"][number]
         content = out["content"]
         if out["role"] == "tool":
-            out |= _CACHE_CONTROL  # the result as a whole; a part of one cannot be marked
+            out |= CACHE_CONTROL  # the result as a whole; a part of one cannot be marked
         elif isinstance(content, str):
-            out["content"] = [{"type": "text", "text": content} | _CACHE_CONTROL]
+            out["content"] = [{"type": "text", "text": content} | CACHE_CONTROL]
         else:
-            out["content"] = [*content[:-1], content[-1] | _CACHE_CONTROL]
+            out["content"] = [*content[:-1], content[-1] | CACHE_CONTROL]
 
 
 def _message(message: WireMessage, *, signed: bool, thinks: bool) -> dict[str, Any]:
@@ -219,8 +226,10 @@ def parse_piece(data: Mapping[str, Any]) -> Piece:
     if not isinstance(body, dict):
         raise ValueError("a delta that is not an object")  # noqa: TRY004 - likewise
     refusal = body.get("refusal")
+    refusal = refusal if isinstance(refusal, str) else ""
     return Piece(
-        text=_text(body.get("content")) or (refusal if isinstance(refusal, str) else ""),
+        text=_text(body.get("content")) or refusal,
+        refused=bool(refusal),
         fragments=tuple(_fragments(body.get("tool_calls"))),
         tokens=tokens,
         finish=choice.get("finish_reason") or None,
@@ -356,6 +365,7 @@ class Assembler:
         self.tokens: Tokens | None = None
         self.cost_usd: float | None = None
         self.finish: str | None = None
+        self.refused = False
 
     def feed(self, piece: Piece) -> str:
         """Take a piece and return the text that can be shown now."""
@@ -364,6 +374,7 @@ class Assembler:
         self.tokens = piece.tokens or self.tokens
         self.cost_usd = piece.cost_usd if piece.cost_usd is not None else self.cost_usd
         self.finish = piece.finish or self.finish
+        self.refused = self.refused or piece.refused
         self._thought += piece.thought
         for name, part in piece.reasoning.items():
             self._reasoning.setdefault(name, []).append(part)

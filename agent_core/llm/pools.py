@@ -200,6 +200,8 @@ class ModelPool:
         self._clock = clock
         self.on_credit_spent: Callable[[ModelError], None] = lambda _: None
         """Called each time that a member refuses because its account has nothing left."""
+        self.on_credit: Callable[[str], None] = lambda _: None
+        """Called with the name of such a member when it answers again."""
 
     async def chat(
         self, messages: Sequence[Message], tools: Sequence[ToolDefinition], *, stream: bool = True
@@ -245,7 +247,10 @@ class ModelPool:
                     raise
                 errors[member.name] = error
                 continue
+            had_none = isinstance(member.error, CreditSpent)
             member.note_answer()
+            if had_none:
+                self.on_credit(member.name)
             return
         raise self._all_failed(errors)
 

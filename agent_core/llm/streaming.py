@@ -15,7 +15,6 @@ seen to be ignored, another to count only the waits between reads.
 
 from __future__ import annotations
 
-import re
 from collections.abc import AsyncGenerator, Collection, Sequence
 from dataclasses import dataclass
 
@@ -199,7 +198,13 @@ _CUT = frozenset({"length", "max_tokens", "model_length", "max_output_tokens"})
 _WITHHELD = frozenset(
     {"content_filter", "safety", "sensitive", "refusal", "prohibited_content", "recitation"}
 )
-_BROKEN = re.compile(r"error|malformed|abort|insufficient|cancel")
+_BROKEN = frozenset(
+    {
+        *("error", "network_error", "insufficient_system_resource", "abort", "aborted", "cancelled"),
+        *("malformed_function_call", "malformed_response", "unexpected_tool_call"),
+    }
+)
+"""Of OpenRouter, Z.AI, DeepSeek, vLLM and Gemini."""
 
 
 def _all_calls(assembler: Assembler, written: Sequence[ToolCall], *, is_broken: bool) -> list[ToolCall]:
@@ -231,12 +236,14 @@ def _ending(
         raise empty_answer(model, "content_filter" if finish in _WITHHELD else finish)
     if (calls and finish in _CUT) or finish == "cut call":
         raise empty_answer(model, "cut call")
-    if _BROKEN.search(finish) or (calls and finish not in _FINISHED):
+    if finish in _BROKEN or (calls and finish not in _FINISHED):
         public = "The language model could not finish its answer."
         raise ModelUnavailable(f"{model}: the answer ended with {finish!r}", public=public, model=model)
     reasoning = assembler.reasoning() if calls else {}
     end = AnswerEnd(
-        is_cut=finish in _CUT, reasoning=Reasoning(model=model, fields=reasoning) if reasoning else None
+        is_cut=finish in _CUT,
+        is_refusal=assembler.refused,
+        reasoning=Reasoning(model=model, fields=reasoning) if reasoning else None,
     )
     chunks: list[ModelChunk] = list(calls)
     tokens = assembler.usage()

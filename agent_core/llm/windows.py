@@ -60,8 +60,14 @@ def capabilities(shown: Mapping[str, Any]) -> frozenset[str] | None:
 
 
 def least_tokens(messages: Sequence[Message]) -> int:
-    """A number of tokens below which no tokenizer comes: one for each word."""
-    return sum(len(message.content.split()) for message in messages)
+    """
+    A number of tokens below which no tokenizer comes: one for each word, and for each four characters of a
+    script that may have no blanks between words (three bytes of UTF-8 each).
+    """
+    return sum(
+        max(len(text.split()), (len(text.encode(errors="replace")) - len(text)) // 8)
+        for text in (message.content for message in messages)
+    )
 
 
 def answer_room(window: int) -> int:

@@ -2,9 +2,11 @@
 Reads tool calls that a model has written into the text of its answer, while the answer streams. Pure.
 
 Servers that do not know a model's template, and small models that mix two of them up, give calls as text. An
-answer that consists of calls to offered tools, behind plain words or nothing, is such; everything else is
-talk about calls: what stands inside of a line or a fenced block, what is followed by more words, names that
-are not offered, and what is copied from the prompt, where a stranger may have written it.
+answer that consists of calls to offered tools, behind plain words or nothing, is such. Words behind a call
+with a template's tags were written before there was a result, so they are dropped; servers that know the
+template do the same. Everything else is talk about calls: what stands inside of a line or a fenced block,
+objects without tags and tags that the question shows, if words follow, names that are not offered, and what
+is copied from the prompt, where a stranger may have written it.
 
 Text is held back from the first character at the beginning of a line that may begin a call.
 """
@@ -14,7 +16,7 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from agent_core.models import Message, ToolCall
@@ -115,21 +117,25 @@ class WrittenCalls:
         text = held.strip()
         if not self._holding or not text:
             return held, []
-        found = []
-        try:
-            for one in _calls_in(text):
-                found.append(one)  # noqa: PERF402 - what was read before an error counts
-        except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+        found, behind = _calls_in(text)
+        is_talk = not found or any(name not in self._names for name, _ in found) or self._is_copied(text)
+        tagged = text.startswith(_TAGS)
+        if behind and tagged and (not found or behind[0] in "{[<"):
             offered = any(name in text for name in self._names)
-            self.is_broken = text.startswith(_TAGS) and offered and not found and not self._is_copied(text)
+            self.is_broken = offered and not self._is_copied(text)
             return ("" if self.is_broken else held), []
-        if not found or any(name not in self._names for name, _ in found) or self._is_copied(text):
+        if is_talk or (behind and (not tagged or self._is_asked_about(text))):
             return held, []
         calls = [
             ToolCall(id=f"call_{number}", name=name, arguments=arguments)
             for number, (name, arguments) in enumerate(found)
         ]
         return "", calls
+
+    def _is_asked_about(self, text: str) -> bool:
+        """Whether the question shows the tag with which a text begins: then words behind it explain it."""
+        asked = next((each.content for each in reversed(self._prompt) if each.role == "user"), "")
+        return any(tag in asked for tag in _TAGS if text.startswith(tag))
 
     def _is_copied(self, text: str) -> bool:
         """Whether somebody else has written the same before, whatever the blanks."""
@@ -141,13 +147,18 @@ class WrittenCalls:
         )
 
 
-def _calls_in(text: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The names and arguments of the calls that make up a text. Raises `ValueError`: there is more in it."""
+def _calls_in(text: str) -> tuple[list[tuple[str, dict[str, Any]]], str]:
+    """The names and arguments of the calls that a text begins with, and what stands behind them."""
+    found: list[tuple[str, dict[str, Any]]] = []
     at = _end_of_wrappers(text, 0)
-    while at < len(text):
-        at, found = _one_at(text, at)
-        yield from found
-        at = _end_of_wrappers(text, at)
+    try:
+        while at < len(text):
+            end, one = _one_at(text, at)
+            found += one
+            at = _end_of_wrappers(text, end)
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+        return found, text[at:]
+    return found, ""
 
 
 def _one_at(text: str, at: int) -> tuple[int, list[tuple[str, dict[str, Any]]]]:

@@ -69,7 +69,7 @@ class MemoryManager(Consolidation):
         context_tokens: What a prompt may take by our estimate; tool definitions and answer excluded.
         window: How much the model can read, as far as it is known by now; a prompt takes three quarters.
         always_skills: Names of skills whose bodies are in every prompt, whatever they say themselves.
-        estimate: The first guess at tokens; `observe` corrects it.
+        estimate: How tokens are counted for the model, by what is known of it now.
         pictures: How many pictures of the question are shown to a model; of earlier messages a third of it.
             0: none, because no model looks at any.
     """
@@ -86,7 +86,7 @@ class MemoryManager(Consolidation):
         context_tokens: int = DEFAULT_CONTEXT_TOKENS,
         window: Callable[[], int] | None = None,
         always_skills: Collection[str] = (),
-        estimate: TokenEstimate = TokenEstimate(),  # noqa: B008 (a frozen constant)
+        estimate: Callable[[], TokenEstimate] = TokenEstimate,
         call_limit_s: float = CALL_LIMIT_S,
         pictures: int = 0,
         on_unusable: Callable[[str], None] = lambda _: None,
@@ -122,15 +122,6 @@ class MemoryManager(Consolidation):
     def _summary_tokens(self) -> int:
         return self.context_tokens // _SUMMARY_SHARE
 
-    @property
-    def estimate(self) -> TokenEstimate:
-        """The current estimate of tokens."""
-        return self._estimate
-
-    def observe(self, estimated: int, actual: int) -> None:
-        """Learn that a request estimated at so many tokens had ``actual`` ones."""
-        self._estimate = self._estimate.corrected(estimated, actual)
-
     def shown_version(self, session_id: str) -> int | None:
         """The version of the memory document in the last prompt of this session; None if there was none."""
         return self._shown.get(session_id)
@@ -165,7 +156,7 @@ class MemoryManager(Consolidation):
         self._remember_shown(session_id, document.version)
         question = Message(
             role="user",
-            content=clip(user_message, limit // 2, self._estimate),
+            content=clip(user_message, limit // 2, self.estimate),
             attachments=self._shown_pictures(attachments, limit),
             scope=str(scope),
         )
@@ -181,7 +172,7 @@ class MemoryManager(Consolidation):
         limit: int,
         since: datetime | None = None,
     ) -> list[Message]:
-        guess = self._estimate
+        guess = self.estimate
         tail = await self._storage.load_history(session_id, max_chars=guess.chars(limit))
         # Summary and history must be of one moment: consolidation goes on while prompts are built.
         summary = tail.summary
@@ -215,17 +206,25 @@ class MemoryManager(Consolidation):
         notes = [] if tail.complete and window.left_out == 0 else [prompt.CUT_NOTE]
         return [system(*notes), *window.messages, question]
 
+    async def last_scope(self, session_id: str) -> str | None:
+        """The scope of the last turn of a session; None: it has none, or there was none."""
+        last = await self._last(session_id)
+        return last[-1].scope if last else None
+
+    async def _last(self, session_id: str) -> Sequence[Message]:
+        newest = await self._storage.load_history(session_id, max_messages=1)
+        if not newest.messages and newest.total:  # it began anew after its last turn
+            newest = await self._storage.load_segment(session_id, start=newest.total - 1, max_messages=1)
+        return newest.messages
+
     async def preview(self, session_id: str) -> dict[str, Any]:
         """
         The parts of a session's next prompt with their estimated tokens, for people.
 
         The scope is that of the last turn, the question empty, and tools are not counted.
         """
-        guess = self._estimate
-        newest = await self._storage.load_history(session_id, max_messages=1)
-        if not newest.messages and newest.total:  # it began anew after its last turn
-            newest = await self._storage.load_segment(session_id, start=newest.total - 1, max_messages=1)
-        last = newest.messages
+        guess = self.estimate
+        last = await self._last(session_id)
         tail = await self._storage.load_history(session_id, max_chars=guess.chars(self.context_tokens))
         told = last[-1].scope if last else None
         document = await self.remembered.beside(last)
@@ -310,11 +309,11 @@ class MemoryManager(Consolidation):
     def _fitting(self, tail: HistoryTail, room: int, single: int, scope: str) -> Window:
         """What of the history fits into ``room`` tokens, no message taking more than ``single``."""
         sound = with_newest_pictures(sound_history(tail.messages), self._pictures // 3, scope)
-        short = self._estimate.fitting(single)
+        short = self.estimate.fitting(single)
         history = [
-            each if len(each.content) <= short else _clipped(each, single, self._estimate) for each in sound
+            each if len(each.content) <= short else _clipped(each, single, self.estimate) for each in sound
         ]
-        window = fit_window(history, max(0, room), self._estimate)
+        window = fit_window(history, max(0, room), self.estimate)
         if tail.complete or window.left_out:
             return window
         # The storage has cut already, without knowing questions from answers.
@@ -327,7 +326,7 @@ class MemoryManager(Consolidation):
             return []
         listed = self._skills.list_skills()
         texts = [prompt.build_skills_xml(listed, with_reader=_SKILL_TOOL in tool_names)]
-        used = self._estimate.text(texts[0])
+        used = self.estimate.text(texts[0])
         for skill in listed:
             if not skill.available or not (skill.always or skill.name in self._always_skills):
                 continue
@@ -337,7 +336,7 @@ class MemoryManager(Consolidation):
                 log.warning("skill.skipped", skill=skill.name, reason=str(exc))
                 continue
             text = f"## Skill: {skill.name}\n\n{prompt.fenced('skill_text', body)}"
-            used += self._estimate.text(text)
+            used += self.estimate.text(text)
             if used > max_tokens:
                 log.warning("skill.left_out", skill=skill.name, max_tokens=max_tokens)
                 break

@@ -33,11 +33,14 @@ from agent_core.prompt_budget import is_picture
 from agent_core.provenance import Origins, untrusted
 from agent_core.tools.effects import Effect, Review, approved_state
 from agent_core.tools.plain_text import looks_like_html, text_in
+from agent_core.tools.web.pdf import ENCRYPTED_OFFICE, PDF, can_read_pdf, document_kind, read_pdf
 
 _ID = re.compile(r"[0-9a-f]{12}")
 _BLOCK = 1000
 _MOST_BLOCKS = 10
 _MAX_READ_BYTES = 4_000_000
+_MAX_DOCUMENT_BYTES = 25_000_000
+"""As much as a mail or a message may bring."""
 _SHOWN_CHARS = 12_000
 _MOST_FILES = 10
 _LISTED = 20
@@ -124,22 +127,42 @@ class ReadAttachmentTool:
             return _failed("This is a picture without text to read; you see it only if it was shown to you.")
         try:
             content = await self._attachments.read(file, max_bytes=_MAX_READ_BYTES)
+            if kind := document_kind(content):
+                return await self._read_document(file, brought_by, kind, int(arguments.get("offset") or 0))
             cut = file.size_bytes > len(content)
             html = looks_like_html(file.media_type, file.name)
             with anyio.fail_after(_READ_LIMIT_S):
                 text = await anyio.to_thread.run_sync(
                     lambda: text_in(content, html=html, cut=cut), abandon_on_cancel=True
                 )
-        except LookupError:
-            return _failed("This file is no longer kept; ask for it again.")
-        except OSError:  # TimeoutError is one
-            return _failed("This file cannot be read at the moment.")
+        except (LookupError, OSError) as error:  # TimeoutError is one
+            gone = isinstance(error, LookupError)
+            why = "is no longer kept; ask for it again" if gone else "cannot be read at the moment"
+            return _failed(f"This file {why}.")
         if text is None:
-            return _failed(f"This file ({file.media_type}) is not text and cannot be read here.")
+            is_locked = ENCRYPTED_OFFICE in content
+            what = "an encrypted office document" if is_locked else f"not text ({file.media_type})"
+            return _failed(f"This file is {what} and cannot be read here.")
         return ToolResult(
             content=_slice(text, int(arguments.get("offset") or 0), cut=cut),
             origins=_origins_of(file, brought_by, self._now()),
         )
+
+    async def _read_document(
+        self, file: Attachment, brought_by: Origins, kind: str, offset: int
+    ) -> ToolResult:
+        """The text of a PDF or office document, which a confined process takes out of it."""
+        if kind == PDF and not can_read_pdf():
+            return _failed("This is a PDF document, and squidbot is installed without its extra 'pdf'.")
+        if file.size_bytes > _MAX_DOCUMENT_BYTES:
+            return _failed(f"This {kind} is too large to be read here.")
+        content = await self._attachments.read(file, max_bytes=_MAX_DOCUMENT_BYTES)
+        try:
+            found = await read_pdf(content, kind=kind)
+        except ValueError as error:
+            return _failed(f"This file cannot be read: {error}.")
+        shown = _slice(found.text, offset, cut=found.is_cut)
+        return ToolResult(content=shown, origins=_origins_of(file, brought_by, self._now()))
 
 
 class SendFileTool:

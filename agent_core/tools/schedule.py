@@ -17,7 +17,8 @@ from agent_core.provenance import Origins
 from agent_core.tools.effects import Effect, Wording
 
 _LONGEST_TEXT = 4000
-_CLOCK = re.compile(r"\d{1,2}:\d{2}")
+_TIME_OF_DAY = re.compile(r"\d|tonight|morning|noon|evening", re.IGNORECASE)
+_REPEATS = re.compile(r"\s*(?:every|each|daily)\b", re.IGNORECASE)
 _BETWEEN = re.compile(r"[,;&]| and ")
 
 
@@ -68,7 +69,7 @@ class ScheduleTool:
                 "description": "In a group: who is notified, by name or address with commas between, or "
                 "'everybody'; else who asks",
             },
-            "at": {"type": "string", "description": "'2026-11-22 09:00', '09:00', 'tomorrow 09:00'"},
+            "at": {"type": "string", "description": "'2026-11-22 09:00', 'friday 6pm', 'every day 09:00'"},
             "in_minutes": {"type": "number"},
             "every_minutes": {"type": "number"},
             "cron": {"type": "string", "description": "Such as '0 9 * * 1-5'"},
@@ -92,10 +93,11 @@ class ScheduleTool:
     async def wording(self, arguments: Mapping[str, Any]) -> Wording | None:
         """The text and the time of a reminder that comes once, and for whom it is."""
         repeats = any(arguments.get(name) for name in ("every_minutes", "cron", "timezone"))
+        at, whom = str(arguments.get("at") or ""), str(arguments.get("whom") or "")
+        repeats = repeats or _REPEATS.match(at) is not None
         if arguments.get("action") != "add" or arguments.get("kind") == "ask" or repeats:
             return None
-        at, whom = str(arguments.get("at") or ""), str(arguments.get("whom") or "")
-        times = at.split() if _CLOCK.search(at) else []
+        times = at.split() if _TIME_OF_DAY.search(at) else []
         times += [f"{minutes:g}"] if (minutes := arguments.get("in_minutes")) else []
         people = [name.strip() for name in _BETWEEN.split(whom) if name.strip()]
         return Wording([str(arguments.get("text"))], [*times, *people]) if times else None

@@ -38,7 +38,10 @@ class SearchHistoryTool:
     name = "search_history"
     effect = Effect.PRIVATE_READ
     repeatable = True
-    description = "Search what was said, here and in other conversations, newest first. All words must occur."
+    description = (
+        "Search what was said, here and in other conversations, best first. Any word may match: give five to "
+        "eight, the subject and its synonyms as people say them."
+    )
     parameters: Mapping[str, Any] = {
         "type": "object",
         "properties": {

@@ -64,6 +64,7 @@ from channels.email.parsing.threads import message_id_of, session_about
 from channels.email.receiver import Receiver
 from channels.email.self_test import examine, status_facts
 from channels.email.sent_tracker import SentTracker
+from channels.email.server_ids import ServerIds, given_in_reply
 from channels.email.smtp.posting import Posting
 from channels.email.smtp.submission import Submission, SubmitTiming
 from channels.email.trust.dkim_alignment import SenderVerifier
@@ -121,7 +122,7 @@ class EmailChannel(EmailDirectMessages):
         knows: Callable[[str], bool] = lambda _: True,
         is_owner: Callable[[str], bool] = lambda _: False,
         owners: Sequence[str] = (),
-        alert: Alert = lambda _about, _text: None,
+        alert: Alert = lambda _about, _text, once="": None,  # noqa: ARG005
         lookup: Lookup | None = None,
         ask: AskProvider | None = None,
         attachments: AttachmentStore | None = None,
@@ -168,12 +169,13 @@ class EmailChannel(EmailDirectMessages):
         self._mailbox: Mailbox | None = None
         self.heard_at: datetime | None = None
         """When the mail server has last answered or called."""
-        self._stubborn: dict[int, int] = {}
+        self._broke: dict[int, int] = {}
         self._tell_up: Callable[[str], None] | None = None
         self._told = ""
         self._let_in_at: frozenset[str] | None = None
         """Where the circuit breaker was open when things were let in for the last time."""
         self._went_out = SentTracker(clock.monotonic)
+        self._server_ids = ServerIds(config.address)
 
     # ── receiving ──
     async def run(self, inbox: Inbox) -> None:
@@ -213,9 +215,11 @@ class EmailChannel(EmailDirectMessages):
             self._housekeeping,
             now=self._clock.now,
             went_out=self._went_out,
+            server_ids=self._server_ids,
             just_answered=self._just_answered,
             before_commit=self._safety.save,
-            stubborn=self._stubborn,
+            broke=self._broke,
+            never_came=self._never_came,
             verify=self._verify,
             bounced=self._safety.bounced,
             keeper=self._keeper,
@@ -238,7 +242,7 @@ class EmailChannel(EmailDirectMessages):
                 self._tell_up(self._told)
             self._report_breaker()
             await self._let_in(inbox)
-            await mailbox.wait()
+            await mailbox.wait(receiver.next_try_s)
 
     def _report_breaker(self) -> None:
         """The circuit breaker opened or closed: it stands in the status."""
@@ -288,7 +292,7 @@ class EmailChannel(EmailDirectMessages):
             self._went_out.doubt(message.id)
 
         try:
-            mail = await self._posting.post(message, past_return)
+            mail, said = await self._posting.post(message, past_return)
         except DeliveryUncertain as exc:
             if not self._can_look:
                 self._alert(
@@ -301,6 +305,7 @@ class EmailChannel(EmailDirectMessages):
                 self._safety.login_refused(exc)
             raise
         self._safety.patience.accepted()
+        self._server_ids.learn(given_in_reply(said, self._config.smtp.host), mail.message_id)
         self._safety.sent(message, mail.message_id)
         self._delivered_now(message, mail.envelope.recipient)
         if self._config.sent_copy == "append":
@@ -320,6 +325,16 @@ class EmailChannel(EmailDirectMessages):
     def _can_look(self) -> bool:
         """Whether a copy of what we have sent can be found."""
         return self._config.sent_copy != "none"
+
+    def _never_came(self, which: str, about: str) -> None:
+        """A mail is given up that the server lists and has not handed out for a day."""
+        self._alert(
+            f"mail {self.name} {which}",
+            f"The mail server of {self.name} has listed a mail for a day and does not hand it out, so I "
+            f"could not read it and gave it up: {about}. Look at it in your mail program or in "
+            "web mail. If you can read it there, have it sent once more; otherwise ask the provider.",
+            once=which,
+        )
 
     def _undelivered(self, report: Report) -> None:
         """

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
-from channels.email.parsing.addresses import AddressInvalid, normalise
+from channels.email.parsing.addresses import AddressInvalid, normalise, to_ascii
 
 _SECRET = re.compile(r"[a-z0-9-]{16,60}")
 _PATTERN = re.compile(r"(?:\*|[^\s*@]+\*?)@[^\s*@]+")
@@ -268,10 +268,16 @@ class EmailConfig(_Strict):
     def _one_address(cls, value: str) -> str:
         return _address(value)
 
+    @field_validator("allow_from")
+    @classmethod
+    def _can_match(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        """Entries as addresses are compared; what else is wrong with them, the gateway's settings say."""
+        return tuple(_entry(item.strip()) for item in value)
+
     @field_validator("ingest_only_from")
     @classmethod
     def _patterns(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        patterns = tuple(item.strip().lower() for item in value)
+        patterns = tuple(_with_ascii_domain(item.strip().lower()) for item in value)
         for pattern in patterns:
             if not _PATTERN.fullmatch(pattern):
                 raise ValueError(f'{pattern!r} is neither an address nor "*@domain" nor "name*@domain"')
@@ -331,3 +337,22 @@ def _address(value: str) -> str:
         return normalise(value)
     except AddressInvalid as exc:
         raise ValueError(f"not a mail address: {exc}") from exc
+
+
+def _with_ascii_domain(text: str) -> str:
+    local, at, domain = text.rpartition("@")
+    return f"{local}{at}{to_ascii(domain)}"
+
+
+def _entry(entry: str) -> str:
+    """An entry of ``allow_from``. Raises `ValueError`: no mail can be from there."""
+    if entry.startswith("@") and ":" in entry:
+        raise ValueError(f"{entry!r} is a Matrix id, and no mail is from one; write name@domain")
+    if entry.startswith("*@"):
+        return f"*@{_address(f'x@{entry[2:]}').rpartition('@')[2]}" if "*" not in entry[2:] else entry
+    if "*" in entry or "@" not in entry:
+        return entry
+    try:
+        return normalise(entry)
+    except AddressInvalid as exc:
+        raise ValueError(f"{entry!r} can be no sender of a mail: {exc}") from exc

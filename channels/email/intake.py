@@ -18,9 +18,10 @@ from __future__ import annotations
 import fnmatch
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any
 
 from agent_core.html_to_text import html_to_text
@@ -60,11 +61,12 @@ from channels.email.parsing.threads import (
     SEND_COPY_TAG,
     is_own_id,
     native_id_of,
+    own_id_of,
     session_of,
     tag_of_address,
     thread_tag,
 )
-from channels.email.parsing.unreadable import TOO_LARGE, apology_of, headers_of
+from channels.email.parsing.unreadable import SENT_BY_A_PROGRAM, TOO_LARGE, apology_of, headers_of
 from channels.email.trust.dkim import Claim, claims_of
 from channels.email.trust.sender_policy import (
     OwnIdentity,
@@ -79,12 +81,13 @@ from channels.email.trust.sender_policy import (
 
 MAX_COPIED = 50
 MAX_REFERENCES_KEPT = 40
-_ROOM_IN_QUARANTINE = AnswerLimits(
-    sender_per_hour=20, sender_per_day=50, thread_per_hour=20, total_per_hour=100
-)
+_ROOM_IN_QUARANTINE = AnswerLimits(sender_per_hour=20, sender_per_day=50, thread_per_hour=0, total_per_hour=0)
+"""Of one person, or of all whom one pattern lets in."""
 MOST_UNPROVEN = 20_000
+_EXPLAINED = "<sent-by-a-program>"
 _CUT = "[The rest of this mail was not kept, because nothing proves who wrote it.]"
 NOBODY = "nobody"
+_NONE: Mapping[str, str] = MappingProxyType({})
 _READABLE = (None, Refused.AUTOMATIC, Refused.MAILING_LIST, Refused.ROBOT, Refused.NOT_ADDRESSED)
 _BY_UNSIGNED_FIELDS = {
     *(Refused.AUTOMATIC, Refused.MAILING_LIST, Refused.BOUNCE),
@@ -114,10 +117,14 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True)
 class OwnCopy:
-    """A mail with a Message-ID of ours under our address: our own, come back for the Sent folder."""
+    """
+    A mail with a Message-ID of ours under our address: our own, come back for the Sent folder. ``given_id``
+    is the one that its server gave it.
+    """
 
     uid: int
     message_id: str
+    given_id: str | None = None
 
 
 def read_arrival(uid: int, received_at: datetime, raw: bytes, *, whole: bool) -> Arrival:
@@ -233,10 +240,10 @@ class MailIntake:
         return self._own_copy(arrival, inspect(arrival.headers, self._own))
 
     def _own_copy(self, arrival: Arrival, verdict: Verdict) -> OwnCopy | None:
-        message_id = arrival.headers.message_id()
+        message_id = own_id_of(arrival.headers, account=self.account)
         if verdict.refused is not Refused.OWN_COPY or message_id is None:
             return None
-        return OwnCopy(arrival.uid, message_id)
+        return OwnCopy(arrival.uid, message_id, arrival.headers.message_id())
 
     def take(
         self,
@@ -247,10 +254,12 @@ class MailIntake:
         verification: str = "",
         doubt: str = "",
         now: datetime | None = None,
+        ours: Mapping[str, str] = _NONE,
     ) -> InboundMessage | OwnCopy:
         """
         What this mail becomes. ``verification`` is further evidence for its sender, ``doubt`` says why there
-        is none; ``now`` is the time of intake if that is not the arrival.
+        is none; ``now`` is the time of intake if that is not the arrival; ``ours`` are our ids of mails in
+        its thread, by the ids that a server gave them.
         """
         headers = arrival.headers
         verdict = inspect(
@@ -261,6 +270,9 @@ class MailIntake:
         if (copy := self._own_copy(arrival, verdict)) is not None:
             return copy
         person = verdict.address or self._claimed(headers)
+        explained = arrival.mail is not None and self._is_explained(headers, verdict)
+        if explained:
+            verdict = replace(verdict, refused=None)
         native_id = native_id_of(
             message_id,
             person,
@@ -268,12 +280,15 @@ class MailIntake:
             verified=verdict.verified,
             refused=bool({verdict.refused, arrival.trouble} & _BY_UNSIGNED_FIELDS),
         )
+        if explained:  # the same for all of them, so that it is said once
+            native_id = native_id_of(_EXPLAINED, person, "", verified=True)
         references = headers.references()
+        own_references = tuple(ours.get(each, each) for each in references)
         word = self._word_of_address(headers)
         tag = (
             tag_of_address(word)
             if word
-            else thread_tag(message_id or native_id, references, account=self.account)
+            else thread_tag(message_id or native_id, own_references, account=self.account)
         )
         # What two have said to each other is not quoted to a third, just because a header says so.
         whom = f"{person}<{verdict.reply_to}>" if verdict.redirected else person
@@ -291,14 +306,16 @@ class MailIntake:
             "subject": self._without_secrets(headers.subject()),
             "reply_to": "" if read_only else verdict.reply_to or (person if "@" in person else ""),
             **_about_the_sender(verdict, doubt),
-            **self._others_words(arrival, references),
+            **self._others_words(arrival, own_references),
             **({"quarantine": quarantine} if quarantine else {}),
         }
         if refused:
             context["refused"] = refused
         else:
-            context |= self._for_the_answer(arrival, verdict, word)
+            context |= self._for_the_answer(arrival, verdict, word, ours)
             context |= _how_to_answer(arrival, verdict, place, read_only=read_only)
+            if explained:
+                context["unreadable"] = SENT_BY_A_PROGRAM
         return InboundMessage(
             channel=self._channel,
             account=self.account,
@@ -366,7 +383,9 @@ class MailIntake:
             found["quoted"]["text"] = self._without_secrets(found["quoted"]["text"])
         return found
 
-    def _for_the_answer(self, arrival: Arrival, verdict: Verdict, word: str) -> dict[str, Any]:
+    def _for_the_answer(
+        self, arrival: Arrival, verdict: Verdict, word: str, ours: Mapping[str, str]
+    ) -> dict[str, Any]:
         """What an answer needs to know besides: whom else to write to, what to quote, our address there."""
         found = self._quotation(arrival)
         if word:
@@ -384,8 +403,9 @@ class MailIntake:
         ]
         if self._reply_all and others:
             found["cc"] = list(dict.fromkeys(others))[:MAX_COPIED]
-        answered = arrival.headers.answered()
-        if answered is not None and is_own_id(answered, account=self.account):
+        answered = arrival.headers.answered() or ""
+        answered = ours.get(answered, answered)
+        if is_own_id(answered, account=self.account):
             found["answers"] = answered
         return found
 
@@ -402,6 +422,21 @@ class MailIntake:
                         return word
         return ""
 
+    def _is_explained(self, headers: Headers, verdict: Verdict) -> bool:
+        """
+        Whether the sender, who may write, is told that such mails are not answered. A program that answers
+        mails by itself is not: it would answer that too.
+        """
+        answers_by_itself = (headers.first("auto-submitted") or "").strip().lower().startswith("auto-replied")
+        return (
+            verdict.refused in (Refused.AUTOMATIC, Refused.MAILING_LIST)
+            and verdict.verified
+            and not answers_by_itself
+            and not is_own_id(headers.message_id() or "", account=self.account)
+            and not self._read_only(verdict.address)
+            and self._welcome(verdict.address)
+        )
+
     def _is_named(self, address: str) -> bool:
         """Whether the settings mean this address when they say who may write, and not simply everybody."""
         return any(
@@ -415,7 +450,7 @@ class MailIntake:
     def _claimed(self, headers: Headers) -> str:
         """Whom a mail without a single sender means to be from: somebody who may write, if there is one."""
         claimed = claimed_senders(headers)
-        return next((who for who in claimed if self._listed(who)), claimed[0] if claimed else "unknown")
+        return next((who for who in claimed if self._welcome(who)), claimed[0] if claimed else "unknown")
 
     def _without_secrets(self, text: str) -> str:
         for secret in self._secrets:
@@ -467,9 +502,8 @@ class MailIntake:
             # Everybody can send these in the name of anybody, so there is only so much room for them. Of
             # people who would not be let in the gateway keeps nothing, so they take none of it; and who is
             # let in by name shares nothing with the many whom a pattern means.
-            room = not self._welcome(person) or self._quarantined.admit(
-                native_id, sender=person, thread=thread, listed=self._is_one_of_many(person), at=at
-            )
+            share = self.crowd(person) or person
+            room = not self._welcome(person) or self._quarantined.admit(native_id, sender=share, at=at)
             return ("", str(why), now) if room else (str(why), "", now)
         return str(why), "", now
 
@@ -480,7 +514,7 @@ class MailIntake:
         """When a mail that may be answered is answered; None if too many of its sender wait already."""
         if self._is_owner(sender):
             return Place()
-        listed = self._listed(sender)
+        listed = self._welcome(sender)
         place = self._limiter.place(
             native_id,
             sender=sender,
@@ -495,10 +529,6 @@ class MailIntake:
             self._crowded(sender, wait_s)
         return place
 
-    def _is_one_of_many(self, address: str) -> bool:
-        """Whether only a pattern lets an address in."""
-        return bool(self.crowd(address))
-
     def crowd(self, address: str) -> str:
         """The pattern of ``allow_from`` that admits an address; empty if its name does, or nothing."""
         patterns = (*self._allow_from, *self._ingest_only_from)
@@ -509,12 +539,6 @@ class MailIntake:
 
     def _read_only(self, address: str) -> bool:
         return is_ingest_only(address, self._ingest_only_from)
-
-    def _listed(self, address: str) -> bool:
-        return any(
-            entry == address or ("*" in entry and fnmatch.fnmatchcase(address, entry))
-            for entry in self._allow_from
-        )
 
 
 def _about_the_sender(verdict: Verdict, doubt: str) -> dict[str, Any]:
@@ -532,10 +556,10 @@ def _how_to_answer(arrival: Arrival, verdict: Verdict, place: Place, *, read_onl
     found: dict[str, Any] = {}
     if _is_unread(arrival):
         found["unreadable"] = apology_of(arrival.trouble)
-    if read_only:
+    if read_only or (arrival.mail is not None and arrival.mail.wants_no_answer):
         found["read_only"] = True
-        if verdict.verified:
-            found["allowed_here"] = True
+    if read_only and verdict.verified:
+        found["allowed_here"] = True
     if place.wait_s:
         found |= {"wait_s": place.wait_s, "tell_wait": place.first}
     return found

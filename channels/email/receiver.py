@@ -6,15 +6,15 @@ One round looks for UIDs that it has not read, fetches them in batches with a bo
 worker thread under a deadline, and commits what waits for no proof of its sender (`verification_queue`)
 together with the position, which stays before the first mail that does. Of many mails those that seem to be
 the owner's are read first. What waits without its bytes while the storage for files is away is fetched again,
-one mail of a sender at a time. A mail that cannot be read, or not even fetched, is accepted as seen with the
-reason; it never stops the ones behind it.
+one mail of a sender at a time. A mail that cannot be read is accepted as seen with the reason; one that the
+server does not hand out, or whose reading took too long, is set aside and tried again (`fetching`). Neither
+stops the ones behind it.
 """
 
 from __future__ import annotations
 
 import random
-import sys
-from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
@@ -27,35 +27,31 @@ import anyio.to_thread
 import structlog
 
 from agent_core.backoff import Backoff, BackoffPolicy
-from agent_core.messages import OTHERS_WORDS, Amendment, InboundMessage, SessionKey
+from agent_core.messages import Amendment, InboundMessage
+from agent_core.text import one_line
 from channels.attachments import AttachmentsAway
 from channels.base import ChannelUnavailable, Inbox
 from channels.email.attachments import Keeper
 from channels.email.crash_suspects import MAX_DEATHS, CrashSuspects
+from channels.email.fetching import MAX_MAIL_BYTES, MailFetcher, Withheld, by_size
 from channels.email.imap.housekeeping import FileCopy, Housekeeping
 from channels.email.imap.mailbox import HEADER_BYTES, Mailbox, MailInfo, Selected
 from channels.email.imap.position import Position
-from channels.email.imap.protocol import Refused
 from channels.email.intake import Arrival, MailIntake, OwnCopy, given_up, read_arrival
-from channels.email.intake_text import OTHERS_SUBJECT
 from channels.email.parsing.dsn import DeliveryStatus, Report, read_report
 from channels.email.parsing.mime import Headers
-from channels.email.parsing.threads import OWN_ID_PREFIX, names_outbound, recipient_of
-from channels.email.parsing.unreadable import KILLS, TOO_LARGE
+from channels.email.parsing.threads import OWN_ID_PREFIX
+from channels.email.parsing.unreadable import KILLS, TOO_LARGE, TOO_SLOW, headers_of
+from channels.email.repeats import PARSE_LIMIT_S, Repeats
 from channels.email.sent_tracker import SentTracker
+from channels.email.server_ids import ServerIds
 from channels.email.trust.dkim_alignment import Verification
 from channels.email.trust.sender_policy import Refused as NotAnswered
 from channels.email.trust.sender_policy import sender_of
 from channels.email.verification_queue import ReadMail, VerificationQueue
 
-MAX_MAIL_BYTES = 25_000_000
-"""Of a larger mail only the header is fetched."""
 BATCH_MAILS = 50
-BATCH_BYTES = 2_000_000
-"""Reading so much takes a second at most; then it is looked whether the owner has written."""
-PARSE_LIMIT_S = 20.0
 OUTLINE_LIMIT_S = 10.0
-FETCH_TRIES = 3
 REFILE_UIDS = 200
 _KEPT_AT_ONCE = 4
 _LOOK_S = 5.0
@@ -79,7 +75,9 @@ class Receiver:
         now: The wall clock, for mails without an arrival time.
         just_answered: Whether we have written to the sender of a mail within the last minutes.
         before_commit: Awaited between reading a batch and accepting it.
-        stubborn: How often the server has failed to give out a mail; it outlives the connection.
+        broke: See `MailFetcher`.
+        never_came: Told of a mail that is given up because the server does not hand it out: which one, and
+            what is known of it.
         verify: Looks for a proof of a sender, given the raw mail and his address.
         bounced: Told of each report that some mail did not arrive, whether our provider has looked at its
             sender, and the address of that, if it is proven; says of which mails the report is evidence.
@@ -99,9 +97,11 @@ class Receiver:
         *,
         now: Callable[[], datetime],
         went_out: SentTracker,
+        server_ids: ServerIds,
         just_answered: Callable[[Headers], bool],
         before_commit: Callable[[], Awaitable[None]],
-        stubborn: dict[int, int],
+        broke: dict[int, int],
+        never_came: Callable[[str, str], None] = lambda _which, _about: None,
         verify: Callable[[bytes, str], Awaitable[Verification]] | None = None,
         bounced: Callable[[Report, bool, str], Collection[str]] = lambda _report, _outside, _verified: (),
         keeper: Keeper | None = None,
@@ -113,12 +113,16 @@ class Receiver:
         self._mailbox = mailbox
         self._inbox = inbox
         self._intake = intake
+        self._repeats = Repeats(inbox, intake)
         self._housekeeping = housekeeping
         self._now = now
         self._went_out = went_out
+        self._server_ids = server_ids
         self._just_answered = just_answered
         self._before_commit = before_commit
-        self._stubborn = stubborn
+        self._fetcher = MailFetcher(mailbox, broke)
+        self._never_came = never_came
+        self._withheld = Withheld()
         self._waiting = VerificationQueue(verify, start=start, news=self._verification_came)
         self._suspects = suspects
         self._looking = False
@@ -153,6 +157,7 @@ class Receiver:
             )
         else:
             self.position = known
+            self._withheld = Withheld(await self._inbox.position("withheld"))
             await self._refile()
 
     async def _refile(self) -> None:
@@ -160,9 +165,9 @@ class Receiver:
         lately = max(self.position.uid - REFILE_UIDS, 1)
         uids = await self._mailbox.find_own(self._intake.account, OWN_ID_PREFIX, since_uid=lately)
         seen = [uid for uid in uids if uid <= self.position.uid][-REFILE_UIDS:]
-        infos = [info for info in await self._mailbox.describe(seen) if info.size <= MAX_MAIL_BYTES]
-        for batch in _by_size(infos):
-            raws = await self._fetched([info.uid for info in batch], header_only=False)
+        infos = [info for info in await self._fetcher.infos(seen) if info.size <= MAX_MAIL_BYTES]
+        for batch in by_size(infos):
+            raws = await self._fetcher.raws(batch)
             for info in batch:
                 if info.uid not in raws:
                     continue
@@ -199,11 +204,12 @@ class Receiver:
         self._looking = True
         await self._take_verified()
         patience_s = PATIENCE_S
-        uids = await self._mailbox.newer_than(self._read_to)
+        uids = [uid for uid in await self._mailbox.newer_than(self._read_to) if uid not in self._withheld]
         for start in range(0, len(uids), BATCH_MAILS):
             chunk = uids[start : start + BATCH_MAILS]
-            infos, now = await self._mailbox.describe(chunk), self._now()
-            for batch in _by_size([info for info in infos if not self.position.is_older(info, now=now)]):
+            infos, now = await self._fetcher.infos(chunk), self._now()
+            await self._set_aside(sorted(set(chunk).difference(info.uid for info in infos)))
+            for batch in by_size([info for info in infos if not self.position.is_older(info, now=now)]):
                 if len(uids) > 1:
                     await self._owners_first()
                     await self._take_verified()
@@ -225,9 +231,58 @@ class Receiver:
         await self._take_verified()
         if passed := {uid for uid in self._ahead if uid <= self._read_to}:
             self._ahead -= passed
+        if passed or self._server_ids.news:
             await self._commit([])
+        await self._try_withheld()
         self._looking = False
         return len(uids)
+
+    @property
+    def next_try_s(self) -> float | None:
+        """Seconds until a mail that was set aside is due; None if there is none."""
+        return self._withheld.next_s(self._now())
+
+    async def _set_aside(self, uids: Sequence[int]) -> None:
+        """Try these mails again later, as far as they were not deleted."""
+        for uid in await self._fetcher.listed(uids):
+            self._withheld.add(uid, self._now())
+
+    async def _try_withheld(self) -> None:
+        """
+        Read what is due of the mails that were set aside. The next try is committed before this one, so that
+        a mail that breaks the connection, or kills the process, does not do so again at once.
+        """
+        due = [uid for uid in self._withheld.begin(self._now()) if uid not in self._waiting]
+        if not due:
+            return
+        await self._commit([])
+        listed = await self._fetcher.listed(due)
+        infos = {info.uid: info for info in await self._fetcher.infos(listed)}
+        given_up: list[InboundMessage] = []
+        for uid in due:
+            info, is_over = infos.get(uid), self._withheld.is_over(uid, self._now())
+            raws = await self._fetcher.raws([info], again=not is_over) if info is not None else {}
+            if uid not in listed or (info is not None and self.position.is_older(info, now=self._now())):
+                self._withheld.discard(uid)
+            elif info is not None and uid in raws:
+                await self._read_one(info, raws[uid])
+            elif is_over:
+                given_up.append(await self._given_up(uid, info))
+        await self._take_verified()
+        await self._commit(given_up)
+
+    async def _given_up(self, uid: int, info: MailInfo | None) -> InboundMessage:
+        """Tell the owner what is known of a mail. It stays set aside until that was told for certain."""
+        header = Headers(())
+        if raw := (await self._fetcher.bodies([uid], header_only=True)).get(uid):
+            header = headers_of(raw)
+        at = (info.received_at if info is not None else None) or self._now()
+        about = f"from {sender_of(header) or 'an unknown sender'}"
+        about += f" about {one_line(header.subject(), 80)!r}" if header.subject() else ""
+        _log.error("mail.unfetchable", uid=uid)
+        self._never_came(f"{self.position.uidvalidity}-{uid}", f"{about}, received {at:%Y-%m-%d %H:%M} UTC")
+        self._withheld.forget_after_grace(uid, self._now())
+        return self._intake.unfetchable(uid, at, uidvalidity=self.position.uidvalidity)
 
     async def _owners_first(self) -> None:
         """Read what the owner has written before what others have sent, however much that is."""
@@ -244,10 +299,11 @@ class Receiver:
                 break  # anybody can name the owner as the sender, and others must have their turn
 
     async def _read_those_of_owner(self, uids: Sequence[int]) -> None:
-        found, now = await self._mailbox.describe(uids), self._now()
+        uids = [uid for uid in uids if uid not in self._withheld]
+        found, now = await self._fetcher.infos(uids), self._now()
         infos = [info for info in found if not self.position.is_older(info, now=now)]
-        for batch in _by_size(infos, most=HEADER_BYTES):
-            raws = await self._fetched([info.uid for info in batch], header_only=True)
+        for batch in by_size(infos, most=HEADER_BYTES):
+            raws = await self._fetcher.bodies([info.uid for info in batch], header_only=True)
             for info in batch:
                 header = await self._read(info, raws[info.uid], whole=False) if info.uid in raws else None
                 if header is not None and self._intake.seems_owners(header, signed=self._verifies):
@@ -259,7 +315,8 @@ class Receiver:
             self._mailbox.nudge()
 
     async def _read_batch(self, batch: Sequence[MailInfo]) -> None:
-        raws, began = await self._raws(batch), anyio.current_time()
+        raws, began = await self._fetcher.raws(batch), anyio.current_time()
+        await self._set_aside([info.uid for info in batch if info.uid not in raws])
         for info in batch:
             if len(batch) > 1 and anyio.current_time() - began > _PATIENCE_OF_OWNER_S:
                 await self._owners_first()
@@ -267,14 +324,17 @@ class Receiver:
                 began = anyio.current_time()
             if info.uid in self._ahead:
                 continue
-            raw = raws.get(info.uid)
-            if raw is None:
-                self._waiting.add(ReadMail(info, b"", None), None)
-                continue
-            arrival = await self._read(info, raw)
-            senders = frozenset(filter(None, [sender_of(arrival.headers)]))
-            mail = ReadMail(info, raw, arrival, senders, is_owners=self._intake.is_owners(senders))
-            self._waiting.add(mail, self._intake.open_question(arrival))
+            if (raw := raws.get(info.uid)) is not None:
+                await self._read_one(info, raw)
+
+    async def _read_one(self, info: MailInfo, raw: bytes) -> None:
+        arrival = await self._read(info, raw)
+        if arrival.trouble == TOO_SLOW and not self._withheld.tries(info.uid):
+            self._withheld.add(info.uid, self._now())  # once more, when the machine may be less busy
+            return
+        senders = frozenset(filter(None, [sender_of(arrival.headers)]))
+        mail = ReadMail(info, raw, arrival, senders, is_owners=self._intake.is_owners(senders))
+        self._waiting.add(mail, self._intake.open_question(arrival))
 
     async def _take_verified(self) -> None:
         """Take in what waits for no proof any more; the position goes no further than to what does."""
@@ -308,33 +368,39 @@ class Receiver:
                 self._waiting.put_back(mail)
                 continue
             if mail.is_left:
-                await self._fetch_again(mail)
                 behind |= mail.senders  # others have their turn before the next one
                 self._mailbox.nudge()
-            arrival = mail.arrival
-            taken = mail.complete or (
-                await self._missing(mail.info)
-                if arrival is None
-                else self._taken(arrival, mail.verification or Verification())
-            )
-            if isinstance(taken, InboundMessage) and mail.complete is None:
-                taken = await self._completed(mail, taken)
-                if taken is None:
-                    behind |= mail.senders
-                    continue
+            taken = await self._message_of(mail)
+            if taken is None:
+                behind |= mail.senders
+                continue
             through.append(mail.info)
             if isinstance(taken, OwnCopy):
                 copies.append(taken)
-            elif taken is not None:
+            else:
                 messages.append(taken)
                 with self._suspects.in_flight(self._name(mail.info)):
-                    reports += await self._reports(taken, mail.raw, arrival)
+                    reports += await self._reports(taken, mail.raw, mail.arrival)
+        for info in through:
+            self._withheld.discard(info.uid)
         await self._take_in(messages, copies, reports)
         self._suspects.through(map(self._name, through))
         for _, report, _ in reports:
             self._undelivered(report)
         for copy in copies:
             await self._file(copy)
+
+    async def _message_of(self, mail: ReadMail) -> InboundMessage | OwnCopy | None:
+        """What it becomes, with its files; None: it waits for those, or is not handed out again."""
+        if mail.is_left and not await self._fetch_again(mail):
+            return None
+        taken: InboundMessage | OwnCopy | None = mail.complete
+        if taken is None and mail.arrival is not None:
+            ours = await self._server_ids.ours(self._inbox, mail.arrival.headers.references())
+            taken = self._taken(mail.arrival, mail.verification or Verification(), ours)
+            if isinstance(taken, InboundMessage):
+                return await self._completed(mail, taken)
+        return taken
 
     async def _take_in(
         self,
@@ -344,6 +410,7 @@ class Receiver:
     ) -> None:
         for copy in copies:
             self._went_out.copy_came(copy.message_id)
+            self._server_ids.learn(copy.given_id, copy.message_id)
         await self._before_commit()
         bounces = [
             Amendment(kind="bounce", native_id=each, text=report.why)
@@ -353,15 +420,19 @@ class Receiver:
         await self._commit(messages, bounces)
 
     async def _commit(self, messages: Sequence[InboundMessage], amendments: Sequence[Amendment] = ()) -> None:
-        first = self._waiting.first
+        first = self._waiting.first_besides(self._withheld)
         uid = self._read_to if first is None else min(self._read_to, first - 1)
         position = replace(self.position, uid=uid)
-        await self._inbox.accept(messages, position.as_values(), amendments)
+        values = {**position.as_values(), "withheld": self._withheld.as_value()}
+        news = list(self._server_ids.news)
+        values |= await self._server_ids.to_commit(self._inbox)
+        await self._inbox.accept(messages, values, amendments)
+        self._server_ids.committed(news)
         self.position = position
 
     async def _completed(self, mail: ReadMail, message: InboundMessage) -> InboundMessage | None:
         """With its files; None: it waits for those, so that no other mail has to."""
-        message = await self._answering(message, mail.arrival)
+        message = await self._repeats.removed(message, mail.arrival)
         if mail.arrival is None or self._keeper is None:
             return message
         if not self._keeper.takes_long(message, mail.arrival.mail):
@@ -375,11 +446,15 @@ class Receiver:
             self._waiting.put_back(mail, partial(self._keep, self._keeper, mail, message))
         return None
 
-    async def _fetch_again(self, mail: ReadMail) -> None:
-        raw = (await self._raws([mail.info])).get(mail.info.uid)
+    async def _fetch_again(self, mail: ReadMail) -> bool:
+        """Fetch a mail whose bytes were released; returns whether it came."""
+        raw = (await self._fetcher.raws([mail.info])).get(mail.info.uid)
         mail.is_left = False
-        if raw is not None:
-            mail.raw, mail.arrival = raw, await self._read(mail.info, raw)
+        if raw is None:
+            await self._set_aside([mail.info.uid])
+            return False
+        mail.raw, mail.arrival = raw, await self._read(mail.info, raw)
+        return True
 
     async def _room_for(self, keeper: Keeper, mail: ReadMail) -> None:
         """Wait until it makes sense to fetch a mail again: its files can be kept, or are given up."""
@@ -416,43 +491,6 @@ class Receiver:
                 _log.warning("mail.files_wait", uid=mail.info.uid, reason=str(error))
                 await anyio.sleep(pause_s)
 
-    async def _answering(self, message: InboundMessage, arrival: Arrival | None) -> InboundMessage:
-        """
-        With what the store calls the mail that it answers, and without what it repeats of that. Unless we
-        have written it to its sender, the subject is somebody else's, and nothing is known of what is quoted:
-        anybody can make up an id like ours, or pass a mail of ours on.
-        """
-        answers = message.context.get("answers")
-        if not isinstance(answers, str) or arrival is None:
-            return message
-        key = await self._inbox.delivered_id(answers) or await self._unconfirmed(answers)
-        context = {name: value for name, value in message.context.items() if name != "answers"}
-        if key is not None:
-            context["outbound"] = key
-        sent = None if key is None else await self._inbox.sent(key)
-        if sent is None or not self._is_to(sent.session, message):
-            context |= {OTHERS_WORDS: True, OTHERS_SUBJECT: True}
-            return message.model_copy(update={"context": context})
-        read = partial(self._intake.answering, message.model_copy(update={"context": context}), arrival, sent)
-        with anyio.move_on_after(PARSE_LIMIT_S):
-            return await anyio.to_thread.run_sync(partial(read, formatted=True), abandon_on_cancel=True)
-        return await anyio.to_thread.run_sync(partial(read, formatted=False))
-
-    def _is_to(self, session: SessionKey, message: InboundMessage) -> bool:
-        """Whether what was said in a conversation was said to the sender, who may be the owner elsewhere."""
-        if session == message.session:
-            return True
-        whom = recipient_of(session) or ""
-        return self._intake.is_owners([whom]) and self._intake.is_owners([message.sender.address])
-
-    async def _unconfirmed(self, message_id: str) -> str | None:
-        """The outbox id of a mail of ours that somebody answers before we know that it was taken."""
-        account = self._intake.account
-        known = (
-            key for key in await self._inbox.unconfirmed() if names_outbound(message_id, key, account=account)
-        )
-        return next(known, None)
-
     async def _reports(
         self, message: InboundMessage, raw: bytes, arrival: Arrival | None
     ) -> list[tuple[str, Report, bool]]:
@@ -478,40 +516,9 @@ class Receiver:
                 found.append((message_id, report, message_id in evident))
         return found
 
-    async def _raws(self, batch: Sequence[MailInfo]) -> dict[int, bytes]:
-        whole = [info.uid for info in batch if info.size <= MAX_MAIL_BYTES]
-        large = [info.uid for info in batch if info.size > MAX_MAIL_BYTES]
-        raws = await self._fetched(whole, header_only=False)
-        raws.update(await self._fetched(large, header_only=True))
-        return raws
-
-    async def _fetched(self, uids: Sequence[int], *, header_only: bool) -> dict[int, bytes]:
-        try:
-            return await self._mailbox.bodies(uids, header_only=header_only)
-        except ChannelUnavailable as exc:
-            if not isinstance(exc.__cause__, Refused):
-                raise
-            if len(uids) == 1:
-                return {}
-        # One of them is the trouble; the others must not suffer.
-        found: dict[int, bytes] = {}
-        for uid in uids:
-            found.update(await self._fetched([uid], header_only=header_only))
-        return found
-
-    async def _missing(self, info: MailInfo) -> InboundMessage | None:
-        """A listed mail did not come: it was deleted meanwhile, or the server cannot give it out."""
-        if not await self._mailbox.describe([info.uid]):
-            return None
-        tries = self._stubborn[info.uid] = self._stubborn.get(info.uid, 0) + 1
-        if tries < FETCH_TRIES:
-            raise ChannelUnavailable(f"the mail server lists mail {info.uid} but does not return it")
-        _log.error("mail.unfetchable", uid=info.uid)
-        return self._intake.unfetchable(
-            info.uid, info.received_at or self._now(), uidvalidity=self.position.uidvalidity
-        )
-
-    def _taken(self, arrival: Arrival, verification: Verification) -> InboundMessage | OwnCopy:
+    def _taken(
+        self, arrival: Arrival, verification: Verification, ours: Mapping[str, str]
+    ) -> InboundMessage | OwnCopy:
         taken = self._intake.take(
             arrival,
             uidvalidity=self.position.uidvalidity,
@@ -519,6 +526,7 @@ class Receiver:
             verification=verification.by,
             doubt=verification.lacks,
             now=self._now(),
+            ours=ours,
         )
         if isinstance(taken, InboundMessage) and taken.context.get("doubt"):
             _log.info("mail.sender_unverified", reason=taken.context["doubt"])
@@ -527,7 +535,7 @@ class Receiver:
     async def _read(self, info: MailInfo, raw: bytes, *, whole: bool = True) -> Arrival:
         received_at = info.received_at or self._now()
         deaths = self._suspects.deaths(self._name(info))
-        trouble = KILLS if deaths >= MAX_DEATHS else "too_slow"
+        trouble = KILLS if deaths >= MAX_DEATHS else TOO_SLOW
         arrival = Arrival(info.uid, received_at, Headers(()), f"raw-{info.uid}", trouble=trouble)
         if deaths > MAX_DEATHS:
             return _logged(arrival, info)
@@ -564,20 +572,3 @@ def _read_guarded(uid: int, received_at: datetime, raw: bytes, whole: bool) -> A
     except Exception as exc:  # noqa: BLE001 - whatever upsets the reader is one mail, and must not be the last
         _log.error("mail.reader_failed", uid=uid, error=type(exc).__name__)
         return given_up(uid, received_at, raw, "reader_failed")
-
-
-def _by_size(infos: Sequence[MailInfo], *, most: int = sys.maxsize) -> Iterator[list[MailInfo]]:
-    """
-    Batches whose bodies, or at ``most`` so many bytes of each, fit into memory together; a large mail is one
-    of its own.
-    """
-    batch: list[MailInfo] = []
-    size = 0
-    for info in infos:
-        if batch and size + min(info.size, most) > BATCH_BYTES:
-            yield batch
-            batch, size = [], 0
-        batch.append(info)
-        size += min(info.size, most)
-    if batch:
-        yield batch

@@ -22,7 +22,8 @@ from channels.email.compose.message import Envelope
 from channels.email.config import EmailConfig
 from channels.email.imap.mailbox import Mailbox
 from channels.email.parsing.mime import Unreadable, parse_headers
-from channels.email.parsing.threads import message_id_of
+from channels.email.parsing.threads import OWN_ID_FIELD, is_own_id, message_id_of
+from channels.email.parsing.unreadable import headers_of
 from channels.email.trust.auth_results import parse_auth_results
 
 FOUND_WITHIN_S = 20.0
@@ -62,6 +63,11 @@ async def examine(
             )
             return facts
         facts["a mail to ourselves"] = "sent and found"
+        if _sets_own_ids(config, raws):
+            facts["Message-ID"] = (
+                "the server sets its own; squidbot knows its mails by a field of its own, and learns the "
+                "server's ids from the copies"
+            )
         facts["senders are verified by"] = _authentication(config, raws)
     return facts
 
@@ -82,6 +88,12 @@ async def there_and_back(config: EmailConfig, mailbox: Mailbox, submit: Submit, 
     if uids:
         await mailbox.remove(uids)
     return list(raws.values())
+
+
+def _sets_own_ids(config: EmailConfig, raws: Iterable[bytes]) -> bool:
+    """Whether our mail came back under another Message-ID than ours."""
+    ids = (headers_of(raw).message_id() for raw in raws)
+    return any(each is not None and not is_own_id(each, account=config.address) for each in ids)
 
 
 def authentication_servers(raws: Iterable[bytes]) -> list[str | None]:
@@ -127,7 +139,8 @@ async def _found(mailbox: Mailbox, message_id: str, address: str) -> Sequence[in
 def _mail(config: EmailConfig, message_id: str, now: datetime) -> bytes:
     return (
         f"From: {config.address}\r\nTo: {config.address}\r\nSubject: squidbot check\r\n"
-        f"Date: {format_datetime(now)}\r\nMessage-ID: {message_id}\r\nAuto-Submitted: auto-generated\r\n"
+        f"Date: {format_datetime(now)}\r\nMessage-ID: {message_id}\r\n"
+        f"{OWN_ID_FIELD}: {message_id}\r\nAuto-Submitted: auto-generated\r\n"
         "X-Auto-Response-Suppress: OOF, AutoReply\r\nMIME-Version: 1.0\r\n"
         "Content-Type: text/plain; charset=utf-8\r\n\r\n"
         "squidbot check has sent this to see whether mail arrives. It removes it again.\r\n"

@@ -13,7 +13,7 @@ mails beyond it, or beyond the total, wait without their bytes and are fetched a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Container
 from dataclasses import dataclass
 from typing import Any
 
@@ -134,10 +134,12 @@ class VerificationQueue:
             verification, mail.verification = mail.verification, None
             self._start(self._later, mail, verification, until)
 
-    @property
-    def first(self) -> int | None:
-        """The lowest waiting UID."""
-        return min(self._mails, default=None)
+    def __contains__(self, uid: object) -> bool:
+        return uid in self._mails
+
+    def first_besides(self, uids: Container[int]) -> int | None:
+        """The lowest waiting UID that is not one of these."""
+        return min((uid for uid in self._mails if uid not in uids), default=None)
 
     @property
     def full(self) -> bool:

@@ -34,16 +34,18 @@ from channels.base import (
     Receipt,
     Redelivery,
 )
-from channels.heartbeat.checklist import has_work
+from channels.heartbeat.checklist import due_items, has_work
 from channels.heartbeat.config import Watch
 from channels.heartbeat.schedule import Schedule, parse_instant, tick_name
 from channels.heartbeat.silence import is_silence
 from channels.heartbeat.tick import asked, tick_message
-from channels.heartbeat.watch import Called, decide, look_at
+from channels.heartbeat.watch import Called, decide, digest, look_at
 
 _MAX_BYTES = 2_000_000
 _POSITION = "last_tick"
 _TOLD = "told"
+_ASKED = "asked"
+"""The checklist that a model was asked about last, and the tick that asked."""
 _TOLD_AT_MOST = 20
 _OPEN_AT_MOST = 20
 NOTHING = "nothing to do"
@@ -73,6 +75,10 @@ class TickLog(Protocol):
         """
         ...
 
+    async def told(self, name: str, instant: datetime) -> bool:
+        """True if the tick at ``instant`` has told the owner something, or had nothing but that to tell."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Found:
@@ -94,6 +100,9 @@ class _NoLog:
     async def ended(self, name: str, instant: datetime) -> bool | None:
         return True
 
+    async def told(self, name: str, instant: datetime) -> bool:
+        return False
+
 
 class HeartbeatChannel:
     """
@@ -103,7 +112,8 @@ class HeartbeatChannel:
         checklist: The file that says what to look after (``HEARTBEAT.md``).
         name, account: As in `channels.base.Channel`.
         watches: What decides instead of the checklist whether a model is asked.
-        again_after: A watch does not call for the same thing again before that.
+        again_after: A watch does not call for the same thing again before that, and an unchanged checklist
+            that led to an alert is not asked about.
         log: Keeps how ticks ended.
         forward: Takes alerts to the owner. Without it `deliver` refuses: time reads no messages.
     """
@@ -200,7 +210,7 @@ class HeartbeatChannel:
         inbox, now = self._inbox, self._clock.now()
         instant = now.replace(microsecond=now.microsecond // 1000 * 1000)
         async with self._looking:
-            found = await self.look(inbox, instant)
+            found = await self.look(inbox, instant, forced=True)
             tick = self._tick(instant, found)
             forced = {"native_id": f"now-{tick_name(instant)}", "context": {**tick.context, "forced": True}}
             messages = [tick.model_copy(update=forced)] if found.text else []
@@ -210,12 +220,12 @@ class HeartbeatChannel:
 
     async def would_find(self, instant: datetime) -> Found:
         """What a tick at ``instant`` would find; nothing is accepted or remembered as seen."""
-        return await self.look(self._inbox, instant)
+        return await self.look(self._inbox, instant, forced=True)
 
-    async def look(self, inbox: Inbox | None, instant: datetime) -> Found:
+    async def look(self, inbox: Inbox | None, instant: datetime, *, forced: bool = False) -> Found:
         """
-        Whether there is anything to do, decided without a model. Without an inbox, nothing counts as seen
-        before.
+        Decide without a model if there is anything to do. Without an inbox, nothing counts as seen before;
+        ``forced``: also what has been told.
         """
         local = instant.astimezone(self.schedule.zone)
         try:
@@ -228,7 +238,7 @@ class HeartbeatChannel:
         work = has_work(checklist)
         if not self._watches:
             if work:
-                return Found(asked(local, checklist))
+                return await self._unless_told(inbox, instant, checklist, local, forced=forced)
             return Found(reason=reason or f"{NOTHING}: {self._checklist.name} asks for nothing")
         called = await self._called(inbox, checklist, local)
         untold, open_ticks = await self._unreported(inbox)
@@ -239,6 +249,23 @@ class HeartbeatChannel:
         ticks = {**open_ticks, tick_name(instant): told}
         positions[_TOLD] = json.dumps(dict(list(ticks.items())[-_OPEN_AT_MOST:]))
         return Found(asked(local, checklist if work else "", told), positions=positions, watched=True)
+
+    async def _unless_told(
+        self, inbox: Inbox | None, instant: datetime, checklist: str, local: datetime, *, forced: bool
+    ) -> Found:
+        """
+        Ask about a checklist, unless it is as it was when it led to an alert. An item that falls due changes
+        it; a tick that failed is made up for by the next one.
+        """
+        trace = digest(checklist, *due_items(checklist, local))
+        last, kept, told = ((await inbox.position(_ASKED) or "" if inbox else "") + "   ").split(" ")[:3]
+        at = parse_instant(last) if kept == trace else None
+        known = at is not None and (bool(told) or await self._ticks.told(self.name, at))
+        fresh = at is not None and timedelta(0) <= instant - at < self._again_after
+        if known and fresh and not forced and await self._ticks.ended(self.name, at or instant) is not False:
+            return Found(reason=f"{NOTHING}: {self._checklist.name} is as it was when I wrote about it")
+        position = f"{tick_name(instant)} {trace} {'told' if known else ''}"
+        return Found(asked(local, checklist), positions={_ASKED: position})
 
     async def _unreported(self, inbox: Inbox | None) -> tuple[list[str], dict[str, list[str]]]:
         """

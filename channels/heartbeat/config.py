@@ -129,7 +129,7 @@ class HeartbeatConfig(BaseModel):
     active_hours_end: str = "24:00"
     """Check-ins run until this time; ``"24:00"`` is midnight."""
     timezone: str = "local"
-    """Zone of these times, such as ``Europe/Berlin``; ``local``: this machine's."""
+    """Zone of these times, if it is not the ``timezone`` of the whole configuration."""
     pool: str = ""
     """Empty: the default pool."""
     target: str = ""

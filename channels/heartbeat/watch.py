@@ -127,7 +127,7 @@ async def look_at(watch: Watch, *, workspace: Path, checklist: str, now: datetim
     items = due_items(checklist, now)
     shown = [item[:_ITEM_CHARS] for item in items[:_ITEMS_SHOWN]]
     more = [f"and {len(items) - len(shown)} more"] if len(items) > len(shown) else []
-    return Look(bool(items), _digest(*items), "\n".join(["These items are due:", *shown, *more]))
+    return Look(bool(items), digest(*items), "\n".join(["These items are due:", *shown, *more]))
 
 
 def _look_at_file(path: Path, shown: str) -> Look:
@@ -142,7 +142,7 @@ def _look_at_file(path: Path, shown: str) -> Look:
     except OSError as error:
         name = type(error).__name__
         return Look(True, f"unreadable {name}", f"{shown} cannot be read ({name}).", on_change=True)
-    return Look(True, _digest(*seen), f"{shown} has changed.", on_change=True)
+    return Look(True, digest(*seen), f"{shown} has changed.", on_change=True)
 
 
 def _stat_line(path: Path) -> str:
@@ -181,7 +181,7 @@ async def _look_at_command(watch: Watch, workspace: Path) -> Look:
     told = f"The command {shlex.join(words)} ended with the exit code {code}." + (
         _fenced(said) if said else ""
     )
-    return Look(code != watch.expect, _digest(str(code), said), told)
+    return Look(code != watch.expect, digest(str(code), said), told)
 
 
 def _not_started(words: Sequence[str], error: str) -> Look:
@@ -197,5 +197,6 @@ def _fenced(said: str) -> str:
     return f" {order}\n<output>\n{inside}\n</output>"
 
 
-def _digest(*parts: str) -> str:
+def digest(*parts: str) -> str:
+    """A short name of what was seen."""
     return hashlib.sha256("\n".join(parts).encode("utf-8", "surrogateescape")).hexdigest()[:32]

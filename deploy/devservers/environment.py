@@ -33,7 +33,7 @@ from devservers.process import Say, clean_environment, silent, tail
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-Tools: TypeAlias = Literal["synapse", "mail", "speech", "listen"]
+Tools: TypeAlias = Literal["synapse", "mail", "speech", "listen", "mcp"]
 
 REQUIREMENTS = Path(__file__).with_name("requirements")
 INSTALL_LIMIT_S = 1800.0
@@ -43,12 +43,14 @@ NAMES = {
     "mail": "the mail tools",
     "speech": "Piper with a voice",
     "listen": "Whisper with its weights",
+    "mcp": "the MCP servers of PyPI",
 }
 WHAT = {
     "synapse": "the Matrix server Synapse (150 MB on disk)",
     "mail": "the mail tools (3 MB on disk)",
     "speech": "the speech engine Piper with a voice (300 MB on disk)",
     "listen": "the engine faster-whisper with its weights (700 MB on disk)",
+    "mcp": "MCP servers of PyPI (70 MB on disk)",
 }
 
 

@@ -96,6 +96,7 @@ def _gateway(env: Environment, opened: OpenQueue, parts: _Parts) -> Gateway:
         commands=turns.commands,
         answers=turns.answers,
         conversations=env.conversations,
+        wakeups=env.wakeups,
     )
     transcription = [turns.transcription.aclose] if turns.transcription is not None else []
     sweeper = AttachmentSweeper(

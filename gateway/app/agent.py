@@ -16,6 +16,7 @@ import structlog
 from agent_core.agent import AgentLoop, TurnLimits
 from agent_core.llm.factory import Models, build_models
 from agent_core.llm.images import MAX_PICTURE_BYTES
+from agent_core.llm.model_client import ModelClient
 from agent_core.memory.manager import MemoryManager
 from agent_core.memory_ports import MemoryPort, SearchIndexPort
 from agent_core.messages import Attachment, InboundMessage
@@ -46,7 +47,7 @@ from gateway.app.mcp import file_keeper, mcp_servers
 from gateway.app.shell import Shell
 from gateway.budget.metering import Metering
 from gateway.operations.files import FilesAtHome
-from gateway.proactive.alerts import credit_spent, history_set_aside, memory_unusable
+from gateway.proactive.alerts import credit_spent, history_set_aside, memory_unusable, prompt_cut
 from gateway.queue.memory_in_database import MemoryInDatabase
 from gateway.queue.opening import memory_in_database
 from gateway.queue.stores import Queue
@@ -118,6 +119,10 @@ def build_agent(env: Environment, queue: Queue, state: AccountState | None) -> A
     )
     for pool in built.pools.values():
         pool.on_credit_spent = lambda error: wakeups.alert.fire(credit_spent(error, clock.now()))
+        pool.on_credit = wakeups.credit.fire
+        for model in pool.models:
+            if isinstance(model, ModelClient):
+                model.on_cut = lambda about, text: wakeups.alert.fire(prompt_cut(about, text, clock.now()))
     skills = SkillsLoader(BUNDLED_SKILLS, workspace / "skills")
     manager = memory_manager(
         settings,
@@ -329,6 +334,7 @@ def memory_manager(
         consolidation_tokens=agents.consolidation_tokens,
         keep_recent_ratio=agents.keep_recent_ratio,
         window=models.context_tokens,
+        estimate=models.estimate,
         always_skills=settings.skills.always,
         pictures=_PICTURES if models.vision else 0,
         on_unusable=on_unusable,

@@ -116,7 +116,7 @@ def _email(
         knows=partial(_may_talk, access, name),
         is_owner=partial(_is_owner, access, name),
         owners=access.owner_on(name),
-        alert=lambda about, text: wakeups.alert.fire(Alert(about, text)),
+        alert=lambda about, text, once="": wakeups.alert.fire(Alert(about, text, once)),
         attachments=attachments,
     )
 
@@ -151,6 +151,7 @@ def watch_channels(
     commands: CommandService,
     answers: WordedAnswers,
     conversations: Conversations,
+    wakeups: Wakeups,
 ) -> None:
     """Give every channel its inbox and have the supervisor keep it up; for arguments see `ChannelInbox`."""
     for name, (channel, _) in channels.items():
@@ -165,5 +166,6 @@ def watch_channels(
             is_stop=commands.is_stop,
             hear=answers.hear,
             conversation_of=conversations.of,
+            cut_off=wakeups.stopped.fire,
         )
         supervisor.watch(channel, inbox)

@@ -243,7 +243,7 @@ def _kinds(
         notifier=notifier,
         access=env.access,
         channels=by_name,
-        told_time=lambda at: f"{at.astimezone(shared.zone):%a %Y-%m-%d %H:%M}",
+        told_time=lambda at: f"{at.astimezone(shared.zone):%a %Y-%m-%d %H:%M %Z}",
         approvals=shared.approvals,
         clock=env.clock,
     )

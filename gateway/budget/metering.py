@@ -164,10 +164,6 @@ class Metering:
         """The estimated number of tokens of a request."""
         return self._estimate.request(messages, tools)
 
-    def learn(self, guessed: int, told: int) -> None:
-        """Compare an estimate with the true number, for later estimates."""
-        self._estimate = self._estimate.corrected(guessed, told)
-
     def _in_hand(self, *, reserved: bool) -> Amount:
         total = Amount()
         for meter in self._meters:
@@ -326,8 +322,6 @@ class _Paid:
             raise
         finally:
             self._meter.settle(self._cost(guess, texts, calls, told, failed=failed))
-        if told is not None:
-            self._spending.learn(guess, told.prompt_tokens)
 
     def _cost(
         self, guess: int, texts: Sequence[str], calls: Sequence[ToolCall], told: Usage | None, *, failed: bool

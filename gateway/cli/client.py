@@ -102,10 +102,12 @@ class Asker:
             return anyio.run(_call, home, settings, name, arguments)
 
     def _settings(self, *, needed: bool) -> Settings:
-        from gateway.settings import Settings, load_settings  # noqa: PLC0415
+        from gateway.settings import Settings, load_settings, use_timezone  # noqa: PLC0415
 
         try:
-            return load_settings(self._config, missing_ok=not self._must_exist)
+            settings = load_settings(self._config, missing_ok=not self._must_exist)
+            use_timezone(settings)
+            return settings
         except ConfigInvalid as error:
             if needed or not self._config.exists():
                 raise

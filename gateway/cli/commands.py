@@ -53,6 +53,7 @@ for _place in (
     "matrix:matrix",
     "mcp:mcp",
     "memory:memory",
+    "person:person",
     "privacy:export",
     "privacy:forget",
     "restored:restored",
@@ -195,7 +196,7 @@ def status(*, watch: bool = False, where: Where = HERE, as_json: Json = False) -
 def usage(
     *,
     days: Annotated[int, Parameter(validator=Number(gte=1, lte=3660))] = 30,
-    by: Literal["day", "purpose", "session", "model"] = "day",
+    by: Literal["day", "purpose", "session", "model", "person"] = "day",
     where: Where = HERE,
     as_json: Json = False,
 ) -> int:

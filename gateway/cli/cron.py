@@ -62,19 +62,16 @@ def cron_add(
 
     Args:
         text: The text to send, or with --ask the question for the model.
-        at: Once: "2026-11-22 09:00", "09:00" or "tomorrow 09:00".
-        after: Once, after this time: 30m, 2h, 1d.
-        every: Repeatedly, at this interval: 30m, 2h, 1d.
+        at: A time: "2026-11-22 09:00", "09:00", "friday 6pm", "every day 09:00 and 21:00".
+        after: Once, after this time: 30m, "2 h 30 min", 1d.
+        every: Repeatedly: 30m, 2h, "day 09:00", "2 weeks on monday 09:00".
         cron: Five fields, minute hour day month weekday: "0 9 * * 1-5".
         zone: The time zone, such as Europe/Berlin (default: as configured).
         question: Ask the model and send its answer instead of the text itself.
         session: The conversation (default: the owner's).
     """
     from gateway.cli.render import schedule
-    from gateway.operations.arguments import RequestInvalid
 
-    if sum(map(bool, (at, after, every, cron))) != 1:
-        raise RequestInvalid("say when: give exactly one of --at, --in, --every and --cron")
     answer = ask(
         where,
         "cron_add",

@@ -49,22 +49,35 @@ def read(arguments: Sequence[str]) -> Callable[[], int] | None:
     return partial(command, **given)
 
 
+def _load_structlog_without_rich() -> None:
+    """Keep 3 MB out of the daemon: structlog imports rich for tracebacks that we do not print."""
+    import sys
+
+    if not sys.modules.keys() & {"structlog", "rich"}:
+        sys.modules["rich"] = None  # type: ignore[assignment]
+        import structlog  # noqa: F401
+
+        del sys.modules["rich"]
+
+
 def run(*, home: Path | None = None, config: Path | None = None, verbose: bool = False) -> int:
     """Run the daemon."""
     gc.set_threshold(_WHILE_STARTING)  # until `gateway.app.daemon` finds that all channels are up
     from gateway.system.malloc import share_one
     from gateway.system.path_names import intern_no_path_names
 
+    _load_structlog_without_rich()
     share_one()  # before anything makes threads
     intern_no_path_names()  # before anything is made of names that come and go
     from gateway.app.daemon import run_daemon
-    from gateway.settings import load_settings
+    from gateway.settings import load_settings, use_timezone
     from gateway.system.home import Home, find_home, named_config, open_home
     from gateway.system.restore_marker import refuse_unfinished
 
     root = find_home(home)
     refuse_unfinished(root)  # the configuration may be among what is missing
     settings = load_settings(named_config(config) or Home(root).config_file)
+    use_timezone(settings)
     if verbose:
         log = settings.gateway.log.model_copy(update={"level": "debug"})
         gateway = settings.gateway.model_copy(update={"log": log})

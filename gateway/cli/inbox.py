@@ -34,6 +34,7 @@ def inbox_list(
     session: str | None = None,
     quarantine: bool = False,
     held: bool = False,
+    refused: bool = False,
     limit: int = 50,
     where: Where = HERE,
     as_json: Json = False,
@@ -48,6 +49,8 @@ def inbox_list(
         quarantine: Only quarantined messages (squidbot inbox release|drop NAME).
         held: Show pending approvals instead: drafts, tool calls and what MCP servers ask (squidbot inbox
             approve|reject|answer NAME).
+        refused: Only what was not let in, and why: quarantined messages, unknown senders, mails that could
+            not be read. Robots are only counted.
         limit: Maximum number of lines.
     """
     from gateway.cli import render
@@ -57,7 +60,7 @@ def inbox_list(
         tell(as_json, answer, render.held(answer["rows"], answer["calls"]))
         return 0
     state = [*(state or ()), "quarantined"] if quarantine else state
-    answer = ask(where, "inbox_list", states=state, session=session, limit=limit)
+    answer = ask(where, "inbox_list", states=state, session=session, limit=limit, refused=refused)
     tell(as_json, answer, render.inbox_rows(answer["rows"]))
     return 0
 
@@ -121,6 +124,22 @@ def inbox_release(name: str, /, *, where: Where = HERE, as_json: Json = False) -
     """
     kind, number = _named(name, _MESSAGE)
     return _approved(number, None, where, as_json) if kind == _DRAFT else _released(number, where, as_json)
+
+
+@inbox.command(name="allow")
+def inbox_allow(address: str, /, *, remove: bool = False, where: Where = HERE, as_json: Json = False) -> int:
+    """
+    Let somebody write to squidbot beside `allow_from`, and answer what was kept of them.
+
+    Args:
+        address: A mail address or a Matrix id.
+        remove: Take that back; who stands in `allow_from` stays in.
+    """
+    answer = ask(where, "inbox_allow", address=address, remove=remove)
+    told = f"{answer['address']} may {'not write any more' if remove else 'write now'}"
+    kept = f"; {answer['messages']} kept messages are answered" if answer["messages"] else ""
+    tell(as_json, answer, f"{told} ({', '.join(answer['channels'])}){kept}")
+    return 0
 
 
 @inbox.command(name="approve")

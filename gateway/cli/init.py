@@ -31,6 +31,7 @@ def init(
     no_email: bool = False,
     tls_ca_file: Path | None = None,
     owner: Annotated[list[str] | None, Parameter(consume_multiple=True)] = None,
+    timezone: str | None = None,
     model: str | None = None,
     api_base: str | None = None,
     api_key_file: Path | None = None,
@@ -62,6 +63,7 @@ def init(
         no_email: Omit or disable mail.
         tls_ca_file: Certificates of your own CA.
         owner: Your own addresses, on Matrix and by mail.
+        timezone: Your time zone, such as Europe/Berlin (default: this machine's).
         model: The model as provider/name; ollama/name for the local Ollama; demo for the built-in one.
         api_base: The address of your own model server.
         api_key_file: A file with the provider's API key.
@@ -95,6 +97,7 @@ def init(
             "authserv_id": authserv_id,
             "tls_ca_file": ca_file,
             "owner": owner,
+            "timezone": timezone,
             "model": model,
             "api_base": api_base,
             "api_key_file": api_key_file,

@@ -82,11 +82,13 @@ def _log_file(root: Path, config: Path) -> Path | None:
     """What the configuration names; it may have mistakes, just when somebody looks into the log."""
     from gateway.cli.output import say_defaults
     from gateway.errors import ConfigInvalid
-    from gateway.settings import load_settings
+    from gateway.settings import load_settings, use_timezone
     from gateway.system.home import Home
 
     try:
-        file = load_settings(config, missing_ok=True).gateway.log.file
+        settings = load_settings(config, missing_ok=True)
+        use_timezone(settings)
+        file = settings.gateway.log.file
     except ConfigInvalid as error:
         say_defaults(error)
         file = None

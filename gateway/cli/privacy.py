@@ -56,7 +56,7 @@ def export(*people: _Address, output: Path | None = None, where: Where = HERE, a
     from agent_core.storage.layout import folder_name
     from gateway.operations.privacy.export import export_person
 
-    home, layout, person, settings, place = _meant(people, where)
+    home, layout, person, settings, place = meant(people, where)
     target = (output or Path(f"squidbot-export-{folder_name(person.name)}")).absolute()
     storage = settings.attachments.storage(home.root)
     found = export_person(layout, place, person, target, now=datetime.now(UTC), storage=storage)
@@ -94,7 +94,7 @@ def forget(
     from gateway.system.home import open_home
     from gateway.system.lock import hold_home
 
-    home, layout, person, settings, place = _meant(people, where)
+    home, layout, person, settings, place = meant(people, where)
     storage, now = settings.attachments.storage(home.root), datetime.now(UTC)
     with ExitStack() as held:
         if not dry_run:
@@ -127,7 +127,7 @@ def forget(
     return 0
 
 
-def _meant(people: tuple[str, ...], where: Where) -> tuple[Home, Layout, Person, Settings, QueuePlace]:
+def meant(people: tuple[str, ...], where: Where) -> tuple[Home, Layout, Person, Settings, QueuePlace]:
     """Whose data, where it is, and the settings."""
     from agent_core.storage.layout import Layout
     from gateway.errors import NotFound

@@ -21,8 +21,8 @@ from gateway.errors import NeedsDaemon, NotFound
 from gateway.operations.arguments import RequestInvalid, parse_session, within
 from gateway.operations.send import access_of
 from gateway.proactive.jobs.service import JobService, Place
-from gateway.proactive.jobs.trigger_parsing import TriggerRequest, span_of, zone_named
-from gateway.proactive.jobs.triggers import TriggerInvalid
+from gateway.proactive.jobs.trigger_parsing import TriggerRequest, zone_named
+from gateway.proactive.jobs.triggers import TriggerInvalid, zone_of
 from gateway.proactive.owner_contact import OwnerContact
 from gateway.queue.errors import TooManyJobs
 from gateway.queue.model import Entry, Job, JobKind, JobState
@@ -102,7 +102,7 @@ def planned_at_rest(settings: Settings, state: StateStore, plans: JobStore, cloc
         ),
         target=OwnerContact(state),
         owner=(*(alias.address for alias in settings.owner.aliases), "local"),
-        zone=heartbeat.schedule().zone,
+        zone=zone_of(zone_named(scheduling.timezone, heartbeat.timezone)),
         conversations=Conversations(access_of(settings), shared=settings.owner.conversation == "shared"),
         clock=clock,
     )
@@ -146,15 +146,12 @@ class PlanOperations:
             raise RequestInvalid(f"the text has {len(text)} characters; {_LONGEST_TEXT} are allowed")
         if not planned.service.enabled:
             raise RequestInvalid("jobs are switched off: agents.schedule.enabled is false")
+        if sum(map(bool, (at, after, every, cron))) != 1:
+            raise RequestInvalid("say when, with exactly one of --at, --in, --every and --cron")
+        when = at or (f"in {after}" if after else f"every {every}" if every else "")
         place = await (self._place_of(parse_session(session)) if session else self._place_of_owner())
         try:
-            request = TriggerRequest(
-                at=at,
-                in_minutes=span_of(after) if after else None,
-                every_minutes=span_of(every) if every else None,
-                cron=cron,
-                zone=zone,
-            )
+            request = TriggerRequest(at=when, cron=cron, zone=zone)
             kind = JobKind.ASK if ask else JobKind.REMIND
             job = await planned.service.add(place, request, text=text, kind=kind)
         except TriggerInvalid as error:
@@ -297,6 +294,9 @@ def _job_row(planned: Planned, job: Job) -> dict[str, Any]:
         "timing": job.timing,
         "next": None if job.next_at is None else _local_time(job.next_at, planned.zone),
         "last": None if job.last_at is None else _local_time(job.last_at, planned.zone),
+        "next_at": None if job.next_at is None else job.next_at.astimezone(planned.zone).isoformat(),
+        "last_at": None if job.last_at is None else job.last_at.astimezone(planned.zone).isoformat(),
+        "timezone": planned.service.zone,
         "person": job.person,
         "session": str(job.session),
         "text": job.text if planned.conversations.access.may_show(job.session, job.person) else None,
@@ -319,4 +319,4 @@ def _entry_row(planned: Planned, entry: Entry) -> dict[str, Any]:
 
 
 def _local_time(at: datetime, zone: tzinfo | None) -> str:
-    return f"{at.astimezone(zone):%Y-%m-%d %H:%M:%S}"
+    return f"{at.astimezone(zone):%Y-%m-%d %H:%M:%S %Z}"

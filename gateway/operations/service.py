@@ -9,7 +9,7 @@ called from outside; arguments are checked against the signatures.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Container, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import ValidationError, validate_call
 
@@ -36,15 +36,19 @@ from gateway.operations.sessions import SessionMaintenance, SessionOperations
 from gateway.operations.snapshot import BACKUP_OPERATIONS, BackupOperations
 from gateway.operations.status import StatusOperations
 from gateway.operations.usage import Costs, UsageOperations
-from gateway.operations.views import inbox_row, outbox_row
+from gateway.operations.views import inbox_row, outbox_row, with_room_names
 from gateway.proactive.background_jobs import BackgroundJobs
-from gateway.queue.states import IllegalMove
+from gateway.queue.states import IllegalMove, InboxState
 from gateway.queue.stores import ApprovalStore, InboxRow, Queue
 from gateway.routing.access import Access
+from gateway.routing.let_in import let_in, shut_out, was_refused
 
 if TYPE_CHECKING:
     from agent_core.tools.files.journaled_files import JournaledFiles
     from agent_core.tools.mcp.servers import McpServers
+
+
+_MOST_LOOKED_AT = 5_000
 
 
 class Operations(
@@ -122,7 +126,7 @@ class Operations(
             raise RequestInvalid(f"there is no operation {name!r}")
         operation: Callable[..., Awaitable[dict[str, Any]]] = validate_call(getattr(self, name))
         try:
-            return await operation(**arguments)
+            return cast("dict[str, Any]", with_room_names(await operation(**arguments), self._channels))
         except ValidationError as error:
             said = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
             raise RequestInvalid(f"{name}: {said}") from error
@@ -130,12 +134,21 @@ class Operations(
     # ── messages ──
 
     async def inbox_list(
-        self, states: list[str] | None = None, session: str | None = None, limit: int = 50
+        self,
+        states: list[str] | None = None,
+        session: str | None = None,
+        limit: int = 50,
+        refused: bool = False,  # noqa: FBT001, FBT002 - called by name
     ) -> dict[str, Any]:
         """
         Accepted messages, newest first, with the words of the owner's alone. Without states: all but those
-        that were ignored.
+        that were ignored. ``refused``: only what somebody may have written for an answer, and was not let in.
         """
+        if refused:
+            kept = [InboxState.QUARANTINED, InboxState.IGNORED]
+            rows = await self._store.inbox.rows(states=kept, limit=_MOST_LOOKED_AT)
+            rows = [row for row in rows if was_refused(row, self._access)][: within(limit)]
+            return {"rows": [inbox_row(row, preview=80, words=self._may_show(row)) for row in rows]}
         rows = await self._store.inbox.rows(
             states=[parse_state(state) for state in states or ()],
             session=None if session is None else parse_session(session),
@@ -168,6 +181,19 @@ class Operations(
         await self.inbox_show(id)
         return {"id": id, "changed": await self._store.inbox.drop(id)}
 
+    async def inbox_allow(self, address: str, remove: bool = False) -> dict[str, Any]:  # noqa: FBT001, FBT002
+        """Let somebody in beside the settings, and answer what was kept of them; with ``remove`` no more."""
+        change = shut_out if remove else let_in
+        done = await change(self._store, self._access, address)
+        if done.problem:
+            raise RequestInvalid(f"{done.address} {done.problem}")
+        return {
+            "address": done.address,
+            "channels": list(done.channels),
+            "messages": done.messages,
+            "running": self._report is not None,
+        }
+
     async def inbox_release(self, id: int) -> dict[str, Any]:  # noqa: A002
         """Release a quarantined message: it is answered, and its sender counts as verified for it."""
         await self.inbox_show(id)
@@ -186,6 +212,7 @@ OPERATIONS = frozenset(
         "inbox_retry",
         "inbox_drop",
         "inbox_release",
+        "inbox_allow",
         "drafts_list",
         "drafts_show",
         "drafts_approve",

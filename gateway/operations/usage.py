@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
+from agent_core.messages import Audience
 from agent_core.models import Usage
 from agent_core.ports import Clock
 from gateway.budget.policy import Amount, Limits, budget_state, day_of
 from gateway.errors import NotFound
+from gateway.operations.views import key_of
 from gateway.queue.model import By, Spent
-from gateway.queue.stores import UsageStore
+from gateway.queue.shared import SHARED
+from gateway.queue.stores import Queue, UsageStore
+from gateway.routing.access import Access, normalise
 
 _MOST_SESSIONS = 50
 
@@ -31,13 +35,18 @@ class Costs:
 class UsageOperations:
     """The part of `gateway.operations.service.Operations` about money."""
 
+    _store: Queue
+    _access: Access
     _costs: Costs | None
     _MOST: ClassVar[int] = _MOST_SESSIONS
 
-    async def usage(self, days: Annotated[int, Field(ge=1, le=3660)] = 30, by: By = "day") -> dict[str, Any]:
+    async def usage(
+        self, days: Annotated[int, Field(ge=1, le=3660)] = 30, by: By | Literal["person"] = "day"
+    ) -> dict[str, Any]:
         """
         Tokens and money of the last days, today included, with today's budget; ``purposes`` always has the
-        sums by purpose.
+        sums by purpose. By person, a private conversation counts for who wrote there last, and a room stays a
+        room, since several people share its turns.
 
         By day there is a row for every day, also for those without a call; by session those beyond the first
         fifty are one row, the last.
@@ -47,8 +56,12 @@ class UsageOperations:
         limits, now = self._costs.limits, self._costs.clock.now()
         known = [day_of(now - timedelta(days=ago), limits.zone) for ago in range(days)]
         since = min(known)
-        rows = await self._costs.store.spent(since=since, by=by)
+        rows = await self._costs.store.spent(since=since, by="session" if by == "person" else by)
+        if by == "person":
+            rows = await self._by_person(rows)
         told = [_row(row) for row in rows[: None if by == "day" else self._MOST]]
+        if by in ("session", "person"):
+            told = [{**row, "session": row["name"]} for row in told]
         if by == "day":
             found = {row["name"]: row for row in told}
             nothing = Usage()
@@ -68,6 +81,25 @@ class UsageOperations:
             "total": {name: value for name, value in _row(_sum("", rows)).items() if name != "name"},
             "budget": budget_state(today, limits, now),
         }
+
+    async def _by_person(self, sessions: Sequence[Spent]) -> list[Spent]:
+        found: dict[str, list[Spent]] = {}
+        for spent in sessions:
+            found.setdefault(await self._person_of(spent.name), []).append(spent)
+        sums = [_sum(name, rows) for name, rows in found.items()]
+        return sorted(sums, key=lambda one: -(one.usage.prompt_tokens + one.usage.completion_tokens))
+
+    async def _person_of(self, name: str) -> str:
+        session = key_of(name)
+        if session is None or session.channel == "heartbeat":
+            return name
+        if session == SHARED:
+            return "owner"
+        rows = await self._store.inbox.rows(session=session, limit=1)
+        if not rows or rows[0].message.audience is not Audience.DIRECT:
+            return name
+        sender = rows[0].message.sender.address
+        return "owner" if normalise(sender) in self._access.owner_on(session.channel) else sender
 
 
 def _sum(name: str, rows: Sequence[Spent]) -> Spent:

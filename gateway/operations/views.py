@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+from agent_core.messages import SessionKey
 from agent_core.models import Message
 from agent_core.text import one_line
+from channels.base import Channel, SupportsRoomNames
 from gateway.queue.stores import InboxRow, OutboxRow
 
 
@@ -64,6 +67,28 @@ def trouble(what: str, inbox_id: int | None, row: InboxRow | OutboxRow) -> dict[
     """The problem of a message; ``why`` may name people."""
     name = f"d{row.id}" if inbox_id is None else str(inbox_id)
     return {"what": what, "inbox": inbox_id, "name": name, "channel": row.message.channel, "why": row.error}
+
+
+def with_room_names(answer: Any, channels: Mapping[str, Channel]) -> Any:
+    """The same answer, in which each row with a session also has the name of its room, if that is known."""
+    if isinstance(answer, list):
+        return [with_room_names(one, channels) for one in answer]
+    if not isinstance(answer, dict):
+        return answer
+    named = {key: with_room_names(value, channels) for key, value in answer.items()}
+    session = key_of(answer.get("session"))
+    channel = None if session is None else channels.get(session.channel)
+    if session is not None and isinstance(channel, SupportsRoomNames):
+        named |= {"room": name} if (name := channel.room_name(session.conversation)) else {}
+    return named
+
+
+def key_of(name: object) -> SessionKey | None:
+    """The session of a name; None if it is no name of one."""
+    try:
+        return SessionKey.parse(name) if isinstance(name, str) else None
+    except ValueError:
+        return None
 
 
 def message_line(message: Message) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from channels.base import LinkState
 from channels.status import ChannelStatus
 from gateway.proactive.owner_contact import OwnerContact
 from gateway.proactive.owner_notifier import Once, OwnerNotifier
-from gateway.queue.states import InboxState
+from gateway.queue.states import UNINVITED, InboxState
 from gateway.queue.stores import InboxRow, Queue, StoreUnavailable
 from gateway.queue.wakeups import Alert, Wakeups
 
@@ -57,7 +57,8 @@ _log = structlog.get_logger(__name__)
 
 def is_for_daily_note(row: InboxRow) -> bool:
     """Whether a quarantined message belongs in the daily digest, not in a question of its own."""
-    return row.state is InboxState.QUARANTINED and bool(row.message.context.get("quarantine"))
+    told_daily = row.error == UNINVITED or bool(row.message.context.get("quarantine"))
+    return row.state is InboxState.QUARANTINED and told_daily
 
 
 def memory_unusable(what: str) -> Alert:
@@ -84,7 +85,16 @@ def credit_spent(error: ModelError, now: datetime) -> Alert:
     return Alert(
         f"credit {error.fields.get('model')}",
         f"A model's provider gives me no more answers: {error} Until you mend that there, the next model "
-        "of the pool answers. Without one, questions wait, and I look again every half hour.",
+        "of the pool answers. Without one, questions wait; I look again every half hour, or at `!retry`.",
+        once=f"{now:%Y-%m-%d}",
+    )
+
+
+def prompt_cut(model: str, text: str, now: datetime) -> Alert:
+    """Alert: a server reads less of a request than it is sent, or than the configuration says."""
+    return Alert(
+        f"window {model}",
+        f"A language model reads less than it should: {text}. Until then I send it less.",
         once=f"{now:%Y-%m-%d}",
     )
 
@@ -335,6 +345,29 @@ def _read(text: str | None) -> tuple[datetime | None, frozenset[int]]:
 
 def _digest(rows: list[InboxRow]) -> str:
     """One line for each, newest first; what senders wrote stands in code marks and cannot pose as ours."""
+    uninvited = [row for row in rows if row.error == UNINVITED]
+    others = [row for row in rows if row.error != UNINVITED]
+    parts = []
+    if others:
+        count = "One message is" if len(others) == 1 else f"{len(others)} messages are"
+        parts.append(
+            f"{count} quarantined, because the senders are not verified (or the circuit breaker was open). I "
+            "answered nobody and showed nothing of it to a model.\n\n"
+            + "\n".join(_lines(others))
+            + "\n\nWrite `!approve NAME` to see the whole message and then let it in, or `!reject NAME`."
+        )
+    if uninvited:
+        count = "One message is" if len(uninvited) == 1 else f"{len(uninvited)} messages are"
+        parts.append(
+            f"{count} from people who may not write to me. I answered nobody, and keep it for 14 days.\n\n"
+            + "\n".join(_lines(uninvited))
+            + "\n\nWrite `!allow ADDRESS` to let somebody in and have what they wrote answered, or "
+            "`!reject NAME`."
+        )
+    return "\n\n".join([*parts, "I report this once a day; `!allow` lists all that I refused."])
+
+
+def _lines(rows: list[InboxRow]) -> list[str]:
     lines = []
     for row in rows[:MAX_LINES]:
         subject = _plain(str(row.message.context.get("subject") or "") or row.message.text)
@@ -342,16 +375,7 @@ def _digest(rows: list[InboxRow]) -> str:
         why = (row.error or "").replace("_", " ") + (f": {doubt}" if doubt else "")
         at = f"{row.message.received_at:%Y-%m-%d %H:%M}"
         lines.append(f"- **m{row.id}**, {at}, `{_plain(row.message.sender.address)}` ({why}): `{subject}`")
-    if len(rows) > MAX_LINES:
-        lines.append(f"- and {len(rows) - MAX_LINES} more")
-    count = "One message is" if len(rows) == 1 else f"{len(rows)} messages are"
-    return (
-        f"{count} quarantined, because the senders are not verified (or the circuit breaker was open). I "
-        "answered nobody and showed nothing of it to a model.\n\n"
-        + "\n".join(lines)
-        + "\n\nWrite `!approve NAME` to see the whole message and then let it in, or `!reject NAME`. I "
-        "report this once a day."
-    )
+    return [*lines, f"- and {len(rows) - MAX_LINES} more"] if len(rows) > MAX_LINES else lines
 
 
 def _plain(text: str) -> str:

@@ -32,6 +32,7 @@ from gateway.proactive.run_ledger import failing_since, resting_until
 from gateway.queue.model import Collected, Entry, Outcome
 from gateway.queue.stores import JobStore, StoreUnavailable
 
+SAID_ALREADY = "said already"
 _LOOK_EVERY_S = 30.0
 _PRUNE_EVERY_S = 6 * 3600.0
 _KEEP_S = 90 * 86_400.0
@@ -93,7 +94,9 @@ class HeartbeatMonitor:
         began_at = self._clock.now()
         await anyio.sleep(_LOOK_EVERY_S)
         now = self._clock.now()
-        if now - began_at >= self._schedule.interval:
+        # At short intervals the pause itself, and being late by a little, is no sleep.
+        slept = now - began_at - timedelta(seconds=_LOOK_EVERY_S)
+        if slept >= max(self._schedule.interval, timedelta(seconds=_LOOK_EVERY_S)):
             self._began_at = now
 
     async def look(self) -> None:
@@ -153,6 +156,18 @@ class HeartbeatMonitor:
             _log.warning("ledger.unreadable", error=str(error))
             return None
         return how_ended(entries, instant)
+
+    async def told(self, name: str, instant: datetime) -> bool:
+        """A tick has told the owner something; see `TickLog.told`."""
+        try:
+            entries = await self._plans.ledger(name=name, limit=_ENDED_AMONG)
+        except StoreUnavailable as error:
+            _log.warning("ledger.unreadable", error=str(error))
+            return False
+        entry = next((one for one in entries if one.instant <= instant <= (one.until or one.instant)), None)
+        return entry is not None and (
+            entry.outcome in (Outcome.DELIVERED, Outcome.COLLECTED) or entry.reason == SAID_ALREADY
+        )
 
     # ── the missed-heartbeat alert ──
 
@@ -293,4 +308,4 @@ def digest_text(alerts: list[Collected], zone: tzinfo | None) -> str:
 
 
 def _local_time(at: datetime, zone: tzinfo | None) -> str:
-    return f"{at.astimezone(zone):%a %Y-%m-%d %H:%M}"
+    return f"{at.astimezone(zone):%a %Y-%m-%d %H:%M %Z}"

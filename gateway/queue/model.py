@@ -90,7 +90,7 @@ class Stopped:
     """
     A running turn that has lost its rows: the handler working on it must stop.
 
-    ``why`` is ``withdrawn``, ``left`` or ``stopped``.
+    ``why`` is ``withdrawn``, ``left``, ``stopped`` or ``edited``: then its messages wait again.
     """
 
     session: SessionKey

@@ -21,9 +21,7 @@ from gateway.queue.wakeups import Wakeups
 if TYPE_CHECKING:
     from gateway.queue.postgres.account_state import AccountState
 
-_NO_DRIVER = (
-    "gateway.store: PostgreSQL needs squidbot's extra 'postgres' (pip install 'squidbot-gateway[postgres]')"
-)
+_NO_DRIVER = "gateway.store: PostgreSQL needs squidbot's extra 'postgres' (pip install '.[postgres]')"
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from gateway.queue.place import QueuePlace, ServerDatabase
 from gateway.queue.sql import erasure
 from gateway.queue.sql.engine import Connection
 from gateway.queue.sql.erasure import PersonRows
+from gateway.queue.sql.person_address import AddressChange, rename
 from gateway.queue.sql.repetitions import repeated
 
 
@@ -88,3 +89,9 @@ def table_troubles(place: ServerDatabase) -> list[Trouble]:
 
         with KeptTables(place, HOME) as kept:
             return list(troubles(kept))
+
+
+def rename_person(place: QueuePlace, change: AddressChange) -> int:
+    """Give a person's rows to their new address, in one transaction. Raises `StoreUnavailable`."""
+    with _transaction(place, "person move", change=True) as db:
+        return rename(db, change)

@@ -57,7 +57,6 @@ class Work:
         channel, sender, verified: The channel and sender address of the work, and whether that address is
             proven.
         kind: The message's kind, as in `gateway.queue.model.Pending`; ``alone`` is a command.
-        new: Whether the message was accepted just now.
     """
 
     session: SessionKey
@@ -66,7 +65,6 @@ class Work:
     sender: str
     verified: bool
     kind: str
-    new: bool
 
     @property
     def overtakes(self) -> bool:
@@ -107,6 +105,8 @@ class Wakeups:
         """A running turn has lost its messages."""
         self.outbox = Signal[str]()
         """The channel of this name may have something to send."""
+        self.credit = Signal[str]()
+        """A model whose account had nothing left has answered; the value is its name."""
         self.drafts = Signal[str]()
         """The outbox of this channel has a draft that waits for a person's approval."""
         self.history = Signal[SessionKey]()

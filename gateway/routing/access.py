@@ -1,5 +1,6 @@
 """
-Who may talk to the bot, and as whom. Pure: a decision depends on the message and the settings alone.
+Who may talk to the bot, and as whom. Pure: a decision depends on the message, the settings, and whom the
+owner has let in besides (`Access.let_in`).
 
 Theory of operation. The default is no. A sender counts only if the channel has *verified* the address, and
 only the address counts, never the name that people give themselves. The owner is recognised by an alias of
@@ -97,8 +98,17 @@ class Access:
         self._exact: dict[str, frozenset[str]] = {}
         self._servers: dict[str, frozenset[tuple[str, str]]] = {}
         self._everybody: set[str] = set()
+        self._let_in: dict[str, frozenset[str]] = {}
         for channel, entries in allow_from.items():
             self._learn(channel, tuple(entry.strip() for entry in entries))
+
+    def channels(self) -> list[str]:
+        """The channels with a list of people."""
+        return sorted(self._exact)
+
+    def let_in(self, channel: str, people: Iterable[str]) -> None:
+        """Whom the owner lets in beside the settings, in the place of those before."""
+        self._let_in[channel] = frozenset(map(normalise, people))
 
     @property
     def owner(self) -> str:
@@ -134,7 +144,7 @@ class Access:
         normal = normalise(address)
         if any((name, normal) in self._owner for name in self._names(channel)):
             return Role.OWNER
-        if normal in self._exact.get(channel, ()):
+        if normal in self._exact.get(channel, ()) or normal in self._let_in.get(channel, ()):
             return Role.ALLOWED
         if normal not in self._own and (
             channel in self._everybody or _server_of(normal) in self._servers.get(channel, ())
@@ -170,7 +180,7 @@ class Access:
 
     def named_on(self, channel: str) -> list[str]:
         """The other people whom the settings of this channel name by address."""
-        return sorted(self._exact.get(channel, ()))
+        return sorted(self._exact.get(channel, frozenset()) | self._let_in.get(channel, frozenset()))
 
     def crowd(self, channel: str, address: str) -> str:
         """
@@ -178,7 +188,7 @@ class Access:
         for who stands in the settings by address.
         """
         normal = normalise(address)
-        if normal in self._exact.get(channel, ()) or self.role(channel, address, verified=True) is Role.OWNER:
+        if normal in self.named_on(channel) or self.role(channel, address, verified=True) is Role.OWNER:
             return ""
         return "/".join((channel, *_server_of(normal)))
 

@@ -18,13 +18,15 @@ import anyio
 import structlog
 
 from agent_core.backoff import BackoffPolicy
-from agent_core.messages import Amendment, InboundMessage, OutboundMessage, SessionKey
+from agent_core.messages import Amendment, Audience, InboundMessage, OutboundMessage, SessionKey
 from channels.base import LinkState
 from gateway.observability import metrics
 from gateway.queue.model import is_too_long
+from gateway.queue.sql.amendments import AS_EDITED
 from gateway.queue.sql.restoring import RESTORED
-from gateway.queue.states import IllegalMove, InboxState
-from gateway.queue.stores import Accepted, Pending, Queue, StoreUnavailable
+from gateway.queue.states import UNINVITED, IllegalMove, InboxState
+from gateway.queue.stores import Accepted, Pending, Queue, Stopped, StoreUnavailable
+from gateway.routing import let_in
 from gateway.routing.access import Access, Role
 
 _STORE_RETRY = BackoffPolicy(first_s=1.0, cap_s=10.0)
@@ -65,15 +67,21 @@ def admission(message: InboundMessage, access: Access) -> tuple[str | None, str 
     Why a message is ignored, or why it is quarantined; (None, None) if it is to be answered.
 
     A channel may ask for quarantine (``context["quarantine"]``: a sender who could not be verified). That is
-    for senders who would be admitted if their address were verified; nothing is kept of all others.
+    for senders who would be admitted if their address were verified. What somebody says who is verified, and
+    whom nobody has let in, is kept as `UNINVITED`; nothing is kept of all others.
     """
+    if message.context.get("invitation"):
+        return None, UNINVITED
     reason = message.context.get("quarantine")
     if not reason or message.context.get("refused") or is_too_long(message.session):
-        return ignore_reason(message, access), None
+        ignored = ignore_reason(message, access)
+        is_private = message.audience is Audience.DIRECT or access.kind(message.channel) == "email"
+        asks = ignored == UNINVITED and message.kind == "message" and message.addressed and is_private
+        return (None, UNINVITED) if asks else (ignored, None)
     role = access.role(message.channel, message.sender.address, verified=True)
-    if role is Role.STRANGER:
-        return "sender_not_allowed", None
-    return None, str(reason)
+    if role is not Role.STRANGER:
+        return None, str(reason)
+    return (None, UNINVITED) if message.sender.verified else (UNINVITED, None)
 
 
 class IntakeGate:
@@ -114,6 +122,8 @@ class ChannelInbox:
         hear: Recognises answers to waiting questions, and which of them a message withdraws.
         conversation_of: The session in which a message is processed; by default the one where it was said.
         max_text_chars: Longer texts are cut, with a note, before anything else sees them.
+        cut_off: Cancels the work on a turn whose messages were edited: the queue itself reports only turns
+            that it took away.
     """
 
     def __init__(
@@ -130,6 +140,7 @@ class ChannelInbox:
         hear: Hear = _nothing_waits,
         conversation_of: Callable[[InboundMessage], SessionKey] | None = None,
         max_text_chars: int = 200_000,
+        cut_off: Callable[[Stopped], None] = lambda _: None,
     ) -> None:
         self._channel = channel
         self._account = account
@@ -142,6 +153,7 @@ class ChannelInbox:
         self._hear = hear
         self._conversation_of = conversation_of
         self._max_text_chars = max_text_chars
+        self._cut_off = cut_off
 
     async def accept(
         self,
@@ -169,6 +181,8 @@ class ChannelInbox:
                 _log.info("message.accepted", channel=self._channel, inbox=row.id, session=where)
         for stopped in rows.stopped:
             _log.info("turn.stopped", channel=self._channel, turn=stopped.turn, why=stopped.why)
+            if stopped.why == AS_EDITED:
+                self._cut_off(stopped)
 
     async def _stored(
         self, batch: Sequence[Pending], positions: Mapping[str, str], changes: Sequence[Amendment]
@@ -177,7 +191,11 @@ class ChannelInbox:
         while True:
             try:
                 return await self._store.inbox.accept(
-                    self._channel, self._account, await self._hear(batch), positions, changes
+                    self._channel,
+                    self._account,
+                    await let_in.bounded(await self._hear(batch), self._store),
+                    positions,
+                    changes,
                 )
             except StoreUnavailable as error:
                 attempt += 1
@@ -207,6 +225,8 @@ class ChannelInbox:
             and self._intake.perhaps_answered(message.received_at)
         ):
             quarantine = RESTORED
+        if quarantine == UNINVITED:
+            message = let_in.as_kept(message)
         open_now = ignore is None and quarantine is None
         return Pending(
             message,

@@ -9,6 +9,7 @@ then what only the whole can show: names of pools, models and providers that do 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -23,12 +24,14 @@ from pydantic import (
     PrivateAttr,
     SecretStr,
     ValidationError,
+    field_validator,
     model_validator,
 )
 
 from agent_core.image.config import ImageSettings
 from agent_core.llm.config import LLMSpec
 from agent_core.provenance import Trust
+from agent_core.text import time_zone
 from agent_core.tools.effects import Effect
 from agent_core.tools.mcp.config import McpSettings
 from agent_core.tools.policy import DEFAULT_POLICY, Verdict
@@ -45,7 +48,6 @@ from gateway.settings.attachments import AttachmentSettings, S3Settings
 from gateway.settings.cross_checks import check_whole, permission_warnings
 from gateway.settings.listen import is_loopback, parse_listen
 from gateway.settings.problems import explain, problems_of
-from gateway.settings.renamed import with_new_names
 from gateway.settings.source import Problem, Source, read_source
 from gateway.settings.tools import FileToolSettings, JobSettings
 
@@ -277,6 +279,11 @@ class Settings(_Strict):
     """Everything. Texts of secrets are in `SecretStr`s only."""
 
     owner: OwnerSettings = OwnerSettings()
+    timezone: str = "local"
+    """
+    The zone of all times that squidbot understands and shows, such as ``Europe/Berlin``; ``local``: this
+    machine's.
+    """
     llm: LLMSettings = LLMSettings()
     agents: AgentSettings = AgentSettings()
     channels: ChannelSettings = ChannelSettings()
@@ -286,6 +293,27 @@ class Settings(_Strict):
     attachments: AttachmentSettings = AttachmentSettings()
     skills: SkillSettings = SkillSettings()
     voice: VoiceSettings = VoiceSettings()
+
+    @field_validator("timezone")
+    @classmethod
+    def _known_zone(cls, value: str) -> str:
+        return value if value == "local" else time_zone(value, or_local=True).key
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_zone(cls, data: Any) -> Any:
+        """Check-ins, and what follows them, use the one zone unless they have another."""
+        zone, agents = (
+            (data.get("timezone"), data.get("agents") or {}) if isinstance(data, dict) else (None, {})
+        )
+        heartbeat = (agents.get("heartbeat") or {}) if isinstance(agents, dict) else None
+        if not isinstance(zone, str) or not isinstance(heartbeat, dict) or "timezone" in heartbeat:
+            return data
+        try:
+            time_zone(zone)
+        except ValueError:
+            return data  # reported at its own key, or it is this machine's
+        return {**data, "agents": {**agents, "heartbeat": {**heartbeat, "timezone": zone}}}
 
     _path: Path | None = PrivateAttr(default=None)
     _warnings: tuple[str, ...] = PrivateAttr(default=())
@@ -326,6 +354,13 @@ class Settings(_Strict):
         return {name: config.allow_from for name, config in self.channels.enabled().items()}
 
 
+def use_timezone(settings: Settings) -> None:
+    """Let this process show local times in the configured zone, in its log too."""
+    if settings.timezone != "local":
+        os.environ["TZ"] = settings.timezone
+        time.tzset()
+
+
 def load_settings(
     path: Path, *, environ: Mapping[str, str] = os.environ, missing_ok: bool = False
 ) -> Settings:
@@ -364,7 +399,7 @@ def _validate(source: Source) -> tuple[Settings | None, list[Problem]]:
             missing = {problem.path for problem in problems} & source.referenced
             problems += [one for one in problems_of(error, source, Settings) if one.path not in missing]
         problems += check_whole(source)
-    return settings, with_new_names(problems, source.data)
+    return settings, problems
 
 
 def _soft_warnings(settings: Settings) -> list[str]:
@@ -372,6 +407,7 @@ def _soft_warnings(settings: Settings) -> list[str]:
     kinds, places = settings.channels.kinds(), settings.channels.places()
     apart = settings.channels.apart()
     for name, config in settings.channels.enabled().items():
+        found += [f"{places[name]}: {one}" for one in getattr(config, "warnings", ())]
         own = {alias.channel for alias in settings.owner.aliases} & {name, kinds[name]}
         if name in apart and own == {kinds[name]}:
             found.append(

@@ -29,6 +29,7 @@ _MAX_BYTES = 1_000_000
 _MAX_NODES = 20_000
 _MAX_DEPTH = 50
 _TOO_DEEP = f"it is nested more than {_MAX_DEPTH} levels deep"
+_TOO_MANY = f"it has more than {_MAX_NODES:,} values, which is too many"
 _REFERENCE = re.compile(r"\$\$\{|\$\{([^}]*)\}")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SECRET_NAME = re.compile(r"(?:^|_)(?:password|passphrase|secret|token|api_key|recovery_key)$")
@@ -112,6 +113,15 @@ class _Loader(yaml.SafeLoader):
     """The safe loader with the scalars of YAML 1.2."""
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - PyYAML's own form
+    _composed = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        """Compose a node, as long as there are not too many: 400,000 values took 14 s."""
+        self._composed += 1
+        if self._composed > 2 * _MAX_NODES:  # keys are nodes, too
+            raise yaml.MarkedYAMLError(problem=_TOO_MANY, problem_mark=self.peek_event().start_mark)  # type: ignore[no-untyped-call]
+        node: yaml.Node | None = super().compose_node(parent, index)
+        return node
 
 
 for _tag, _pattern, _first in (
@@ -196,7 +206,9 @@ class _Walk:
         # Aliases make a small file unfold into a huge or endless one.
         if self._nodes > _MAX_NODES or id(node) in self._open:
             if self._nodes <= _MAX_NODES + 1:
-                self._complain(path, node, "expands without end; a YAML alias must not contain itself")
+                endless = id(node) in self._open or "&" in self._source.text
+                why = "expands without end; a YAML alias must not contain itself" if endless else _TOO_MANY
+                self._complain(path, node, why)
                 self._nodes = _MAX_NODES + 1
             return None
         if len(self._open) >= _MAX_DEPTH:
@@ -207,7 +219,8 @@ class _Walk:
             if isinstance(node, yaml.MappingNode):
                 return self._mapping(node, path)
             if isinstance(node, yaml.SequenceNode):
-                return [self._value(item, (*path, number)) for number, item in enumerate(node.value)]
+                items = enumerate(node.value)
+                return [self._value(item, (*path, at)) for at, item in items if self._nodes <= _MAX_NODES]
             return self._scalar(node, path)
         finally:
             self._open.pop()

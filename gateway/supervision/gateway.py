@@ -42,6 +42,7 @@ from gateway.queue.lease import LeaseKeeper, lost_lease_speaks
 from gateway.queue.states import BUDGET
 from gateway.queue.stores import ApprovalStore, JobStore, Queue, StoreUnavailable
 from gateway.queue.wakeups import Wakeups
+from gateway.routing import let_in
 from gateway.routing.conversations import Conversations
 from gateway.routing.crash_isolation import CrashIsolation
 from gateway.routing.delivery import Delivery
@@ -327,6 +328,7 @@ class Gateway:
             try:
                 await self._begin()
                 await self.store.maintenance.recover()
+                await let_in.load(self.store, self.conversations.access)
                 await self.store.maintenance.due_now(BUDGET)  # it may be another one
                 await self.conversations.sort(self.store.inbox, self.channels)
                 await self.history.recover()

@@ -5,6 +5,9 @@ they become visible instead.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 _JOINERS = "\u200c\u200d"
 """Unprintable, but several scripts and many emoji are made with them."""
 
@@ -19,6 +22,11 @@ def plain_line(text: str) -> str:
 def plain_text(text: str) -> str:
     """``text`` with its line breaks and tabs, and everything else unprintable as an escape."""
     return "\n".join(plain_line(line.replace("\t", "    ")) for line in text.splitlines())
+
+
+def place_of(row: Mapping[str, Any]) -> str:
+    """The name of the room of a row of an answer, in quotation marks; its session where it has none."""
+    return plain_line(f"“{row['room']}”" if row.get("room") else str(row["session"]))
 
 
 def quoted(text: str) -> str:

@@ -22,6 +22,7 @@ from channels.base import AckState, Channel
 from channels.split import message_parts
 from gateway.budget.metering import UsageMeter
 from gateway.observability import metrics
+from gateway.queue.sql.amendments import AS_EDITED
 from gateway.queue.stores import Completion, NewOutbound, OutboxRow, Queue, StoreUnavailable, Turn
 from gateway.routing.acknowledgements import Acknowledgements
 from gateway.turns.kinds import Failure
@@ -120,7 +121,8 @@ class TurnCommit:
     async def defer(self, turn: Turn, error: str, delay_s: float, *, waits_for: str | None = None) -> None:
         """Commit a retry that is not the message's fault. Raises `LostTurn`."""
         metrics.TURNS.labels(turn.channel, "deferred").inc()
-        _log.warning("turn.deferred", channel=turn.channel, error=error, retry_in_s=round(delay_s, 1))
+        log = _log.info if turn.deferrals else _log.warning  # once; `status` says that it waits still
+        log("turn.deferred", channel=turn.channel, error=error, retry_in_s=round(delay_s, 1))
         await self.until_stored(
             lambda: self._store.turns.retry(turn, error, delay_s=delay_s, deferral=True, waits_for=waits_for)
         )
@@ -143,7 +145,8 @@ class TurnCommit:
         """End a turn whose messages were withdrawn. The store knows already."""
         metrics.TURNS.labels(turn.channel, "stopped").inc()
         _log.info("turn.cut_off", channel=turn.channel, turn=turn.id, why=why)
-        self._acknowledgements.report((row.message for row in turn.rows), AckState.FAILED)
+        if why != AS_EDITED:
+            self._acknowledgements.report((row.message for row in turn.rows), AckState.FAILED)
 
     async def until_stored(self, write: Callable[[], Awaitable[_Result]]) -> _Result:
         """Repeat ``write`` until the store accepts it; return its result."""

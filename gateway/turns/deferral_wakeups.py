@@ -2,8 +2,9 @@
 Wakes deferred turns as soon as what they wait for is there, whatever their back-off says.
 
 A back-off is a guess at when to look again. Some reasons to wait end with an event that is seen: a channel's
-link comes up, the day of the budget ends. Rows that wait for such a thing carry its name
-(`MaintenanceStore.due_now`). A server that has said itself how long to wait is not asked sooner.
+link comes up, the day of the budget ends, a model answers whose account was empty. Rows that wait for such a
+thing carry its name (`MaintenanceStore.due_now`). A server that has said itself how long to wait is not asked
+sooner.
 """
 
 from __future__ import annotations
@@ -43,11 +44,13 @@ class DeferralWakeups:
         self._wakeups = wakeups
         self._up: set[tuple[str, bool]] = set()
         self._came_up: set[str] = set()
+        self._has_credit = False
         self._seen = clock.now()
         self._news = anyio.Event()
         wakeups.channel.connect(
             lambda status: self.link(status.name, up=status.can_send, caught_up=status.state is LinkState.UP)
         )
+        wakeups.credit.connect(lambda _: self._credit())
 
     def link(self, channel: str, *, up: bool, caught_up: bool = False) -> None:
         """
@@ -61,6 +64,10 @@ class DeferralWakeups:
             self._up.add((channel, caught_up))
             self._came_up.add(channel)
             self._news.set()
+
+    def _credit(self) -> None:
+        self._has_credit = True
+        self._news.set()
 
     async def run(self) -> None:
         """End deferrals until cancelled. Raises nothing but cancellation."""
@@ -90,8 +97,9 @@ class DeferralWakeups:
             self._came_up.discard(channel)
             self._wakeups.link.fire(channel)
         now = self._clock.now()
-        if _another_day(self._seen, now, self._zone):
+        if self._has_credit or _another_day(self._seen, now, self._zone):
             await self._store.maintenance.due_now(BUDGET)
+            self._has_credit = False
         self._seen = now
 
 

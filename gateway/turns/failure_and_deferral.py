@@ -13,9 +13,9 @@ the promise that the message is answered stays as it is. A wait longer than the 
 
 What the budget refuses stays in the queue until the budget opens again and is answered then, so nobody has to
 write a question twice. It is looked at again at each start, because the limit may be another one, when the
-day ends or the clock is set (`gateway.turns.deferral_wakeups`), and every half hour. Commands do not wait:
-they overtake (`TurnStore.claim`). What a provider refuses because the account there has nothing left waits in
-the same way, as long as any message waits for a person (`QUARANTINE_S`).
+day ends, the clock is set or a model has credit again (`gateway.turns.deferral_wakeups`), and every half
+hour. Commands do not wait: they overtake (`TurnStore.claim`). What a provider refuses because the account
+there has nothing left waits in the same way, as long as any message waits for a person (`QUARANTINE_S`).
 
 A look costs no model call and no attempt. A notice says until when, once for each message that has a later
 place and for each conversation and day. It is posted once (`OutboxStore.post`), whatever crashes.

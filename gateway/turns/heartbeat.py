@@ -24,6 +24,7 @@ from agent_core.provenance import joined
 from channels.heartbeat.config import HeartbeatConfig
 from channels.heartbeat.silence import URGENT, Verdict, fingerprint, judge
 from gateway.budget.metering import UsageMeter
+from gateway.proactive.heartbeat_monitor import SAID_ALREADY
 from gateway.proactive.owner_contact import Target
 from gateway.proactive.owner_notifier import OwnerNotifier, alert_line
 from gateway.proactive.run_ledger import failing_since, resting_until
@@ -162,7 +163,7 @@ class HeartbeatTurns:
             return verdict
         since = self.clock.now() - timedelta(hours=hours)
         if await self.plans.was_said(fingerprint(verdict.text), since=since):
-            return Verdict(reason="said already")
+            return Verdict(reason=SAID_ALREADY)
         return verdict
 
     def _alert(

@@ -26,6 +26,7 @@ NAMES = (
     "throughput",
     "postgres",
     "request",
+    "models",
     "matrix",
     "mail",
     "mailbox",

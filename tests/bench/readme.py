@@ -32,6 +32,7 @@ _HEADLINES: Mapping[str, Sequence[str]] = {
     "overhead": ("history of 10 messages: ", "long histories"),
     "throughput": ("throughput", "order violations"),
     "request": ("",),
+    "models": ("",),
     "matrix": ("question to answer",),
     "flood": ("answer time while",),
     "mail": ("mail to answer", "20 threads at once"),

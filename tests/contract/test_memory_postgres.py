@@ -11,7 +11,7 @@ from agent_core.memory_ports import MemoryPort
 from agent_core.models import Message
 from agent_core.storage.search_index.text import parse_query
 from gateway.queue.postgres.histories.memory import PostgresMemory, PostgresSearch
-from gateway.queue.postgres.histories.search import found
+from gateway.queue.postgres.histories.search import candidates
 from gateway.queue.postgres.store import HOME, PostgresQueue, migrate
 from gateway.queue.sql.engine import Connection, Cursor, Parameters
 from tests.clock import ManualClock
@@ -20,7 +20,7 @@ from tests.contract.search import SearchContract
 from tests.postgres_server import PostgresServer
 from tests.search_house import OWNER, A, B, House
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.integration]
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +109,7 @@ async def test_a_search_uses_the_index(postgres: PostgresServer, tables: str) ->
                         asked.extend(line for (line,) in db.execute(f"EXPLAIN {text}", parameters))
                     return db.execute(text, parameters)
 
-            found(Explaining(), HOME, parse_query("number7"), "owner", since_ms=0, limit=5)  # type: ignore[arg-type]
+            candidates(Explaining(), HOME, parse_query("number7"), "owner", since_ms=0)  # type: ignore[arg-type]
 
         await queue.database.writer.call("analyze", lambda db: db.execute("ANALYZE all_history"), locks=())
         await queue.database.reader.call("explain", explained)

@@ -85,12 +85,8 @@ class ListMemory:
 
     def __init__(self) -> None:
         self.estimate = TokenEstimate()
-        self.observed: list[tuple[int, int]] = []
         self.asked: list[dict[str, Any]] = []
         self.kept: list[tuple[str, str, str, str]] = []
-
-    def observe(self, estimated: int, actual: int) -> None:
-        self.observed.append((estimated, actual))
 
     async def build_messages(
         self, session_id: str, system_prompt: str, user_message: str, **more: Any

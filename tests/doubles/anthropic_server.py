@@ -7,14 +7,15 @@ Each request takes the next planned answer, a list of content blocks; ``refusals
 from __future__ import annotations
 
 import json
+import re
 from collections import deque
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import Any, Self
+from typing import Any
 
 from aiohttp import web
 
-from tests.doubles.openai_server import bound
+from tests.doubles.openai_server import ModelServer
 
 FIELDS = {
     "model",
@@ -26,6 +27,7 @@ FIELDS = {
     "stream",
     "thinking",
     "temperature",
+    "output_config",
 }
 
 
@@ -41,16 +43,18 @@ def use(name: str, call_id: str = "toolu_1", **arguments: Any) -> dict[str, Any]
     return {"type": "tool_use", "id": call_id, "name": name, "input": arguments}
 
 
-class FakeAnthropic:
-    """The server. ``requests`` holds the bodies of all requests."""
+class FakeAnthropic(ModelServer):
+    """
+    The server. ``requests`` holds the bodies of all requests; ``adaptive`` is a model that takes no budget
+    for thinking.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, *, adaptive: bool = False) -> None:
+        self.adaptive = adaptive
         self.requests: list[dict[str, Any]] = []
         self.refusals: list[str] = []
         self.plan: deque[tuple[list[dict[str, Any]], str]] = deque()
         self.errors: deque[tuple[int, str, str]] = deque()
-        self.port = 0
-        self._runner: web.AppRunner | None = None
 
     def say(self, *blocks: dict[str, Any], stop: str = "") -> None:
         calls = any(block["type"] == "tool_use" for block in blocks)
@@ -60,19 +64,8 @@ class FakeAnthropic:
     def api_base(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    async def __aenter__(self) -> Self:
-        app = web.Application(client_max_size=64 * 1024 * 1024)
-        app.router.add_post("/v1/messages", self._answer)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.2)
-        await self._runner.setup()
-        socket = bound(0)
-        self.port = socket.getsockname()[1]
-        await web.SockSite(self._runner, socket).start()
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        assert self._runner is not None
-        await self._runner.cleanup()
+    def routes(self) -> list[web.RouteDef]:
+        return [web.post("/v1/messages", self._answer)]
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
@@ -81,7 +74,7 @@ class FakeAnthropic:
             return _error(401, "authentication_error", "invalid x-api-key")
         if self.errors:
             return _error(*self.errors.popleft())
-        if refusal := refusal_of(body):
+        if refusal := refusal_of(body, adaptive=self.adaptive):
             self.refusals.append(refusal)
             return _error(400, "invalid_request_error", refusal)
         blocks, stop = self.plan.popleft() if self.plan else ([text("ok")], "end_turn")
@@ -126,12 +119,22 @@ def _events(blocks: list[dict[str, Any]], stop: str, usage: Mapping[str, int]) -
     ]
 
 
-def refusal_of(body: Mapping[str, Any]) -> str:
+def refusal_of(body: Mapping[str, Any], *, adaptive: bool = False) -> str:
     """Why the real server refuses a request; empty if it does not."""
     if unknown := body.keys() - FIELDS:
         return f"{min(unknown)}: Extra inputs are not permitted"
+    if str(body).count("'cache_control'") > 4:
+        return "A maximum of 4 blocks with cache_control may be provided."
     thinking = body.get("thinking")
-    if thinking and body["max_tokens"] <= thinking["budget_tokens"]:
+    budget = (thinking or {}).get("budget_tokens")
+    if adaptive and budget:
+        return (
+            '"thinking.type.enabled" is not supported for this model. Use "thinking.type.adaptive" and '
+            '"output_config.effort" to control thinking behavior.'
+        )
+    if adaptive and "temperature" in body:
+        return "`temperature` is deprecated for this model."
+    if budget and body["max_tokens"] <= thinking["budget_tokens"]:
         return (
             "`max_tokens` must be greater than `thinking.budget_tokens`. Please consult our documentation at "
             "https://docs.example/extended-thinking#max-tokens-and-context-window-size"
@@ -157,6 +160,9 @@ def refusal_of(body: Mapping[str, Any]) -> str:
             return f"messages.{number}.content.0.type: Expected `thinking` or `redacted_thinking`"
         if any(block["type"] == "thinking" and not block.get("signature") for block in blocks):
             return f"messages.{number}: thinking.signature: Field required"
+        odd = [b for b in blocks if not re.fullmatch(r"[a-zA-Z0-9_-]+", b.get("id", "_"))]
+        if odd:
+            return f"messages.{number}.content.0.tool_use.id: String should match pattern '^[a-zA-Z0-9_-]+$'"
     if open_calls:
         return "the last message may not call a tool"
     for tool in body.get("tools", ()):

@@ -48,8 +48,10 @@ class Store:
         self.commands: list[str] = []
         self.bend: dict[str, Callable[[Dialogue, str, str], Awaitable[bool]]] = {}
         """By the beginning of a command: says whether it has answered itself."""
+        self.dates: dict[int, str] = {}
         self.lines: dict[int, Dialogue] = {}
-        self.unreadable: set[int] = set()
+        self.withheld: dict[int, str] = {}
+        """Mails that are not handed out, and in which way: see `_withhold`."""
 
     async def __call__(self, server: Dialogue) -> None:
         await server.say("* OK hello")
@@ -74,8 +76,11 @@ class Store:
                 f"{tag} OK [READ-WRITE] done",
             )
         elif text.startswith("UID SEARCH UID "):
-            first = int(text.removeprefix("UID SEARCH UID ").partition(":")[0])
-            found = [uid for uid in self.uids if uid >= first] or self.uids[-1:]
+            asked = text.removeprefix("UID SEARCH UID ").split(" ")[0]
+            if asked.endswith(":*"):
+                found = [uid for uid in self.uids if uid >= int(asked[:-2])] or self.uids[-1:]
+            else:
+                found = self._chosen(asked)
             await server.say(f"* SEARCH {' '.join(map(str, found))}", f"{tag} OK done")
         elif text.startswith("UID FETCH"):
             await self._fetch(server, tag, text)
@@ -91,16 +96,43 @@ class Store:
     async def _fetch(self, server: Dialogue, tag: str, text: str) -> None:
         _, _, uids, items = text.split(" ", 3)
         for uid in self._chosen(uids):
-            if "BODY" not in items:
+            if await self._withhold(server, tag, uid, items):
+                if self.withheld[uid] in ("no", "no size", "hangs up"):
+                    return
+            elif "BODY" not in items:
                 size = len(raw_mail(uid))
-                await server.say(f"* {uid} FETCH (UID {uid} RFC822.SIZE {size})")
-            elif uid in self.unreadable:
-                await server.say(f"{tag} NO [SERVERBUG] cannot read it")
-                return
+                date = self.dates.get(uid)
+                more = f' INTERNALDATE "{date}"' if date else ""
+                await server.say(f"* {uid} FETCH (UID {uid} RFC822.SIZE {size}{more})")
+            elif "[HEADER]" in items:
+                head = raw_mail(uid).partition(b"\r\n\r\n")[0] + b"\r\n\r\n"
+                await server.say(f"* {uid} FETCH (UID {uid} BODY[HEADER]<0> {{{len(head)}}}")
+                await server.raw(head + b")\r\n")
             else:
                 await server.say(f"* {uid} FETCH (UID {uid} BODY[] {{{len(raw_mail(uid))}}}")
                 await server.raw(raw_mail(uid) + b")\r\n")
         await server.say(f"{tag} OK done")
+
+    async def _withhold(self, server: Dialogue, tag: str, uid: int, items: str) -> bool:
+        """
+        Answer for a mail that is not handed out, as servers do: Dovecot says NO for a file that it cannot
+        read, or closes the connection in the middle; Exchange says NO or nothing for an item that it cannot
+        convert; others say NIL, or an empty text.
+        """
+        way = self.withheld.get(uid, "")
+        about_size = way in ("no size", "nothing at all")
+        if not way or ("[HEADER]" in items and not about_size) or ("BODY" not in items and not about_size):
+            return False
+        if way in ("no", "no size"):
+            await server.say(f"{tag} NO [UNAVAILABLE] cannot read it")
+        elif way == "nil":
+            await server.say(f"* {uid} FETCH (UID {uid} BODY[] NIL)")
+        elif way == "empty":
+            await server.say(f'* {uid} FETCH (UID {uid} BODY[] "")')
+        elif way == "hangs up":
+            await server.say(f"* {uid} FETCH (UID {uid} BODY[] {{{len(raw_mail(uid))}}}", "From: ali")
+            server.hang_up()
+        return True
 
     def _chosen(self, uids: str) -> list[int]:
         chosen: list[int] = []

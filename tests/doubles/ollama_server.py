@@ -10,11 +10,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any
 
 from aiohttp import web
 
-from tests.doubles.openai_server import bound
+from tests.doubles.openai_server import ModelServer
 
 Say = dict[str, Any]
 DEFAULT_CONTEXT = 4096
@@ -33,7 +33,7 @@ class Pulled:
 
 
 @dataclass
-class FakeOllama:
+class FakeOllama(ModelServer):
     """
     The server.
 
@@ -58,21 +58,13 @@ class FakeOllama:
     def api_base(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    async def __aenter__(self) -> Self:
-        app = web.Application(client_max_size=64 * 1024 * 1024)
-        app.router.add_post("/api/chat", self._chat)
-        app.router.add_post("/api/show", self._show)
-        app.router.add_get("/api/ps", self._ps)
-        app.router.add_post("/v1/chat/completions", self._openai)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.2)
-        await self._runner.setup()
-        socket = bound(0)
-        self.port = socket.getsockname()[1]
-        await web.SockSite(self._runner, socket).start()
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self._runner.cleanup()
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.post("/api/chat", self._chat),
+            web.post("/api/show", self._show),
+            web.get("/api/ps", self._ps),
+            web.post("/v1/chat/completions", self._openai),
+        ]
 
     async def _show(self, request: web.Request) -> web.Response:
         name = (await request.json())["model"]

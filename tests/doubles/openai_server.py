@@ -106,7 +106,30 @@ TOO_LONG = Status(
 )
 
 
-class FakeOpenAI:
+class ModelServer:
+    """A web server on loopback for the length of a block."""
+
+    port = 0
+
+    def routes(self) -> list[web.RouteDef]:
+        """What it answers."""
+        raise NotImplementedError
+
+    async def __aenter__(self) -> Self:
+        app = web.Application(client_max_size=64 * 1024 * 1024)
+        app.add_routes(self.routes())
+        self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.2)
+        await self._runner.setup()
+        site_socket = bound(self.port)
+        self.port = site_socket.getsockname()[1]
+        await web.SockSite(self._runner, site_socket).start()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._runner.cleanup()
+
+
+class FakeOpenAI(ModelServer):
     """
     The server. ``requests`` holds the bodies of all requests, ``gone`` counts clients that left early.
     """
@@ -118,7 +141,6 @@ class FakeOpenAI:
         self.gone = 0
         self._delay_s = delay_s
         self._plan: deque[Reply] = deque()
-        self._runner: web.AppRunner | None = None
 
     @property
     def api_base(self) -> str:
@@ -129,20 +151,8 @@ class FakeOpenAI:
         """Answer the next requests so."""
         self._plan.extend(replies)
 
-    async def __aenter__(self) -> Self:
-        app = web.Application(client_max_size=64 * 1024 * 1024)
-        app.router.add_post("/v1/chat/completions", self._answer)
-        app.router.add_get("/v1/models", self._models)
-        self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.2)
-        await self._runner.setup()
-        site_socket = bound(self.port)
-        self.port = site_socket.getsockname()[1]
-        await web.SockSite(self._runner, site_socket).start()
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        assert self._runner is not None
-        await self._runner.cleanup()
+    def routes(self) -> list[web.RouteDef]:
+        return [web.post("/v1/chat/completions", self._answer), web.get("/v1/models", self._models)]
 
     async def _models(self, _: web.Request) -> web.Response:
         return web.json_response({"object": "list", "data": [{"id": "fake", "object": "model"}]})

@@ -8,14 +8,19 @@ confirmed are left out, so a profile is not complete.
 
 from __future__ import annotations
 
+import json
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 from aiohttp import web
 
-from tests.doubles.openai_server import FakeOpenAI
+from tests.doubles import anthropic_server as anthropic
+from tests.doubles.ollama_server import FakeOllama, Pulled
+from tests.doubles.openai_server import TOO_LONG, FakeOpenAI, Reply, Say, Status
 
 Body = Mapping[str, Any]
 Rule = Callable[[Body], str]
@@ -138,6 +143,19 @@ def no_tools(body: Body) -> str:
     return text if body.get("tools") else ""
 
 
+def ollama_types(body: Body) -> str:
+    """Ollama, whose fields have one type each."""
+    for message in body["messages"]:
+        if not isinstance(message["content"], str):
+            return "json: cannot unmarshal array into Go struct field ChatRequest.messages.content"
+        calls = [call["function"]["arguments"] for call in message.get("tool_calls", ())]
+        if not all(isinstance(arguments, dict) for arguments in calls):
+            return (
+                "json: cannot unmarshal string into Go struct field .messages.tool_calls.function.arguments"
+            )
+    return ""
+
+
 @dataclass(frozen=True)
 class Profile:
     """
@@ -159,8 +177,17 @@ class Profile:
     learned: int = 0
     by_address: bool = False
     calls_tools: bool = True
+    effort: str = ""
+    """Its `reasoning_effort`."""
+    too_long: Status = TOO_LONG
+    refused_tool: Status = Status(400, "Invalid schema for function 'look': no")  # noqa: RUF009 - frozen
 
 
+_CLAUDE: Mapping[str, Any] = {
+    "too_long": Status(400, "prompt is too long: 210000 tokens > 200000 maximum"),
+    "refused_tool": Status(400, "tools.0.custom.input_schema: JSON schema is invalid."),
+}
+_LLAMA_TOO_LONG = Status(400, "request (9000 tokens) exceeds the available context size (4096 tokens)")
 _NOT_IN_GROQ = "'messages.2' : for 'role:assistant' : property 'reasoning_content' is unsupported"
 _NOT_IN_MISTRAL = "'loc': ['body', 'messages', 2, 'assistant', 'reasoning_content'], 'msg': 'Extra inputs are not permitted'"
 PROFILES: Mapping[str, Profile] = {
@@ -212,6 +239,19 @@ PROFILES: Mapping[str, Profile] = {
     "lm_studio": Profile(
         "lm_studio/qwen3", [roles_alternate, some_user("Jinja Exception: No user query found in messages.")]
     ),
+    "anthropic": Profile("anthropic/claude", [anthropic.refusal_of], **_CLAUDE),
+    "anthropic thinking": Profile(
+        "anthropic/claude", [anthropic.refusal_of], effort="medium", thinks=True, **_CLAUDE
+    ),
+    "anthropic adaptive": Profile(
+        "anthropic/claude-new",
+        [partial(anthropic.refusal_of, adaptive=True)],
+        effort="medium",
+        thinks=True,
+        learned=1,
+        **_CLAUDE,
+    ),
+    "ollama": Profile("ollama/qwen3:4b", [ollama_types], thinks=True, too_long=_LLAMA_TOO_LONG),
 }
 
 
@@ -223,6 +263,12 @@ class StrictServer(FakeOpenAI):
         self.profile = profile
         self.refusals: list[str] = []
 
+    answer_with = FakeOpenAI.plan
+
+    def forget_plan(self) -> None:
+        """Answer no request as planned any more."""
+        self._plan.clear()
+
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
         refusal = next((words for rule in self.profile.rules if (words := rule(body))), "")
@@ -232,3 +278,73 @@ class StrictServer(FakeOpenAI):
         self.refusals.append(refusal)
         error = {"error": {"message": refusal, "code": 400, "type": "invalid_request_error"}}
         return web.json_response([error] if self.profile.in_list else error, status=400)
+
+
+class StrictAnthropic(anthropic.FakeAnthropic):
+    """The same in Anthropic's protocol."""
+
+    def __init__(self, profile: Profile) -> None:
+        super().__init__(adaptive=profile.learned > 0)
+
+    def answer_with(self, *replies: Reply) -> None:
+        """Answer the next requests so."""
+        for reply in replies:
+            if isinstance(reply, Status):
+                self.errors.append((reply.status, reply.type, reply.message))
+                continue
+            assert isinstance(reply, Say)
+            blocks = [anthropic.thought("".join(reply.thinking))] if reply.thinking else []
+            blocks += [anthropic.text("".join(reply.pieces))] if reply.pieces else []
+            blocks += [
+                anthropic.use(call.name, call.id, **json.loads(call.arguments)) for call in reply.calls
+            ]
+            stops = {"length": "max_tokens", "content_filter": "refusal"}
+            self.say(*blocks, stop=stops.get(reply.finish or "", ""))
+
+    def forget_plan(self) -> None:
+        """Answer no request as planned any more."""
+        self.plan.clear()
+
+
+@dataclass
+class StrictOllama(FakeOllama):
+    """The same in Ollama's protocol."""
+
+    models: dict[str, Pulled] = field(
+        default_factory=lambda: {
+            "qwen3:4b": Pulled(capabilities=("completion", "tools", "vision", "thinking"))
+        }
+    )
+    refusals: list[str] = field(default_factory=list)
+    replies: deque[Reply] = field(default_factory=deque)
+
+    def answer_with(self, *replies: Reply) -> None:
+        """Answer the next requests so."""
+        self.replies.extend(replies)
+
+    def forget_plan(self) -> None:
+        """Answer no request as planned any more."""
+        self.replies.clear()
+
+    async def _chat(self, request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        if refusal := ollama_types(body):
+            self.refusals.append(refusal)
+        reply = Status(400, refusal) if refusal else self.replies.popleft()
+        if isinstance(reply, Status):
+            self.requests.append(body)
+            return web.json_response({"error": reply.message}, status=reply.status)
+        assert isinstance(reply, Say)
+        said: dict[str, Any] = {"content": "".join(reply.pieces), "thinking": "".join(reply.thinking)}
+        said["tool_calls"] = [
+            {"function": {"name": call.name, "arguments": json.loads(call.arguments)}} for call in reply.calls
+        ]
+        self.answer, self.done_reason = lambda _: said, reply.finish or "stop"
+        return await super()._chat(request)
+
+
+def server_of(profile: Profile) -> StrictServer | StrictAnthropic | StrictOllama:
+    """The server that speaks the protocol of a profile."""
+    provider = profile.model.partition("/")[0]
+    own = {"anthropic": lambda: StrictAnthropic(profile), "ollama": StrictOllama}
+    return own.get(provider, lambda: StrictServer(profile))()

@@ -12,7 +12,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from channels.email import receiver
+from channels.email import fetching, receiver
 from channels.email.imap import syntax
 from devservers import MailServer
 from tests.integration.mail_bot import make_bot, open_server, raw_mail, refused, wanted
@@ -30,6 +30,7 @@ async def test_the_next_mail_is_received(
     mail_server: MailServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only the beginning of a header is fetched. The limits are a twentieth of the real ones."""
+    monkeypatch.setattr(fetching, "MAX_MAIL_BYTES", 1_000_000)
     monkeypatch.setattr(receiver, "MAX_MAIL_BYTES", 1_000_000)
     monkeypatch.setattr(syntax, "MAX_LITERAL_BYTES", SIZE)
     bot = make_bot(mail_server, tmp_path)
@@ -39,7 +40,7 @@ async def test_the_next_mail_is_received(
         large = "Subject: large\r\n" + "x" * 70 + "\r\n"
         await bot.inject(raw_mail(bot, message_id="<large@peer.test>", text=large * 15_000))
         await bot.send("after it", "are you there?")
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while len(bot.inbox.accepted) < 3:
                 await anyio.sleep(0.05)
     # With a whole header, that of a large mail is read as ever.

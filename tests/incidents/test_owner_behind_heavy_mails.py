@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from channels.email import receiver
+from channels.email import fetching
 from channels.email.channel import EmailChannel
 from channels.email.receiver import BATCH_MAILS
 from tests.clock import LoopClock
@@ -73,7 +73,7 @@ async def accepted(
     commands: list[str] | None = None,
 ) -> tuple[list[str], MemoryInbox]:
     """The ids of what was accepted, in that order."""
-    patch.setattr(receiver, "BATCH_BYTES", 2 * SIZE)
+    patch.setattr(fetching, "BATCH_BYTES", 2 * SIZE)
     there = dict(enumerate(mails, start=1))
     store = Searching(there, dict(enumerate(late, start=len(mails) + 1)))
     patch.setattr(mailbox, "raw_mail", there.__getitem__)

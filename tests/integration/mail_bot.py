@@ -69,7 +69,7 @@ class Bot:
             timing=timing.get("timing", QUICK),
             submit_timing=timing.get("submit_timing", SubmitTiming(connect_s=5, command_s=5, data_s=5)),
             attachments=self.files,
-            alert=lambda _, text: self.alerts.append(text),
+            alert=lambda _, text, once="": self.alerts.append(text),
         )
 
     @property

@@ -34,7 +34,7 @@ from tests.integration.test_moving import filled
 from tests.integration.test_postgres_lease import keeper
 from tests.postgres_server import PostgresServer
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.integration]
 BOT, DEVICE, ROOM = "@bot:hs.test", "DEV", "!room"
 KEY = "k" * 32
 

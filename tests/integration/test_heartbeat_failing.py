@@ -109,7 +109,7 @@ class TestFailing:
             await look()
             await home.chat.answers(3)
         assert len(home.alerts()) == 2
-        assert "have failed since Thu 2026-01-01 00:00: 4 of them or more" in home.alerts()[0].text
+        assert "have failed since Thu 2026-01-01 00:00 UTC: 4 of them or more" in home.alerts()[0].text
 
     async def test_a_machine_that_was_asleep_is_not_told_of_by_the_notice(self, tmp_path):
         """The check-in that runs when it wakes says it. What fails after that is told, also if the clock is set back."""
@@ -131,6 +131,26 @@ class TestFailing:
             await monitor.look()
             clock.advance(3 * 3600)
             await monitor.look()
+            await home.chat.answers(2)
+        assert len(home.alerts()) == 1
+
+    @pytest.mark.parametrize("seconds", [1.0, 10.0, 30.0])
+    async def test_check_ins_at_short_intervals_are_missed_too(self, tmp_path, monkeypatch, seconds):
+        """The monitor's own pause of half a minute is no sleep of the machine."""
+        clock = ManualClock()
+        setting = {"interval_minutes": seconds / 60, "alert_after_missed": 4}
+        async with house(tmp_path, heartbeat=setting, clock=clock, sleep=_never) as home:
+            await home.asked(ANN, "hello")
+            monitor = home.built.proactive.monitor
+
+            async def passing(pause_s: float) -> None:
+                clock.advance(pause_s + 0.5)
+
+            with monkeypatch.context() as patched:
+                patched.setattr("gateway.proactive.heartbeat_monitor.anyio.sleep", passing)
+                for _ in range(8):
+                    await monitor.look()
+                    await monitor.pause()
             await home.chat.answers(2)
         assert len(home.alerts()) == 1
 

@@ -106,7 +106,6 @@ async def test_the_doctor_tells_how_the_encryption_stands(make_bot):
     assert [one.verdict for one in report.findings] == [Verdict.OK]
 
 
-@pytest.mark.timeout(180, func_only=True)
 def test_a_revoked_token_is_one_clear_state(synapse, fresh_credentials, tmp_path):
     """
     With nothing but a token: the daemon lives on, says what to do, and leaves the server alone; `status` and `check`

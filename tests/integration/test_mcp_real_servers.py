@@ -1,8 +1,11 @@
-"""Servers from the registries: both eras of the protocol, through the whole gateway."""
+"""
+Servers from the registries, as people run them: both eras of the protocol, one task for each.
+
+What PyPI has in versions that squidbot does not want, and what npm has, is installed at first use.
+"""
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -17,8 +20,11 @@ from agent_core.models import MemoryScope, ScopeKind, Session
 from agent_core.tools.effects import Effect
 from agent_core.tools.mcp.config import McpSettings
 from agent_core.tools.mcp.servers import McpServers
+from devservers import ToolsMissing
+from devservers.environment import prepare_tools
 from gateway.system.clock import SystemClock
 from tests.command_line import free_port
+from tests.npm_packages import NodeMissing, install_packages, node_program
 
 pytestmark = pytest.mark.integration
 BIN = Path(sys.executable).parent
@@ -26,14 +32,38 @@ OWNER = Session(SessionKey("matrix", "!room:hs.test"), MemoryScope(ScopeKind.OWN
 PERSON = Session(SessionKey("matrix", "!other:hs.test"), MemoryScope(ScopeKind.PERSON, "@bob:hs.test"))
 
 
-def installed(name):
-    """A server from our own environment, the path, or a folder (or several) in SQUIDBOT_MCP_BIN."""
-    found = shutil.which(
-        name, path=os.pathsep.join([str(BIN), os.environ.get("SQUIDBOT_MCP_BIN", ""), os.environ["PATH"]])
-    )
-    if found is None:
-        pytest.skip(f"{name} is not installed")
-    return found
+# The versions that these tests were written against; npm has no lock file for a handful of tools.
+NPM = (
+    "@modelcontextprotocol/server-everything@2026.8.31",
+    "@modelcontextprotocol/server-filesystem@2026.8.31",
+    "@modelcontextprotocol/server-memory@2026.8.31",
+    "@modelcontextprotocol/server-sequential-thinking@2026.8.31",
+    "@playwright/mcp@0.0.83",
+)
+
+
+@pytest.fixture(scope="module")
+def pypi():
+    """The folder of programs of the servers that need an environment of their own."""
+    try:
+        return prepare_tools("mcp", say=print).parent
+    except ToolsMissing as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.fixture(scope="module")
+def npm():
+    """Make the settings of a server of npm from its program's name and arguments."""
+    try:
+        modules = install_packages("mcp", *NPM)
+    except NodeMissing as missing:
+        pytest.skip(str(missing))
+
+    def settings(program, *arguments, **more):
+        script = str((modules / ".bin" / program).resolve())
+        return {"command": str(node_program(modules)), "args": [script, *arguments], **more}
+
+    return settings
 
 
 @pytest.fixture
@@ -66,7 +96,7 @@ async def tools_of(tmp_path, tasks, server, session=OWNER):
 
 async def test_the_server_of_time(tmp_path):
     """PyPI, the era of 2026-07-28."""
-    server = {"command": installed("mcp-server-time"), "effects": {"get_current_time": "read"}}
+    server = {"command": str(BIN / "mcp-server-time"), "effects": {"get_current_time": "read"}}
     async with anyio.create_task_group() as tasks:
         found, tools = await tools_of(tmp_path, tasks, server)
         assert set(tools) == {"one__get_current_time", "one__convert_time"}
@@ -85,7 +115,7 @@ async def test_the_server_of_time(tmp_path):
 async def test_the_server_of_git(tmp_path, repository):
     """PyPI; of its twelve tools those that the settings name."""
     server = {
-        "command": installed("mcp-server-git"),
+        "command": str(BIN / "mcp-server-git"),
         "args": ["--repository", str(repository)],
         "tools": ["git_log", "git_status"],
         "trust": "own",
@@ -100,10 +130,10 @@ async def test_the_server_of_git(tmp_path, repository):
         tasks.cancel_scope.cancel()
 
 
-async def test_the_server_of_everything(tmp_path):
+async def test_the_server_of_everything(tmp_path, npm):
     """npm, the era of 2025-11-25: pictures, links that are not followed, errors."""
     async with anyio.create_task_group() as tasks:
-        _, tools = await tools_of(tmp_path, tasks, {"command": installed("mcp-server-everything")})
+        _, tools = await tools_of(tmp_path, tasks, npm("mcp-server-everything"))
         assert {"one__echo", "one__get-tiny-image", "one__get-resource-links"} <= set(tools)
         assert "hello" in (await tools["one__echo"].execute(message="hello")).content
         picture = (await tools["one__get-tiny-image"].execute()).content
@@ -114,9 +144,9 @@ async def test_the_server_of_everything(tmp_path):
         tasks.cancel_scope.cancel()
 
 
-async def test_the_server_of_sqlite(tmp_path):
+async def test_the_server_of_sqlite(tmp_path, pypi):
     """PyPI: a table is made, filled and read; an error of the database is one of the call."""
-    server = {"command": installed("mcp-server-sqlite"), "args": ["--db-path", str(tmp_path / "x.db")]}
+    server = {"command": str(pypi / "mcp-server-sqlite"), "args": ["--db-path", str(tmp_path / "x.db")]}
     async with anyio.create_task_group() as tasks:
         _, tools = await tools_of(tmp_path, tasks, server)
         await tools["one__create_table"].execute(query="CREATE TABLE pens (name TEXT)")
@@ -126,42 +156,74 @@ async def test_the_server_of_sqlite(tmp_path):
         tasks.cancel_scope.cancel()
 
 
-async def test_the_server_of_pages(tmp_path):
-    """PyPI: a page is fetched, and null stands for what was left out."""
-    command = installed("mcp-server-fetch")  # before anything is opened: it may skip
+@pytest.fixture
+async def page():
+    """The address of a small page on this machine."""
 
-    async def page(_):
-        return web.Response(text="<h1>Squids</h1><p>They have ten arms.</p>", content_type="text/html")
+    async def show(_):
+        text = "<title>Squids</title><h1>Squids</h1><p>They have ten arms.</p>"
+        return web.Response(text=text, content_type="text/html")
 
     app = web.Application()
-    app.router.add_get("/page", page)
+    app.router.add_get("/page", show)
     runner = web.AppRunner(app)
     await runner.setup()
     port = free_port()
-    site = web.TCPSite(runner, "127.0.0.1", port)
-    await site.start()
+    await web.TCPSite(runner, "127.0.0.1", port).start()
+    yield f"http://127.0.0.1:{port}/page"
+    await runner.cleanup()
+
+
+async def test_the_server_of_pages(tmp_path, pypi, page):
+    """PyPI: a page is fetched, and null stands for what was left out."""
     server = {
-        "command": command,
+        "command": str(pypi / "mcp-server-fetch"),
         "args": ["--ignore-robots-txt", "--allow-private-ips"],
     }
-    try:
-        async with anyio.create_task_group() as tasks:
-            _, tools = await tools_of(tmp_path, tasks, server)
-            url = f"http://127.0.0.1:{port}/page"
-            fetched = await tools["one__fetch"].execute(url=url, max_length=None, raw="false")
-            assert "ten arms" in fetched.content
-            assert [each.kind for each in fetched.origins] == ["mcp"]
-            tasks.cancel_scope.cancel()
-    finally:
-        await runner.cleanup()
+    async with anyio.create_task_group() as tasks:
+        _, tools = await tools_of(tmp_path, tasks, server)
+        fetched = await tools["one__fetch"].execute(url=page, max_length=None, raw="false")
+        assert "ten arms" in fetched.content
+        assert [each.kind for each in fetched.origins] == ["mcp"]
+        tasks.cancel_scope.cancel()
 
 
-async def test_the_server_of_files(tmp_path):
+async def test_the_server_of_a_browser(tmp_path, npm, page):
+    """npm: a page is opened in Chromium where there is one, otherwise the answer says what is missing."""
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    flags = ["--headless", "--isolated", "--no-sandbox", "--output-dir", str(tmp_path / "output")]
+    server = npm("playwright-mcp", *flags, "--executable-path", browser or str(tmp_path / "chromium"))
+    async with anyio.create_task_group() as tasks:
+        _, tools = await tools_of(tmp_path, tasks, server)
+        opened = await tools["one__browser_navigate"].execute(url=page)
+        if browser:
+            seen = await tools["one__browser_snapshot"].execute()
+            assert "ten arms" in seen.content
+        else:
+            assert opened.is_error and "chromium" in opened.content
+        tasks.cancel_scope.cancel()
+
+
+async def test_the_server_of_thoughts(tmp_path, npm):
+    """npm: numbers and truth values that a model wrote as text arrive as what they are."""
+    async with anyio.create_task_group() as tasks:
+        _, tools = await tools_of(tmp_path, tasks, npm("mcp-server-sequential-thinking"))
+        thought = {
+            "thought": "Ten arms.",
+            "nextThoughtNeeded": "false",
+            "thoughtNumber": "1",
+            "totalThoughts": "1",
+        }
+        done = await tools["one__sequentialthinking"].execute(**thought)
+        assert not done.is_error and '"thoughtNumber": 1' in done.content
+        tasks.cancel_scope.cancel()
+
+
+async def test_the_server_of_files(tmp_path, npm):
     """npm: a file is written and read; its text is there once, although the result has it twice."""
     (folder := tmp_path / "files").mkdir()
     async with anyio.create_task_group() as tasks:
-        server = {"command": installed("mcp-server-filesystem"), "args": [str(folder)]}
-        _, tools = await tools_of(tmp_path, tasks, server)
+        _, tools = await tools_of(tmp_path, tasks, npm("mcp-server-filesystem", str(folder)))
         path = str(folder / "note.txt")
         await tools["one__write_file"].execute(path=path, content="ten arms")
         read = await tools["one__read_text_file"].execute(path=path, head=None, tail="1")
@@ -171,10 +233,10 @@ async def test_the_server_of_files(tmp_path):
         tasks.cancel_scope.cancel()
 
 
-async def test_the_server_of_notes(tmp_path):
+async def test_the_server_of_notes(tmp_path, npm):
     """npm: what was noted is found."""
     async with anyio.create_task_group() as tasks:
-        server = {"command": installed("mcp-server-memory"), "env": {"MEMORY_FILE_PATH": str(tmp_path / "m")}}
+        server = npm("mcp-server-memory", env={"MEMORY_FILE_PATH": str(tmp_path / "m")})
         _, tools = await tools_of(tmp_path, tasks, server)
         squid = {"name": "squid", "entityType": "animal", "observations": ["has ten arms"]}
         await tools["one__create_entities"].execute(entities=[squid])

@@ -9,8 +9,8 @@ import anyio
 
 from agent_core.messages import OutboundKind
 from gateway.queue.states import BUDGET
-from tests.doubles.openai_server import FakeOpenAI, Status
-from tests.integration.command_world import ANN, BOB, DM, SETTINGS
+from tests.doubles.openai_server import FakeOpenAI, Say, Status
+from tests.integration.command_world import ANN, BOB, CID, DM, SETTINGS
 from tests.integration.gateway_world import world
 
 CREDIT = "Your credit balance is too low to access the API. Please go to Plans & Billing."
@@ -68,6 +68,52 @@ async def test_questions_wait_for_credit_and_the_owner_is_alerted_once(tmp_path)
         assert (await there.server.answers(2, conversation=f"dm-{BOB}"))[-1].kind is OutboundKind.REPLY
         await anyio.sleep(0.2)
         assert len(there.server.seen(DM)) == 3
+
+
+async def waiting_for_credit(there, fake):
+    """Ann and Bob have asked, and both wait."""
+    fake.plan(*[Status(400, CREDIT)] * 2)
+    there.server.say(ANN, "first")
+    there.server.say(BOB, "second")
+    await there.server.answers(1, conversation=f"dm-{BOB}")
+    await there.server.answers(2, conversation=DM)
+    while await there.inbox() != {"ready": 2}:
+        await anyio.sleep(0.01)
+
+
+async def test_one_answer_wakes_all_that_wait_for_credit(tmp_path):
+    """Whoever asks first after the top-up; nobody waits for half an hour."""
+    async with FakeOpenAI() as fake, asking(tmp_path, fake) as there:
+        await waiting_for_credit(there, fake)
+        assert (await there.asked("third", person=CID)).kind is OutboundKind.REPLY
+        assert (await there.server.answers(2, conversation=f"dm-{BOB}"))[-1].kind is OutboundKind.REPLY
+        assert (await there.server.answers(3, conversation=DM))[-1].kind is OutboundKind.REPLY
+
+
+async def test_the_owner_has_what_waits_tried_again(tmp_path):
+    """With `!retry`, where the question waits; others wait."""
+    async with FakeOpenAI() as fake, asking(tmp_path, fake) as there:
+        await waiting_for_credit(there, fake)
+        assert "Nothing was done" in (await there.asked("!retry", person=BOB)).text
+        there.server.say(ANN, "!retry")
+        said = await there.server.answers(4, conversation=DM)
+        assert {one.kind for one in said[2:]} == {OutboundKind.REPLY}
+        assert any("try it again now" in one.text for one in said)
+        assert (await there.server.answers(3, conversation=f"dm-{BOB}"))[-1].kind is OutboundKind.REPLY
+
+
+async def test_a_cut_prompt_alerts_the_owner_once(tmp_path):
+    """Also in a script without blanks; nothing that was made under it is sent."""
+    text = "这个房间里的每一个人都知道今天的天气很好。" * 800
+    async with FakeOpenAI() as fake, asking(tmp_path, fake) as there:
+        fake.plan(Say("From half of it", usage=(2048, 5)), Say("Short", usage=(900, 5)))
+        answer = await there.asked(text, person=BOB)
+        (alert,) = await there.server.answers(1, conversation=DM)
+        assert answer.text == "Short"
+        assert alert.kind is OutboundKind.ALERT
+        assert "max_context_tokens: 2048" in alert.text
+        await there.asked("and now?", person=BOB)
+        assert len(there.server.seen(DM)) == 1
 
 
 async def test_the_next_model_answers_while_the_first_has_no_credit(tmp_path):

@@ -14,7 +14,7 @@ from tests.contract.queue_data import BOT, ROOM, accept, claim
 from tests.kill.late_daemon import ShiftedClock
 from tests.postgres_server import PostgresServer
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.integration]
 DELAY_S = 300.0
 NEAR_S = 120.0
 

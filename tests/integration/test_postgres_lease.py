@@ -35,11 +35,12 @@ from tests.doubles.queue import wrapping
 from tests.integration.gateway_world import world
 from tests.postgres_server import PostgresServer
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.integration]
 ROOT = Path(__file__).resolve().parents[2]
 TEMPORARY = 75
 KEY = "a-state-key-of-the-tests"
-SHORT = LeaseTimes(ttl_s=2.0, renewed_s=0.3, retried_s=0.2, asked_s=0.1, lost_s=1.4, ended_s=1.8)
+SHORT = LeaseTimes(ttl_s=10.0, renewed_s=1.0, retried_s=0.5, asked_s=0.1, lost_s=8.0, ended_s=9.0)
+"""Long enough for a busy machine to renew in time."""
 
 
 @pytest.fixture
@@ -75,13 +76,13 @@ class _Slow:
 
     async def recover(self):
         for _ in range(6):
-            await anyio.sleep(0.6)
+            await anyio.sleep(2.0)
             self._fences += [lease.fence for lease in await self._inner.leases()]
         await self._inner.recover()
 
 
 async def test_the_lease_is_kept_while_a_long_recovery_runs(url: str, tmp_path: Path):
-    """It takes 3.6 s, the lease ends after 2; the control is one that nobody renews."""
+    """It takes 12 s, the lease ends after 10; the control is one that nobody renews."""
     fences: list[int] = []
     overrides = Overrides(lease=SHORT, wrap_queue=wrapping(maintenance=lambda inner: _Slow(inner, fences)))
     home = open_home(tmp_path / "one")
@@ -97,7 +98,7 @@ async def test_the_lease_is_kept_while_a_long_recovery_runs(url: str, tmp_path: 
         tasks.cancel_scope.deadline = anyio.current_time() + 60
     async with opened(url) as queue:
         await keeper(queue, tmp_path).take()  # it was given back
-        await anyio.sleep(2.1)
+        await anyio.sleep(SHORT.ttl_s + 0.5)
         await keeper(queue, tmp_path / "other").take()
 
 
@@ -209,7 +210,7 @@ async def test_a_daemon_has_seven_connections(url: str, tmp_path: Path, postgres
         async with anyio.create_task_group() as tasks:
             for number in range(20):
                 tasks.start_soon(partial(one.asked, "hello", person=f"person{number}"))
-        with anyio.fail_after(20):  # it may only just begin to listen
+        with anyio.fail_after(60):  # it may only just begin to listen
             while connections(postgres, url) < 7:
                 await anyio.sleep(0.05)
         assert connections(postgres, url) == 7

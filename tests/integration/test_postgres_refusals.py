@@ -28,7 +28,7 @@ from tests.daemon import Daemon
 from tests.integration.test_postgres_faults import said
 from tests.postgres_server import PASSWORD, ROLE, PostgresServer
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.integration]
 
 ROOT = Path(__file__).resolve().parents[2]
 TEMPORARY, CONFIGURATION = 75, 78
@@ -471,7 +471,7 @@ def test_without_the_driver_the_extra_is_named(tmp_path, command):
     code, told = squidbot(
         tmp_path / "home", "postgresql://u:x@h/d", *command.split(), path=str(blocked.parent)
     )
-    assert (code, "squidbot-gateway[postgres]" in told, "Traceback" in told) == (
+    assert (code, ".[postgres]" in told, "Traceback" in told) == (
         CONFIGURATION,
         True,
         False,

@@ -26,7 +26,7 @@ from gateway.system.home import Home, open_home
 from tests.contract.queue_data import OTHER, accept, out
 from tests.postgres_server import ADMIN, PASSWORD, ROLE, PostgresServer, _other_user
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
 NOW = datetime(2026, 1, 3, tzinfo=UTC)
 
 

@@ -66,7 +66,7 @@ class TestReminders:
         async with scheduled(tmp_path, clock, schedule=setting, chat=chat) as home:
             await chat.answers(2, conversation=f"dm-{BOB}")
         assert said(home)[1].startswith("call Tom")
-        assert ("This was due on Fri 2026-05-01 09:00" in said(home)[1]) is note
+        assert ("This was due on Fri 2026-05-01 09:00 UTC and is late" in said(home)[1]) is note
 
 
 class TestRepeated:

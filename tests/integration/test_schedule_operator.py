@@ -40,7 +40,8 @@ class TestCommands:
                 ({"text": "x", "at": "25:00"}, "is not a time"),
                 ({"text": "x", "cron": "x"}, "five fields"),
                 ({"text": "x", "at": "09:00", "zone": "Mars"}, "unknown time zone"),
-                ({"text": "x", "after": "soon"}, "is not a duration"),
+                ({"text": "x", "after": "soon"}, "is not a time"),
+                ({"text": "x", "at": "09:00", "every": "2h"}, "with exactly one of"),
             ):
                 with pytest.raises(RequestInvalid, match=said_):
                     await call("cron_add", wrong)

@@ -128,6 +128,7 @@ async def _live(life: Life) -> int:
                 settings.agents.heartbeat.schedule(),
                 checklist=home.root / "workspace" / "HEARTBEAT.md",
                 clock=clock,
+                again_after=timedelta(0),
                 log=log,
                 sleep=lambda seconds: anyio.sleep(seconds / FACTOR),
             ),

@@ -114,7 +114,7 @@ def test_any_process_may_die_at_any_moment(cluster: Cluster, number: int) -> Non
     assert cluster.problems() == [], cluster.logs()
 
 
-@pytest.mark.timeout(120 + 120 * TAKEOVERS, func_only=True)
+@pytest.mark.timeout(300 + 120 * TAKEOVERS, func_only=True)
 def test_who_waits_when_a_daemon_dies_waits_for_its_lease_and_a_moment(cluster: Cluster) -> None:
     """With the times that a daemon has by default; from the kill to the answer of another daemon."""
     chance = chance_of("default lease")

@@ -21,7 +21,7 @@ from tests.kill.scenario import Nursery, World
 from tests.kill.scripted import numbers_in
 from tests.postgres_server import PostgresServer
 
-pytestmark = [pytest.mark.kill, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.kill]
 LEASE_S = 6.0
 TEMPORARY = 75
 

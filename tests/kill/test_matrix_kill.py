@@ -27,15 +27,16 @@ import pytest
 
 from devservers import Credentials, MatrixPeer, Synapse
 from tests.daemon import Daemon, matrix_settings
-from tests.integration.element.client import NodeMissing, Person, node_modules
+from tests.integration.element.client import Person, node_modules
 from tests.integration.matrix_bot import call
 from tests.integration.secret_peer import SecretPeer
 from tests.kill.oracle import Evidence, Saying, problems
 from tests.kill.tally import SEED, TALLY
 from tests.kill.tally import chance as chance_of
+from tests.npm_packages import NodeMissing
 
 KILLS = int(os.environ.get("SQUIDBOT_KILLS", "0")) or 5
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(180 + 15 * KILLS, func_only=True)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300 + 15 * KILLS, func_only=True)]
 SETTLED_S = 2.0
 STUCK_S = 60.0
 SLOW_START_S = 30.0

@@ -54,16 +54,7 @@ class LiteLLMClient(ModelClient):
 
     async def _pieces(self, asked: Request) -> AsyncGenerator[Piece, None]:
         """What litellm gives, in our form; every exception is one of ours."""
-        request = request_body(
-            self.model,
-            asked.messages,
-            asked.tools,
-            stream=asked.stream,
-            max_tokens=self.refusals.max_tokens,
-            extra=self._extra,
-            pictures=asked.pictures,
-            marked=takes_cache_control(self.model),
-        )
+        request = request_body(self.model, **self._common(asked), marked=takes_cache_control(self.model))
         request |= {"max_retries": 0, "num_retries": 0, "timeout": self._limits.total_s}
         request |= access(self._api_base, self._key)
         try:

@@ -36,7 +36,7 @@ from agent_core.memory.consolidation.key_facts import (
 )
 from agent_core.memory.consolidation.policy import Rules, Segment
 from agent_core.memory.document_cache import DocumentCache
-from agent_core.memory.withdrawn_messages import in_force, undone_in
+from agent_core.memory.withdrawn_messages import in_force, is_undone, undone_in
 from agent_core.memory_ports import MemoryPort
 from agent_core.models import AnswerEnd, HistoryTail, Message, ModelChunk, Usage
 from agent_core.ports import LLMPort
@@ -98,16 +98,21 @@ class Consolidation(ABC):
         storage: MemoryPort,
         llm: LLMPort | None,
         *,
-        estimate: TokenEstimate,
+        estimate: Callable[[], TokenEstimate],
         call_limit_s: float = CALL_LIMIT_S,
         on_unusable: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._storage = storage
         self.remembered = DocumentCache(storage, on_unusable)
         self._llm = llm
-        self._estimate = estimate
+        self._estimated_by = estimate
         self._call_limit_s = call_limit_s
         self._consolidating: set[str] = set()
+
+    @property
+    def estimate(self) -> TokenEstimate:
+        """The current estimate of tokens."""
+        return self._estimated_by()
 
     @property
     @abstractmethod
@@ -156,12 +161,12 @@ class Consolidation(ABC):
         attempt = attempt if attempt is not None else Attempt()
         rules = self._rules
         tail = await self._storage.load_history(session_id, max_chars=self._chars(rules.max_tokens))
-        keep = policy.keep_for(tail, rules, self._estimate)
+        keep = policy.keep_for(tail, rules, self.estimate)
         if keep is None:
             return False
         page = await self._page(session_id, tail.cursor, keep)
         for _ in range(_HALVINGS):
-            segment = policy.plan(page, keep, rules, self._estimate)
+            segment = policy.plan(page, keep, rules, self.estimate)
             if segment is None:
                 return False
             undone = await self._undone(session_id)
@@ -194,18 +199,18 @@ class Consolidation(ABC):
             )
             if page.cursor != start:
                 raise CursorMoved(f"the cursor is at {page.cursor} and not at {start} any more")
-            if page.complete or policy.plan(page, keep, self._rules, self._estimate) is not None:
+            if page.complete or policy.plan(page, keep, self._rules, self.estimate) is not None:
                 break
         return page
 
     async def _undone(self, session_id: str) -> frozenset[str]:
-        """The turns after the cursor that were taken back."""
+        """What was taken back after the cursor."""
         return undone_in((await self._storage.load_history(session_id)).messages)
 
     async def _check_undone(self, session_id: str, segment: Segment, undone: frozenset[str]) -> None:
         """Raises `CursorMoved` if something of a segment was taken back since ``undone`` was."""
         since = await self._undone(session_id) - undone
-        if any(message.turn in since for message in segment.messages):
+        if any(is_undone(message, since) for message in segment.messages):
             raise CursorMoved("some of it was withdrawn while it was consolidated")
 
     async def _save(self, session_id: str, segment: Segment, summary: str) -> None:
@@ -234,7 +239,7 @@ class Consolidation(ABC):
         old = page.summary
         if old is None:
             old = await self._storage.load_session_summary(session_id)
-        text = policy.conversation_text(segment.messages, rules.segment_tokens, self._estimate)
+        text = policy.conversation_text(segment.messages, rules.segment_tokens, self.estimate)
         if not text:  # nothing was said: there is nothing to consolidate, and nothing to keep in the prompt
             return old
         prose, listed = split_list(old)
@@ -288,7 +293,7 @@ class Consolidation(ABC):
 
     async def _maybe_meta_consolidate(self, summary: str, *, attempt: Attempt | None = None) -> str:
         """The summary, rewritten if it has become too long. Without a better one it stays as it is."""
-        if not policy.too_long_to_keep(summary, self._summary_tokens, self._estimate):
+        if not policy.too_long_to_keep(summary, self._summary_tokens, self.estimate):
             return summary
         attempt = attempt if attempt is not None else Attempt()
         sentences = policy.META_SUMMARY_SENTENCES
@@ -316,7 +321,7 @@ class Consolidation(ABC):
         assert llm is not None
         attempt = attempt if attempt is not None else Attempt()
         attempt.failure, attempt.too_long, attempt.timed_out = "", False, False
-        text, cut = "", False
+        text, end = "", AnswerEnd()
         before = attempt.usage
         try:
             with anyio.fail_after(self._call_limit_s):
@@ -325,7 +330,7 @@ class Consolidation(ABC):
                     async for chunk in answer:
                         text += chunk if isinstance(chunk, str) else ""
                         attempt.usage += chunk if isinstance(chunk, Usage) else Usage()
-                        cut = isinstance(chunk, AnswerEnd) and chunk.is_cut
+                        end = chunk if isinstance(chunk, AnswerEnd) else end
                         if len(text) > max_chars:
                             break
         except TimeoutError:
@@ -335,12 +340,12 @@ class Consolidation(ABC):
             attempt.too_long = isinstance(error, ContextTooLong)
             attempt.failure = _reason(error)
         else:
-            attempt.failure = _failure(text, cut=cut)
+            attempt.failure = _failure(text, end)
         if attempt.usage == before and (text or attempt.timed_out):
             # Cut off before it told what it cost, or it never tells: the tokens were spent all the same.
             attempt.usage += Usage(
-                prompt_tokens=self._estimate.request(messages),
-                completion_tokens=self._estimate.text(text),
+                prompt_tokens=self.estimate.request(messages),
+                completion_tokens=self.estimate.text(text),
                 calls=1,
             )
         if attempt.failure:
@@ -349,12 +354,14 @@ class Consolidation(ABC):
         return text.strip()
 
     def _chars(self, tokens: int) -> int:
-        return self._estimate.chars(tokens)
+        return self.estimate.chars(tokens)
 
 
-def _failure(text: str, *, cut: bool) -> str:
+def _failure(text: str, end: AnswerEnd) -> str:
     """Why an answer is no summary; empty if it is one."""
-    if cut:
+    if end.is_refusal:
+        return f"the model refused: {text[:200]}"
+    if end.is_cut:
         return "the output limit cut the answer off"
     return "" if text.strip() else "an empty answer"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from os import O_CLOEXEC, O_NOFOLLOW, O_NONBLOCK, O_RDONLY, close, fstat, pread
 from os import open as open_file
@@ -14,6 +14,7 @@ from agent_core.models import SearchHit
 from agent_core.provenance import to_json
 from agent_core.storage import lines as codec
 from agent_core.storage.reverse_lines import lines_backwards, lines_forwards
+from agent_core.storage.search_index.ranking import Statistics
 from agent_core.storage.search_index.rows import Line, line_time
 from agent_core.storage.search_index.text import Query, folded
 
@@ -88,8 +89,14 @@ def searched_line(value: dict[str, Any] | None, position: int) -> Line | None:
     )
 
 
-def look_through(unread: Unread, query: Query, scope: str, *, since_ms: int, budget: Budget) -> list[Found]:
-    """Scan what is not indexed for hits of a scope, from the end of the file as far as the budget goes."""
+def look_through(
+    unread: Unread, query: Query, scope: str, *, since_ms: int, budget: Budget, statistics: Statistics
+) -> list[Found]:
+    """
+    Scan what is not indexed for candidates of a scope, from the end of the file as far as the budget goes.
+
+    They are counted in ``statistics``.
+    """
     lines: list[Line] = []
     try:
         handle = open_file(unread.path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC)
@@ -113,21 +120,25 @@ def look_through(unread: Unread, query: Query, scope: str, *, since_ms: int, bud
     finally:
         close(handle)
     lines.reverse()
-    return [
-        (unread.session, lines[max(0, at - 1) : at + 2], min(at, 1))
-        for at, line in enumerate(lines)
-        if line.ms >= since_ms and query.matches(folded(line.text))
-    ]
+    statistics.total += len(lines)
+    found: list[Found] = []
+    for at, line in enumerate(lines):
+        text = f" {folded(line.text)} "
+        statistics.counts.update(term for term in query.terms if term.occurs_in(text))
+        if line.ms >= since_ms and query.matches(text):
+            found.append((unread.session, lines[max(0, at - 1) : at + 2], min(at, 1)))
+    return found
 
 
-def chosen(found: Sequence[Found], limit: int) -> tuple[SearchHit, ...]:
-    """The newest hits; one that is already shown as a neighbour of a newer one is left out."""
+def chosen(found: Iterable[Found], limit: int) -> tuple[SearchHit, ...]:
+    """The first hits; one that is already shown as a neighbour of a better one is left out."""
     shown: set[tuple[str, int]] = set()
     hits: list[SearchHit] = []
-    newest = sorted(found, key=lambda hit: (hit[1][hit[2]].ms, hit[1][hit[2]].position), reverse=True)
-    for session, lines, at in newest:
-        if (session, lines[at].position) in shown or len(hits) >= limit:
+    for session, lines, at in found:
+        if (session, lines[at].position) in shown:
             continue
         shown.update((session, line.position) for line in lines)
         hits.append(SearchHit(session, tuple(line.message() for line in lines), at))
+        if len(hits) >= limit:
+            break
     return tuple(hits)

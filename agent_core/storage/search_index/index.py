@@ -32,8 +32,9 @@ from agent_core.messages import SessionKey
 from agent_core.models import MemoryScope, SearchAnswer
 from agent_core.storage.layout import Layout
 from agent_core.storage.search_index.files import Budget, Found, Unread, chosen, look_through, read_on
+from agent_core.storage.search_index.ranking import Statistics, rank
 from agent_core.storage.search_index.rows import Line, Mark, Rows, line_time
-from agent_core.storage.search_index.text import Query, parse_query
+from agent_core.storage.search_index.text import Query, folded, parse_query
 from agent_core.storage.session_record import session_of
 
 _BATCH_LINES = 400
@@ -70,37 +71,55 @@ class SearchIndex:
         if not asked.terms or max_results < 1:
             return SearchAnswer()
 
-        def work() -> SearchAnswer:
-            answer = self._search(str(scope), asked, line_time(since), max_results)
-            if answer.hits or (widened := asked.widened()) is None:
-                return answer
-            return self._search(str(scope), widened, line_time(since), max_results)
-
         async with self._reading:
-            return await self._in_thread(work)
+            return await self._in_thread(
+                lambda: self._search(str(scope), asked, line_time(since), max_results)
+            )
 
     def _search(self, scope: str, query: Query, since_ms: int, limit: int) -> SearchAnswer:
         marks: dict[str, Mark] = {}
-        found: list[Found] = []
+        lines: dict[int, Line] = {}
+        statistics = Statistics()
         try:
             rows = self._open_reader()
             if rows is not None:
                 marks = rows.marks() if self._behind or not self._caught_up else {}
-                # Hits that stand side by side are shown as one, so some more are needed.
-                found = rows.found(query, scope, since_ms=since_ms, limit=limit * 3)
+                lines, statistics = rows.candidates(query, scope, since_ms=since_ms)
         except sqlite3.Error as error:
-            log.warning("search.index_unusable", error=str(error))
-            self._close_reader()
-            marks, found = {}, []
-            self._caught_up = False
-            self._damaged = self._damaged or _is_damage(error)
+            self._note_unusable(error)
+            marks, lines, statistics = {}, {}, Statistics()
         budget = Budget()
+        scanned: list[Found] = []
         for unread in self._unread(marks):
             if budget.spent:
                 budget.cut = True
                 break
-            found += look_through(unread, query, scope, since_ms=since_ms, budget=budget)
-        return SearchAnswer(chosen(found, limit), complete=not budget.cut)
+            scanned += look_through(
+                unread, query, scope, since_ms=since_ms, budget=budget, statistics=statistics
+            )
+        texts = {number: (line.ms, folded(line.text)) for number, line in lines.items()}
+        for number, (_, near, at) in enumerate(scanned):
+            texts[-1 - number] = (near[at].ms, folded(near[at].text))
+        ranked = rank(query, statistics, texts)
+        try:
+            hits = chosen(self._found(ranked, scanned), limit)
+        except sqlite3.Error as error:
+            self._note_unusable(error)
+            return SearchAnswer((), complete=False)
+        return SearchAnswer(hits, complete=not budget.cut)
+
+    def _found(self, ranked: list[int], scanned: list[Found]) -> Iterator[Found]:
+        for number in ranked:
+            if number < 0:
+                yield scanned[-1 - number]
+            elif self._reader is not None and (hit := self._reader.around(number)) is not None:
+                yield hit
+
+    def _note_unusable(self, error: sqlite3.Error) -> None:
+        log.warning("search.index_unusable", error=str(error))
+        self._close_reader()
+        self._caught_up = False
+        self._damaged = self._damaged or _is_damage(error)
 
     def _unread(self, marks: dict[str, Mark]) -> list[Unread]:
         """What of the histories is not in the index, the one written to last first."""

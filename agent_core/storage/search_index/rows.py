@@ -3,7 +3,7 @@ The tables of the search index, and the statements on them. Everything here bloc
 
 Theory of operation. ``lines`` holds the text of each message, ``words`` (FTS5, without a copy of the text)
 its folded words and a mark for whose it is. The number of a row is its time in milliseconds and a counter, so
-"newest first" and "the last seven days" are the order and the range of the row numbers: nothing is sorted.
+"the newest" and "the last seven days" are the order and the range of the row numbers: nothing is sorted.
 ``sessions`` says how far into its file each session has been read.
 
 The file is a cache. It is not synced, and a damaged one is removed and rebuilt from the histories.
@@ -21,9 +21,15 @@ from pathlib import Path
 
 from agent_core.models import Message
 from agent_core.provenance import from_json
-from agent_core.storage.search_index.text import Query, folded
+from agent_core.storage.search_index.ranking import (
+    MOST_CANDIDATES,
+    MOST_POSTINGS,
+    Statistics,
+    choose_candidates,
+)
+from agent_core.storage.search_index.text import Query, Term, folded
 
-_VERSION = 2
+_VERSION = 3
 _COUNTER_BITS = 12
 _MOST_TEXT = 20_000
 _BUSY_MS = 2000
@@ -40,7 +46,7 @@ CREATE TABLE lines (
     role TEXT NOT NULL, sender TEXT, text TEXT NOT NULL, origins TEXT
 );
 CREATE UNIQUE INDEX lines_place ON lines (session, position);
-CREATE VIRTUAL TABLE words USING fts5(text, scope, content='', prefix='3 5',
+CREATE VIRTUAL TABLE words USING fts5(text, scope, content='',
     tokenize="unicode61 remove_diacritics 0");
 """
 
@@ -239,20 +245,45 @@ class Rows:
 
     # ── asking ──
 
-    def found(
-        self, query: Query, scope: str, *, since_ms: int, limit: int
-    ) -> list[tuple[str, list[Line], int]]:
-        """Session, lines and which of them it is, for the newest hits of a scope."""
+    def candidates(self, query: Query, scope: str, *, since_ms: int) -> tuple[dict[int, Line], Statistics]:
+        """Return the lines of a scope that may be hits, by the number of their row, and what rates them."""
         number = self._scope_or_none(scope)
         if number is None:
-            return []
+            return {}, Statistics()
+        mine = f'scope : "{_label(number)}"'
+        terms = [f"text : ({_expression(term)})" for term in query.terms]
+        must = "".join(f" AND {text}" for text, term in zip(terms, query.terms, strict=True) if term.quoted)
+        found = {
+            term: self._matching(f"{mine}{must} AND {text}", since_ms, MOST_POSTINGS)
+            for text, term in zip(terms, query.terms, strict=True)
+        }
+        every = self._matching(f"{mine} AND {' AND '.join(terms)}", since_ms, MOST_CANDIDATES)
+        total = len(self._matching(mine, 0, 4 * MOST_POSTINGS))
+        statistics = Statistics.of(found, total)
+        weighed = [(statistics.rarity(term), ids) for term, ids in found.items()]
+        chosen = choose_candidates([*weighed, (sum(weight for weight, _ in weighed), every)])
+        return self._lines(chosen, scope), statistics
+
+    def _matching(self, expression: str, since_ms: int, limit: int) -> list[int]:
         rows = self._db.execute(
             "SELECT rowid FROM words WHERE words MATCH ? AND rowid >= ? ORDER BY rowid DESC LIMIT ?",
-            (query.expression(_label(number)), since_ms << _COUNTER_BITS, limit),
-        ).fetchall()
-        return [hit for (number,) in rows if (hit := self._around(number)) is not None]
+            (expression, since_ms << _COUNTER_BITS, limit),
+        )
+        return [number for (number,) in rows]
 
-    def _around(self, number: int) -> tuple[str, list[Line], int] | None:
+    def _lines(self, numbers: Sequence[int], scope: str) -> dict[int, Line]:
+        marks = ", ".join("?" * len(numbers))
+        rows = self._db.execute(
+            f"SELECT id, position, role, sender, text, origins FROM lines WHERE id IN ({marks})",  # noqa: S608
+            numbers,
+        )
+        return {
+            number: Line(position, number >> _COUNTER_BITS, role, sender, text, scope, origins)
+            for number, position, role, sender, text, origins in rows
+        }
+
+    def around(self, number: int) -> tuple[str, list[Line], int] | None:
+        """Return the session of a row, its line with its neighbours, and which of them it is."""
         row = self._db.execute(
             "SELECT s.name, l.session, l.position, l.scope, c.name FROM lines l "
             "JOIN sessions s ON s.id = l.session JOIN scopes c ON c.id = l.scope WHERE l.id = ?",
@@ -273,6 +304,11 @@ class Rows:
                 ms = number >> _COUNTER_BITS
                 lines.append(Line(place, ms, role, sender, text, scope_name, origins))
         return name, lines, next(at for at, line in enumerate(lines) if line.position == position)
+
+
+def _expression(term: Term) -> str:
+    """Return a term as FTS5 wants it."""
+    return f'"{term.words}"' + ("" if term.beginning is None else f' OR "{term.beginning}"*')
 
 
 def _label(scope: int) -> str:

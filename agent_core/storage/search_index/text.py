@@ -2,71 +2,114 @@
 Normalises texts for searching: splits and folds words, so that the index and a plain scan agree. Pure.
 
 Case, accents and widths do not count. Scripts that put no spaces between words are taken character by
-character, and what is looked for in them is a row of characters. A query consists of words and of phrases
-between double quotes; no other character means anything. Where whole words find nothing, their beginnings do.
+character, and a query in them is looked for in pairs of characters. A query consists of words, of which any
+may match, and of phrases between double quotes, which must; no other character means anything.
 """
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+from agent_core.storage.search_index.stems import STOP_WORDS, stems
 
 _WORDS = re.compile(r"[^\W_]+")
-_UNSPACED = re.compile(
-    "([\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff])"
+_UNSPACED_CHARS = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 )
-_PARTS = re.compile(r"\"([^\"]*)\"|(\S+)")
+_UNSPACED = re.compile(f"([{_UNSPACED_CHARS}])")
+_RUNS = re.compile(f"[{_UNSPACED_CHARS}]+|[^{_UNSPACED_CHARS}\\W_]+")
+_PARTS = re.compile(r"\"([^\"]*)\"|([^\"]+)")
 _MOST_TERMS = 16
-_LONGEST_QUERY = 500
+_LONGEST_QUERY = 4_000
 _LONGEST_TEXT = 20_000
 _SHORTEST_BEGINNING = 3
 
 
-def folded(text: str) -> str:
-    """The folded words of a text, with one space between them; only the beginning of a very long text."""
-    text = text[:_LONGEST_TEXT]
+def _fold(text: str) -> str:
     if not text.isascii():
         text = unicodedata.normalize("NFKD", text)
         text = "".join(char for char in text if not unicodedata.combining(char))
+    return text.casefold()
+
+
+def folded(text: str) -> str:
+    """The folded words of a text, with one space between them; only the beginning of a very long text."""
+    text = _fold(text[:_LONGEST_TEXT])
+    if not text.isascii():
         text = _UNSPACED.sub(r" \1 ", text)
-    return " ".join(_WORDS.findall(text.casefold()))
+    return " ".join(_WORDS.findall(text))
+
+
+_STOP = tuple(frozenset(folded(word) for word in words) for words in STOP_WORDS)
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """
+    A part of a query: a folded word, or several that follow each other.
+
+    ``beginning`` is the shortest stem of a single word: words that begin with it may be forms of it. A
+    ``quoted`` term must occur in each hit.
+    """
+
+    words: str
+    beginning: str | None = None
+    quoted: bool = False
+
+    def occurs_in(self, text: str) -> bool:
+        """Return True if a folded text with a blank before and after it has the term or a word like it."""
+        return f" {self.words} " in text or (self.beginning is not None and f" {self.beginning}" in text)
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """
-    A query: all of the ``terms``, each a folded word, or several that follow each other.
+    """A query: of its ``terms`` any may match, and all that are quoted must."""
 
-    With ``beginnings`` the last word of each term may go on.
-    """
-
-    terms: tuple[str, ...]
-    beginnings: bool = False
-
-    def widened(self) -> Query | None:
-        """The query to try when whole words find nothing; None: a term is too short for that."""
-        is_short = min(map(len, self.terms)) < _SHORTEST_BEGINNING
-        return None if is_short else replace(self, beginnings=True)
+    terms: tuple[Term, ...]
 
     def matches(self, text: str) -> bool:
-        """Whether a folded text contains all terms."""
+        """Return True if a folded text may be a hit."""
         text = f" {text} "
-        end = "" if self.beginnings else " "
-        return all(f" {term}{end}" in text for term in self.terms)
-
-    def expression(self, scope: str) -> str:
-        """The query for FTS5, within the rows marked with ``scope``."""
-        star = "*" if self.beginnings else ""
-        texts = " AND ".join(f'"{term}"{star}' for term in self.terms)
-        return f'scope : "{scope}" AND text : ({texts})'
+        return any(term.occurs_in(text) for term in self.terms) and all(
+            term.occurs_in(text) for term in self.terms if term.quoted
+        )
 
 
 def parse_query(text: str) -> Query:
-    """Parse the query of a model or a person; without any word it has no terms."""
-    terms: list[str] = []
+    """
+    Parse the query of a model or a person; without any word it has no terms.
+
+    A text with several of the words that only hold a sentence together in its language is searched without
+    them, unless there is nothing else.
+    """
+    found: dict[str, Term] = {}
     for quoted, bare in _PARTS.findall(text[:_LONGEST_QUERY]):
-        term = folded(quoted or bare)
-        if term and term not in terms:
-            terms.append(term)
+        if quoted and (phrase := folded(quoted)):
+            found[phrase] = Term(phrase, quoted=True)
+        for words in _bare_terms(bare):
+            found.setdefault(words, Term(words, _beginning(words)))
+    stop = max((found.keys() & words for words in _STOP), key=len)
+    if 1 < len(stop) < len(found):
+        found = {words: term for words, term in found.items() if words not in stop or term.quoted}
+    terms = list(found.values())
     return Query(tuple(terms[:_MOST_TERMS]))
+
+
+def _bare_terms(text: str) -> Iterator[str]:
+    """Yield each word, and of a row of characters without spaces each pair."""
+    for run in _RUNS.findall(_fold(text)):
+        if not _UNSPACED.match(run) or len(run) == 1:
+            yield run
+        else:
+            yield from (f"{one} {two}" for one, two in pairwise(run))
+
+
+def _beginning(words: str) -> str | None:
+    if " " in words or words.isdigit():
+        return None
+    shortest = min(stems(words), key=len)
+    return shortest if len(shortest) >= _SHORTEST_BEGINNING else None

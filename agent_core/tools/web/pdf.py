@@ -1,5 +1,5 @@
 """
-The daemon's side of reading PDF documents, which runs in a process of its own
+The daemon's side of reading PDF and office documents, which runs in a process of its own
 (`agent_core.tools.web.pdf_child`).
 """
 
@@ -30,10 +30,25 @@ def can_read_pdf() -> bool:
     return find_spec("pypdf") is not None
 
 
+PDF, OFFICE = "PDF document", "office document"
+_OFFICE_PARTS = (
+    *(b"word/document.xml", b"xl/workbook.xml", b"ppt/presentation.xml"),
+    b"application/vnd.oasis.opendocument.",
+)
+ENCRYPTED_OFFICE = "E\0n\0c\0r\0y\0p\0t\0e\0d\0P\0a\0c\0k\0a\0g\0e\0".encode("latin-1")
+"""The name of the only stream of an office document with a password."""
 _children = anyio.CapacityLimiter(1)
 
 
-async def read_pdf(content: bytes, *, seconds: float = _SECONDS) -> Readable:
+def document_kind(content: bytes) -> str:
+    """The kind of a document whose text `read_pdf` may find; empty for any other file."""
+    if content[:1_024].find(b"%PDF-") >= 0:
+        return PDF
+    is_office = content.startswith(b"PK\x03\x04") and any(part in content for part in _OFFICE_PARTS)
+    return OFFICE if is_office else ""
+
+
+async def read_pdf(content: bytes, *, seconds: float = _SECONDS, kind: str = PDF) -> Readable:
     """
     The text of a document, page by page; if the time runs out, the pages so far.
 
@@ -46,17 +61,21 @@ async def read_pdf(content: bytes, *, seconds: float = _SECONDS) -> Readable:
         objects = await _said(content, seconds)
     for said in objects:
         if "problem" in said and not pages:
-            raise ValueError(f"it is a PDF document that {said['problem']}")
+            raise ValueError(f"it is {_a(kind)} that {said['problem']}")
         title = str(said.get("title") or title)
         if "text" in said:
             pages.append(str(said["text"]).strip())
         done = done or "done" in said
     whole = "\n\n".join(page for page in pages if page)
     if not done and not pages:
-        raise ValueError("it is a PDF document that takes too much to read")
+        raise ValueError(f"it is {_a(kind)} that takes too much to read")
     if not whole:
-        raise ValueError("it is a PDF document of pictures, without text")
+        raise ValueError(f"it is {_a(kind)} of pictures, without text")
     return Readable(" ".join(title.split())[:_MAX_TITLE], whole[:MAX_CHARS], is_cut=not done)
+
+
+def _a(kind: str) -> str:
+    return f"a {kind}" if kind == PDF else f"an {kind}"
 
 
 async def _said(content: bytes, seconds: float) -> list[dict[str, object]]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 import secrets
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -227,7 +228,7 @@ def _seconds(value: object, usual: float) -> float:
         told = float(value)  # type: ignore[arg-type]  # whatever it is, there is an answer
     except (TypeError, ValueError, OverflowError):
         return usual
-    return min(max(told, 1.0), LONGEST_WAIT_S)
+    return usual if math.isnan(told) else min(max(told, 1.0), LONGEST_WAIT_S)
 
 
 def _not_given(exc: ProviderRefused) -> ChannelAuthFailed:

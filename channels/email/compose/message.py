@@ -34,7 +34,13 @@ from channels.base import DeliveryFailed
 from channels.email.compose.html import page
 from channels.email.parsing.addresses import AddressInvalid, normalise, without_tag
 from channels.email.parsing.format_flowed import flow
-from channels.email.parsing.threads import SEND_COPY_TAG, message_id_of, recipient_of, reply_references
+from channels.email.parsing.threads import (
+    OWN_ID_FIELD,
+    SEND_COPY_TAG,
+    message_id_of,
+    recipient_of,
+    reply_references,
+)
 from channels.markup import MAX_BYTES, to_text
 
 MAX_SUBJECT = 200
@@ -108,7 +114,7 @@ def compose(
         head["Cc"] = ", ".join(cc)
     head["Subject"] = _encoded(subject_of(message))
     head["Date"] = format_datetime(message.created_at)
-    head["Message-ID"] = message_id
+    head["Message-ID"] = head[OWN_ID_FIELD] = message_id
     own = _own_form(message, address)
     if own:
         head["Reply-To"] = own

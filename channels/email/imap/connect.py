@@ -21,6 +21,9 @@ from channels.email.imap.protocol import HardenedProtocol, Refused
 from channels.email.imap.syntax import response_code
 
 _NOT_NOW = ("UNAVAILABLE", "INUSE", "LIMIT", "SERVERBUG", "CONTACTADMIN")
+_WRONG = ("AUTHENTICATIONFAILED", "AUTHORIZATIONFAILED", "EXPIRED")
+_UNEXPLAINED_PAUSE_S = 300.0
+"""After a refusal without a reason: it may be the password, and servers lock accounts after many attempts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,10 +148,17 @@ async def log_in(protocol: HardenedProtocol, login: Login, server: ImapServer, t
 
 def _refusal(refused: Refused, login: Login, server: ImapServer) -> ChannelError:
     said = refused.text.rstrip(".")
-    if any(response_code(said.encode(), code) is not None for code in _NOT_NOW):
-        return ChannelUnavailable(f"the mail server accepts no logins at the moment: {said}")
     if response_code(said.encode(), "PRIVACYREQUIRED") is not None or refused.result == "BAD":
         return ChannelMisconfigured(f"the mail server does not allow this login method: {said}")
+    if any(response_code(said.encode(), code) is not None for code in _NOT_NOW):
+        return ChannelUnavailable(f"the mail server accepts no logins at the moment: {said}")
+    if not any(response_code(said.encode(), code) is not None for code in _WRONG):
+        # Gmail says so with too many connections, Exchange and Courier with a wrong password too.
+        return ChannelUnavailable(
+            f"the mail server {server.host} refuses the login of {login.username} and does not say why: "
+            f"{said}. It is tried again; if this persists, check username and password",
+            retry_after_s=_UNEXPLAINED_PAUSE_S,
+        )
     if login.mechanism != "password":
         return ChannelAuthFailed(
             f"the mail server {server.host} does not accept the token of {login.username}: {said}. If "

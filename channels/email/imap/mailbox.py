@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Collection, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
+from math import inf
 from typing import Self
 
 import anyio
@@ -26,8 +27,9 @@ from channels.email.config import EmailConfig, ImapServer
 from channels.email.imap.connect import Timing, connect, introduce, log_in, secure
 from channels.email.imap.errors import door
 from channels.email.imap.folders import SENT, Wanted
-from channels.email.imap.protocol import HardenedProtocol, Reply
+from channels.email.imap.protocol import HardenedProtocol, Refused, Reply
 from channels.email.imap.syntax import Fetched, Folder, parse_fetch, parse_list, quote, response_code, uid_set
+from channels.email.parsing.threads import OWN_ID_FIELD
 
 DATES_AT_ONCE = 500
 HEADER_BYTES = 2_000_000
@@ -131,7 +133,7 @@ class Mailbox:
 
     async def select(self, folder: str = "INBOX", *, read_only: bool = False) -> Selected:
         """Open a folder."""
-        with self._door("select"), anyio.fail_after(self._timing.transfer_s):
+        with self._door("select"):
             reply = await self._protocol.open_folder(
                 folder, read_only=read_only, timeout_s=self._timing.command_s
             )
@@ -150,7 +152,7 @@ class Mailbox:
 
     async def search(self, *criteria: str) -> list[int]:
         """UIDs of the open folder, ascending."""
-        with self._door("search"), anyio.fail_after(self._timing.transfer_s):
+        with self._door("search"):
             return await self._protocol.uid_search(*criteria, timeout_s=self._timing.command_s)
 
     async def newer_than(self, uid: int, *, sender: str = "") -> list[int]:
@@ -162,13 +164,23 @@ class Mailbox:
         return [found for found in await self.search("UID", f"{uid + 1}:*", *of_sender) if found > uid]
 
     async def find(self, message_id: str, sender: str) -> list[int]:
-        """Mails in the open folder with this Message-ID that come from ``sender``."""
-        return await self.search("HEADER", "Message-ID", quote(message_id), "FROM", quote(sender))
+        """Mails in the open folder with this Message-ID of ours that come from ``sender``."""
+        return await self._find_own(message_id, "FROM", quote(sender))
 
     async def find_own(self, sender: str, id_prefix: str, *, since_uid: int) -> list[int]:
         """Unread mails from ourselves whose Message-ID begins like ours."""
-        id_part = ("HEADER", "Message-ID", quote(id_prefix))
-        return await self.search("UID", f"{since_uid}:*", "UNSEEN", "FROM", quote(sender), *id_part)
+        more = ("UID", f"{since_uid}:*", "UNSEEN", "FROM", quote(sender))
+        return await self._find_own(id_prefix, *more)
+
+    async def _find_own(self, own: str, *more: str) -> list[int]:
+        """Search for our id, where our server left it and where it set one of its own; as far as it can."""
+        by_id = ("HEADER", "Message-ID", quote(own))
+        try:
+            return await self.search(*more, "OR", *by_id, "HEADER", OWN_ID_FIELD, quote(own))
+        except ChannelUnavailable as exc:
+            if not isinstance(exc.__cause__, Refused):
+                raise
+        return await self.search(*more, *by_id)
 
     async def describe(self, uids: Sequence[int]) -> list[MailInfo]:
         """Sizes and arrival times; a mail that was deleted meanwhile is missing."""
@@ -188,7 +200,7 @@ class Mailbox:
         if not uids:
             return []
         wanted = set(uids)
-        with self._door("fetch"), anyio.fail_after(self._timing.transfer_s):
+        with self._door("fetch"):
             reply = await self._protocol.run(
                 "FETCH", uid_set(uids), items, uid=True, timeout_s=self._timing.command_s
             )
@@ -202,7 +214,7 @@ class Mailbox:
         # In pieces small enough that nothing else waits for them to be read.
         for first in range(1, self._protocol.exists + 1, DATES_AT_ONCE):
             last = min(first + DATES_AT_ONCE - 1, self._protocol.exists)
-            with self._door("fetch"), anyio.fail_after(self._timing.transfer_s):
+            with self._door("fetch"):
                 reply = await self._protocol.run(
                     "FETCH", f"{first}:{last}", "(UID INTERNALDATE)", timeout_s=self._timing.command_s
                 )
@@ -249,7 +261,7 @@ class Mailbox:
 
     async def append(self, folder: str, raw: bytes, flags: Collection[str] = ("\\Seen",)) -> None:
         """Put a mail into a folder."""
-        with self._door("append"), anyio.fail_after(self._timing.transfer_s):
+        with self._door("append"):
             await self._protocol.put(folder, raw, flags, timeout_s=self._timing.command_s)
 
     async def folders(self) -> list[Folder]:
@@ -303,22 +315,22 @@ class Mailbox:
         """Make `wait` return."""
         self._protocol.pushed.set()
 
-    async def wait(self) -> None:
+    async def wait(self, most_s: float | None = None) -> None:
         """
-        Wait until there may be something new, at most until the next regular look is due.
+        Wait until there may be something new, at most until the next regular look is due, or ``most_s``.
 
         Call `look`, look, then `wait`: nothing that happens in between is missed.
         """
-        protocol, timing = self._protocol, self._timing
+        protocol, timing, most_s = self._protocol, self._timing, inf if most_s is None else most_s
         with self._door("idle"):
             if protocol.pushed.is_set():
                 pass
             elif "IDLE" in self.capabilities:
                 async with protocol.idling(deadline_s=timing.idle_deadline_s):
-                    with anyio.move_on_after(timing.idle_refresh_s):
+                    with anyio.move_on_after(min(timing.idle_refresh_s, most_s)):
                         await protocol.pushed.wait()
             else:
-                with anyio.move_on_after(timing.poll_s):
+                with anyio.move_on_after(min(timing.poll_s, most_s)):
                     await protocol.pushed.wait()
                 await self.refresh()
 
@@ -326,8 +338,11 @@ class Mailbox:
         with self._door(name.lower()):
             await self._protocol.run(name, *args, uid=uid, timeout_s=self._timing.command_s)
 
-    def _door(self, doing: str) -> AbstractContextManager[None]:
-        return door(self._server, doing, self.abort)
+    @contextmanager
+    def _door(self, doing: str) -> Iterator[None]:
+        """Translate errors, and give the whole step, however busy the line, its time."""
+        with door(self._server, doing, self.abort), anyio.fail_after(self._timing.transfer_s):
+            yield
 
 
 def _number_in(reply: Reply, code: str) -> int | None:

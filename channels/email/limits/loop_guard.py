@@ -28,8 +28,11 @@ from channels.email.parsing.dsn import Report
 from channels.email.parsing.threads import recipient_of
 from channels.email.trust.bounces import SentMails
 
-Alert = Callable[[str, str], None]
-"""Tells the operator, by another way than mail if there is one: what it is about, and a sentence."""
+Alert = Callable[..., None]
+"""
+Tells the operator, by another way than mail if there is one: what it is about, and a sentence. ``once`` is a
+key under which it is told once.
+"""
 _RETRY = BackoffPolicy(first_s=300.0, cap_s=7200.0, jitter=0)
 LOOK_AGAIN_S = 30.0
 """While the circuit breaker is open: somebody may reset it."""

@@ -113,7 +113,7 @@ class AnswerLimiter:
         self._note(native_id, _Entry(arrived, sender, thread, listed, allowed, due, first, crowd))
         return Place(max(due - taken, 0.0), first) if allowed else None
 
-    def admit(self, native_id: str, *, sender: str, thread: str, listed: bool, at: datetime) -> bool:
+    def admit(self, native_id: str, *, sender: str, at: datetime) -> bool:
         """
         Whether there is room for this mail now; if so it is counted.
 
@@ -126,9 +126,9 @@ class AnswerLimiter:
         now = at.timestamp()
         allowed = all(
             limit == 0 or sum(1 for due in used if due > now - window_s) < limit
-            for limit, window_s, used in self._rules(now, sender, thread, listed=listed)
+            for limit, window_s, used in self._rules(now, sender, "", listed=False)
         )
-        self._note(native_id, _Entry(now, sender, thread, listed, allowed, now))
+        self._note(native_id, _Entry(now, sender, "", False, allowed, now))
         return allowed
 
     def _counted(self, now: float) -> list[_Entry]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 MAX_ADDRESS = 320
 _LOCAL = re.compile(r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~.-]{1,64}")
 _LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
-_ANYWHERE = re.compile(r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~.-]{1,64}@[A-Za-z0-9.-]{1,253}")
+_ANYWHERE = re.compile(r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~.-]{1,64}@[\w.-]{1,253}")
 
 
 class AddressInvalid(ValueError):
@@ -34,7 +34,7 @@ class Mailbox:
 
 def normalise(text: str) -> str:
     """
-    The comparable form of a mail address: ASCII, in lower case.
+    The comparable form of a mail address: in lower case, and a domain of other letters in ASCII (IDNA).
 
     Raises:
         AddressInvalid: It is no plain ``local@domain``.
@@ -46,12 +46,31 @@ def normalise(text: str) -> str:
         raise AddressInvalid(f"{local[:80]!r} cannot stand before the @")
     if local.startswith("=?"):
         raise AddressInvalid("an encoded word cannot be an address")
-    if not domain.isascii():
-        raise AddressInvalid("the domain must be in its ASCII form, such as xn--bcher-kva.example")
-    ascii_domain = domain.lower().removesuffix(".")
+    ascii_domain = to_ascii(domain)
+    if not ascii_domain.isascii():  # in lower case some such letters are ASCII
+        raise AddressInvalid(f"{domain[:80]!r} is not a domain")
+    ascii_domain = ascii_domain.lower().removesuffix(".")
     if not all(_LABEL.fullmatch(label) for label in ascii_domain.split(".")):
         raise AddressInvalid(f"{domain[:80]!r} is not a domain")
     return f"{local.lower()}@{ascii_domain}"
+
+
+def to_ascii(domain: str) -> str:
+    """
+    A domain in the ASCII form in which domains are compared (IDNA 2008); as it is if it has none.
+
+    Nothing but case is mapped: a letter that only looks like another, or becomes an ASCII one, is no letter
+    of a domain, so nobody is taken for somebody of a plain domain.
+    """
+    if domain.isascii() or any(not char.isascii() and char.lower().isascii() for char in domain):
+        return domain
+    # Loaded only for a name that needs it: its tables are large.
+    import idna  # noqa: PLC0415
+
+    try:
+        return idna.encode(domain[:253].lower()).decode("ascii")
+    except idna.IDNAError:
+        return domain
 
 
 def without_tag(address: str) -> str:
@@ -67,7 +86,8 @@ def find_addresses(value: str) -> set[str]:
 
 def find_in_order(value: str) -> list[str]:
     """The same addresses in the order of the field."""
-    return [match.group(0) for match in _ANYWHERE.finditer(value)]
+    found = (match.group(0).rpartition("@") for match in _ANYWHERE.finditer(value))
+    return [f"{local}@{to_ascii(domain)}" for local, _, domain in found]
 
 
 def parse_mailboxes(value: str) -> list[Mailbox]:

@@ -109,7 +109,8 @@ def _ids(data: bytes, parts: list[Part], account: str) -> tuple[str, ...]:
     places = [data[part.start : part.end] for part in parts if part.media_type in _RETURNED]
     places = [transferred(place, "quoted-printable") if b"=\n" in place else place for place in places]
     head = re.compile(
-        rb"^message-id:[ \t]*(?:\n[ \t]+)?(" + _ID.pattern + rb")", re.IGNORECASE | re.MULTILINE
+        rb"^(?:x-squidbot-)?message-id:[ \t]*(?:\n[ \t]+)?(" + _ID.pattern + rb")",
+        re.IGNORECASE | re.MULTILINE,
     )
     found = [match[1] for place in places for match in head.finditer(place.partition(b"\n\n")[0])]
     found = found or [match[1] for match in head.finditer(data)] or [match[0] for match in _ID.finditer(data)]

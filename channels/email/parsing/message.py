@@ -30,6 +30,7 @@ from channels.email.parsing.mime import (
     normalised,
     parse_structure,
 )
+from channels.email.parsing.opaque import ENCRYPTED, content_of
 from channels.email.parsing.reply_stripping import divided
 from channels.email.parsing.transfer_encoding import transferred, unpacked
 
@@ -42,7 +43,10 @@ _BAD_IN_NAME = re.compile(r'[\x00-\x1f\x7f/\\:*?"<>|\u202a-\u202e\u2066-\u2069]'
 _SIGNATURES = frozenset(
     {"application/pgp-signature", "application/pkcs7-signature", "application/x-pkcs7-signature"}
 )
+_OPAQUE = frozenset({"application/pkcs7-mime", "application/x-pkcs7-mime"})
 _CID = re.compile(r"\[cid:([^\]\s]{1,200})\]", re.IGNORECASE)
+_REACTION = "text/vnd.google.email-reaction+json"
+_IS_REPLY = re.compile(r"^METHOD:REPLY\s{0,9}$", re.IGNORECASE | re.MULTILINE)
 _WORD = re.compile(r"\w+")
 _types = mimetypes.MimeTypes()
 
@@ -86,9 +90,9 @@ class ParsedMail:
 
     ``text`` is the new part of ``whole``, ``rest`` what anybody may have written below; ``forwards`` says
     that the rest is what the new text is about, ``is_mixed`` that the whole was put together from several
-    parts. ``two_versions`` says that the plain text and the HTML have not much in common. ``digest``
-    identifies the mail by what its author wrote, whatever servers have put on top: for mails without a usable
-    Message-ID.
+    parts. ``two_versions`` says that the plain text and the HTML have not much in common.
+    ``wants_no_answer``: it is a reaction, or the reply to an invitation. ``digest`` identifies the mail by
+    what its author wrote, whatever servers have put on top: for mails without a usable Message-ID.
     """
 
     headers: Headers
@@ -102,6 +106,7 @@ class ParsedMail:
     two_versions: bool = False
     whole: str = field(default="", repr=False)
     is_mixed: bool = False
+    wants_no_answer: bool = False
 
     def without(self, sent: Sequence[str]) -> ParsedMail:
         """The mail without what we have sent in the one that it answers, given in each of its forms."""
@@ -110,7 +115,7 @@ class ParsedMail:
 
 
 def parse_mail(raw: bytes, caps: Caps | None = None) -> ParsedMail:
-    """Parse a whole mail. Raises `Unreadable`: it is beyond the caps."""
+    """Parse a whole mail. Raises `Unreadable`: it is beyond the caps, or encrypted."""
     caps = caps or Caps()
     data = normalised(raw)
     root = parse_structure(data, caps)
@@ -128,7 +133,10 @@ def parse_mail(raw: bytes, caps: Caps | None = None) -> ParsedMail:
         two_versions=reading.two_versions,
         whole="\n\n".join([*texts, *named]).strip(),
         is_mixed=len(texts) > 1 or bool(named),
+        wants_no_answer=reading.wants_no_answer,
     )
+    if mail.whole.startswith("-----BEGIN PGP MESSAGE-----"):
+        raise Unreadable(ENCRYPTED)
     return mail.without(())
 
 
@@ -147,18 +155,38 @@ class _Reading:
         self.forwarded: list[Forwarded] = []
         self.events: list[str] = []
         self.two_versions = False
+        self.wants_no_answer = False
 
     def collect(self, part: Part) -> None:
         """Sort a part into texts and everything else. As deep as `Caps.depth`."""
         if part.media_type == "multipart/alternative" and part.children:
             self._choose(part)
+        elif part.media_type == "multipart/encrypted":
+            raise Unreadable(ENCRYPTED)
         elif part.children:
             for child in part.children:
                 self.collect(child)
+        elif part.media_type in _OPAQUE and self._depth < 2:
+            self._unpack(part)
         elif _is_text(part) and not _name(part):
             self.texts.append(self._text(part))
+        elif part.media_type == _REACTION:
+            self.wants_no_answer = True
         elif part.media_type not in _SIGNATURES:
             self._attach(part)
+
+    def _unpack(self, part: Part) -> None:
+        """Read what is signed inside of an opaque S/MIME part; one of certificates alone is a file."""
+        content = content_of(transferred(self._data[part.start : part.end], _encoding(part)))
+        if content is None:
+            self._attach(part)
+            return
+        outer = self._data, self._pictures
+        self._data = normalised(content)
+        root = parse_structure(self._data, Caps())
+        self._pictures, self._depth = _pictures(root), self._depth + 1
+        self.collect(root)
+        (self._data, self._pictures), self._depth = outer, self._depth - 1
 
     def _choose(self, part: Part) -> None:
         """Of several versions of the same text the plain one, else the one that has any."""
@@ -195,7 +223,9 @@ class _Reading:
         if _is_text(part) and not self.named:
             self.named.append(self._text(part))
         if part.media_type == "text/calendar":
-            told = in_words(self._text(part))
+            event = self._text(part)
+            self.wants_no_answer = self.wants_no_answer or _IS_REPLY.search(event) is not None
+            told = in_words(event)
             self.events += [told] if told else []
         if part.media_type == "message/rfc822":
             self._read_inner(part)

@@ -21,9 +21,12 @@ import re
 from collections.abc import Sequence
 
 from agent_core.messages import SessionKey
+from channels.email.parsing.mime import Headers
 
 MAX_REFERENCES = 20
 OWN_ID_PREFIX = "<squidbot."
+OWN_ID_FIELD = "X-Squidbot-Message-ID"
+"""Says our Message-ID again, for servers that set their own."""
 SEND_COPY_TAG = "sent"
 """Copies of our own mails come to ``local+sent@domain``."""
 _OWN = re.compile(r"<squidbot\.[0-9a-f]{24}\.([0-9a-f]{24})@([A-Za-z0-9.-]{1,253})>")
@@ -53,6 +56,14 @@ def is_own_id(message_id: str, *, account: str) -> bool:
     """Whether a Message-ID has the form of our own."""
     match = _OWN.fullmatch(message_id)
     return match is not None and match.group(2).lower() == account.rpartition("@")[2].lower()
+
+
+def own_id_of(headers: Headers, *, account: str) -> str | None:
+    """Our id of a mail that seems to be one of ours, whatever Message-ID a server gave it; or None."""
+    for each in (headers.message_id(), (headers.first(OWN_ID_FIELD.lower()) or "").strip()):
+        if each and is_own_id(each, account=account):
+            return each
+    return None
 
 
 def thread_tag(message_id: str, references: Sequence[str], *, account: str) -> str:

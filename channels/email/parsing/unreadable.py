@@ -15,6 +15,7 @@ from channels.email.parsing.mime import FIELD, FOR_WHOM, Headers, Unreadable, de
 
 TOO_LARGE = "too_large"
 """Only the header was fetched. The sender is answered, by a model that knows no more than the subject."""
+TOO_SLOW = "too_slow"
 KILLS = "kills"
 """The process has died several times while it was read."""
 MOST_HEADER = 2_000_000
@@ -22,14 +23,17 @@ MOST_VALUE = 16_000
 MOST_FIELDS = 300
 MOST_LINES = 20_000
 """With more of them a header is nobody's: each costs time, and other mails wait behind it."""
+SENT_BY_A_PROGRAM = (
+    "Your mail says of itself that a program or a mailing list sent it, and I do not answer such mails. If "
+    "you wrote it yourself, please send it again from your mail program. I will not mention this again."
+)
+"""What somebody who may write is told once, of all mails that are refused for this."""
 _TELLING = frozenset(
     {
         *FOR_WHOM,
         *("from", "reply-to", "delivered-to", "x-original-to", "envelope-to", "x-envelope-to"),
         *("x-forwarded-to", "authentication-results", "return-path", "message-id", "references"),
         *("in-reply-to", "subject", "date", "content-type", "auto-submitted", "precedence"),
-        *("x-auto-response-suppress", "x-autoreply", "x-autorespond", "x-autoresponder", "x-auto-reply"),
-        *("x-loop", "x-amazon-auto-reply"),
     }
 )
 """Whatever ``guard`` and ``threads`` look at, besides those of mailing lists."""
@@ -38,7 +42,8 @@ _WHY = {
     "nested_too_deep": "its parts are nested too deeply",
     "header_too_large": "its header is too long",
     "too_many_header_fields": "its header has too many fields",
-    "too_slow": "reading it takes too long",
+    TOO_SLOW: "reading it takes too long",
+    "encrypted": "it is encrypted",
     KILLS: "each attempt to read it crashed",
 }
 

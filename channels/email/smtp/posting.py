@@ -42,16 +42,19 @@ class Posting:
         self._attachments = attachments
         self._tls = tls
 
-    async def post(self, message: OutboundMessage, uncertain: Callable[[], Awaitable[None]]) -> OutgoingMail:
+    async def post(
+        self, message: OutboundMessage, uncertain: Callable[[], Awaitable[None]]
+    ) -> tuple[OutgoingMail, str]:
         """
-        Submit a mail. If the server finds it too large, send it without its files, and say so in it.
+        Submit a mail; returns what the server said when it accepted it. If the server finds it too large,
+        send it without its files, and say so in it.
 
         Raises:
             ChannelError: See ``submit``.
         """
         mail = await self._built(message, int(self._config.max_reply_mb * 1_000_000))
         try:
-            await self._submitter.submit(
+            said = await self._submitter.submit(
                 mail.envelope, mail.raw, context=await self._tls(), uncertain=uncertain
             )
         except MailTooLarge as exc:
@@ -59,10 +62,10 @@ class Posting:
                 raise
             _log.warning("mail.files_left_out", bytes=len(mail.raw), error=str(exc))
             mail = await self._built(message, 0)
-            await self._submitter.submit(
+            said = await self._submitter.submit(
                 mail.envelope, mail.raw, context=await self._tls(), uncertain=uncertain
             )
-        return mail
+        return mail, said
 
     async def _built(self, message: OutboundMessage, room: int) -> OutgoingMail:
         """Built in a thread, unformatted where that takes long; ``room`` is what its files may take."""

@@ -108,9 +108,9 @@ class Submission:
         *,
         context: ssl.SSLContext | None,
         uncertain: Callable[[], Awaitable[None]],
-    ) -> None:
+    ) -> str:
         """
-        Send ``raw``; returns when the server has accepted it.
+        Send ``raw``; returns what the server said when it accepted it.
 
         Some servers refuse an empty sender, and some of those only at the end. Then it goes under the one
         that is named ``instead``.
@@ -119,12 +119,12 @@ class Submission:
             ChannelError: See the table above.
         """
         try:
-            await self._submit(envelope, raw, context, uncertain)
+            return await self._submit(envelope, raw, context, uncertain)
         except (ChannelMisconfigured, DeliveryFailed) as exc:
             if envelope.sender or not envelope.instead or isinstance(exc, MailTooLarge):
                 raise
             _log.info("mail.empty_sender_refused", error=str(exc))
-            await self._submit(replace(envelope, sender=envelope.instead), raw, context, uncertain)
+            return await self._submit(replace(envelope, sender=envelope.instead), raw, context, uncertain)
 
     async def _submit(
         self,
@@ -132,7 +132,7 @@ class Submission:
         raw: bytes,
         context: ssl.SSLContext | None,
         uncertain: Callable[[], Awaitable[None]],
-    ) -> None:
+    ) -> str:
         place = await self._relay.take()
         client = place.link
         try:
@@ -142,7 +142,7 @@ class Submission:
                 place.mails = 0
                 client = await self._connect(context)
                 await self._begin(client, envelope, len(raw))
-            await self._go_through(client, envelope, raw, uncertain)
+            said = await self._go_through(client, envelope, raw, uncertain)
         except BaseException:
             self._relay.leave()
             if client is not None:
@@ -150,6 +150,7 @@ class Submission:
             raise
         if not self._relay.hand_on(place, client):
             await hang_up(client)
+        return said
 
     async def _begin(self, client: aiosmtplib.SMTP, envelope: Envelope, size: int) -> None:
         self._check_size(client, size)
@@ -177,7 +178,7 @@ class Submission:
         envelope: Envelope,
         raw: bytes,
         uncertain: Callable[[], Awaitable[None]],
-    ) -> None:
+    ) -> str:
         """What follows on MAIL."""
         with self._door(_Step.RECIPIENT):
             await client.rcpt(envelope.recipient)
@@ -188,10 +189,9 @@ class Submission:
         await uncertain()
         with self._door(_Step.DATA):
             if ready is None:
-                await client.data(raw, timeout=self._timing.data_s)
-            else:
-                with anyio.fail_after(self._timing.data_s + len(ready) / _SLOWEST):
-                    await hand_over(client, ready)
+                return (await client.data(raw, timeout=self._timing.data_s)).message
+            with anyio.fail_after(self._timing.data_s + len(ready) / _SLOWEST):
+                return await hand_over(client, ready)
 
     async def _connect(self, context: ssl.SSLContext | None) -> aiosmtplib.SMTP:
         """A connection that is logged in."""
@@ -352,8 +352,8 @@ def stuffed(raw: bytes) -> bytes:
     return raw + (b".\r\n" if raw.endswith(b"\r\n") else b"\r\n.\r\n")
 
 
-async def hand_over(client: aiosmtplib.SMTP, ready: bytes) -> None:
-    """Send DATA in pieces; each is encrypted and sent before the next."""
+async def hand_over(client: aiosmtplib.SMTP, ready: bytes) -> str:
+    """Send DATA in pieces; each is encrypted and sent before the next. Returns what the server said."""
     go_on = await client.execute_command(b"DATA")
     if go_on.code != 354:
         raise aiosmtplib.SMTPDataError(go_on.code, go_on.message)
@@ -373,6 +373,7 @@ async def hand_over(client: aiosmtplib.SMTP, ready: bytes) -> None:
     answer = await protocol.read_response()
     if answer.code != 250:
         raise aiosmtplib.SMTPDataError(answer.code, answer.message)
+    return answer.message
 
 
 async def hang_up(client: aiosmtplib.SMTP) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from channels.email.parsing.addresses import without_tag
+from channels.email.parsing.addresses import to_ascii, without_tag
 
 MAX_TOKENS = 2_000
 _WORD = re.compile(r"[^\s;=()\"]+")
@@ -168,7 +168,7 @@ def _is_above(signer: str | None, domain: str) -> bool:
 
 
 def _domain(value: str | None) -> str | None:
-    return value.rpartition("@")[2].removesuffix(".") if value else None
+    return to_ascii(value.rpartition("@")[2].removesuffix(".")) if value else None
 
 
 def parse_auth_results(value: str, *, headerless: bool = False) -> AuthResults | None:

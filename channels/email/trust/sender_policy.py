@@ -15,8 +15,10 @@ must vouch for all that is read here and name us in its To or Cc, as one that we
 otherwise the mail is somebody's copy, perhaps a changed one. Delivered-To and its like say where a copy went,
 and nobody signs them.
 
-*A robot?* RFC 3834 and its many informal relatives: two programs that answer each other never stop by
-themselves, so whatever looks like a program gets no answer. It is remembered as seen, with the reason.
+*A robot?* Two programs that answer each other never stop by themselves, so a mail that says of itself that a
+program or a list has sent it gets no answer (RFC 3834, RFC 2369, RFC 2919): ``Auto-Submitted``,
+``Precedence``, ``List-Id``, ``List-Post`` and the null sender. Other fields stand in the mails of people too:
+Exchange writes ``X-Auto-Response-Suppress``, newsletters and help desks ``List-Unsubscribe``.
 
 The reasons are short constants; they are shown to the operator and counted.
 """
@@ -39,7 +41,7 @@ from channels.email.parsing.addresses import (
     without_tag,
 )
 from channels.email.parsing.mime import FOR_WHOM, Headers
-from channels.email.parsing.threads import is_own_id
+from channels.email.parsing.threads import is_own_id, own_id_of
 from channels.email.trust.auth_results import Verdict as Told
 from channels.email.trust.auth_results import Word, came_directly, verdict_of
 from channels.email.trust.dkim import Claim
@@ -51,15 +53,7 @@ MAX_RECIPIENTS = 200
 _ROBOTS = re.compile(
     r"(?:mailer-daemon|postmaster|no-?reply|do-?not-?reply|noreply|bounces?|auto-?reply|automailer)(?:[+._-].*)?"
 )
-_PRECEDENCE = {"bulk", "list", "junk", "auto_reply", "auto-reply"}
-_SELF_MADE = (
-    "x-autoreply",
-    "x-autorespond",
-    "x-autoresponder",
-    "x-auto-reply",
-    "x-loop",
-    "x-amazon-auto-reply",
-)
+_PRECEDENCE = {"bulk", "list", "junk"}
 _DELIVERED_TO = ("delivered-to", "x-original-to", "envelope-to", "x-envelope-to", "x-forwarded-to")
 _BY_ITSELF = (
     r"automatic reply|auto(?:matic)?[ -]?(?:reply|response)|automatische antwort|autoantwort"
@@ -310,18 +304,19 @@ def _knows_secret(headers: Headers, sender: str, own: OwnIdentity) -> bool:
 
 def _own_mail(headers: Headers, sender: str, own: OwnIdentity) -> Refused | None:
     is_ours = without_tag(sender) == without_tag(own.address)
-    message_id = headers.message_id()
-    if message_id is not None and is_own_id(message_id, account=own.address):
-        # With a foreign From it is somebody who plays with our ids; it gets no answer either.
-        return Refused.OWN_COPY if is_ours else Refused.AUTOMATIC
-    return Refused.OWN_ADDRESS if is_ours else None
+    if is_ours:
+        is_copy = own_id_of(headers, account=own.address) is not None
+        return Refused.OWN_COPY if is_copy else Refused.OWN_ADDRESS
+    # With a foreign From it is somebody who plays with our ids; it gets no answer either.
+    plays = is_own_id(headers.message_id() or "", account=own.address)
+    return Refused.AUTOMATIC if plays else None
 
 
 def _robot(headers: Headers, sender: str) -> Refused | None:
     is_report = headers.media_type() == "multipart/report"
     if is_report or any(value.strip() == "<>" for value in headers.all("return-path")):
         return Refused.BOUNCE
-    if any(name.startswith("list-") for name, _ in headers.fields):
+    if any(headers.first(name) is not None for name in ("list-id", "list-post")):
         return Refused.MAILING_LIST
     if _says_automatic(headers):
         return Refused.AUTOMATIC
@@ -332,12 +327,7 @@ def _says_automatic(headers: Headers) -> bool:
     def words(name: str) -> set[str]:
         return {_first_word(value) for value in headers.all(name)}
 
-    return bool(
-        words("auto-submitted") - {"", "no"}
-        or words("precedence") & _PRECEDENCE
-        or words("x-auto-response-suppress") - {"", "none"}
-        or any(headers.first(name) is not None for name in _SELF_MADE)
-    )
+    return bool(words("auto-submitted") - {"", "no"} or words("precedence") & _PRECEDENCE)
 
 
 def _not_for_us(headers: Headers, own: OwnIdentity) -> Refused | None:
@@ -354,8 +344,10 @@ def _others(headers: Headers, sender: str, own: OwnIdentity) -> bool:
     if headers.doubtful.intersection(FOR_WHOM):
         return True
     named = mailboxes_or_none(value for name in FOR_WHOM for value in headers.all(name))
-    known = {without_tag(own.address), without_tag(sender)}
-    return named is None or any(without_tag(address) not in known for address in named)
+    # What is behind another's plus address, only the server of its domain knows: a list, perhaps.
+    return named is None or any(
+        without_tag(address) != without_tag(own.address) and address != sender for address in named
+    )
 
 
 def _reply_target(headers: Headers, sender: str, own: OwnIdentity) -> str:

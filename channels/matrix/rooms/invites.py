@@ -1,5 +1,6 @@
 """
-Invitations: accepted from people who may invite, refused otherwise, and never forgotten half-way.
+Invitations: accepted from people who may invite, otherwise kept for a while and refused then, and never
+forgotten half-way.
 
 Theory of operation. A homeserver announces an invitation once. So open ones are kept among the channel's own
 positions, committed together with the sync token that brought them, and tried again until the server has
@@ -13,6 +14,9 @@ which our server puts at its end. So the last one counts, and an invitation with
 of several senders is refused. After the join our own server is asked who has invited us: only then is a room
 called direct, and a room that was entered on a lie is left.
 
+A few invitations of strangers are left open for `_KEPT_S`, because the owner may let the inviter in; what
+exceeds that is refused at once.
+
 A room that everybody else has left is left like one that is refused.
 
 The join is posted with an empty object, because some servers refuse an empty body.
@@ -24,7 +28,7 @@ import json
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import anyio
@@ -46,6 +50,10 @@ _JOINS = 24
 _JOINS_EACH = 3
 """Of one inviter; the owner has `_JOINS`."""
 _REFUSALS = 4
+_KEPT_S = 14 * 86_400.0
+"""As long as a stranger's message waits."""
+_KEPT, _KEPT_EACH = 50, 3
+"""So many of strangers are left open, in all and of one inviter."""
 _PACE_S = 0.4
 """A refusal keeps its slot for so long: the server has better things to do."""
 _log = structlog.get_logger(__name__)
@@ -63,6 +71,8 @@ class _Invite:
     """Our own server has said that it is the inviter's."""
     replaces: str = ""
     """The room that this one claims to have taken the place of."""
+    kept_at: float = 0.0
+    """Since when it waits for the owner's word, in Unix time; 0: it does not."""
 
 
 @dataclass(slots=True)
@@ -97,6 +107,7 @@ class Invites:
         self._open: dict[str, _Invite] = {}
         self._progress: dict[str, _Progress] = {}
         self._changes = 0
+        self._asked: list[tuple[str, str, float]] = []
         self._news = anyio.Event()
 
     def __len__(self) -> int:
@@ -111,6 +122,7 @@ class Invites:
             return
         for invite in kept:
             invite.welcome = self._may_invite(invite.inviter)
+            invite.kept_at = 0.0 if invite.welcome else invite.kept_at
             self._add(invite)
 
     def dump(self) -> str:
@@ -121,6 +133,8 @@ class Invites:
         """Learn from an answer of ``/sync``; returns whether `dump` has changed."""
         rooms = object_of(sync, "rooms")
         before = self._changes
+        for kept in [one for one in self._open.values() if one.kept_at and self._may_invite(one.inviter)]:
+            self._add(replace(kept, welcome=True, kept_at=0.0))
         for room_id in object_of(rooms, "leave"):
             self._drop(room_id)
         for room_id, room in object_of(rooms, "join").items():
@@ -133,7 +147,14 @@ class Invites:
             invite = self._read(room_id, room)
             if invite is not None:
                 self._add(invite)
+                if invite.kept_at:
+                    self._asked.append((room_id, invite.inviter, invite.kept_at))
         return self._changes != before
+
+    def take_asked(self) -> list[tuple[str, str, float]]:
+        """The invitations that came and wait for the owner's word: room, inviter, time."""
+        asked, self._asked = self._asked, []
+        return asked
 
     def follow(self, old: str, new: str, inviter: str, *, direct: bool, joined: bool = False) -> None:
         """
@@ -189,8 +210,22 @@ class Invites:
             _log.warning("matrix.invite_forged", room=room_id, inviters=inviters[:5])
             return _Invite(room_id, inviter, welcome=False)
         welcome = self._may_invite(inviter)
-        direct = welcome and object_of(own[-1], "content").get("is_direct") is True
-        return _Invite(room_id, inviter, welcome, direct)
+        kept_at = 0.0 if welcome else self._kept_at(room_id, inviter)
+        wanted = object_of(own[-1], "content").get("is_direct") is True
+        return _Invite(room_id, inviter, welcome, wanted and (welcome or kept_at > 0), kept_at=kept_at)
+
+    def _kept_at(self, room_id: str, inviter: str) -> float:
+        """Since when a stranger's invitation is left open; 0 if there is no room for it."""
+        known = self._open.get(room_id)
+        if known is not None and known.inviter == inviter and known.kept_at:
+            return known.kept_at
+        kept = Counter(one.inviter for one in self._open.values() if one.kept_at)
+        if kept.total() >= _KEPT or kept[inviter] >= _KEPT_EACH:
+            return 0.0
+        return self._clock.now().timestamp()
+
+    def _is_waiting(self, invite: _Invite) -> bool:
+        return self._clock.now().timestamp() - invite.kept_at < _KEPT_S
 
     def _is_ours(self, event: JsonObject) -> bool:
         return event.get("type") == "m.room.member" and event.get("state_key") == self._user_id
@@ -264,7 +299,11 @@ class Invites:
 
     def _next(self, now: float, *, welcome: bool) -> list[_Invite]:
         """What is to be tried at this moment."""
-        mine = [invite for invite in self._open.values() if invite.welcome is welcome]
+        mine = [
+            invite
+            for invite in self._open.values()
+            if invite.welcome is welcome and not (invite.kept_at and self._is_waiting(invite))
+        ]
         tried = [invite for invite in mine if self._progress[invite.room_id].tried]
         due = [
             invite

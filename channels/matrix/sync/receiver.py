@@ -33,7 +33,7 @@ from typing import Any
 import anyio
 import structlog
 
-from agent_core.messages import Amendment, InboundMessage, SessionKey
+from agent_core.messages import Amendment, Audience, InboundMessage, Sender, SessionKey
 from channels.attachments import AttachmentStore
 from channels.base import ChannelUnavailable, Clock, Inbox, LinkState
 from channels.matrix.client.api import Answer, AnswerTooLong, Homeserver, LinkBroken, SyncRequest, problem
@@ -115,6 +115,7 @@ class Receiver:
         self._homeserver = homeserver
         self._login = login
         self._channel = me.channel
+        self._me = me
         self._rooms = rooms
         self._invites = invites
         self._typing_receipts = typing_receipts
@@ -260,7 +261,7 @@ class Receiver:
             found.add(await self._timeline.read_answer(body, since, known))
         elif anew and self._newest_ms:
             found.add(await self._timeline.read_after(body, self._newest_ms))
-        messages = await self._timeline.with_files(found.messages)
+        messages = [*await self._timeline.with_files(found.messages), *self._invitations()]
         async with self.fetching.commit:
             await self._commit(messages, found.amendments, body, upgraded=upgraded, invites=invites_changed)
         self._invites.link_is_up() if self._link.failures else self._invites.wake()
@@ -272,6 +273,23 @@ class Receiver:
             await self._decryption.committed(room.room_id for room in self._rooms)
         self._report_up()
         return following
+
+    def _invitations(self) -> list[InboundMessage]:
+        """The invitations of strangers, for the owner to decide about; their words are ours."""
+        return [
+            InboundMessage(
+                channel=self._channel,
+                account=self._me.user_id,
+                native_id=f"invitation:{room_id}:{int(kept_at)}",
+                session=SessionKey(self._channel, room_id),
+                sender=Sender(address=inviter, verified=True),
+                text="(invites me into a room)",
+                received_at=self._clock.now(),
+                audience=Audience.DIRECT,
+                context={"invitation": room_id},
+            )
+            for room_id, inviter, kept_at in self._invites.take_asked()
+        ]
 
     async def _commit(
         self,

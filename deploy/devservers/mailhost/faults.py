@@ -20,6 +20,8 @@ class Fault(StrEnum):
     REFUSE_MAIL = "refuse-mail"
     REFUSE_RCPT = "refuse-rcpt"
     REFUSE_DATA = "refuse-data"
+    OWN_MESSAGE_ID = "own-message-id"
+    """The server sets its own Message-ID in the place of the client's, as Amazon SES does."""
     DROP_BEFORE_DELIVERY = "drop-before-delivery"
     DROP_AFTER_DELIVERY = "drop-after-delivery"
 

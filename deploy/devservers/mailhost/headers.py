@@ -43,6 +43,13 @@ def with_results(raw: bytes, authserv_id: str, from_domain: str) -> bytes:
     return field.encode("ascii") + raw
 
 
+def with_message_id(raw: bytes, message_id: str) -> bytes:
+    """Set the Message-ID in the place of the client's."""
+    fields, rest = split_message(raw)
+    kept = [field for field in fields if not field.lower().startswith(b"message-id:")]
+    return f"Message-ID: {message_id}\r\n".encode("ascii") + b"".join(kept) + rest
+
+
 def from_addresses(raw: bytes) -> list[str]:
     """List the addresses of all From fields, in lower case."""
     fields, _ = split_message(raw)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import secrets
 import ssl
 from email.utils import formatdate
 from typing import TYPE_CHECKING, Any
@@ -127,6 +128,8 @@ class Submission:
         claimed = headers.from_addresses(raw)
         if len(claimed) != 1 or headers.mailbox_of(claimed[0]) != sender:
             return self._note("data", sender, recipients, NOT_YOURS)
+        if self._faults.take_or_none(Fault.OWN_MESSAGE_ID, sender):
+            raw = headers.with_message_id(raw, f"<{secrets.token_hex(20)}-000000@eu-west-1.amazonses.com>")
         reverse_path = "" if envelope.mail_from in EMPTY else envelope.mail_from
         # Whoever hangs up now has still handed the mail over, to all of its recipients or to none.
         refused = await asyncio.shield(self._deliver_all(reverse_path, recipients, self._sealed(raw)))

@@ -9,7 +9,7 @@ from typing import Any
 from agent_core.text import one_line
 from gateway.cli.render import schedule, usage
 from gateway.system.durations import duration
-from gateway.system.terminal_text import plain_line, quoted
+from gateway.system.terminal_text import place_of, plain_line, quoted
 
 __all__ = [
     "draft",
@@ -63,6 +63,9 @@ def status(report: Mapping[str, Any]) -> str:
         (work.get("waiting_for_yes"), "tool calls that wait for approval", "--held"),
     ):
         lines += [f"{what}: {count} (squidbot inbox list {option})"] if count else []
+    if work.get("oldest_question_s") is not None:
+        age = duration(work["oldest_question_s"])
+        lines.append(f"the oldest of them waits for {age} (squidbot inbox approve|reject NAME)")
     if report.get("sessions") is not None:
         lines.append(f"sessions   {report['sessions']}")
     lines += _models(report.get("models") or {})
@@ -175,13 +178,13 @@ def inbox_rows(rows: Sequence[Mapping[str, Any]]) -> str:
     if not rows:
         return "no messages"
     return table(
-        ("ID", "STATE", "WHEN", "CHANNEL", "SENDER", "TEXT"),
+        ("ID", "STATE", "WHEN", "IN", "SENDER", "TEXT"),
         [
             (
                 f"m{row['id']}" if row["state"] == "quarantined" else row["id"],
                 row["state"],
                 _time(row["accepted_at"]),
-                row["channel"],
+                place_of(row) if row.get("room") else row["channel"],
                 row["sender"],
                 _what(row),
             )
@@ -208,7 +211,7 @@ def drafts(rows: Sequence[Mapping[str, Any]]) -> str:
         return "no drafts wait for you"
     return table(
         ("ID", "WHEN", "TO", "TEXT"),
-        [(f"d{row['id']}", _time(row["created_at"]), row["session"], _draft_text(row)) for row in rows],
+        [(f"d{row['id']}", _time(row["created_at"]), place_of(row), _draft_text(row)) for row in rows],
     )
 
 
@@ -230,7 +233,7 @@ def _calls(rows: Sequence[Mapping[str, Any]]) -> str:
     return table(
         ("CALL", "UNTIL", "TOOL", "ASKED FOR BY", "IN"),
         [
-            (row["name"], _time(row["until"]), row["tool"], ", ".join(row["asked"]), row["session"])
+            (row["name"], _time(row["until"]), row["tool"], ", ".join(row["asked"]), place_of(row))
             for row in rows
         ],
     )
@@ -238,7 +241,7 @@ def _calls(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def _form(row: Mapping[str, Any]) -> str:
     form = row["form"]
-    asked = f"{', '.join(row['asked'])}, in {row['session']}, until {_time(row['until'])}"
+    asked = f"{', '.join(row['asked'])}, in {place_of(row)}, until {_time(row['until'])}"
     lines = [
         plain_line(f"{row['name']}: the MCP server {row['tool']} asks {asked}"),
         f"  it says   {plain_line(form['message'])}",
@@ -296,8 +299,16 @@ def sessions(answer: Mapping[str, Any]) -> str:
     if not rows:
         return "no sessions"
     shown = table(
-        ("SESSION", "MESSAGES", "LAST"),
-        [(row["session"], row["messages"], _time(row["last_at"]) if row["last_at"] else "-") for row in rows],
+        ("SESSION", "MESSAGES", "LAST", "ROOM"),
+        [
+            (
+                row["session"],
+                row["messages"],
+                _time(row["last_at"]) if row["last_at"] else "-",
+                row.get("room", ""),
+            )
+            for row in rows
+        ],
     )
     more = answer["total"] - len(rows)
     return f"{shown}\n… and {more} more (--limit)" if more else shown

@@ -9,7 +9,7 @@ from typing import Any
 from agent_core.prompt import without_tags
 from agent_core.text import one_line
 from agent_core.tools.call_descriptions import call_in_words, effect_in_words
-from gateway.system.terminal_text import plain_line
+from gateway.system.terminal_text import place_of, plain_line
 
 _CALL_CHARS = 200
 
@@ -40,7 +40,7 @@ def _one(row: Mapping[str, Any]) -> str:
     at = datetime.fromisoformat(row["at"]).astimezone().strftime("%Y-%m-%d %H:%M:%S") if row["at"] else "?"
     call = one_line(plain_line(call_in_words(row["tool"], row["arguments"])), _CALL_CHARS)
     lines = [f"{at}  {row['outcome']:<8} {call}"]
-    whose = f"for {plain_line(row['asked_by'])} in {plain_line(row['session'])}"
+    whose = f"for {plain_line(row['asked_by'])} in {place_of(row)}"
     lines.append(f"  {plain_line(effect_in_words(row['effect']))}, {whose}")
     if row["origins"]:
         lines.append(f"  after reading {plain_line(row['origins'])}")

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from gateway.cli.render.usage import calls
-from gateway.system.terminal_text import plain_line, plain_text
+from gateway.system.terminal_text import place_of, plain_line, plain_text
 
 _TEXT_CHARS = 60
 
@@ -66,7 +66,7 @@ def job(row: Mapping[str, Any]) -> str:
     said = f": {short}" if short else ""
     return (
         f"{row['id']}  {row['kind']:<6}  {plain_line(row['when'])}; {following}\n"
-        f"       {plain_line(row['person'])} in {plain_line(row['session'])}{said}{note}"
+        f"       {plain_line(row['person'])} in {place_of(row)}{said}{note}"
     )
 
 

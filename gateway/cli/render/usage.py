@@ -8,7 +8,7 @@ from itertools import dropwhile
 from textwrap import wrap
 from typing import Any
 
-from gateway.system.terminal_text import plain_line
+from gateway.system.terminal_text import place_of, plain_line
 
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _LONGEST_NAME = 32
@@ -89,7 +89,7 @@ def _chart(rows: Sequence[Mapping[str, Any]], by: str, width: int) -> list[str]:
 
 
 def _name(row: Mapping[str, Any], by: str) -> str:
-    return str(row["name"]) or ("(unknown)" if by == "model" else "-")
+    return (place_of(row) if row.get("room") else str(row["name"])) or ("(unknown)" if by == "model" else "-")
 
 
 def _is_empty(row: Mapping[str, Any]) -> bool:

@@ -27,6 +27,7 @@ NOTES: dict[KeyPath, str] = {
     ("owner", "aliases"): "your addresses on all channels",
     ("llm",): "The models. A pool is a list: if a model fails, squidbot asks the next one.",
     ("llm", "default_pool"): "the pool that answers",
+    ("timezone",): "of all times that are said to you and by you",
     ("llm", "providers"): "who runs the models, and the key for it; api_base for a server of your own",
     ("llm", "models"): "the models, under names that you choose",
     ("voice",): "Voice messages. The provider gets all of them; see docs/voice.md.",
@@ -104,6 +105,7 @@ class Answers:
     matrix: MatrixAnswers | None = None
     email: EmailAnswers | None = None
     off: frozenset[str] = frozenset()
+    timezone: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +173,8 @@ def _draft(answers: Answers, before: Mapping[str, Any]) -> Draft:
     made = Draft({}, {}, {})
     if aliases := _aliases(answers, before):
         made.wanted["owner", "aliases"] = aliases
+    if answers.timezone:
+        made.wanted["timezone",] = answers.timezone
     if answers.model is not None:
         _model(made, answers.model, before)
     if answers.voice is not None:

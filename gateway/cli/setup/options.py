@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from agent_core.text import time_zone
 from gateway.errors import GatewayError
 
 ENVIRONMENT = "SQUIDBOT_INIT_"
@@ -46,6 +47,7 @@ class Given:
     authserv_id: str | None = None
     tls_ca_file: str | None = None
     owner: tuple[str, ...] = ()
+    timezone: str | None = None
     model: str | None = None
     api_base: str | None = None
     api_key: str | None = field(default=None, repr=False)
@@ -137,6 +139,8 @@ def _value(name: str, options: Mapping[str, object], environ: Mapping[str, str])
     choices = {"install": ("user", "system"), "voice": ("no", "listen", "answer")}.get(name)
     if choices and text not in choices:
         raise ValueError(f"--{name} is {', '.join(choices[:-1])} or {choices[-1]}, not {text!r}")
+    if name == "timezone":
+        return time_zone(text).key
     if name == "tls_ca_file":
         _prove_certificates(text, option)
     return text

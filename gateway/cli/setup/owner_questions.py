@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from agent_core.text import time_zone
 from gateway.cli.setup.dialogue import Check, Dialogue
 from gateway.cli.setup.email_questions import mail_address
 from gateway.cli.setup.matrix_questions import TRIES, InitFailed, matrix_id
@@ -17,6 +18,7 @@ from gateway.cli.setup.model_probe import (
     prove,
 )
 from gateway.cli.setup.options import Given, InitRefused
+from gateway.proactive.jobs.trigger_parsing import zone_named
 from gateway.routing.access import kind_of, normalise
 from gateway.settings import Settings
 
@@ -72,6 +74,15 @@ def ask_owner(
             answer = _own_address(kind, "", dialogue, checked)
         addresses += [answer] if answer else []
     return tuple(addresses)
+
+
+def ask_timezone(given: Given, settings: Settings, dialogue: Dialogue) -> str:
+    """The person's time zone; empty: it stays as it is."""
+    present = zone_named(settings.timezone)
+    if given.timezone or not dialogue.interactive:
+        return given.timezone or ""
+    answer = dialogue.ask("Your time zone", present, check=lambda text: time_zone(text).key)
+    return "" if answer == present else answer
 
 
 def _is_nobody(kind: str, address: str, dialogue: Dialogue, is_unknown: Callable[[str], bool]) -> bool:
@@ -135,7 +146,9 @@ def _another(dialogue: Dialogue, environ: Mapping[str, str]) -> ModelOffer:
     base = dialogue.ask("  The address of a server of your own, or - for the provider's", "-")
     offer = named(model, api_base="" if base == "-" else base, api_key="", environ=environ)
     if offer.provider and not offer.api_key:
-        key = dialogue.secret("  Its API key", flag="--api-key-file FILE", kept=bool(offer.api_base))
+        key = dialogue.secret(
+            "  Its API key", flag="--api-key-file FILE", empty="for none" if offer.api_base else ""
+        )
         offer = named(model, api_base=offer.api_base, api_key=key or "", environ=environ)
     return offer
 

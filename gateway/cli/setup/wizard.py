@@ -25,7 +25,7 @@ from gateway.cli.setup.matrix_probe import Entrance, knows_nobody
 from gateway.cli.setup.matrix_questions import InitFailed, MatrixAsked, ask_matrix
 from gateway.cli.setup.model_probe import key_variable
 from gateway.cli.setup.options import Given, InitRefused
-from gateway.cli.setup.owner_questions import ask_model, ask_owner
+from gateway.cli.setup.owner_questions import ask_model, ask_owner, ask_timezone
 from gateway.cli.setup.systemd import Installed, Kind, SystemPlaces, install
 from gateway.cli.setup.voice_questions import ask_voice
 from gateway.errors import StateUnusable, describe
@@ -174,12 +174,13 @@ class Init:
             channels=_channels(existing.settings, matrix, email),
             is_unknown=lambda person: _is_unknown(matrix, person),
         )
+        zone = ask_timezone(self.given, existing.settings, self.dialogue)
         model = ask_model(self.given, existing.settings, self.dialogue, self.environ)
         voice = ask_voice(self.given, existing.settings, self.dialogue, chosen=model)
         off = frozenset(
             kind for kind, asked in (("matrix", matrix), ("email", email)) if asked.off
         )  # fmt: skip
-        planned = plan(existing, Answers(owner, model, voice, matrix.answers, email.answers, off))
+        planned = plan(existing, Answers(owner, model, voice, matrix.answers, email.answers, off, zone))
         say = self.dialogue.say
         say()
         if planned.same:
@@ -188,13 +189,21 @@ class Init:
             say(f"- {line}")
         for kind in sorted(off):
             say(f"- {kind} is switched off")
-        if not planned.same and not self.dialogue.agree("Write this?", default=True):
+        if not planned.same and not self._is_wanted():
             raise InitFailed("nothing was written")
         self._changes = not planned.same
         settings = put(planned, self.environ, datetime.now(UTC))
         for warning in settings.warnings:
             say(f"Warning: {warning}")
         return settings
+
+    def _is_wanted(self) -> bool:
+        """Ask before all is written; one Ctrl-C alone does not throw all answers away."""
+        try:
+            return self.dialogue.agree("Write this?", default=True)
+        except KeyboardInterrupt:
+            self.dialogue.say("\nNothing is written yet. Ctrl-C again leaves, and your answers are lost.")
+            return self.dialogue.agree("Write this?", default=True)
 
     def _give_back(self, matrix: MatrixAsked) -> None:
         if matrix.entrance is not None:

@@ -1,8 +1,9 @@
 """
-Parses times as people and models write them into triggers. Pure, but for this machine's own time zone.
+Makes triggers of times as people and models write them. Pure, but for this machine's own time zone.
 
-A model is good at filling in forms and bad at sums, so it may say "in so many minutes" and a bare "09:00",
-and does not have to know what day it is tomorrow.
+`time_grammar` reads the words; here they become instants on the wall clock of a zone. A model is good at
+filling in forms and bad at sums, so it may say "in so many minutes" and a bare "09:00", and does not have to
+know what day it is tomorrow.
 """
 
 from __future__ import annotations
@@ -10,13 +11,25 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
+from gateway.proactive.jobs.time_grammar import (
+    WEEK,
+    Calendar,
+    Clock,
+    Day,
+    Every,
+    Moments,
+    NotATime,
+    Span,
+    read_when,
+)
 from gateway.proactive.jobs.triggers import (
+    Cron,
     Interval,
     Once,
     Timing,
@@ -28,19 +41,10 @@ from gateway.proactive.jobs.triggers import (
 )
 from gateway.system.durations import spoken
 
-_WEEK = ("Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday")
-_WEEKDAYS = {day.lower(): number for number, day in enumerate((*_WEEK[1:], _WEEK[0]))}
-_CLOCK = re.compile(
-    rf"(?:(?P<day>today|tomorrow|{'|'.join(_WEEKDAYS)})[ T,]*(?:at )?)?"
-    r"(?P<hour>\d{1,2}):(?P<minute>\d{2})(?::\d{2})?",
-    re.IGNORECASE,
+_FIELDS = re.compile(
+    r"(?P<minute>\d{1,2}) (?P<hours>\d{1,2}(?:,\d{1,2})*) "
+    r"(?P<dom>\*|\d{1,2}) \* (?P<days>\*|1-5|[0-7](?:,[0-7])*)"
 )
-_SPAN = re.compile(
-    r"(\d{1,6}(?:\.\d{1,3})?)\s*(s|sec|seconds?|m|min|minutes?|h|hours?|d|days?|w|weeks?)?", re.IGNORECASE
-)
-_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
-_AT_A_TIME = re.compile(r"(?P<minute>\d{1,2}) (?P<hour>\d{1,2}) \* \* (?P<day>\*|1-5|[0-7])")
-_DAYS = {"*": "day", "1-5": "weekday"}
 _SLACK = timedelta(minutes=1)
 _FURTHEST = timedelta(days=366 * 10)
 
@@ -51,8 +55,7 @@ class TriggerRequest:
     A request for a trigger; exactly one of the first four is set.
 
     Args:
-        at: A time: ``2026-11-22 09:00`` (with an offset or without), ``09:00``, ``tomorrow 09:00``,
-            ``friday 09:00``.
+        at: Any time of `time_grammar`: ``09:00``, ``friday 6pm``, ``in 2 h 30 min``, ``every day 09:00``.
         zone: Whose wall clock; a name of the IANA database.
     """
 
@@ -125,39 +128,96 @@ def _timing(request: TriggerRequest, now: datetime, zone: str) -> Timing:
         return Interval(max(seconds, 1), _whole(now + timedelta(seconds=seconds)))
     if request.in_minutes is not None:
         return Once(_whole(now + timedelta(minutes=_positive(request.in_minutes, "in_minutes"))))
-    return Once(_moment(request.at, now, zone_of(zone)))
+    return timing_of(request.at, now, zone)
 
 
-def _moment(text: str, now: datetime, zone: tzinfo) -> datetime:
-    local = now.astimezone(zone)
-    clock = _CLOCK.fullmatch(text)
+def timing_of(text: str, now: datetime, zone: str) -> Timing:
+    """The trigger that a text means. Raises `TriggerInvalid`: it is no time, or it is over."""
     try:
-        if clock is not None:
-            wall = datetime(local.year, local.month, local.day, int(clock["hour"]), int(clock["minute"]))  # noqa: DTZ001 - the wall's
-            day = (clock["day"] or "").lower()
-            if day == "tomorrow" or (not day and _placed(wall, zone) <= now):
-                wall += timedelta(days=1)
-            elif day in _WEEKDAYS:
-                wall += timedelta(days=(_WEEKDAYS[day] - wall.weekday()) % 7)
-                if _placed(wall, zone) <= now:
-                    wall += timedelta(days=7)
-            moment = _placed(wall, zone)
-        else:
-            given = datetime.fromisoformat(text)
-            if "T" not in text.upper() and ":" not in text:
-                raise TriggerInvalid(f"{text!r} has no time of day; write for example '{text} 09:00'")
-            moment = _placed(given, zone) if given.tzinfo is None else given.astimezone(UTC)
+        when = read_when(text)
+    except NotATime as error:
+        raise TriggerInvalid(str(error)) from error
+    match when:
+        case Span(seconds):
+            return Once(_whole(now + timedelta(minutes=_positive(seconds / 60, text))))
+        case Every(seconds):
+            whole = max(round(_positive(seconds / 60, text) * 60), 1)
+            return Interval(whole, _whole(now + timedelta(seconds=whole)))
+        case Calendar():
+            return _repeated(when, now, zone)
+        case _:
+            return Once(*_instants(when, text, now, zone_of(zone)))
+
+
+def _repeated(when: Calendar, now: datetime, zone: str) -> Cron:
+    hours: dict[int, list[int]] = {}
+    for hour, minute in sorted(when.clocks):
+        hours.setdefault(minute, []).append(hour)
+    days = ",".join(str((day + 1) % 7) for day in when.weekdays) or "*"
+    if when.weekdays == tuple(range(5)):
+        days = "1-5"
+    behind = f"{when.day_of_month or '*'} * {days}"
+    expressions = (f"{minute} {','.join(map(str, each))} {behind}" for minute, each in hours.items())
+    timing = checked_cron(" | ".join(expressions), zone)
+    if when.count == 1:
+        return timing
+    first = next_after(timing, now)
+    since = (first or now).astimezone(zone_of(zone)).date()
+    if when.in_weeks:
+        since -= timedelta(days=since.weekday())
+    return replace(timing, count=when.count, in_weeks=when.in_weeks, since=since)
+
+
+def _instants(when: Moments, text: str, now: datetime, zone: tzinfo) -> list[datetime]:
+    """Raises `TriggerInvalid`: one of them is over, or in no calendar, or ten years away."""
+    local = now.astimezone(zone)
+    try:
+        found = [
+            _placed(one, zone) if one.tzinfo is None else one.astimezone(UTC) for one in when.instants
+        ] or [_next_at(when.day, clock, local, zone) for clock in when.clocks]
     except (ValueError, OverflowError) as error:
         if isinstance(error, TriggerInvalid):
             raise
-        raise TriggerInvalid(
-            f"{text!r} is not a time; write '2026-11-22 09:00', '09:00', 'tomorrow 09:00' or 'friday 09:00'"
-        ) from error
-    if moment < now - _SLACK:
-        raise TriggerInvalid(f"{text} is in the past; it is {local:%Y-%m-%d %H:%M} now")
-    if moment > now + _FURTHEST:
+        raise TriggerInvalid(f"{text!r} is no day of the calendar") from error
+    if min(found) < now - _SLACK:
+        over = min(found).astimezone(zone)
+        raise TriggerInvalid(f"{over:%Y-%m-%d %H:%M} is in the past; it is {local:%Y-%m-%d %H:%M} now")
+    if max(found) > now + _FURTHEST:
         raise TriggerInvalid(f"{text} is too far in the future")
-    return max(_whole(moment), _whole(now + timedelta(seconds=1)))
+    return sorted({max(_whole(one), _whole(now + timedelta(seconds=1))) for one in found})
+
+
+def _next_at(day: Day | None, clock: Clock, local: datetime, zone: tzinfo) -> datetime:
+    """The instant of a time of day on a day; without one, the next time that the clock shows it."""
+    wall = datetime(local.year, local.month, local.day, *clock)  # noqa: DTZ001 - the wall's
+    later = timedelta(days=0)
+    if day is None:
+        later = timedelta(days=_placed(wall, zone) <= local)
+    elif day.offset is not None:
+        later = timedelta(days=day.offset)
+    elif day.weekday is not None:
+        later = timedelta(days=_days_to(day, wall))
+        if not later and _placed(wall, zone) <= local:
+            later = timedelta(days=7)
+    elif day.date is not None:
+        year, month, dom = day.date
+        wall = datetime(year or local.year, month, dom, *clock)  # noqa: DTZ001
+        if year is None and _placed(wall, zone) <= local:
+            wall = wall.replace(year=local.year + 1)
+    return _placed(wall + later, zone)
+
+
+def _days_to(day: Day, today: datetime) -> int:
+    """Days until a weekday. Raises `TriggerInvalid`: it can be that of this week or that of the next one."""
+    coming = ((day.weekday or 0) - today.weekday()) % 7
+    if day.which != "next":
+        return coming
+    of_next_week = (day.weekday or 0) - today.weekday() + 7
+    if coming not in (0, of_next_week):
+        one, two = (f"{today + timedelta(days=days):%Y-%m-%d}" for days in (coming, of_next_week))
+        name = WEEK[day.weekday or 0]
+        raise TriggerInvalid(f"'next {name}' can be {one} or {two}; write the date that you mean")
+    return of_next_week
 
 
 def _placed(wall: datetime, zone: tzinfo) -> datetime:
@@ -180,32 +240,38 @@ def _positive(number: float, name: str) -> float:
     return number
 
 
-def span_of(text: str) -> float:
-    """Minutes from ``90``, ``90m``, ``1.5h``, ``2 days``. Raises `TimingInvalid`: it is no span."""
-    found = _SPAN.fullmatch(text.strip())
-    if found is None:
-        raise TriggerInvalid(f"{text!r} is not a duration; write 30m, 2h or 1d")
-    return float(found[1]) * _UNITS[(found[2] or "m")[0].casefold()] / 60
-
-
 def format_timing(timing: Timing, zone: str) -> str:
     """A timing in words, for people and models."""
     match timing:
-        case Once(instant):
-            return f"once, on {instant.astimezone(zone_of(zone)):%a %Y-%m-%d %H:%M %Z}"
+        case Once():
+            times = [f"{one.astimezone(zone_of(zone)):%a %Y-%m-%d %H:%M %Z}" for one in timing.instants]
+            return f"{'once, ' if len(times) == 1 else ''}on {' and '.join(times)}"
         case Interval(seconds, _):
             return f"every {spoken(timedelta(seconds=seconds))}"
         case _:
-            return f"{_in_words(timing.expression)} ({timing.zone})"
+            return f"{_in_words(timing)} ({timing.zone})"
 
 
-def _in_words(expression: str) -> str:
-    """``every Monday at 09:00``; an expression of another form as it is."""
-    found = _AT_A_TIME.fullmatch(expression)
-    if found is None:
-        return f"at {expression}"
-    day = _DAYS.get(found["day"]) or _WEEK[int(found["day"]) % 7]
-    return f"every {day} at {int(found['hour']):02}:{int(found['minute']):02}"
+def _in_words(timing: Cron) -> str:
+    """``every 2 weeks on Monday at 09:00``; an expression of another form as it is."""
+    found = [_FIELDS.fullmatch(each) for each in timing.expressions]
+    fields = [each for each in found if each is not None]
+    if len(fields) < len(found) or len({(each["dom"], each["days"]) for each in fields}) > 1:
+        return f"at {timing.expression}"
+    clocks = sorted(
+        f"{int(hour):02}:{int(each['minute']):02}" for each in fields for hour in each["hours"].split(",")
+    )
+    dom, days = fields[0]["dom"], fields[0]["days"]
+    if dom != "*" and days != "*":
+        return f"at {timing.expression}"
+    which = {"*": "day", "1-5": "weekday"}.get(days) or " and ".join(
+        WEEK[(int(day) - 1) % 7] for day in days.split(",")
+    )
+    if timing.count > 1:
+        unit = "weeks" if timing.in_weeks else "days"
+        on = f" on {which}" if days != "*" else ""
+        return f"every {timing.count} {unit}{on} at {' and '.join(clocks)}"
+    return f"{f'on day {dom} of every month' if dom != '*' else f'every {which}'} at {' and '.join(clocks)}"
 
 
 def zone_named(*names: str) -> str:

@@ -4,10 +4,13 @@ Triggers: when a job is due. Pure: the time is an argument, and only the zone da
 A timing is kept as a text that people can read:
 
 =============================================  =========================================================
-``at 2026-11-22T08:00:00Z``                    once, at this instant
+``at 2026-11-22T08:00:00Z``                    once, at this instant; several with commas between
 ``every 3600 from 2026-11-22T08:00:00Z``       each so many seconds, counted from there; summer time moves
                                                nothing
-``cron 0 9 * * 1-5 in Europe/Berlin``          when a clock on the wall there shows it
+``cron 0 9 * * 1-5 in Europe/Berlin``          when a clock on the wall there shows it; several with ``|``
+                                               between
+``cron … in … each 2 weeks from 2026-11-30``   only on these of its days: in each second week, or on each
+                                               second day (``each 2 days from …``), counted from there
 =============================================  =========================================================
 
 The scheduled instant is the identity of a run. Of all instants that were missed the newest runs, once.
@@ -24,8 +27,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime, timedelta
+from heapq import merge
 from itertools import islice, pairwise
 from zoneinfo import ZoneInfo
 
@@ -40,7 +44,12 @@ _SPANS = (timedelta(hours=1), timedelta(days=2), timedelta(days=40), timedelta(d
 _LONGEST = timedelta(days=3000)
 _GAPS_LOOKED_AT = 400
 _EVERY = re.compile(r"every (\d{1,10}) from (\S+)", re.ASCII)
-_CRON = re.compile(rf"cron (.{{1,{_LONGEST_EXPRESSION}}}) in (\S{{1,{_LONGEST_ZONE}}})", re.ASCII)
+_CRON = re.compile(
+    rf"cron (.{{1,{_LONGEST_EXPRESSION}}}?) in (\S{{1,{_LONGEST_ZONE}}})"
+    r"(?: each (\d{1,4}) (days|weeks) from (\d{4}-\d\d-\d\d))?",
+    re.ASCII,
+)
+_MONDAY = date(1970, 1, 5)
 
 
 class TriggerInvalid(ValueError):
@@ -49,12 +58,15 @@ class TriggerInvalid(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Once:
-    """Once."""
+    """Once at each of some instants, which rise."""
 
-    instant: datetime
+    instants: tuple[datetime, ...]
+
+    def __init__(self, *instants: datetime) -> None:
+        object.__setattr__(self, "instants", instants)
 
     def __str__(self) -> str:
-        return f"at {_text(self.instant)}"
+        return f"at {', '.join(map(_text, self.instants))}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +82,31 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Cron:
-    """A cron expression of five fields on the wall clock of a zone of the IANA database."""
+    """
+    Cron expressions of five fields, with ``|`` between, on the wall clock of a zone of the IANA database.
+
+    With a ``count`` above 1 only each such day or week counts, from ``since`` on; weeks begin on Monday.
+    """
 
     expression: str
     zone: str
+    count: int = 1
+    in_weeks: bool = False
+    since: date = _MONDAY
 
     def __str__(self) -> str:
-        return f"cron {self.expression} in {self.zone}"
+        each = f" each {self.count} {'weeks' if self.in_weeks else 'days'} from {self.since}"
+        return f"cron {self.expression} in {self.zone}{each if self.count > 1 else ''}"
+
+    @property
+    def expressions(self) -> list[str]:
+        """The single ones."""
+        return self.expression.split(" | ")
+
+    def counts(self, day: date) -> bool:
+        """True if it runs in the week of this day, or on this day."""
+        days = 7 if self.in_weeks else 1
+        return (day - self.since).days % (self.count * days) < days
 
 
 Timing = Once | Interval | Cron
@@ -85,14 +115,18 @@ Timing = Once | Interval | Cron
 def parse_timing(text: str) -> Timing:
     """Read what ``str()`` wrote. Raises `TimingInvalid`: it is no timing, or one that never comes."""
     if text.startswith("at "):
-        return Once(_instant(text[3:]))
+        return Once(*map(_instant, text[3:].split(", ")))
     if (every := _EVERY.fullmatch(text)) is not None:
         seconds = int(every[1])
         if seconds < 1:
             raise TriggerInvalid("an interval must be at least one second")
         return Interval(seconds, _instant(every[2]))
     if (cron := _CRON.fullmatch(text)) is not None:
-        return checked_cron(cron[1], cron[2])
+        timing = checked_cron(cron[1], cron[2])
+        if cron[3] is None:
+            return timing
+        since = _instant(f"{cron[5]}T00:00:00Z").date()
+        return replace(timing, count=max(int(cron[3]), 1), in_weeks=cron[4] == "weeks", since=since)
     raise TriggerInvalid(f"not a trigger: {text!r}")
 
 
@@ -104,7 +138,7 @@ def checked_cron(expression: str, zone: str) -> Cron:
         TimingInvalid: The expression or the zone is unknown, or it never comes.
     """
     fields = " ".join(expression.split())
-    if len(fields.split(" ")) != 5:
+    if any(len(each.split(" ")) != 5 for each in fields.split(" | ")):
         raise TriggerInvalid(
             f"a cron expression has five fields (minute hour day month weekday), not {expression!r}"
         )
@@ -113,20 +147,21 @@ def checked_cron(expression: str, zone: str) -> Cron:
             f"a cron expression may have {_LONGEST_EXPRESSION} characters, not {len(fields)}"
         )
     zone_of(zone)
-    try:
-        first = next(CronSim(fields, datetime(2026, 1, 1)), None)  # noqa: DTZ001 - without a zone: is there any?
-    except CronSimError as error:
-        raise TriggerInvalid(f"{expression!r} is not a cron expression: {error}") from error
-    if first is None:
-        raise TriggerInvalid(f"{expression!r} never occurs")
+    for each in fields.split(" | "):
+        try:
+            first = next(CronSim(each, datetime(2026, 1, 1)), None)  # noqa: DTZ001 - without a zone: is there any?
+        except CronSimError as error:
+            raise TriggerInvalid(f"{each!r} is not a cron expression: {error}") from error
+        if first is None:
+            raise TriggerInvalid(f"{each!r} never occurs")
     return Cron(fields, zone)
 
 
 def next_after(timing: Timing, after: datetime) -> datetime | None:
     """The first scheduled instant after ``after``, in UTC; None if there is none any more."""
     match timing:
-        case Once(instant):
-            return instant if instant > after else None
+        case Once():
+            return next((instant for instant in timing.instants if instant > after), None)
         case Interval(seconds, start):
             if after < start:
                 return start
@@ -145,8 +180,9 @@ def newest_due(timing: Timing, after: datetime | None, now: datetime) -> datetim
     if after is not None and after >= now:
         return None
     match timing:
-        case Once(instant):
-            return instant if instant <= now and (after is None or instant > after) else None
+        case Once():
+            due = [one for one in timing.instants if one <= now and (after is None or one > after)]
+            return max(due, default=None)
         case Interval(seconds, start):
             if now < start:
                 return None
@@ -194,14 +230,14 @@ def count_within(timing: Timing, after: datetime, span: timedelta, *, at_most: i
 
 
 def _instants(timing: Cron, after: datetime) -> Iterator[datetime]:
-    last = after
+    last, zone = after, zone_of(timing.zone)
     # A wall time can exist twice; from a little before it the library counts right.
-    begin = (after - timedelta(hours=3)).astimezone(zone_of(timing.zone))
-    for local in CronSim(timing.expression, begin):
-        instant = local.astimezone(UTC)
+    begin = (after - timedelta(hours=3)).astimezone(zone)
+    runs = ((local.astimezone(UTC) for local in CronSim(each, begin)) for each in timing.expressions)
+    for instant in merge(*runs):
         if instant > LATEST:
             return
-        if instant > last:
+        if instant > last and timing.counts(instant.astimezone(zone).date()):
             last = instant
             yield instant
 

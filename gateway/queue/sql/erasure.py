@@ -256,7 +256,10 @@ def _forget_topics(db: Connection, addresses: Collection[str], sessions: Collect
         if topic.startswith("question:") and value.split(" ")[1] in sessions:
             db.execute("DELETE FROM state WHERE topic = ?", (topic,))
             continue
-        if any(session in value for session in sessions) and isinstance(kept := _json(value), dict):
+        if topic.startswith("let-in:") and isinstance(people := _json(value), dict):
+            left = {name: each for name, each in people.items() if spelled(name) not in addresses}
+            db.execute("UPDATE state SET value = ? WHERE topic = ?", (json.dumps(left), topic))
+        elif any(session in value for session in sessions) and isinstance(kept := _json(value), dict):
             left = {name: each for name, each in kept.items() if name not in sessions}
             db.execute("UPDATE state SET value = ? WHERE topic = ?", (json.dumps(left), topic))
 

@@ -57,18 +57,21 @@ class InboxStore(Part):
         Then, in the same transaction, the amendments are applied, each to earlier messages of this channel
         and account:
 
-        - ``replace``: a row of the same sender that waits and was never in a turn gets the new text.
+        - ``replace``: a row of the same sender that is not answered yet gets the new text. Its turn
+          is lost, and the rows of that wait again. Of an answered row the new text is noted (`NOTED`).
         - ``withdraw``: a row of the same sender that waits (or is quarantined) becomes IGNORED as
           ``withdrawn``. In a turn that runs, or has steps that must not be repeated, it is marked. As soon as
           all rows of that turn are marked they become IGNORED; otherwise the turn is answered as it is. A
-          marked row is left out when a turn without steps is claimed again.
+          marked row is left out when a turn without steps is claimed again. An answered row is taken out of
+          the history by a note.
         - ``leave``: everything that waits or runs in the sessions of ``session.conversation`` becomes IGNORED
           as ``left``, and unsent messages there become DEAD.
         - ``stop``: everything that waits or runs in ``session`` and was accepted before the message
           ``native_id`` becomes IGNORED as ``stopped``; the message's ``context["stopped"]`` has the number.
           If that message is not new, nothing happens. Without a ``native_id`` all rows are meant.
 
-        A turn whose rows are IGNORED is lost to the handler working on it; `Accepted.stopped` names it.
+        A turn whose rows are IGNORED, or wait again, is lost to the handler working on it; `Accepted.stopped`
+        names it.
         """
         now = self._now()
         rows: list[inbox_sql.NewRow] = []
@@ -98,6 +101,7 @@ class InboxStore(Part):
                 return ids, amending.Effects(), []
             new = {row.native_id: row_id for row, row_id in zip(rows, ids, strict=True) if row_id is not None}
             effects = amending.amend(db, channel, account, amendments, new=new, now=now)
+            inbox_sql.accept_notes(db, effects.notes, now)
             return ids, effects, inbox_sql.rows_by_id(db, new.values())
 
         def locks(db: Connection) -> Iterator[str]:
@@ -149,18 +153,18 @@ class InboxStore(Part):
         )
         return None if found is None else str(found[0])
 
-    async def admit(self, inbox_id: int) -> SessionKey:
+    async def admit(self, inbox_id: int, *, welcome: bool = False) -> SessionKey:
         """
         Release a quarantined message on a person's word: QUARANTINED → READY. An unverified sender counts as
-        verified for this message from then on, and ``context["admitted"]`` says so. Returns the session to
-        wake.
+        verified for this message from then on, and ``context["admitted"]`` says so, also of a message of a
+        stranger, unless that person is ``welcome`` now. Returns the session to wake.
 
         Raises:
             IllegalMove: The message is not quarantined, or its text is gone.
         """
         return SessionKey.parse(
             await self._writer.call(
-                "admit", lambda db: amending.admit(db, inbox_id), locks=of_inbox(inbox_id)
+                "admit", lambda db: amending.admit(db, inbox_id, welcome=welcome), locks=of_inbox(inbox_id)
             )
         )
 
@@ -225,6 +229,11 @@ class InboxStore(Part):
             "quarantined_besides", lambda db: maintenance_sql.quarantined_besides(db, known, limit)
         )
         return [inbox_row(raw) for raw in raws], all_known
+
+    async def quarantined_as(self, reason: str) -> list[InboxRow]:
+        """Return the rows that are QUARANTINED for this reason, oldest first."""
+        query = f"SELECT {INBOX} FROM inbox WHERE state = 'quarantined' AND error = ? ORDER BY id"
+        return await self._found("quarantined_as", query, reason)
 
     async def taken_back(self, *, within_s: float) -> list[InboxRow]:
         """Return rows that are IGNORED although a turn had begun, accepted within this time, newest first."""

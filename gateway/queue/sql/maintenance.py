@@ -17,7 +17,7 @@ from gateway.queue.sql.codec import session_or_none
 from gateway.queue.sql.engine import ALONE, NOTHING, Locks, named_lock
 from gateway.queue.sql.locking import of_inbox_between
 from gateway.queue.sql.stats import counted
-from gateway.queue.states import IGNORED_S, QUARANTINE_S, StoreStats
+from gateway.queue.states import IGNORED_S, StoreStats
 
 _PRUNE_ROWS = 2000
 
@@ -62,14 +62,15 @@ class MaintenanceStore(Part):
 
         Of rows that were ignored longer ago than this or than `IGNORED_S` only a digest of the key stays. It
         recognises the message if it comes again; no other query finds them any more. Rows that nobody
-        released for `QUARANTINE_S` become IGNORED as ``quarantine_expired``.
+        released for `QUARANTINE_S` become IGNORED as ``quarantine_expired``; those of uninvited people after
+        `UNINVITED_S`.
         """
         now = self._now()
         ended, ignored = now - older_than_s, now - min(older_than_s, IGNORED_S)
         last_inbox, last_outbox = await self._reader.call("prune", maintenance_sql.last_ids)
         forgotten = await self._writer.call(
             "prune",
-            lambda db: maintenance_sql.end_quarantine(db, now - QUARANTINE_S, now),
+            lambda db: maintenance_sql.end_quarantine(db, now),
             locks=NOTHING,
         )
         await self._writer.call("prune", lambda db: receipts.forget(db, now - receipts.KEPT_S), locks=NOTHING)

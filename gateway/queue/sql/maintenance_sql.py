@@ -15,7 +15,7 @@ from gateway.queue.sql.codec import INBOX, OUTBOX, Raw, key_digest, sender_of
 from gateway.queue.sql.engine import Connection
 from gateway.queue.sql.inbox_sql import wait_of
 from gateway.queue.sql.moves import UNINDEXED_STATE, inbox_sources, outbox_sources
-from gateway.queue.states import InboxState, OutboxState
+from gateway.queue.states import QUARANTINE_S, UNINVITED, UNINVITED_S, InboxState, OutboxState
 
 PAGE_ROWS = 250
 # Most rows are in these states: a scan backwards from the end finds some sooner than an index does.
@@ -289,10 +289,12 @@ def see(db: Connection, keys: Sequence[tuple[str, str, str, float]]) -> None:
     )
 
 
-def end_quarantine(db: Connection, before: float, now: float) -> int:
+def end_quarantine(db: Connection, now: float) -> int:
     """End the quarantine of rows that nobody released; return how many."""
     waited = [InboxState.QUARANTINED]
-    return ignore(db, "accepted_at < ?", (before,), "quarantine_expired", now, only=waited)
+    where = "(accepted_at < ? OR (accepted_at < ? AND error = ?))"
+    values = (now - QUARANTINE_S, now - UNINVITED_S, UNINVITED)
+    return ignore(db, where, values, "quarantine_expired", now, only=waited)
 
 
 def forget_payloads(db: Connection, table: str, condition: str, ids: Sequence[int], before: float) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 from agent_core.messages import SessionKey
 from gateway.queue.model import Completion, NewOutbound, OutboxRow, Step, Turn
 from gateway.queue.sql import inbox_sql, jobs, maintenance_sql, outbox_sql, receipts
+from gateway.queue.sql.amendments import withdrawn_while_answered
 from gateway.queue.sql.base import Part, pending
 from gateway.queue.sql.codec import dump, error_text, inbox_row, new_outbox, session_or_none, step_of, to_json
 from gateway.queue.sql.due import due_at
@@ -112,6 +113,7 @@ class TurnStore(Part):
 
         def write(db: Connection) -> list[int]:
             inbox_sql.end(db, owned, state, now)
+            inbox_sql.accept_notes(db, withdrawn_while_answered(db, owned.turn), now)
             self._journal(db, owned.session, lines, now)
             inbox_sql.spend(db, day, owned.session, purpose, usage)
             for session, told in others:

@@ -8,13 +8,12 @@ nothing from before somebody came into it, and nothing that was said to somebody
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import replace
 from datetime import datetime
 
 import anyio.to_thread
 
 from agent_core.memory.scopes import hidden_from, private_in
-from agent_core.memory.withdrawn_messages import undone_in
+from agent_core.memory.withdrawn_messages import is_undone, undone_in
 from agent_core.memory_ports import SearchPort
 from agent_core.messages import Attachment, Audience, SessionKey
 from agent_core.models import Message, SearchHit
@@ -47,10 +46,10 @@ class ConversationCommands:
         self._keep = keep
 
     async def search(self, asked: Asked) -> str:
-        """The newest messages that contain all words."""
+        """The messages that fit the words best."""
         words = asked.command.argument
         if not any(char.isalnum() for char in words):
-            return "Write `!search WORDS`: I look for messages with all of them. Nothing was done."
+            return "Write `!search WORDS`: I look for what was said about them. Nothing was done."
         since = asked.session.since
         await self._histories.flush(asked.turn.session)  # what was said here just now
         answer = await self._search.search(asked.session.scope, words, since=since, max_results=_MOST_FOUND)
@@ -139,7 +138,7 @@ def as_markdown(lines: Sequence[Message], *, left_out: int = 0, undone: Collecti
         parts.append(f"_{left_out} older messages are not in this file._\n")
     for line in lines:
         files = "".join(f"\n- file: {one_line(file.name, 120)}" for file in line.attachments)
-        back = " (taken back)" if line.turn in undone else ""
+        back = " (taken back)" if is_undone(line, undone) else ""
         # As a quotation: whatever somebody has written, it looks like no heading of ours.
         said = "\n".join(f"> {each}".rstrip() for each in for_people(line).strip().splitlines())
         parts.append(f"## {_who(line)}, {_when(line)}{back}\n\n{said}\n{files}")
@@ -148,25 +147,18 @@ def as_markdown(lines: Sequence[Message], *, left_out: int = 0, undone: Collecti
 
 def _found_in(hits: Sequence[SearchHit], words: str, since: datetime | None) -> list[tuple[str, Message]]:
     """
-    The messages of hits with all words, each once and newest first, with their sessions.
+    The messages of hits with words of the query, each once and the best first, with their sessions.
 
     What stands beside a hit and has the words too is no hit of its own.
     """
     query = parse_query(words)
-    queries = (query, replace(query, beginnings=True))
     found: dict[tuple[str, object], Message] = {}
     for hit in hits:
-        for number, each in reversed(list(enumerate(hit.messages))):
+        for number, each in sorted(enumerate(hit.messages), key=lambda one: one[0] != hit.at):
             early = since is not None and (each.timestamp is None or each.timestamp < since)
-            beside = not early and any(one.matches(folded(each.content)) for one in queries)
-            if number == hit.at or beside:
+            if number == hit.at or (not early and query.matches(folded(each.content))):
                 found.setdefault((hit.session_id, each.id or (each.timestamp, each.content)), each)
-    newest = sorted(found.items(), key=lambda one: _seconds(one[1]), reverse=True)
-    return [(session, each) for (session, _), each in newest]
-
-
-def _seconds(message: Message) -> float:
-    return message.timestamp.timestamp() if message.timestamp else 0.0
+    return [(session, each) for (session, _), each in found.items()]
 
 
 def _around(text: str, words: str) -> str:

@@ -26,6 +26,7 @@ from gateway.proactive.jobs.service import JobService, Place
 from gateway.queue.model import Receipt
 from gateway.queue.states import InboxState
 from gateway.queue.stores import Queue, Step, Turn
+from gateway.routing import let_in
 from gateway.routing.access import Access, Role, normalise
 from gateway.system.durations import span
 from gateway.turns.approvals.drafts_and_quarantine import Approvals, Decision
@@ -45,8 +46,10 @@ from gateway.turns.commands.take_back import TakeBack
 from gateway.turns.commands.text import (
     about_budget,
     about_changes,
+    about_let_in,
     about_parts,
     about_receipt,
+    about_refused,
     about_usage,
     and_list,
 )
@@ -113,6 +116,7 @@ class CommandHandlers:
             "memory": self._memory_text,
             "usage": self._usage,
             "approve": self._approve,
+            "allow": self._allow,
             "reject": self._reject,
             "answer": self._answer,
             "grant": self._grant,
@@ -197,6 +201,10 @@ class CommandHandlers:
         if asked.owner:
             calls = await self._approvals.calls.overview(asked.message, everywhere=True)
             lines += ["", *about_parts(report), await self._approvals.overview(calls)]
+            if (oldest := (report.get("work") or {}).get("oldest_question_s")) is not None:
+                lines.append(
+                    f"The oldest waits for {span(float(oldest))}. Answer: `!approve NAME`, `!reject NAME`"
+                )
         return "\n".join(lines)
 
     async def _undo_memory(self, asked: Asked) -> str:
@@ -299,6 +307,24 @@ class CommandHandlers:
         if not asked.owner:
             return NOT_HERE
         return await self._approvals.decide(name, yes=True)
+
+    async def _allow(self, asked: Asked) -> str:
+        if not asked.owner:
+            return NOT_HERE
+        what, _, rest = asked.command.argument.strip("<>` ").partition(" ")
+        if not what:
+            return await self._refused()
+        if what.lower() == "remove" and rest:
+            done = await let_in.shut_out(self._store, self._access, rest.strip("<>` "))
+            return f"`{line(done.address)}` " + (done.problem or "may not write to me any more") + "."
+        done = await let_in.let_in(self._store, self._access, what)
+        return about_let_in(done)
+
+    async def _refused(self) -> str:
+        """Whom the owner may let in; of others' words nothing but what stands in the daily note."""
+        states = [InboxState.QUARANTINED, InboxState.IGNORED]
+        rows = await self._store.inbox.rows(states=states, limit=_LOOKED_AT)
+        return about_refused([row for row in rows if let_in.was_refused(row, self._access)])
 
     async def _about_calls(self, asked: Asked, name: str, *, yes: bool, why: str = "") -> str:
         """Decide about a tool, for whoever may; without a name, what waits."""

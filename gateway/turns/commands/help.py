@@ -22,6 +22,13 @@ _HELP: dict[str, tuple[str, str]] = {
     ),
     "usage": ("show what this costs", "Tokens, and money where it is known: today, and in the last 30 days."),
     "approve": ("approve something", "`!approve NAME`; without a name I say what waits."),
+    "allow": (
+        "let somebody write to me",
+        (
+            "`!allow ADDRESS`, and I answer what I kept of them; `!allow remove ADDRESS` ends it. Without an "
+            "address: whom I refused."
+        ),
+    ),
     "reject": ("reject something", "`!reject NAME`, and why, if you like."),
     "answer": (
         "answer a question of a server",
@@ -83,9 +90,9 @@ _HELP: dict[str, tuple[str, str]] = {
 _GROUPS = (
     ("In this conversation", ("new", "stop", "retry", "undo", "continue", "search", "export", "model")),
     ("What I do for you", ("remind", "jobs", "memory", "files", "did", "status", "usage")),
-    ("When I ask", ("approve", "reject", "answer", "grant", "grants", "trust")),
+    ("When I ask", ("approve", "reject", "allow", "answer", "grant", "grants", "trust")),
 )
-_FOR_THE_OWNER = frozenset({"approve", "reject", "trust", "files", "model", "continue"})
+_FOR_THE_OWNER = frozenset({"allow", "approve", "reject", "trust", "files", "model", "continue"})
 _SEEN = (
     "My owner sees that you use me, which tools I use for you and when, but what you say only if you ask for "
     "something that needs the owner's yes."

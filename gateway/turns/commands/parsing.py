@@ -32,6 +32,7 @@ COMMANDS: dict[str, Takes] = {
     "memory": Takes.WORD,
     "usage": Takes.NOTHING,
     "approve": Takes.WORD,
+    "allow": Takes.ANYTHING,
     "reject": Takes.ANYTHING,
     "answer": Takes.ANYTHING,
     "grant": Takes.ANYTHING,

@@ -27,6 +27,7 @@ from agent_core.messages import (
     DONE_BEFORE,
     EDITED,
     KNOWN_WORDS,
+    NOTED,
     OTHERS_WORDS,
     REDACTED,
     SPEECH,
@@ -40,7 +41,7 @@ from agent_core.models import Message
 from agent_core.prompt import heard_in, name_as_heard
 from channels.base import Channel
 from gateway.queue.shared import SHARED
-from gateway.queue.states import InboxState, OutboxState
+from gateway.queue.states import BUDGET, InboxState, OutboxState
 from gateway.queue.stores import InboxRow, Pending, Queue
 from gateway.routing.access import Access, Role, is_let_in, normalise
 from gateway.turns.approvals.drafts_and_quarantine import Decision
@@ -61,6 +62,10 @@ _ASKED_BY = "asked_by"
 """In the context of a question that is asked anew: the number of the command in the inbox."""
 _REDACTED = "You have withdrawn that question, so I do not answer it again."
 _BUSY = "An earlier message here is not answered yet. Wait for the answer, or say `!stop`. Nothing was done."
+_LOOKS_AGAIN = (
+    "An earlier message here is not answered yet. If it waits for the budget or for credit at a provider, I "
+    "try it again now; otherwise wait for the answer, or say `!stop`."
+)
 _NOT_YOURS = "The last question here is not only yours, so I leave it as it is."
 _NOTHING = "There is no question here whose answer I could withdraw."
 _SUMMARISED = (
@@ -133,10 +138,13 @@ class TakeBack:
         if await self.store.inbox.by_key(message.channel, message.account, again_id) is not None:
             return Decision("")
         if await self._is_busy(asked):
-            return Decision(_BUSY)
+            if asked.owner:
+                await self.store.maintenance.due_now(BUDGET)
+            return Decision(_LOOKS_AGAIN if asked.owner else _BUSY)
         lines, total = await self._lines(asked)
         done = _done_by(asked, lines)
-        gone = {each.undoes for each in lines if each.undoes} - {done}
+        # Of a question that its sender has deleted, they are told so.
+        gone = {each.undoes for each in lines if each.undoes and (each.id or "").endswith(".undo")} - {done}
         rows = await self._question(asked, gone, done)
         left = [row for row in rows if REDACTED not in row.message.context]
         if not left:
@@ -248,7 +256,7 @@ class TakeBack:
         return (
             message.kind == "reaction"
             or is_only_read(message)
-            or "unreadable" in message.context
+            or not message.context.keys().isdisjoint({"unreadable", NOTED})
             or said_of_answer(message) is not None
             or parse_command(message, email_style=email_style) is not None
         )

@@ -11,6 +11,9 @@ from agent_core.prompt import words_heard
 from agent_core.text import one_line
 from agent_core.tools.call_descriptions import call_in_words
 from gateway.queue.model import BACKGROUND_COMMAND, Receipt, ReceiptOutcome
+from gateway.queue.stores import InboxRow
+from gateway.routing.let_in import LetIn
+from gateway.turns.approvals.text import line
 
 if TYPE_CHECKING:
     from agent_core.tools.files.change_journal import Change
@@ -21,6 +24,7 @@ ASIDES = ("thread_start", "earlier_talk", "quoted", "forwarded")
 _FENCES = frozenset(f"<{end}{tag}>" for tag in ("mail", "taken_over") for end in ("", "/"))
 
 _RECEIPT_CHARS = 120
+_REFUSED_SHOWN = 20
 _PATH_CHARS = 200
 _CUT_OFF = " with an unknown outcome"
 _OUTCOMES = {
@@ -155,3 +159,36 @@ def for_people(said: Message) -> str:
     text = said.content.removeprefix(f"[{said.sender}] ")
     kept = (each for each in text.split("\n") if each.strip() not in _FENCES)
     return "\n".join(each if (words := words_heard(each)) == each else f"(spoken) {words}" for each in kept)
+
+
+def about_let_in(done: LetIn) -> str:
+    """The outcome of `!allow`."""
+    who = f"`{line(done.address)}`"
+    if done.problem:
+        return f"{who} {done.problem}. Nothing was done."
+    kept = "1 message that I kept" if done.messages == 1 else f"{done.messages} messages that I kept"
+    told = f" I answer {kept}." if done.messages else " I have kept no message of theirs."
+    told = " I accept their invitation." if done.invitations and not done.messages else told
+    return f"{who} may write to me now ({and_list(list(done.channels))}).{told}"
+
+
+def about_refused(rows: Sequence[InboxRow]) -> str:
+    """What `!allow` alone lists: who was refused, when and why."""
+    if not rows:
+        return "I have refused nothing in the last days."
+    lines = [
+        f"- **m{row.id}**, {row.message.received_at:%Y-%m-%d %H:%M}, `{line(row.message.sender.address)}` by "
+        f"{row.message.channel}: {(row.error or '').replace('_', ' ')}"
+        for row in rows[:_REFUSED_SHOWN]
+    ]
+    more = [f"- and {len(rows) - _REFUSED_SHOWN} more: `squidbot inbox list --refused`"]
+    return "\n".join(
+        [
+            "These I did not answer, newest first:",
+            "",
+            *lines,
+            *(more if len(rows) > _REFUSED_SHOWN else []),
+            "",
+            "`!allow ADDRESS` lets somebody in; what I kept of them is answered.",
+        ]
+    )

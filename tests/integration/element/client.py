@@ -5,49 +5,20 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import shutil
-import subprocess
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
 from anyio.streams.text import TextReceiveStream
 
-from devservers.environment import cache_folder
+from tests.npm_packages import install_packages, node_program
 
 _SCRIPT = Path(__file__).with_name("person.mjs")
-_PACKAGES = ("node@22", "matrix-js-sdk@43")
-_INSTALL_LIMIT_S = 300
-
-
-class NodeMissing(Exception):
-    """There is no Node, or npm cannot get the library."""
 
 
 def node_modules() -> Path:
-    """The folder with Node 22 and matrix-js-sdk; installed at first use."""
-    folder = cache_folder() / "element" / "-".join(_PACKAGES).replace("@", "")
-    found = folder / "node_modules"
-    if not (folder / "complete").exists():
-        npm = shutil.which("npm")
-        if npm is None:
-            raise NodeMissing("npm is not installed, so there is no Element-like client to test with")
-        folder.mkdir(parents=True, exist_ok=True)
-        command = [npm, "i", "--no-audit", "--no-fund", *_PACKAGES]
-        try:
-            done = subprocess.run(
-                command, cwd=folder, capture_output=True, text=True, timeout=_INSTALL_LIMIT_S, check=False
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise NodeMissing(f"npm did not install the Element-like client: {error}") from error
-        if done.returncode or not _node(found).exists():
-            raise NodeMissing(f"npm did not install the Element-like client: {done.stderr[-300:]}")
-        (folder / "complete").touch()
-    return found
-
-
-def _node(modules: Path) -> Path:
-    return next(iter(modules.glob("node/node_modules/node-*/bin/node")), modules / "node/bin/node")
+    """Return the folder with matrix-js-sdk and a Node to run it; installed at first use."""
+    return install_packages("element", "matrix-js-sdk@43")
 
 
 class Person:
@@ -66,7 +37,7 @@ class Person:
     async def up(cls, modules, url, login):
         """A running client, logged in as ``login`` (user_id, access_token, device_id)."""
         environment = {**os.environ, "SQUIDBOT_NODE_MODULES": str(modules)}
-        command = [str(_node(modules)), str(_SCRIPT)]
+        command = [str(node_program(modules)), str(_SCRIPT)]
         async with await anyio.open_process(command, env=environment, stderr=None) as process:
             person = cls(process, login.user_id)
             try:

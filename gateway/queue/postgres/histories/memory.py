@@ -12,12 +12,13 @@ from typing import Any, TypeVar
 
 from agent_core.errors import StorageUnavailable
 from agent_core.messages import SessionKey
-from agent_core.models import HistoryTail, MemoryDocument, MemoryScope, Message, SearchAnswer
+from agent_core.models import HistoryTail, MemoryDocument, MemoryScope, Message, SearchAnswer, SearchHit
 from agent_core.provenance import Origins
 from agent_core.storage.paging import newest, oldest
-from agent_core.storage.search_index.files import Found, chosen
+from agent_core.storage.search_index.files import chosen
+from agent_core.storage.search_index.ranking import rank
 from agent_core.storage.search_index.rows import line_time
-from agent_core.storage.search_index.text import Query, parse_query
+from agent_core.storage.search_index.text import folded, parse_query
 from gateway.queue.errors import StoreUnavailable
 from gateway.queue.postgres.histories import documents, lines, records, search
 from gateway.queue.postgres.histories.files import named_in
@@ -239,19 +240,14 @@ class PostgresSearch(_Tables):
         if not asked.terms or max_results < 1:
             return SearchAnswer()
 
-        def look(db: Connection) -> list[Found]:
-            found = self._found(db, asked, str(scope), since, max_results)
-            if found or (widened := asked.widened()) is None:
-                return found
-            return self._found(db, widened, str(scope), since, max_results)
+        def look(db: Connection) -> tuple[SearchHit, ...]:
+            rows, statistics = search.candidates(db, self._home, asked, str(scope), since_ms=line_time(since))
+            texts = {row: (line.ms, folded(line.text)) for row, line in rows.items()}
+            ranked = rank(asked, statistics, texts)
+            around = (search.around(db, str(scope), row) for row in ranked)
+            return chosen((hit for hit in around if hit is not None), max_results)
 
-        return SearchAnswer(chosen(await self._read("search", look), max_results))
-
-    def _found(
-        self, db: Connection, query: Query, scope: str, since: datetime | None, most: int
-    ) -> list[Found]:
-        # Adjacent hits are shown as one, so some more are needed.
-        return search.found(db, self._home, query, scope, since_ms=line_time(since), limit=most * 3)
+        return SearchAnswer(await self._read("search", look))
 
     async def update(self, session_id: str) -> None:
         """Do nothing: a committed line is searchable already."""

@@ -1,23 +1,33 @@
 """
-Searches history lines: each line has its words as a set, and a query is a set of words.
+Searches history lines: each line has its words as a set, and each term of a query is asked for by itself.
 
 `agent_core.storage.search_index.text` splits both, as in the embedded index. The set of a line has one more
 lexeme, which stands for the home and the scope, so that the index finds the words of one scope only. A
-phrase, or a word longer than a lexeme may be, is checked again in the text of the rows found.
+phrase, or a word longer than a lexeme may be, is checked again in the text of the rows found. It is
+ranked as in the embedded index.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from agent_core.storage.lines import as_object, storable
 from agent_core.storage.search_index.files import Found, searched_line
+from agent_core.storage.search_index.ranking import (
+    MOST_CANDIDATES,
+    MOST_POSTINGS,
+    Statistics,
+    choose_candidates,
+)
 from agent_core.storage.search_index.rows import Line
-from agent_core.storage.search_index.text import Query, folded
+from agent_core.storage.search_index.text import Query, Term, folded
 from gateway.queue.sql.engine import Connection
 
+RowId: TypeAlias = tuple[int, str, int]
+"""A line: its time in milliseconds, its session and its number in it."""
 MOST_TEXT = 20_000
 """How many characters of a text are searched and shown."""
 _LONGEST_WORD = 2000
@@ -55,54 +65,75 @@ def _lexeme(word: str) -> str:
     return f"'{doubled}'"
 
 
-def _expression(query: Query, mark: str) -> str:
-    """Return the words as a ``tsquery``."""
-    parts = [_lexeme(mark)]
-    for term in query.terms:
-        *before, last = term.split()
-        parts += [_lexeme(_cut(word)) for word in before]
-        parts.append(_lexeme(_cut(last)) + (":*" if query.beginnings else ""))
-    return " & ".join(parts)
+def _expression(term: Term) -> str:
+    """Return a term as a ``tsquery``; the order of several words is not in it."""
+    words = " & ".join(_lexeme(_cut(word)) for word in term.words.split())
+    return f"({words})" if term.beginning is None else f"({words} | {_lexeme(_cut(term.beginning))}:*)"
 
 
-def _in_order(query: Query) -> Iterator[str]:
-    """Yield the phrases and long words, which the set of words cannot match."""
-    for term in query.terms:
-        if " " in term or _cut(term) != term:
-            yield f" {term}" if query.beginnings else f" {term} "
+def _in_order(term: Term) -> list[str]:
+    """Return the phrase or long word, which the set of words cannot match."""
+    return [f" {term.words} "] if " " in term.words or _cut(term.words) != term.words else []
 
 
-def found(db: Connection, home: int, query: Query, scope: str, *, since_ms: int, limit: int) -> list[Found]:
-    """Return session, lines and the hit's index among them, for the newest hits of a scope."""
-    phrases = list(_in_order(query))
-    text = (
-        "WITH hit AS (SELECT session, seq FROM history"  # noqa: S608 - of our own constants
-        " WHERE words @@ CAST(? AS tsquery) AND scope = ? AND at >= ?"
-        f"{' AND strpos(said, ?) > 0' * len(phrases)} ORDER BY at DESC, seq DESC LIMIT ?)"
-        " SELECT hit.session, hit.seq, near.seq, near.line FROM hit, LATERAL ("
-        f"{_near('<', 'DESC')} UNION ALL {_near('=', 'ASC')} UNION ALL {_near('>', 'ASC')}) AS near"
+def candidates(
+    db: Connection, home: int, query: Query, scope: str, *, since_ms: int
+) -> tuple[dict[RowId, Line], Statistics]:
+    """Return the lines of a scope that may be hits, by their row, and what rates them."""
+    mine = _lexeme(label(home, scope))
+    must = [term for term in query.terms if term.quoted]
+
+    def matching(terms: list[Term], since_ms: int, limit: int) -> list[RowId]:
+        phrases = [phrase for term in terms for phrase in _in_order(term)]
+        rows = db.execute(
+            "SELECT at, session, seq FROM history WHERE words @@ CAST(? AS tsquery) AND scope = ? AND at >= ?"  # noqa: S608
+            f"{' AND strpos(said, ?) > 0' * len(phrases)} ORDER BY at DESC, session DESC, seq DESC LIMIT ?",
+            (" & ".join([mine, *map(_expression, terms)]), scope, since_ms, *phrases, limit),
+        )
+        return [(int(at), str(session), int(seq)) for at, session, seq in rows.fetchall()]
+
+    found = {term: matching([*must, term], since_ms, MOST_POSTINGS) for term in query.terms}
+    every = matching(list(query.terms), since_ms, MOST_CANDIDATES)
+    total = len(matching([], 0, 4 * MOST_POSTINGS))
+    statistics = Statistics.of(found, total)
+    weighed = [(statistics.rarity(term), ids) for term, ids in found.items()]
+    chosen = choose_candidates([*weighed, (sum(weight for weight, _ in weighed), every)])
+    return _lines(db, chosen), statistics
+
+
+def _lines(db: Connection, chosen: Sequence[RowId]) -> dict[RowId, Line]:
+    rows = db.execute(
+        "SELECT h.at, h.session, h.seq, h.line FROM history AS h"
+        " JOIN unnest(CAST(? AS text[]), CAST(? AS bigint[])) AS hit (session, seq)"
+        " ON h.session = hit.session AND h.seq = hit.seq",
+        ([session for _, session, _ in chosen], [seq for *_, seq in chosen]),
     )
-    asked = (_expression(query, label(home, scope)), scope, since_ms, *phrases, limit, scope, scope, scope)
-    around: dict[tuple[str, int], list[Line]] = {}
-    for session, seq, number, raw in db.execute(text, asked).fetchall():
-        line = searched_line(as_object(raw.encode()), number)
-        if line is not None:
-            around.setdefault((session, seq), []).append(replace(line, text=line.text[:MOST_TEXT]))
-    return [hit for (session, seq), lines in around.items() if (hit := _hit(session, seq, lines)) is not None]
+    lines: dict[RowId, Line] = {}
+    for at, session, seq, raw in rows.fetchall():
+        if (line := searched_line(as_object(raw.encode()), seq)) is not None:
+            lines[int(at), session, seq] = replace(line, text=line.text[:MOST_TEXT])
+    return lines
+
+
+def around(db: Connection, scope: str, row: RowId) -> Found | None:
+    """Return the session of a line, the line with its neighbours, and which of them it is."""
+    _, session, seq = row
+    text = " UNION ALL ".join(_near(*each) for each in (("<", "DESC"), ("=", "ASC"), (">", "ASC")))
+    lines: list[Line] = []
+    for number, raw in db.execute(text, (session, seq, scope) * 3).fetchall():
+        if (line := searched_line(as_object(raw.encode()), number)) is not None:
+            lines.append(replace(line, text=line.text[:MOST_TEXT]))
+    lines.sort(key=lambda line: line.position)
+    at = next((place for place, line in enumerate(lines) if line.position == seq), None)
+    return None if at is None else (session, lines, at)
 
 
 def _near(where: str, order: str) -> str:
     """Return the query of the line before a hit, the hit, or the line after it, in the same scope."""
     return (
-        "(SELECT h.seq, h.line FROM history AS h WHERE h.session = hit.session"  # noqa: S608 - of our own constants
-        f" AND h.seq {where} hit.seq AND h.scope = ? AND h.said IS NOT NULL ORDER BY h.seq {order} LIMIT 1)"
+        "(SELECT h.seq, h.line FROM history AS h WHERE h.session = ?"  # noqa: S608 - of our own constants
+        f" AND h.seq {where} ? AND h.scope = ? AND h.said IS NOT NULL ORDER BY h.seq {order} LIMIT 1)"
     )
-
-
-def _hit(session: str, seq: int, lines: list[Line]) -> Found | None:
-    lines.sort(key=lambda line: line.position)
-    at = next((place for place, line in enumerate(lines) if line.position == seq), None)
-    return None if at is None else (session, lines, at)
 
 
 def recut(db: Connection, home: int, after: tuple[str, int]) -> tuple[int, tuple[str, int] | None]:

@@ -72,6 +72,35 @@ async def test_thoughts_stay_within_the_turn(fake):
     assert not any("thinking" in str(line.content) for line in result.history)
 
 
+async def test_a_thought_that_is_not_shown_goes_back_signed(fake):
+    """Newer models leave its text out, and want it back all the same."""
+    fake.say(thought("", "c2lnbmVk"), use("look", n=1))
+    fake.say(text("Found."))
+    assert (await journey(fake, "look").run()).reply == "Found."
+    assert fake.requests[1]["messages"][-2]["content"][0] == thought("", "c2lnbmVk")
+
+
+async def test_a_model_that_takes_no_budget():
+    """It is told how hard to think instead, and its owner reads of a parameter that it refuses."""
+    async with FakeAnthropic(adaptive=True) as fake:
+        client = client_for(fake, extra={"reasoning_effort": "minimal", "temperature": 1})
+        assert (await journey(fake, client=client).run()).reply == "ok"
+        assert (await journey(fake, client=client).run()).reply == "ok"
+        assert len(fake.refusals) == 2
+        assert fake.requests[-1]["thinking"] == {"type": "adaptive"}
+        assert fake.requests[-1]["output_config"] == {"effort": "low"}
+        assert "temperature" not in fake.requests[-1]
+        assert "refuses temperature" in client.notes[0]
+        await client.aclose()
+
+
+async def test_an_old_model_with_short_answers(fake):
+    """What it refuses as too long an answer is lowered, also where nobody has configured it."""
+    fake.errors.append((400, "invalid_request_error", "max_tokens: 16384 > 4096, which is the maximum"))
+    assert (await journey(fake, client=client_for(fake, max_tokens=None)).run()).reply == "ok"
+    assert [each["max_tokens"] for each in fake.requests] == [16_384, 4096]
+
+
 async def test_after_a_restart_the_thoughts_are_still_there(fake):
     """They are journaled with the step."""
     client = client_for(fake, extra={"reasoning_effort": "low"})

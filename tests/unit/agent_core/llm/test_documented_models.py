@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from agent_core.llm.config import LLMSpec
+from agent_core.llm.config import LLMSpec, check_references
 from agent_core.llm.factory import build_models
+from agent_core.llm.ollama_client import OllamaClient
 from agent_core.llm.providers import _PROVIDERS
 from tests.clock import ManualClock
 
@@ -33,13 +34,46 @@ def test_each_provider_has_one() -> None:
     assert shown >= {ALIASES.get(name, name) for name in _PROVIDERS} | {"anthropic", "bedrock", "vertex_ai"}
 
 
+PEOPLE_USE = (
+    *(
+        "OpenRouter",
+        "Ollama",
+        "Anthropic",
+        "OpenAI",
+        "DeepSeek",
+        "Mistral",
+        "Groq",
+        "Gemini",
+        "xAI",
+        "Moonshot",
+    ),
+    *("Z.AI", "DashScope", "llama.cpp", "vLLM", "LM Studio"),
+)
+
+
+@pytest.mark.parametrize("name", PEOPLE_USE)
+def test_people_find_theirs_by_its_name(name: str) -> None:
+    """In front of its example; the two that most have come first."""
+    example = rf"(\*\*{re.escape(name)}[^*\n]*\*\*[^`]*(`[^`]+`[^`]*)*?|## {re.escape(name)}[^\n]*\n\n)```yaml\nllm:"
+    assert re.search(example, PAGE)
+    assert PAGE.index("## Ollama") < PAGE.index("## OpenRouter") < PAGE.index("## Providers")
+
+
 @pytest.mark.parametrize("spec", specs(), ids=lambda spec: next(iter(spec.models.values())).model)
 def test_it_can_be_built(spec: LLMSpec) -> None:
     """With a window of its own and a known price; litellm is needed only where the page says so."""
     models = build_models(spec, ManualClock())
 
-    assert models.pool()
+    assert check_references(spec) == []
+    assert models.pool().models
     for model in spec.models.values():
         assert "max_context_tokens" in model.model_fields_set or model.model.startswith("ollama/")
         assert spec.has_price(model) or model.model.startswith("ollama/")
         assert spec.is_plain(model) is (model.model.partition("/")[0] not in ("bedrock", "vertex_ai"))
+
+
+def test_ollama_comes_first_with_the_window_that_it_says() -> None:
+    """The example's window is what is asked for."""
+    [client] = build_models(specs()[0], ManualClock()).pool().models
+    assert isinstance(client, OllamaClient)
+    assert client.window == 16_384

@@ -206,9 +206,13 @@ class TestCoolDown:
         first, second = ScriptedModel("a", error), ScriptedModel("b")
         pool, told = pool_of(clock, first, second), []
         pool.on_credit_spent = told.append
+        pool.on_credit = told.append
 
         assert [await ask(pool) for _ in range(2)] == [["b"]] * 2
         assert told == [error]
+        clock.advance(301)
+        assert [await ask(pool) for _ in range(2)] == [["a"]] * 2
+        assert len(told) == 2
 
     @pytest.mark.parametrize("error", [ContextTooLong("x"), ModelRefused("x"), ModelRefused("x", empty=True)])
     async def test_what_is_not_its_fault_cools_nothing(self, clock, error):

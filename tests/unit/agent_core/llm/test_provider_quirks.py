@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
@@ -9,14 +10,24 @@ from typing import Any
 import pytest
 
 from agent_core.errors import ModelRefused
+from agent_core.llm.anthropic_client import AnthropicClient
+from agent_core.llm.http_client import HttpModelClient
+from agent_core.llm.ollama_client import OllamaClient
 from agent_core.llm.openai_client import OpenAIClient
 from agent_core.llm.providers import endpoint_of
 from agent_core.messages import Attachment
 from agent_core.models import Message
 from tests.clock import LoopClock
 from tests.doubles.agent import FakeJournal, FakeTool, Journey, ListMemory, session
-from tests.doubles.openai_server import TOO_LONG, Call, Say, Status
-from tests.doubles.strict_servers import PROFILES, Profile, StrictServer
+from tests.doubles.openai_server import Call, Say
+from tests.doubles.strict_servers import (
+    PROFILES,
+    Profile,
+    StrictAnthropic,
+    StrictOllama,
+    StrictServer,
+    server_of,
+)
 from tests.pictures import png
 
 LISTS = {"type": "object", "properties": {"what": {"type": "array"}}}
@@ -45,17 +56,23 @@ class Photos:
 class Provider:
     """A strict server, and an agent that asks it."""
 
-    def __init__(self, profile: Profile, fake: StrictServer) -> None:
+    def __init__(self, profile: Profile, fake: StrictServer | StrictAnthropic | StrictOllama) -> None:
         self.profile, self.fake = profile, fake
-        endpoint = endpoint_of(profile.model, fake.api_base if profile.by_address else "")
-        self.client = OpenAIClient(
-            profile.model,
-            api_base=fake.api_base,
-            endpoint=None if endpoint is None else replace(endpoint, api_base=fake.api_base),
-            clock=LoopClock(),
-            max_tokens=500,
-            pictures=Photos(),  # type: ignore[arg-type]
-        )
+        common: dict[str, Any] = {
+            "api_base": fake.api_base,
+            "clock": LoopClock(),
+            "pictures": Photos(),
+            "extra": {"reasoning_effort": profile.effort} if profile.effort else {},
+        }
+        self.client: HttpModelClient
+        if isinstance(fake, StrictAnthropic):
+            self.client = AnthropicClient(profile.model, api_key="k", **common)
+        elif isinstance(fake, StrictOllama):
+            self.client = OllamaClient(profile.model, **common)
+        else:
+            endpoint = endpoint_of(profile.model, fake.api_base if profile.by_address else "")
+            endpoint = None if endpoint is None else replace(endpoint, api_base=fake.api_base)
+            self.client = OpenAIClient(profile.model, endpoint=endpoint, max_tokens=500, **common)
 
     def says(self, *pieces: str, calls: int = 0, **more: Any) -> Say:
         """An answer of this provider, with so many calls."""
@@ -65,7 +82,7 @@ class Provider:
 
     async def asked(self, *plan: Any, journal: Any = None, limits: Any = None, **more: Any) -> str:
         """The answer of the agent to one question."""
-        self.fake.plan(*plan)
+        self.fake.answer_with(*plan)
         tool = FakeTool("look")
         tool.parameters = LISTS
         journey = Journey(tools=[tool], **(limits or {}))
@@ -77,7 +94,7 @@ class Provider:
 @pytest.fixture(params=PROFILES)
 async def provider(request: Any) -> AsyncIterator[Provider]:
     profile = PROFILES[request.param]
-    async with StrictServer(profile) as fake:
+    async with server_of(profile) as fake:
         one = Provider(profile, fake)
         yield one
         await one.client.aclose()
@@ -110,12 +127,13 @@ async def test_tools_at_once_and_one_after_the_other(provider: Provider) -> None
 async def test_a_picture(provider: Provider) -> None:
     """Text and picture in one message."""
     assert await provider.asked(provider.says("A cat"), attachments=(PHOTO,)) == "A cat"
-    assert "image_url" in str(provider.fake.requests[-1]["messages"][-1]["content"])
+    sent = str(provider.fake.requests[-1]["messages"][-1])
+    assert base64.b64encode(png()).decode() in sent
 
 
 async def test_too_long(provider: Provider) -> None:
     """It is made shorter and asked once more."""
-    assert await provider.asked(TOO_LONG, provider.says("Short")) == "Short"
+    assert await provider.asked(provider.profile.too_long, provider.says("Short")) == "Short"
     assert len(provider.fake.requests) - len(provider.fake.refusals) == 2
 
 
@@ -127,8 +145,7 @@ async def test_cut_off(provider: Provider) -> None:
 async def test_a_refused_tool(provider: Provider) -> None:
     """It is left out, and the answer comes without."""
     skip_without_tools(provider)
-    refusal = Status(400, "Invalid schema for function 'look': no")
-    assert await provider.asked(refusal, provider.says("Without")) == "Without"
+    assert await provider.asked(provider.profile.refused_tool, provider.says("Without")) == "Without"
 
 
 async def test_a_refused_answer(provider: Provider) -> None:
@@ -138,30 +155,51 @@ async def test_a_refused_answer(provider: Provider) -> None:
     assert len(provider.fake.requests) - len(provider.fake.refusals) == 1
 
 
-async def test_restarted_in_the_middle(provider: Provider) -> None:
-    """What the provider wants back is in the journal."""
+class Counted(FakeJournal):
+    """A journal that counts the answers which it has."""
+
+    @property
+    def answers(self) -> int:
+        return sum(isinstance(each, tuple) for each in self.steps.values())
+
+
+async def test_killed_between_any_two_steps(provider: Provider) -> None:
+    """What the provider wants back is in the journal; nothing is paid twice but the answer in flight."""
     skip_without_tools(provider)
-    journal = FakeJournal()
-    journal.crash_at = 3
-    with pytest.raises(SystemExit):
-        await provider.asked(provider.says(calls=1), journal=journal)
-    journal.crash_at = None
-    again = provider.says("Found")
-    assert await provider.asked(again, journal=journal) == "Found"
-    assert len(provider.fake.requests) - len(provider.fake.refusals) == 2
+    plan = provider.says("one", calls=2), provider.says("two", calls=1), provider.says("Found")
+    whole = Counted()
+    assert await provider.asked(*plan, journal=whole) == "Found"
+    assert whole.writes == 9
+    for kill in range(1, whole.writes + 1):
+        provider.fake.requests.clear()
+        provider.fake.refusals.clear()  # what the client has learned holds
+        journal = Counted()
+        journal.crash_at = kill
+        with pytest.raises(SystemExit):
+            await provider.asked(*plan, journal=journal)
+        paid, kept = len(provider.fake.requests), journal.answers
+        provider.fake.forget_plan()
+        journal.crash_at = None
+        assert await provider.asked(*plan[kept:], journal=journal) == "Found"
+        assert paid - kept == (kill in (1, 6, 9))
+        assert len(provider.fake.requests) == len(plan) + paid - kept
+        assert not provider.fake.refusals
 
 
 async def test_the_last_step(provider: Provider) -> None:
     """No tool may be called any more, and the history with its calls is still accepted."""
     skip_without_tools(provider)
     assert await provider.asked(provider.says(calls=1), provider.says("Done"), limits={"steps": 2}) == "Done"
-    assert provider.fake.requests[-1]["tool_choice"] == "none"
+    last = provider.fake.requests[-1]
+    assert last.get("tool_choice") in ("none", {"type": "none"}) or "tools" not in last
 
 
 CALL = {"id": "a", "type": "function", "function": {"name": "look", "arguments": "{}"}}
 CALLS = {"role": "assistant", "content": "x", "tool_calls": [CALL]}
 RESULT = {"role": "tool", "tool_call_id": "a", "content": "x"}
 USER = {"role": "user", "content": "x"}
+USER_BLOCKS = {"role": "user", "content": [{"type": "text", "text": "x"}]}
+BUDGET = {"type": "enabled", "budget_tokens": 1024}
 TOOL = {"type": "function", "function": {"name": "look", "parameters": LISTS}}
 
 
@@ -187,6 +225,10 @@ TOOL = {"type": "function", "function": {"name": "look", "parameters": LISTS}}
         ("llama.cpp", {"messages": [USER, {"role": "assistant", "content": "x"}]}),
         ("vllm", {"messages": [USER], "tools": [TOOL]}),
         ("lm_studio", {"messages": [USER, USER]}),
+        ("anthropic", {"max_tokens": 9, "messages": [USER_BLOCKS, USER_BLOCKS]}),
+        ("anthropic thinking", {"max_tokens": 9, "thinking": BUDGET, "messages": [USER_BLOCKS]}),
+        ("anthropic adaptive", {"max_tokens": 9000, "thinking": BUDGET, "messages": [USER_BLOCKS]}),
+        ("ollama", {"messages": [USER, CALLS]}),
     ],
 )
 def test_a_careless_request_is_refused(name: str, body: dict[str, Any]) -> None:

@@ -41,7 +41,7 @@ TALK = {
     "in a fence": f"Models write:\n```xml\n{CALL}\n```\nThat is all.",
     "in a fence at the end": f"Models write:\n```xml\n{CALL}\n```",
     "in a sentence": 'I would write <tool_call>{"name": "look", "arguments": {"n": 1}}</tool_call>',
-    "with more behind": f"{CALL}\nThat is how it is done.",
+    "an object with more behind": '{"name": "look", "arguments": {"n": 1}}\nThat is how it is done.',
     "not offered": '<tool_call>{"name": "rm", "arguments": {}}</tool_call>',
     "another object": '{"name": "look", "age": 7}',
     "a list": "[1](http://x) and [{curly}]\n- {x}\n[{",
@@ -73,6 +73,28 @@ def test_every_form_is_a_call(form, size):
 def test_talk_stays_talk(talk, size):
     """To the last character."""
     assert read(talk, size=size)[:2] == (talk, [])
+
+
+@pytest.mark.parametrize("size", [1, 10_000])
+@pytest.mark.parametrize("form", [form for form in FORMS.values() if form[0] in "<[" and form[1] != "{"])
+def test_words_behind_a_call_are_not_shown(form, size):
+    """They were written before the tool had run."""
+    text, calls, _, _ = read(f"One moment.\n{form}\nI have done it.", size=size)
+    assert (text.strip(), calls) == ("One moment.", [("look", {"n": 1})])
+
+
+def test_words_about_a_tag_of_the_question_are_talk():
+    """Somebody has asked what it is."""
+    text = f"{CALL}\nThat is how it is done."
+    asked = Message(role="user", content="What does <tool_call> mean?")
+    assert read(text, [asked])[:2] == (text, [])
+    assert read(CALL, [asked])[1] == [("look", {"n": 1})]
+
+
+def test_a_broken_call_behind_a_good_one():
+    """Neither runs."""
+    _, calls, _, reader = read(f'{CALL}\n<tool_call>{{"name": "send", "argum')
+    assert (calls, reader.is_broken) == ([], True)
 
 
 def test_several_calls():

@@ -183,10 +183,10 @@ async def test_one_giant_text_does_not_displace_the_rest(storage: InMemoryMemory
 async def test_experience_makes_prompts_shorter(storage: InMemoryMemory) -> None:
     """If requests turn out to be longer than guessed, less goes in next time."""
     await say(storage, 200, text="some words " * 20)
-    manager = MemoryManager(storage, context_tokens=4000)
+    known = TokenEstimate()
+    manager = MemoryManager(storage, context_tokens=4000, estimate=lambda: known)
     before = len(await manager.build_messages(S, "sys", "new"))
-    for _ in range(10):
-        manager.observe(1000, 2000)
+    known = TokenEstimate(factor=2.0)
 
     assert len(await manager.build_messages(S, "sys", "new")) < before
 
@@ -297,7 +297,7 @@ async def test_the_first_request_is_under_six_kilobytes(tmp_path: Path) -> None:
 def test_the_estimate_can_be_given() -> None:
     """The first guess is the caller's, if there is a better one."""
     estimate = TokenEstimate(chars_per_token=2.0)
-    assert MemoryManager(InMemoryMemory(), estimate=estimate).estimate is estimate
+    assert MemoryManager(InMemoryMemory(), estimate=lambda: estimate).estimate is estimate
 
 
 async def test_a_document_that_is_a_folder_costs_the_memory_and_not_the_answer(tmp_path: Path) -> None:

@@ -135,11 +135,11 @@ async def test_a_long_history_is_read_in_batches(plain: House) -> None:
     path = plain.memory.layout.history(SessionKey.parse(A))
     with path.open("ab") as file:
         file.write(b"x" * (17 * 1024 * 1024) + b"\n")
-    await plain.say(A, "the last tea")
+    await plain.say(A, "last tea")
     await plain.index.update_all()
     assert plain.index.state() == {"complete": True, "behind": 0}
-    assert await plain.found("word3") == ["word3 tea"]
-    assert (await plain.found("tea", max_results=1)) == ["the last tea"]
+    assert (await plain.found("word3"))[0] == "word3 tea"
+    assert (await plain.found("tea", max_results=1)) == ["last tea"]
 
 
 async def test_while_it_is_built_the_newest_are_found(plain: House) -> None:
@@ -159,5 +159,9 @@ async def test_while_it_is_built_the_newest_are_found(plain: House) -> None:
 def test_folding() -> None:
     """Words and nothing else, the same for index and query."""
     assert folded("  Été — C'est  l’heure! ") == "ete c est l heure"
-    assert parse_query('one "two  THREE" four-five').terms == ("one", "two three", "four five")
+    terms = parse_query('one "two  THREE" four-five').terms
+    assert [term.words for term in terms] == ["one", "two three", "four", "five"]
+    assert [term.quoted for term in terms] == [False, True, False, False]
+    assert [term.words for term in parse_query("to be or not to be").terms] == ["to", "be", "or", "not"]
+    assert [term.words for term in parse_query("What is the name?").terms] == ["name"]
     assert parse_query("!!! --- ...").terms == ()

@@ -233,6 +233,8 @@ async def test_what_stays_of_a_memory_keeps_its_order() -> None:
         ({"in_minutes": 20.0}, ["20"]),
         ({"at": "09:00", "in_minutes": 20}, ["09:00", "20"]),
         ({"at": "tomorrow"}, None),
+        ({"at": "friday 6pm"}, ["friday", "6pm"]),
+        ({"at": "every day 09:00"}, None),
         ({"at": "09:00", "kind": "ask"}, None),
         ({"at": "09:00", "timezone": "Asia/Tokyo"}, None),
         ({"cron": "0 9 * * *"}, None),

@@ -2,32 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_core.html_to_text import html_to_text
 from channels.email.parsing.reply_stripping import divided
-
-
-def steps(work: Callable[[], object]) -> int:
-    """How much a call does, counted in calls and lines, not in seconds."""
-    count = 0
-
-    def trace(_frame: object, _event: str, _arg: object) -> object:
-        nonlocal count
-        count += 1
-        return trace
-
-    sys.settrace(trace)
-    try:
-        work()
-    finally:
-        sys.settrace(None)
-    return count
+from tests.counted_steps import steps
 
 
 class TestHtml:

@@ -8,14 +8,10 @@ from pathlib import Path
 import anyio
 import pytest
 
-from channels.base import ChannelUnavailable, LinkState
-from channels.email.channel import EmailChannel
 from channels.email.imap.connect import Timing
 from channels.email.imap.housekeeping import Answered
-from tests.clock import LoopClock
-from tests.doubles.imap_server import Dialogue, fake_imap
-from tests.doubles.inbox import running
-from tests.doubles.mailbox import CAPABILITIES, Post, Store, config
+from tests.doubles.imap_server import Dialogue
+from tests.doubles.mailbox import CAPABILITIES, Post, Store
 
 
 @pytest.fixture
@@ -84,31 +80,26 @@ class TestReceiving:
             word in command for command in store.commands for word in ("STORE", "ENVELOPE", "STRUCTURE")
         )
 
-    async def test_a_mail_that_the_server_cannot_read_is_given_up(self, tmp_path: Path) -> None:
-        """The ones around it are taken; after some tries it is remembered as unreadable."""
-        store = Store()
-        post = Post(store, tmp_path)
-        async with fake_imap(store) as port:
-            channel = EmailChannel("email", config(port), state_dir=tmp_path, clock=LoopClock())
-            async with running(channel, post.inbox):
-                await post.inbox.until_up(within_s=3600)
-            store.uids += [1, 2, 3]
-            store.unreadable.add(2)
-            errors = []
-            for _ in range(3):
-                post.inbox.states.clear()
-                async with running(channel, post.inbox) as run:
-                    await post.inbox.until(
-                        lambda inbox: inbox.state in (LinkState.UP, LinkState.DOWN), within_s=3600
-                    )
-                    if post.inbox.state is LinkState.DOWN:
-                        errors.append(await run.until_ended(within_s=3600))
+    async def test_a_server_that_refuses_a_search_for_two_fields_is_asked_for_one(
+        self, tmp_path: Path
+    ) -> None:
+        """Some know no OR, or no field but the usual ones: then the Message-ID alone must do."""
+        store = Store(1)
 
-        assert [type(error) for error in errors] == [ChannelUnavailable, ChannelUnavailable]
-        assert [m.text for m in post.inbox.accepted if m.addressed] == ["number 1", "number 3"]
-        assert [m.context["refused"] for m in post.inbox.accepted if not m.addressed] == [
-            "unreadable_unfetchable"
-        ]
+        async def refuse(server: Dialogue, tag: str, text: str) -> bool:
+            refused = " OR HEADER" in text
+            if refused:
+                await server.say(f"{tag} BAD unknown search key")
+            return refused
+
+        store.bend["UID SEARCH"] = refuse
+        post = Post(store, tmp_path)
+        post.inbox.positions |= {"uidvalidity": "7", "uid": "1"}
+        async with post.running():
+            pass
+        searches = [each for each in store.commands if "HEADER" in each]
+        assert " OR " in searches[0]
+        assert " OR " not in searches[1]
 
     async def test_numbers_that_went_back_mean_a_new_numbering(self, tmp_path: Path) -> None:
         """A mailbox restored from a backup without a new UIDVALIDITY is read again all the same."""

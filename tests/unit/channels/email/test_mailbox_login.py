@@ -32,7 +32,10 @@ class TestLogin:
         ("reply", "error"),
         [
             ("NO [AUTHENTICATIONFAILED] wrong", ChannelAuthFailed),
-            ("NO wrong", ChannelAuthFailed),
+            ("NO [AUTHORIZATIONFAILED] not yours", ChannelAuthFailed),
+            ("NO [EXPIRED] the password", ChannelAuthFailed),
+            ("NO [ALERT] Too many simultaneous connections", ChannelUnavailable),
+            ("NO LOGIN failed", ChannelUnavailable),
             ("NO [UNAVAILABLE] try later", ChannelUnavailable),
             ("NO [INUSE] only one at a time", ChannelUnavailable),
             ("NO [PRIVACYREQUIRED] not in the clear", ChannelMisconfigured),

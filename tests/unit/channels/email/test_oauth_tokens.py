@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from agent_core.state_folder import DiskFolder
 from channels.base import ChannelAuthFailed, ChannelUnavailable
+from channels.email.auth import oauth_flow
 from channels.email.auth.credentials import Login
 from channels.email.auth.credentials_source import credentials_of, give_access, token_file
 from channels.email.auth.oauth_flow import by_device
@@ -327,3 +328,11 @@ def test_levels_are_written_with_a_slash() -> None:
     folders = [folder("INBOX"), folder("Bot.Done")]
     assert Wanted(("Bot/Done",)).find_or_none(folders) == "Bot.Done"
     assert Wanted(("Bot/Über",)).new_name(folders) == "Bot.&ANw-ber"
+
+
+@pytest.mark.parametrize(
+    ("told", "wait_s"), [(float("nan"), 5.0), ("NaN", 5.0), (float("inf"), None), (None, 5.0), (7, 7.0)]
+)
+def test_a_pause_that_is_no_number_is_the_usual_one(told: object, wait_s: float | None) -> None:
+    """A provider's ``interval: NaN`` made a wait without end."""
+    assert oauth_flow._seconds(told, 5.0) == (wait_s or oauth_flow.LONGEST_WAIT_S)

@@ -14,6 +14,7 @@ from channels.email.intake import MailIntake
 from channels.email.limits.rate_limit import AnswerLimiter
 from channels.email.receiver import BATCH_MAILS, Receiver
 from channels.email.sent_tracker import SentTracker
+from channels.email.server_ids import ServerIds
 from tests.doubles.inbox import MemoryInbox
 from tests.doubles.mailbox import config, raw_mail
 
@@ -69,7 +70,7 @@ async def test_others_have_their_turn_between_two_mails(tmp_path):
         receiver = Receiver(
             FullMailbox(), inbox, intake, Housekeeping(), now=lambda: datetime.now(UTC),
             went_out=SentTracker(lambda: 0.0), just_answered=lambda _: False,
-            before_commit=anyio.lowlevel.checkpoint, stubborn={}, start=tasks.start_soon,
+            before_commit=anyio.lowlevel.checkpoint, broke={}, server_ids=ServerIds("bot@mail.test"), start=tasks.start_soon,
             suspects=CrashSuspects(tmp_path / "reading.json"),
         )  # fmt: skip
         await receiver.start()

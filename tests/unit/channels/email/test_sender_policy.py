@@ -146,11 +146,7 @@ class TestVerdict:
             ("auto-submitted", "auto-generated; owner-email=x", Refused.AUTOMATIC),
             ("auto-submitted", " Auto-Replied", Refused.AUTOMATIC),
             ("precedence", "Bulk", Refused.AUTOMATIC),
-            ("precedence", "auto_reply", Refused.AUTOMATIC),
-            ("x-auto-response-suppress", "OOF, AutoReply", Refused.AUTOMATIC),
-            ("x-autoreply", "yes", Refused.AUTOMATIC),
-            ("x-loop", "whatever", Refused.AUTOMATIC),
-            ("list-unsubscribe", "<mailto:x@y>", Refused.MAILING_LIST),
+            ("list-post", "<mailto:x@y>", Refused.MAILING_LIST),
             ("list-id", "x", Refused.MAILING_LIST),
             ("return-path", "<>", Refused.BOUNCE),
             ("return-path", " <> ", Refused.BOUNCE),
@@ -168,7 +164,10 @@ class TestVerdict:
         [
             ("auto-submitted", "no"),
             ("precedence", "first-class"),
-            ("x-auto-response-suppress", "None"),
+            ("x-auto-response-suppress", "DR, RN, NRN, OOF, AutoReply"),
+            ("list-unsubscribe", "<mailto:x@y>"),
+            ("x-autoreply", "no"),
+            ("x-loop", "alice@mail.test"),
             ("return-path", "<a@b>"),
         ],
     )
@@ -265,7 +264,11 @@ class TestVerdict:
     def test_who_else_has_it(self) -> None:
         """Other people in To or Cc make it a group; our tagged address does not."""
         assert not look(("cc", "bot+x@mail.test")).others
+        assert not look(("cc", "Alice@mail.test")).others
         assert look(("cc", "carol@mail.test")).others
+        assert look(("cc", "alice+team@mail.test")).others, (
+            "others may read along at the sender's plus address"
+        )
 
 
 SECRET = "s3cret-0123456789"

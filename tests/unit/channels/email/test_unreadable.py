@@ -80,7 +80,7 @@ def test_who_is_proven_by_his_signature_is_told_too() -> None:
         [PROOF, "From: eve@evil.test", TO],
         [PROOF, ALICE, TO, "From: eve@evil.test"],
         [PROOF, ALICE, TO, "Auto-Submitted: auto-replied"],
-        [PROOF, ALICE, TO, "List-Whatever: <x>"],
+        [PROOF, ALICE, TO, "List-Id: <x>"],
         [PROOF, ALICE, TO, "Return-Path: <>"],
         [PROOF, "From: noreply@mail.test", TO],
         [PROOF, "From: bot@mail.test", TO],

@@ -75,7 +75,7 @@ class TestChannel:
         assert (tick.sender.address, tick.sender.verified) == ("heartbeat", True)
         assert "water the plants" in tick.text
         assert "HEARTBEAT_OK" in tick.text
-        assert beat.inbox.positions == {"last_tick": tick.native_id}
+        assert beat.inbox.positions["last_tick"] == tick.native_id
         assert beat.inbox.state is LinkState.UP
         assert beat.inbox.facts[-1]["next_tick"] == beat.name(1.0)
 

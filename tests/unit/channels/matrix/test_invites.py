@@ -74,15 +74,52 @@ async def test_a_friend_is_followed_with_an_object_as_body(it):
     assert it.saved[-1] == []
 
 
-async def test_a_stranger_is_refused(it):
-    """The invitation of somebody who may not is declined; no join is tried."""
+async def test_a_strangers_is_left_open_and_refused_after_two_weeks(it):
+    """No join is tried, over a restart too; what exceeds a few of one inviter is declined at once."""
     it.server.on("POST", "/leave$", Answer(200, {}))
+    it.invites.learn(invitation("!a", "!b", "!c", "!d", inviter=MALLORY, is_direct=True))
+    assert [room for room, *_ in it.invites.take_asked()] == ["!a", "!b", "!c"]
+    assert it.invites.take_asked() == []
+    async with it.working():
+        await anyio.sleep(10)
+    assert [call.path for call in it.server.asked("POST", "/leave$")] == [
+        "/_matrix/client/v3/rooms/%21d/leave"
+    ]
+    kept, it.invites = it.invites.dump(), it.fresh()
+    it.invites.load(kept)
+    async with it.working():
+        await anyio.sleep(13 * 86_400)
+        assert len(it.server.asked("POST", "/leave$")) == 1
+        await anyio.sleep(2 * 86_400)
+    assert len(it.server.asked("POST", "/leave$")) == 4
+    assert it.server.asked("POST", "/join$") == []
+
+
+async def test_a_stranger_whom_the_owner_lets_in_is_followed(it):
+    """As soon as the homeserver answers the next time; an invitation that is repeated is the same one."""
+    it.server.on("POST", "/join$", Answer(200, {}))
     it.invites.learn(invitation("!a", inviter=MALLORY, is_direct=True))
+    it.invites.learn(invitation("!a", inviter=MALLORY, is_direct=True))
+    first, second = it.invites.take_asked()
+    assert first == second
     async with it.working():
         await anyio.sleep(1)
+        it.invites._may_invite = lambda _: True
+        assert it.invites.learn({})
+        it.invites.wake()
+        await anyio.sleep(1)
+    assert len(it.server.asked("POST", "/join$")) == 1
 
-    assert len(it.server.asked("POST", "/leave$")) == 1
-    assert it.server.asked("POST", "/join$") == []
+
+async def test_a_forged_invitation_of_a_stranger_is_not_kept(it):
+    """Negative control: two own membership events of several senders."""
+    both = invitation("!a", inviter=MALLORY)
+    events = both["rooms"]["invite"]["!a"]["invite_state"]["events"]
+    events.append(
+        invitation("!a", inviter="@other:hs.test")["rooms"]["invite"]["!a"]["invite_state"]["events"][1]
+    )
+    it.invites.learn(both)
+    assert it.invites.take_asked() == []
 
 
 async def test_a_direct_room_is_marked_in_the_account(it):
@@ -145,8 +182,9 @@ async def test_an_answer_ends_it(it):
 async def test_open_invitations_survive_and_trust_does_not(it):
     """After a restart the invitation is still open; who is no longer allowed is then refused."""
     it.invites.learn(invitation("!a", is_direct=True))
+    it.invites._may_invite = lambda _: True
     it.invites.learn(invitation("!b", inviter=MALLORY))
-    kept = it.invites.dump().replace('"welcome": false', '"welcome": true')
+    kept = it.invites.dump()
     it.invites = it.fresh()
     it.invites.load(kept)
     it.server.on("POST", "/join$", Answer(200, {}))

@@ -23,7 +23,6 @@ from tests.clock import EPOCH
 
 CONFIG = "owner: {aliases: ['@a:hs.test']}\nagents: {heartbeat: {enabled: false}}\n"
 PLACE = SessionKey("matrix", "!dm:hs.test")
-pytestmark = pytest.mark.timeout(120)
 
 
 # One process for several commands, because most of the time of each goes into its start.
@@ -108,6 +107,22 @@ def test_the_life_of_a_job(home):
     assert run == f"{job['id']} runs at the next start of squidbot"
     assert removed == f"{job['id']} is removed"
     assert json.loads(listed)["jobs"] == []
+
+
+def test_times_are_in_the_configured_zone_and_say_so(home):
+    """For people with the zone's name, for programs with its offset; the log of this process follows."""
+    (home / "squidbot.yaml").write_text(f"timezone: Asia/Kolkata\n{CONFIG}")
+    (_, added), (_, listed) = squidbot(
+        home,
+        ["cron", "add", "bins", "--every", "2 weeks on monday 18:00", "--session", str(PLACE)],
+        ["cron", "list", "--json"],
+    )
+    [job] = json.loads(listed)["jobs"]
+    assert job["when"] == "every 2 weeks on Monday at 18:00 (Asia/Kolkata)"
+    assert "18:00:00 IST" in added
+    assert job["next"].endswith("18:00:00 IST")
+    assert job["next_at"].endswith("T18:00:00+05:30")
+    assert job["timezone"] == "Asia/Kolkata"
 
 
 def test_what_cannot_be_is_said_in_a_sentence(home):

@@ -176,7 +176,6 @@ def squidbot(home, *arguments, types="", **environ):
     )
 
 
-@pytest.mark.timeout(150, func_only=True)
 def test_the_command_asks_once_and_writes_it(tmp_path):
     """Typed by a person, it stands in the file; where nobody can, that is said and nothing is written."""
     one, two = tmp_path / "one", tmp_path / "two"

@@ -9,13 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_core.messages import SessionKey
+from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
 from agent_core.models import Purpose, Usage
 from gateway.cli.render.usage import bar, shortened
 from gateway.cli.render.usage import usage as shown
 from gateway.operations.service import Operations
 from gateway.operations.usage import Costs
 from gateway.queue.sqlite.store import SqliteQueue
+from gateway.queue.stores import Pending
+from gateway.routing.access import Access, Alias
 from tests.clock import ManualClock
 from tests.contract.queue_data import ROOM
 from tests.doubles.budget import limits
@@ -33,6 +35,30 @@ def clock() -> ManualClock:
 
 
 class TestUsage:
+    async def test_sums_by_person(self, store, clock):
+        """Both private conversations of a person are one sum, the owner's are the owner's, and a room is a room."""
+        said = (
+            ("a1", "@ann:hs.test", Audience.DIRECT),
+            ("b1", "@bob:hs.test", Audience.DIRECT),
+            ("b2", "@bob:hs.test", Audience.DIRECT),
+            ("room", "@bob:hs.test", Audience.GROUP),
+        )
+        for name, person, audience in said:
+            session = SessionKey("matrix", name)
+            message = InboundMessage(
+                channel="matrix", account="@bot:hs.test", native_id=name, session=session, audience=audience,
+                sender=Sender(address=person, verified=True), text="x", received_at=clock.now(),
+            )  # fmt: skip
+            await store.inbox.accept("matrix", "@bot:hs.test", [Pending(message)], {})
+            await store.usage.add(session, Usage(prompt_tokens=10, calls=1, model="a"), Purpose.CHAT)
+        access = Access([Alias(channel="matrix", address="@ann:hs.test")], {})
+        costs = Costs(store.usage, limits(100), clock)
+        desk = Operations(store, memory=None, costs=costs, access=access)  # type: ignore[arg-type]
+        rows = (await desk.call("usage", {"by": "person"}))["rows"]
+        sums = {row["name"]: row["prompt_tokens"] for row in rows}
+        assert sums == {"@bob:hs.test": 20, "owner": 10, "matrix/room": 10}
+        assert rows[0]["name"] == "@bob:hs.test"
+
     async def test_sums_by_each_name_and_the_budget(self, store, clock):
         """By day with empty days, by purpose, session and model the largest first, and what is not priced."""
         await store.usage.add(ROOM, Usage(prompt_tokens=5, calls=1, cost_usd=0.5, model="a"), Purpose.CHAT)

@@ -178,7 +178,7 @@ async def test_it_is_told_soon_after_the_owner_has_written(store) -> None:
     notes.alert("brake", "The circuit breaker is open.")
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(notes.run)
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             while notes.state()["why"] == "":
                 await anyio.sleep(0.01)
             await learn(notes)

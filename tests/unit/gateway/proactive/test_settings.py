@@ -137,3 +137,17 @@ def test_a_room_without_an_owner_on_its_kind_of_channel_is_an_error(tmp_path):
     base = BASE.replace('"@ann:hs.test", ', "")
     with pytest.raises(ConfigInvalid, match="no Matrix address"):
         load(tmp_path, "  heartbeat: {target: 'matrix:!room:hs.test'}", base)
+
+
+def test_one_time_zone_counts_everywhere(tmp_path):
+    """Check-ins, digest, schedule and budget follow it, unless one of them has its own; a wrong name is told once."""
+    zone = "timezone: Asia/Tokyo\n"
+    settings = load(tmp_path, "  heartbeat: {interval_minutes: 60}\n", zone + BASE)
+    assert str(settings.agents.heartbeat.schedule().zone) == "Asia/Tokyo"
+    assert str(settings.llm.budget.limits(settings.agents.heartbeat.timezone).zone) == "Asia/Tokyo"
+    own = load(tmp_path, "  heartbeat: {timezone: Europe/Berlin}\n", zone + BASE)
+    assert (own.agents.heartbeat.timezone, own.timezone) == ("Europe/Berlin", "Asia/Tokyo")
+    assert load(tmp_path, "  {}\n", BASE).agents.heartbeat.timezone == "local"
+    with pytest.raises(ConfigInvalid) as error:
+        load(tmp_path, "  {}\n", "timezone: Mars\n" + BASE)
+    assert str(error.value).count("Mars") == 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import yaml
 from hypothesis import HealthCheck, given
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 
 from gateway.errors import ConfigInvalid
 from gateway.settings import load_settings
+from gateway.settings.source import read_source
 from tests.config_files import complaint, complaints
 
 
@@ -84,3 +87,13 @@ class TestYaml:
             load_settings(path, environ={})
         except ConfigInvalid as error:
             assert "problem" in str(error)
+
+
+@pytest.mark.parametrize("entries", [25_000, 200_000])
+def test_a_list_without_measure_is_called_that_and_nothing_else(tmp_path: Path, entries: int) -> None:
+    """Each of its entries was said to be no text, after 14 s."""
+    file = tmp_path / "squidbot.yaml"
+    file.write_text(f"channels:\n  email:\n    allow_from: [{'a,' * entries}]\n")
+    source = read_source(file, {})
+    assert len(source.problems) == 1
+    assert "more than 20,000 values" in source.problems[0].message

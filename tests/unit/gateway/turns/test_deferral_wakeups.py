@@ -10,7 +10,7 @@ import pytest
 
 from channels.base import LinkState
 from channels.status import ChannelStatus
-from gateway.queue.states import link_of
+from gateway.queue.states import BUDGET, link_of
 from gateway.queue.wakeups import Wakeups
 from gateway.turns.deferral_wakeups import DeferralWakeups
 from tests.clock import EPOCH, LoopClock
@@ -39,6 +39,21 @@ async def ended_by(*states: LinkState) -> list[str]:
         await anyio.sleep(1)
         tasks.cancel_scope.cancel()
     return due
+
+
+async def test_what_waits_for_credit_is_due_when_a_model_has_some_again() -> None:
+    wakeups, due = Wakeups(), []
+
+    async def due_now(waits_for: str) -> None:
+        due.append(waits_for)
+
+    store = SimpleNamespace(maintenance=SimpleNamespace(due_now=due_now))
+    deferrals = DeferralWakeups(store, clock=LoopClock(), zone=UTC, wakeups=wakeups)  # type: ignore[arg-type]
+    await deferrals.look()
+    wakeups.credit.fire("clever")
+    await deferrals.look()
+    await deferrals.look()
+    assert due == [BUDGET]
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from agent_core.errors import (
     AgentError,
@@ -27,6 +29,7 @@ from gateway.queue.stores import InboxRow, Suspect, Turn
 from gateway.routing.access import Access, Alias
 from gateway.routing.crash_isolation import fatal
 from gateway.routing.inbox import ignore_reason
+from gateway.turns.commit import TurnCommit
 from gateway.turns.failure_and_deferral import decide_failure, link_awaited, poisonous
 from gateway.turns.kinds import TurnPolicy
 from gateway.turns.user_input import question_of
@@ -53,6 +56,24 @@ def turn(
 ) -> Turn:
     row = InboxRow(1, message(), InboxState.RUNNING, attempts, deferrals, EPOCH, "1-a", error)
     return Turn("1-a", row.message.session, 1, (row,), attempts, deferrals, first_deferred_s)
+
+
+async def test_a_turn_that_waits_is_warned_of_once() -> None:
+    """A job that is due before its channel is up is put off several times; the log has one warning."""
+
+    async def retry(*_: Any, **__: Any) -> list[Any]:
+        return []
+
+    store = SimpleNamespace(turns=SimpleNamespace(retry=retry))
+    commit = TurnCommit(store=store, channels={}, acknowledgements=None)  # type: ignore[arg-type]
+    with capture_logs() as logs:
+        for deferrals in range(3):
+            await commit.defer(turn(deferrals=deferrals), "not now", 1.0)
+    assert [one["log_level"] for one in logs if one["event"] == "turn.deferred"] == [
+        "warning",
+        "info",
+        "info",
+    ]
 
 
 class TestDecideFailure:

@@ -1,0 +1,61 @@
+"""Removes from an answer to one of our mails what it repeats of that, see `intake.MailIntake.answering`."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import anyio
+import anyio.to_thread
+
+from agent_core.messages import OTHERS_WORDS, InboundMessage, SessionKey
+from channels.base import Inbox
+from channels.email.intake import Arrival, MailIntake
+from channels.email.intake_text import OTHERS_SUBJECT
+from channels.email.parsing.threads import names_outbound, recipient_of
+
+PARSE_LIMIT_S = 20.0
+
+
+class Repeats:
+    """Finds what an answer repeats, by the store."""
+
+    def __init__(self, inbox: Inbox, intake: MailIntake) -> None:
+        self._inbox = inbox
+        self._intake = intake
+
+    async def removed(self, message: InboundMessage, arrival: Arrival | None) -> InboundMessage:
+        """
+        With what the store calls the mail that it answers, and without what it repeats of that. Unless we
+        have written it to its sender, the subject is somebody else's, and nothing is known of what is quoted:
+        anybody can make up an id like ours, or pass a mail of ours on.
+        """
+        answers = message.context.get("answers")
+        if not isinstance(answers, str) or arrival is None:
+            return message
+        key = await self._inbox.delivered_id(answers) or await self._unconfirmed(answers)
+        context = {name: value for name, value in message.context.items() if name != "answers"}
+        if key is not None:
+            context["outbound"] = key
+        sent = None if key is None else await self._inbox.sent(key)
+        if sent is None or not self._is_to(sent.session, message):
+            context |= {OTHERS_WORDS: True, OTHERS_SUBJECT: True}
+            return message.model_copy(update={"context": context})
+        read = partial(self._intake.answering, message.model_copy(update={"context": context}), arrival, sent)
+        with anyio.move_on_after(PARSE_LIMIT_S):
+            return await anyio.to_thread.run_sync(partial(read, formatted=True), abandon_on_cancel=True)
+        return await anyio.to_thread.run_sync(partial(read, formatted=False))
+
+    def _is_to(self, session: SessionKey, message: InboundMessage) -> bool:
+        """Whether what was said in a conversation was said to the sender, who may be the owner elsewhere."""
+        if session == message.session:
+            return True
+        whom = recipient_of(session) or ""
+        return self._intake.is_owners([whom]) and self._intake.is_owners([message.sender.address])
+
+    async def _unconfirmed(self, message_id: str) -> str | None:
+        """The outbox id of a mail of ours that somebody answers before we know that it was taken."""
+        account = self._intake.account
+        known = (
+            key for key in await self._inbox.unconfirmed() if names_outbound(message_id, key, account=account)
+        )
+        return next(known, None)

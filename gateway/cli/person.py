@@ -1,0 +1,49 @@
+"""The command ``squidbot person …``."""
+
+# ruff: noqa: PLC0415 - a command loads what it needs when it is called
+
+from __future__ import annotations
+
+from cyclopts import App, Parameter
+
+from gateway.cli.context import HERE, Json, Where
+from gateway.cli.output import tell
+
+person = App(
+    name="person",
+    help="People: give somebody's data to their new address.",
+    help_format="plaintext",
+    default_parameter=Parameter(negative=()),
+)
+
+
+@person.command(name="move")
+def person_move(old: str, new: str, /, *, where: Where = HERE, as_json: Json = False) -> int:
+    """
+    Give all data of a person to their new address. The daemon must be stopped.
+
+    Conversations, memory, reminders, grants and waiting messages go on under the new address. Afterwards
+    put it into the configuration in the place of the old one.
+
+    Args:
+        old: The address until now, such as @bob:old.example.
+        new: The address from now on; nobody else may be known under it.
+    """
+    from gateway.cli.privacy import meant
+    from gateway.operations.privacy.moved_person import move_person
+    from gateway.system.home import open_home
+    from gateway.system.lock import hold_home
+
+    home, layout, _, settings, place = meant((old,), where)
+    aliases = tuple(alias.address for alias in settings.owner.aliases)
+    open_home(home.root, as_guest=True)
+    with hold_home(home, purpose="command"):
+        counts = move_person(layout, place, old, new, aliases)
+    answer = {"old": old, "new": new, **counts}
+    tell(
+        as_json,
+        answer,
+        f"{old} is {new} now, with {sum(counts.values())} pieces of data. Put {new} in its place in the "
+        "configuration (allow_from, owner.aliases), then start squidbot.",
+    )
+    return 0

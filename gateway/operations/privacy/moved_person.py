@@ -1,0 +1,138 @@
+"""
+`squidbot person move`: everything of a person goes to their new address.
+
+It is done while no daemon runs. Histories, memory and rows are changed one after the other, each atomically
+and such that repeating it changes nothing more. What is under way stands in ``state/moving-person.json``, so
+that after a crash the same command does the rest and does not take what it has moved already for somebody
+else's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+from agent_core import files
+from agent_core.memory.scopes import spelled
+from agent_core.models import MemoryScope, ScopeKind
+from agent_core.storage import file_access, integrity
+from agent_core.storage.layout import Layout
+from agent_core.storage.lines import MAX_LINE_BYTES, as_object, encode_object
+from agent_core.storage.reverse_lines import lines_forwards
+from gateway.errors import NotFound
+from gateway.operations.privacy.histories_in_files import KeptFiles
+from gateway.operations.privacy.inventory import Person, PersonUnclear, find_kept, people
+from gateway.queue.persons import rename_person
+from gateway.queue.place import QueuePlace, ServerDatabase
+from gateway.queue.sql.person_address import AddressChange
+
+_PLAN = "moving-person.json"
+
+
+def move_person(
+    layout: Layout, database: QueuePlace, old: str, new: str, owner_aliases: tuple[str, ...]
+) -> dict[str, int]:
+    """
+    Give a person's data to their new address; returns how much there was. The caller holds the lock of the
+    home.
+
+    Raises:
+        PersonUnclear: One of them is no address, or the new one is somebody already.
+        NotFound: Nothing is known of the old one.
+        OSError, StoreUnavailable: Not to the end; the same once more does the rest.
+    """
+    if isinstance(database, ServerDatabase):
+        raise PersonUnclear("with gateway.store a person cannot be moved yet; export and forget work there")
+    person, other = people([old], owner_aliases), people([new], owner_aliases)
+    change = AddressChange(spelled(old), spelled(new))
+    kept = KeptFiles(layout)
+    found = find_kept(kept, database, Person(frozenset({change.old})))
+    plan, begun = layout.home / "state" / _PLAN, _begun(layout)
+    if begun not in (None, [change.old, change.new]):
+        raise PersonUnclear(f"{begun[0]} is being moved to {begun[1]}; finish that with the same command")
+    if begun is None:
+        if not any(found.counts().values()):
+            raise NotFound(f"nothing is known of {old}")
+        _check_free(kept, database, other, person, new)
+        files.replace(plan, json.dumps([change.old, change.new]).encode())
+    counts = found.counts()
+    for key, path in integrity.histories(layout):
+        if key is not None:
+            _move_history(layout, path, layout.history(change.session(key)), change)
+    _move_documents(layout, change)
+    rename_person(database, change)
+    kept.finish()
+    plan.unlink()
+    files.sync(plan.parent)
+    return counts
+
+
+def _begun(layout: Layout) -> list[str] | None:
+    """The addresses of a move that was interrupted."""
+    with suppress(OSError, ValueError):
+        return [str(one) for one in json.loads((layout.home / "state" / _PLAN).read_bytes())]
+    return None
+
+
+def _check_free(kept: KeptFiles, database: QueuePlace, other: Person, person: Person, new: str) -> None:
+    """Raises `PersonUnclear`: the new address is the same, or somebody else already."""
+    if other.owner and person.owner:
+        return
+    if other.owner or other.addresses == person.addresses:
+        raise PersonUnclear(f"{new} is the owner already" if other.owner else "that is the same address")
+    if sum(find_kept(kept, database, other).counts().values()):
+        raise PersonUnclear(
+            f"{other.name} is somebody here already; if that is the same person, look at it with `squidbot "
+            f"export {other.name}` and remove it with `squidbot forget {other.name}` first"
+        )
+
+
+def _move_history(layout: Layout, path: Path, target: Path, change: AddressChange) -> None:
+    """Write a history with the new address, under its new name; the old files go last."""
+    making = target.with_name(f"{target.name}.moving")
+    changed = path != target
+    with os.fdopen(os.open(making, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as out:
+        handle = file_access.opened(path, os.O_NOFOLLOW)
+        try:
+            for _, raw in lines_forwards(handle, 0, max_line_bytes=MAX_LINE_BYTES):
+                line = as_object(raw) if raw else None
+                moved = None if line is None else change.value(line)
+                changed = changed or moved != line
+                written = (raw or b"") if moved is None or moved == line else encode_object(moved)
+                out.write(written.rstrip(b"\n") + b"\n")
+        finally:
+            os.close(handle)
+        out.flush()
+        os.fsync(out.fileno())
+    if not changed:
+        making.unlink()
+        return
+    memory = layout.home / "memory"
+    for record in (path.with_name(f"{path.stem}.meta.json"), memory / path.stem / "meta.json"):
+        if (value := as_object(file_access.read(record)) if record.exists() else None) is not None:
+            there = record.parent.parent / target.stem if record.parent != path.parent else record.parent
+            name = record.name.replace(path.stem, target.stem)
+            files.replace(there / name, json.dumps(change.value(value), ensure_ascii=False).encode())
+    if path != target and (summary := memory / path.stem / "summary.md").exists():
+        files.replace(memory / target.stem / "summary.md", summary.read_bytes())
+    making.replace(target)
+    files.sync(target.parent)
+    if path != target:
+        path.with_name(f"{path.stem}.meta.json").unlink(missing_ok=True)
+        shutil.rmtree(memory / path.stem, ignore_errors=True)
+        path.unlink()
+
+
+def _move_documents(layout: Layout, change: AddressChange) -> None:
+    names = {change.old, *(scope.name for scope in layout.scopes() if scope.kind is ScopeKind.PERSON)}
+    for name in sorted(names):
+        address, blank, account = name.partition(" ")
+        here = layout.versions(MemoryScope(ScopeKind.PERSON, name)).parent
+        if spelled(address) != change.old or not here.exists():
+            continue
+        there = layout.versions(MemoryScope(ScopeKind.PERSON, f"{change.new}{blank}{account}")).parent
+        here.rename(there)  # atomic
+        files.sync(there.parent)

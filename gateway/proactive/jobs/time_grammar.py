@@ -1,0 +1,456 @@
+"""
+The grammar of times as people and models write them: ``in 2 h 30 min``, ``friday 6pm``, ``every 2 weeks on
+monday``. Pure syntax: what is read becomes an instant in `trigger_parsing`.
+
+A text is read whole or not at all. Libraries that read dates (dateparser, parsedatetime, dateutil) skip or
+complete what they do not know, and none of them knows repetitions; a reminder at half of what was said is
+worse than a question.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import TypeVar
+
+EXAMPLES = (
+    "'18:30', 'tonight', 'tomorrow at 8', 'friday 6pm', '2026-12-24 18:00', 'in 2 h 30 min', "
+    "'every day 09:00 and 21:00' or 'every 2 weeks on monday 09:00'"
+)
+WEEK = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+_MONTHS = (
+    "January", "February", "March", "April", "May", "June",
+    "July", "August", "September", "October", "November", "December",
+)  # fmt: skip
+
+
+def _numbers_of(names: tuple[str, ...]) -> dict[str, int]:
+    """The number of each name and of its first three letters, from 0 on."""
+    return {short: number for number, name in enumerate(names) for short in (name.lower(), name[:3].lower())}
+
+
+_DAY_NAMES = _numbers_of(WEEK) | {"tues": 1, "thur": 3, "thurs": 3}
+_MONTH_NAMES = {name: number + 1 for name, number in _numbers_of(_MONTHS).items()} | {"sept": 9}
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+_MORNING, _AFTERNOON, _EVENING = (9, 0), (15, 0), (20, 0)
+_PARTS = {"morning": _MORNING, "afternoon": _AFTERNOON, "evening": _EVENING, "night": _EVENING}
+
+_UNIT = r"(?P<unit>s|secs?|seconds?|mins?|minutes?|m|hrs?|hours?|h|days?|d|weeks?|w)(?![^\W\d])"
+_DAY = rf"(?P<day>{'|'.join(sorted(_DAY_NAMES, key=len, reverse=True))})\b"
+_MONTH = rf"(?P<month>{'|'.join(sorted(_MONTH_NAMES, key=len, reverse=True))})\b\.?"
+
+
+_FLAGS = re.IGNORECASE | re.ASCII
+_GAP = re.compile(r"[\s,]*", _FLAGS)
+_AND = re.compile(r"\s*(?:,\s*and\b|,|and\b|&)", _FLAGS)
+_IN, _EVERY, _AT, _ON = (
+    re.compile(r"in\b", _FLAGS),
+    re.compile(r"every\b|each\b", _FLAGS),
+    re.compile(r"at\b", _FLAGS),
+    re.compile(r"on\b", _FLAGS),
+)
+_OTHER, _HALF_HOUR, _DAILY = (
+    re.compile(r"(?:other|second)\b", _FLAGS),
+    re.compile(r"half an hour\b", _FLAGS),
+    re.compile(r"daily\b", _FLAGS),
+)
+_NUMBER, _ONE = re.compile(r"\d{1,6}(?:\.\d{1,3})?(?![.:\d])", _FLAGS), re.compile(r"an?\b(?=\s)", _FLAGS)
+_UNIT_WORD = re.compile(_UNIT, _FLAGS)
+_CLOCK = re.compile(
+    r"(?P<hour>\d{1,2}):(?P<minute>\d\d)(?![:\d])(?:\s?(?P<half>[ap])\.?m\b\.?)?(?!\w)", _FLAGS
+)
+_HOUR_HALF = re.compile(r"(?P<hour>\d{1,2})\s?(?P<half>[ap])\.?m\b\.?", _FLAGS)
+_HOUR = re.compile(r"(?P<hour>\d{1,2})(?![\w.]|:\d|\s?[ap]\.?m\b)", _FLAGS)
+_NOON = re.compile(r"noon\b", _FLAGS)
+_TODAY, _TOMORROW = re.compile(r"today\b", _FLAGS), re.compile(r"tomorrow\b", _FLAGS)
+_TONIGHT, _PART = re.compile(r"tonight\b", _FLAGS), re.compile(rf"(?P<part>{'|'.join(_PARTS)})\b", _FLAGS)
+_THIS = re.compile(r"this(?=\s+(?:morning|afternoon|evening)\b)", _FLAGS)
+_WEEKDAY = re.compile(rf"(?:(?P<which>this|next|coming)\s+)?{_DAY}", _FLAGS)
+_WEEKDAYS = re.compile(r"weekdays?\b|(?:working|work)\s?days?\b", _FLAGS)
+_WEEKENDS = re.compile(r"weekends?\b", _FLAGS)
+_ISO_INSTANT = re.compile(
+    r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d{1,6})?)?(?:Z|[+-]\d\d:?\d\d)?(?![\w:]|\s?[ap]\.?m\b)",
+    _FLAGS,
+)
+_ISO_DATE = re.compile(r"(?P<year>\d{4})-(?P<month>\d\d)-(?P<dom>\d\d)(?:T(?=\d)|(?![\w-]))", _FLAGS)
+_DOTTED = re.compile(r"(?P<dom>\d{1,2})\.\s?(?P<month>\d{1,2})\.(?:\s?(?P<year>\d{4}))?(?!\w)", _FLAGS)
+_SLASHED = re.compile(r"(?P<one>\d{1,2})/(?P<two>\d{1,2})/(?P<year>\d{4})(?!\w)", _FLAGS)
+_OF_MONTH = re.compile(
+    rf"(?P<dom>\d{{1,2}})(?:st|nd|rd|th|\.)?\s+(?:of\s+)?{_MONTH}(?:,?\s+(?P<year>\d{{4}})(?![\w:]))?",
+    _FLAGS,
+)
+_MONTH_DAY = re.compile(
+    rf"{_MONTH}\s+(?P<dom>\d{{1,2}})(?:st|nd|rd|th)?(?![\w:.])(?:,?\s+(?P<year>\d{{4}})(?![\w:]))?",
+    _FLAGS,
+)
+_EACH_MONTH = re.compile(r"month\s+on\s+(?:the|day)\s+(?P<dom>\d{1,2})(?:st|nd|rd|th|\.)?(?!\w)", _FLAGS)
+_GOES_ON = re.compile(
+    r"[\s,]*(?:(?:and|or|&|[-–+/]|until|till|through|from|for|starting|except|on|at|in|to)"
+    r"\s*(?:the\s+|an?\s+)?)?"
+    rf"(?:\d{{1,6}}(?:\.\d+)?\s?{_UNIT}|\d{{1,2}}(?::\d\d)?\s?[ap]\.?m\b|\d{{1,2}}(?:st|nd|rd|th)\b"
+    rf"|(?:next\s+|this\s+)?{_DAY.replace('?P<day>', '?:')}"
+    r"|(?:every|each|daily|tonight|tomorrow|today|noon|so)\b"
+    r"|(?:UTC|GMT|Z|CES?T|BST|[ECMP][SD]T|IST|o'clock|uhr)\b|[+-]\d)",
+    _FLAGS,
+)
+_JOINED_NUMBER = re.compile(r"[\s,]*(?:(?:and|or|&|[-–+/]|until|till|to|at|from|for)\s*)\d", _FLAGS)
+_BARE_NUMBER, _BARE_CLOCK = re.compile(r"\s*\d", _FLAGS), re.compile(r"\s*\d{1,2}[:.]\d", _FLAGS)
+_ENDS = re.compile(r"\s*:|\s*$|\s+(?:that|about)\b|\s+to\s+(?!\d)", _FLAGS)
+_T = TypeVar("_T")
+
+Clock = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Day:
+    """
+    A day; exactly one of the first three is set.
+
+    Args:
+        date: Year (None: the next such day), month and day.
+        weekday: 0 is Monday.
+        offset: Days from today.
+        which: ``next`` or ``this``, before a weekday.
+    """
+
+    date: tuple[int | None, int, int] | None = None
+    weekday: int | None = None
+    offset: int | None = None
+    which: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """``in 2 h 30 min``."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Every:
+    """``every 2 h 30 min``."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Calendar:
+    """Repeated by the calendar: each ``count`` days (or weeks) on ``weekdays``, or on a day of the month."""
+
+    clocks: tuple[Clock, ...]
+    count: int = 1
+    in_weeks: bool = False
+    weekdays: tuple[int, ...] = ()
+    day_of_month: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """Once each: a day (None: the next time the clock shows it) with times of day, or instants."""
+
+    day: Day | None = None
+    clocks: tuple[Clock, ...] = ()
+    instants: tuple[datetime, ...] = ()
+
+
+When = Span | Every | Calendar | Moments
+
+
+class NotATime(ValueError):
+    """The text cannot be read whole; what it says is for the person."""
+
+
+class Ambiguous(NotATime):
+    """The text can mean two days; both are named."""
+
+
+def read_when(text: str) -> When:
+    """Read a text that is a time and nothing else. Raises `NotATime`."""
+    reader = _Reader(text.strip())
+    when = reader.when()
+    if reader.at != len(reader.text):
+        rest = reader.text[reader.at :].strip()[:40]
+        raise NotATime(f"I do not understand {rest!r} in {text.strip()[:80]!r}; write {EXAMPLES}")
+    return when
+
+
+def split_when(text: str) -> tuple[str, str] | None:
+    """
+    Split the time from the text behind it; None if there is none, or if it could go on in what follows.
+
+    Raises:
+        Ambiguous: It can be two days.
+    """
+    reader = _Reader(text)
+    try:
+        when = reader.when()
+    except Ambiguous:
+        raise
+    except NotATime:
+        return None
+    rest = text[reader.at :]
+    separated = _ENDS.match(rest)
+    if not separated and (rest[:1].isalnum() or _GOES_ON.match(rest) or _JOINED_NUMBER.match(rest)):
+        return None
+    if not separated and (_BARE_NUMBER if reader.may_go_on(when) else _BARE_CLOCK).match(rest):
+        return None
+    return text[: reader.at].strip(" ,"), rest.lstrip(" \t\r\n:,.")
+
+
+class _Reader:
+    """Reads one text from left to right; a rule that does not fit leaves the position as it was."""
+
+    def __init__(self, text: str) -> None:
+        self.text, self.at = text, 0
+        self._clock_was_said = self._ends_in_hours = False
+
+    def may_go_on(self, when: When) -> bool:
+        """A bare number behind it may belong to it: ``in 2 h 30``, ``every monday 9``."""
+        return self._ends_in_hours if isinstance(when, Span | Every) else not self._clock_was_said
+
+    def when(self) -> When:
+        """The longest time that begins here. Raises `NotATime`."""
+        found = self._first(self._after_in, self._repeated, self._moments)
+        if found is None:
+            raise NotATime(f"{self.text[:80]!r} is not a time; write {EXAMPLES}")
+        return found
+
+    def _take(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
+        gap = _GAP.match(self.text, self.at) if self.at else None
+        found = pattern.match(self.text, gap.end() if gap else self.at)
+        if found is not None:
+            self.at = found.end()
+        return found
+
+    def _and(self) -> bool:
+        found = _AND.match(self.text, self.at)
+        self.at = found.end() if found else self.at
+        return found is not None
+
+    def _attempt(self, rule: Callable[[], _T | None]) -> _T | None:
+        start = self.at
+        found = rule()
+        if found is None:
+            self.at = start
+        return found
+
+    def _first(self, *rules: Callable[[], When | None]) -> When | None:
+        start = self.at
+        for rule in rules:
+            if (found := rule()) is not None:
+                return found
+            self.at = start
+        return None
+
+    # ── in … ──
+
+    def _after_in(self) -> When | None:
+        if not self._take(_IN):
+            return None
+        seconds, in_days = self._span()
+        if not seconds:
+            return None
+        clocks = self._clocks() if in_days else ()
+        if clocks:
+            return Moments(Day(offset=round(seconds / _UNITS["d"])), clocks)
+        return Span(seconds)
+
+    def _span(self, implied: float | None = None) -> tuple[float, bool]:
+        """Seconds (0: there is no span), and if it counts whole days; ``implied`` is the number left out."""
+        if self._take(_HALF_HOUR):
+            return 1800.0, False
+        total, unit, whole_days = 0.0, "", True
+        while (part := self._attempt(partial(self._span_part, unit, implied))) is not None:
+            count, unit = part
+            total += count * _UNITS[unit]
+            whole_days = whole_days and unit in "dw" and count == int(count)
+        self._ends_in_hours = unit == "h"
+        return total, whole_days and bool(unit)
+
+    def _span_part(self, above: str, implied: float | None) -> tuple[float, str] | None:
+        """A number with a unit, which is smaller than the one before it."""
+        if above:
+            self._and()
+        number = self._take(_NUMBER) or self._take(_ONE)
+        if number is None and (above or implied is None):
+            return None
+        if (said := self._take(_UNIT_WORD)) is not None:
+            unit = said["unit"][0].lower()
+        elif number is not None and not above and not self.text[self.at :].strip():
+            unit = "m"  # a number alone, ``--in 90``
+        else:
+            return None
+        if above and _UNITS[unit] >= _UNITS[above]:
+            return None
+        return (float(number[0]) if number and number[0][0].isdigit() else implied or 1.0), unit
+
+    # ── every … ──
+
+    def _repeated(self) -> When | None:
+        if self._take(_DAILY):
+            return Calendar(self._clocks() or (_MORNING,))
+        if not self._take(_EVERY):
+            return None
+        return self._first(self._each_month, self._each_weekdays, self._each_count)
+
+    def _each_month(self) -> When | None:
+        month = self._take(_EACH_MONTH)
+        if month is None or not 1 <= int(month["dom"]) <= 31:
+            return None
+        return Calendar(self._clocks() or (_MORNING,), day_of_month=int(month["dom"]))
+
+    def _each_weekdays(self) -> When | None:
+        days = self._weekdays()
+        return Calendar(self._clocks() or self._part() or (_MORNING,), weekdays=days) if days else None
+
+    def _weekdays(self) -> tuple[int, ...]:
+        if self._take(_WEEKDAYS):
+            return tuple(range(5))
+        if self._take(_WEEKENDS):
+            return (5, 6)
+        found: list[int] = []
+        while (day := self._attempt(lambda: self._one_weekday(more=bool(found)))) is not None:
+            found.append(day)
+        return tuple(sorted(set(found)))
+
+    def _one_weekday(self, *, more: bool) -> int | None:
+        if more and not self._and():
+            return None
+        day = self._take(_WEEKDAY)
+        return None if day is None or day["which"] else _DAY_NAMES[day["day"].lower()]
+
+    def _each_count(self) -> When | None:
+        seconds, in_days = self._span(implied=2.0 if self._take(_OTHER) else 1.0)
+        return self._calendar(seconds, in_days=in_days) if seconds else None
+
+    def _calendar(self, seconds: float, *, in_days: bool) -> When | None:
+        days = round(seconds / _UNITS["d"])
+        in_weeks = in_days and days % 7 == 0
+        weekdays = self._attempt(lambda: (self._take(_ON) and self._weekdays()) or None) if in_weeks else None
+        clocks = (self._clocks() or self._part()) if in_days else ()
+        if weekdays:
+            return Calendar(clocks or (_MORNING,), days // 7, in_weeks=True, weekdays=weekdays)
+        return Calendar(clocks, days) if clocks else Every(seconds)
+
+    # ── once ──
+
+    def _moments(self) -> When | None:
+        instants: list[datetime] = []
+        while (instant := self._attempt(lambda: self._instant(more=bool(instants)))) is not None:
+            instants.append(instant)
+        if instants:
+            self._clock_was_said = True
+            return Moments(instants=tuple(instants))
+        self._take(_ON)
+        return self._first(self._day_first, self._clock_first)
+
+    def _instant(self, *, more: bool) -> datetime | None:
+        if more and not self._and():
+            return None
+        found = self._take(_ISO_INSTANT)
+        try:
+            return datetime.fromisoformat(found[0]) if found else None
+        except ValueError as error:
+            raise NotATime(f"{self.text[:40]!r} is not in the calendar") from error
+
+    def _day_first(self) -> When | None:
+        if self._take(_TONIGHT):
+            return Moments(Day(offset=0), self._clocks(evening=True) or (_EVENING,))
+        day = Day(offset=0) if self._take(_THIS) else self._day()
+        if day is None:
+            return None
+        clocks = self._part() or self._clocks()
+        if not clocks and not self.text[self.at :].strip():
+            said = self.text.strip()
+            raise NotATime(f"{said!r} has no time of day; write for example '{said} 09:00'")
+        return Moments(day, clocks) if clocks else None
+
+    def _clock_first(self) -> When | None:
+        clocks = self._clocks()
+        if not clocks:
+            return None
+        return Moments(self._attempt(self._day_behind), clocks)
+
+    def _day_behind(self) -> Day | None:
+        on = self._take(_ON)
+        day = self._day()
+        # "18:30 sunday roast" is no Sunday for certain.
+        unsure = day is not None and day.weekday is not None and not on
+        return None if unsure and self.text[self.at :].strip() else day
+
+    def _day(self) -> Day | None:
+        for pattern, offset in ((_TODAY, 0), (_TOMORROW, 1)):
+            if self._take(pattern):
+                return Day(offset=offset)
+        if (weekday := self._take(_WEEKDAY)) is not None:
+            which = (weekday["which"] or "").lower().replace("coming", "")
+            return Day(weekday=_DAY_NAMES[weekday["day"].lower()], which=which)
+        if (slashed := self._take(_SLASHED)) is not None:
+            return Day(date=(int(slashed["year"]), *_month_and_day(slashed)))
+        for pattern in (_ISO_DATE, _DOTTED, _OF_MONTH, _MONTH_DAY):
+            if (found := self._take(pattern)) is not None:
+                month = _MONTH_NAMES.get(found["month"].lower()) or int(found["month"])
+                return Day(date=(int(found["year"]) if found["year"] else None, month, int(found["dom"])))
+        return None
+
+    # ── times of day ──
+
+    def _part(self) -> tuple[Clock, ...]:
+        """``morning``, ``evening at 8``."""
+        part = self._take(_PART)
+        if part is None:
+            return ()
+        default = _PARTS[part["part"].lower()]
+        return self._clocks(evening=default != _MORNING) or (default,)
+
+    def _clocks(self, *, evening: bool = False) -> tuple[Clock, ...]:
+        """Times of day; ``evening``: those before noon are meant after noon."""
+        found: list[Clock] = []
+        start, at = self.at, self._take(_AT) is not None
+        while (
+            clock := self._attempt(lambda: self._clock(more=bool(found), at=at, evening=evening))
+        ) is not None:
+            found.append(clock)
+        if not found:
+            self.at = start
+        self._clock_was_said = self._clock_was_said or bool(found)
+        return tuple(dict.fromkeys(found))
+
+    def _clock(self, *, more: bool, at: bool, evening: bool) -> Clock | None:
+        if more:
+            if not self._and():
+                return None
+            self._take(_AT)
+        if self._take(_NOON):
+            return 12, 0
+        found = (
+            self._take(_CLOCK) or self._take(_HOUR_HALF) or (self._take(_HOUR) if at and not more else None)
+        )
+        if found is None:
+            return None
+        parts = found.groupdict()
+        return _hour_and_minute(
+            int(parts["hour"]), int(parts.get("minute") or 0), parts.get("half"), evening=evening
+        )
+
+
+def _hour_and_minute(hour: int, minute: int, half: str | None, *, evening: bool) -> Clock | None:
+    if half is None and evening and hour <= 12:
+        half = "p" if hour < 12 else "?"
+    if half is not None:
+        if not 1 <= hour <= 12 or half == "?":
+            return None
+        hour = hour % 12 + (12 if half.lower() == "p" else 0)
+    return (hour, minute) if hour < 24 and minute < 60 else None
+
+
+def _month_and_day(slashed: re.Match[str]) -> tuple[int, int]:
+    """Month and day of ``04/12/2026``. Raises `Ambiguous`: it can be two days."""
+    one, two = int(slashed["one"]), int(slashed["two"])
+    if one != two and max(one, two) <= 12:
+        first, second = (f"{slashed['year']}-{month:02}-{day:02}" for month, day in ((one, two), (two, one)))
+        raise Ambiguous(f"{slashed[0]!r} can be {first} or {second}; write the one that you mean like this")
+    return (one, two) if two > 12 else (two, one)

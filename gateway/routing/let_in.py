@@ -1,0 +1,151 @@
+"""
+People whom the owner lets in beside the settings, and the messages that were kept until then.
+
+A proven sender who is in no ``allow_from`` is not answered: a few messages of each are kept in the quarantine
+under `UNINVITED`, without files, and the owner hears of them once a day. Letting the person in is stored
+first and acts on the messages then, so it can be repeated after a crash.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from agent_core.messages import Audience, InboundMessage
+from gateway.queue.states import UNINVITED, IllegalMove, InboxState
+from gateway.queue.stores import InboxRow, Pending, Queue
+from gateway.routing.access import Access, kind_of, normalise
+
+MOST_KEPT = 100
+MOST_OF_ONE = 5
+"""So many messages of uninvited people wait, in all and of one of them; others are only listed."""
+MOST_KEPT_CHARS = 20_000
+MOST_LET_IN = 500
+_TOPIC = "let-in:"
+_REFUSED = frozenset(
+    {
+        *("no_single_sender", "from_own_address", "not_addressed_to_us", "over_limit", "brake_pulled"),
+        *("name_too_long", "quarantine_expired", "invitation_not_allowed"),
+    }
+)
+"""Reasons for which a message is ignored that somebody may have written for an answer."""
+_CUT = "\n\n[The rest was not kept, because its sender may not write to me.]"
+
+
+@dataclass(frozen=True, slots=True)
+class LetIn:
+    """
+    Where somebody may write now, and how many of their messages are answered, of their invitations accepted;
+    ``problem`` if nowhere.
+    """
+
+    address: str
+    channels: Sequence[str] = ()
+    messages: int = 0
+    invitations: int = 0
+    problem: str = ""
+
+
+def as_kept(message: InboundMessage) -> InboundMessage:
+    """As much of an uninvited person's message as is kept."""
+    text = message.text
+    if len(text) > MOST_KEPT_CHARS:
+        text = text[:MOST_KEPT_CHARS] + _CUT
+    context = {name: value for name, value in message.context.items() if name != "quoted"}
+    return message.model_copy(update={"text": text, "attachments": (), "background": (), "context": context})
+
+
+def was_refused(row: InboxRow, access: Access) -> bool:
+    """
+    Whether a person may have wanted an answer and got none. Robots are only counted, and what others say to
+    each other in a room is nothing that was refused.
+    """
+    if row.state is InboxState.QUARANTINED:
+        return True
+    reason, message = row.error or "", row.message
+    is_private = message.audience is Audience.DIRECT or access.kind(message.channel) == "email"
+    return row.state is InboxState.IGNORED and (
+        reason.startswith("unreadable_")
+        or reason in _REFUSED
+        or (is_private and reason in (UNINVITED, "sender_not_verified"))
+    )
+
+
+async def bounded(batch: Sequence[Pending], store: Queue) -> list[Pending]:
+    """The batch, in which what exceeds a bound is only remembered as seen. Raises `StoreUnavailable`."""
+    if not any(entry.quarantine == UNINVITED for entry in batch):
+        return list(batch)
+    kept = [row.message.sender.address for row in await store.inbox.quarantined_as(UNINVITED)]
+    each, entries = Counter(map(normalise, kept)), list[Pending]()
+    for entry in batch:
+        who = normalise(entry.message.sender.address)
+        if entry.quarantine != UNINVITED:
+            entries.append(entry)
+        elif each[who] >= MOST_OF_ONE or each.total() >= MOST_KEPT:
+            entries.append(replace(entry, ignore=UNINVITED, quarantine=None))
+        else:
+            each[who] += 1
+            entries.append(entry)
+    return entries
+
+
+async def load(store: Queue, access: Access) -> None:
+    """Let in who was let in before. Raises `StoreUnavailable`."""
+    for name in access.channels():
+        access.let_in(name, _read(await store.state.read(f"{_TOPIC}{name}")))
+
+
+async def let_in(store: Queue, access: Access, address: str) -> LetIn:
+    """
+    Let somebody in on every channel of the kind of the address, and answer what was kept of them. Raises
+    `StoreUnavailable`.
+    """
+    who = normalise(address)
+    channels = [name for name in access.channels() if access.kind(name) == kind_of(who)]
+    if not channels:
+        return LetIn(who, problem="is no address of a channel that is switched on")
+    for name in channels:
+        known = _read(await store.state.read(f"{_TOPIC}{name}"))
+        if len(known) >= MOST_LET_IN:
+            return LetIn(who, problem="is one too many: name people in allow_from of the settings")
+        await _write(store, access, name, [*known, who])
+    messages = invitations = 0
+    for row in await _kept_of(store, who):
+        if row.message.context.get("invitation"):  # its channel accepts it now
+            invitations += await store.inbox.drop(row.id)
+            continue
+        with suppress(IllegalMove):  # somebody was quicker
+            await store.inbox.admit(row.id, welcome=True)
+            messages += 1
+    return LetIn(who, channels, messages, invitations)
+
+
+async def shut_out(store: Queue, access: Access, address: str) -> LetIn:
+    """Take back `let_in`; who stands in the settings stays in. Raises `StoreUnavailable`."""
+    who, found = normalise(address), list[str]()
+    for name in access.channels():
+        known = _read(await store.state.read(f"{_TOPIC}{name}"))
+        if who in known:
+            await _write(store, access, name, [each for each in known if each != who])
+            found.append(name)
+    return LetIn(who, found, problem="" if found else "was not let in here; see allow_from of the settings")
+
+
+async def _write(store: Queue, access: Access, channel: str, people: Sequence[str]) -> None:
+    await store.state.write(f"{_TOPIC}{channel}", json.dumps(dict.fromkeys(people, True)))
+    access.let_in(channel, people)
+
+
+async def _kept_of(store: Queue, who: str) -> list[InboxRow]:
+    rows = await store.inbox.quarantined_as(UNINVITED)
+    return [row for row in rows if normalise(row.message.sender.address) == who]
+
+
+def _read(text: str | None) -> list[str]:
+    try:
+        return [str(address) for address in json.loads(text or "{}")]
+    except (ValueError, TypeError):
+        return []
