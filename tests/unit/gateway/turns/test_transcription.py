@@ -278,7 +278,7 @@ async def test_what_it_is_unsure_of_is_quoted_before_the_answer(world):
         (wav(0), "I heard no words in it"),
         (m4a(14_400), "it lasts 4 hours, and I listen to 60 seconds of one message at most"),
         (
-            ogg_opus(90, granule=48_000),
+            ogg_opus(1, granule=90 * 48_000 + 312),
             "it lasts 90 seconds, and I listen to 60 seconds of one message at most",
         ),
         (m4a(5, handlers=(b"vide", b"soun")), "it is a video"),
