@@ -107,14 +107,15 @@ def _last_position(content: bytes, serial: bytes) -> int:
 
 
 def _wav_seconds(content: bytes) -> float:
-    at, per_second, total = 12, 0, 0
+    at, per_second, total = 12, 0.0, 0
     for _ in range(_MOST_PARTS):
         if at + 8 > len(content):
             return total / per_second
         name, size = content[at : at + 4], int.from_bytes(content[at + 4 : at + 8], "little")
         body = at + 8
         if name == b"fmt " and not per_second:
-            per_second = int.from_bytes(content[body + 8 : body + 12], "little")
+            hz, per_second = (int.from_bytes(content[at : at + 4], "little") for at in (body + 4, body + 8))
+            per_second = per_second or hz * content[body + 2] * content[body + 14] / 8  # some write none
         elif name == b"data":
             # A stream may not know its size: what is there counts.
             total += min(size, len(content) - body) or len(content) - body
