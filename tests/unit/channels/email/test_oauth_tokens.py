@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent_core.oauth import ProviderAway
 from agent_core.state_folder import DiskFolder
 from channels.base import ChannelAuthFailed, ChannelUnavailable
 from channels.email.auth import oauth_flow
@@ -21,7 +22,6 @@ from channels.email.auth.credentials_source import credentials_of, give_access, 
 from channels.email.auth.oauth_flow import by_device
 from channels.email.auth.oauth_tokens import (
     Endpoints,
-    ProviderAway,
     ProviderRefused,
     TokenCredentials,
     TokenFile,
