@@ -30,7 +30,7 @@ def ogg_opus(seconds: float, *, serial: int = 1, granule: int | None = None, say
     tags = b"OpusTags" + struct.pack("<I", 0) + struct.pack("<II", 1, len(note)) + note
     packet = bytes([0x78]) + b"\x01" * 9  # hybrid, 20 ms, one frame
     count = round(seconds * 50)
-    told = count * 960 if granule is None else granule
+    told = count * 960 + 312 if granule is None else granule
     pages = [ogg_page([head], serial=serial, kind=2), ogg_page([tags], serial=serial)]
     for first in range(0, count, 100):
         pages.append(ogg_page([packet] * min(100, count - first), serial=serial, granule=told))
@@ -49,38 +49,20 @@ def _box(name: bytes, *inside: bytes) -> bytes:
 
 
 def m4a(
-    seconds: float,
-    *,
-    handlers: tuple[bytes, ...] = (b"soun",),
-    told: int = 1,
-    samples: int | None = None,
-    entries: int = 1,
+    seconds: float, *, handlers: tuple[bytes, ...] = (b"soun",), told: int | None = None, version: int = 0
 ) -> bytes:
-    """
-    Tracks of AAC with these handlers. ``told`` is what the head says of their length, ``samples`` how many
-    there are if the table of their times (with so many ``entries``) does not say so.
-    """
-    count = round(seconds * 44_100 / 1024)
-    coding = struct.pack(">III4s", 0, 1, 36, b"mp4a") + bytes(28)
+    """Tracks of AAC with these handlers. ``told`` is what their heads say of their length, in samples."""
+    lasts = round(seconds * 44_100) if told is None else told
+    head = struct.pack(">IIIII" if version == 0 else ">IQQIQ", version << 24, 0, 0, 44_100, lasts)
     tracks = [
         _box(
             b"trak",
+            _box(b"tkhd", bytes(84)),
             _box(
                 b"mdia",
-                _box(b"mdhd", struct.pack(">IIIII", 0, 0, 0, 44_100, told)),
+                _box(b"mdhd", head),
                 _box(b"hdlr", struct.pack(">II4s", 0, 0, handler)),
-                _box(
-                    b"minf",
-                    _box(
-                        b"stbl",
-                        _box(b"stsd", coding),
-                        _box(b"stsz", struct.pack(">III", 0, 4, count if samples is None else samples)),
-                        _box(
-                            b"stts",
-                            struct.pack(">II", 0, entries) + struct.pack(">II", count, 1024) * entries,
-                        ),
-                    ),
-                ),
+                _box(b"minf", _box(b"stbl", _box(b"stsd", bytes(44)))),
             ),
         )
         for handler in handlers

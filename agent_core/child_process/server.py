@@ -9,21 +9,25 @@ Frames in: ``{"call": n, "request": {…}, …}`` and ``{"cancel": n}``. Frames 
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import socket
+import sys
 import threading
-from collections.abc import AsyncGenerator, Callable, Mapping
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import anyio
 
-from agent_core.child_process.confinement import die_with_parent, limit_resources
+from agent_core.child_process.confinement import confine, die_with_parent, limit_resources
 from agent_core.child_process.frames import FrameDecoder, encode_frame
 from agent_core.errors import Failure
 
 Answers = Callable[[Mapping[str, Any]], AsyncGenerator[Mapping[str, Any], None]]
+Work = Callable[[Mapping[str, Any], threading.Event], str]
 _T = TypeVar("_T")
 _READ_BYTES = 256 * 1024
 
@@ -66,11 +70,19 @@ async def serve(
         await server.serve()
 
 
-def answers_in_a_thread(work: Callable[[Mapping[str, Any], threading.Event], str]) -> Answers:
+def serve_engine(load: Callable[[], Work], *, readable: Sequence[str], memory_bytes: int) -> NoReturn:
     """
-    Answers of one piece, each made by ``work`` from its request in a thread. The event is set when nobody
-    waits for the answer any more.
+    Confine this process to the ``readable`` files, load what works in it, and serve the socket that is the
+    last argument on the command line until that ends.
+
+    Args:
+        load: Imports what is of others, and returns what makes an answer from a request, in a thread; the
+            event is set when nobody waits for the answer any more.
     """
+    begin_child(memory_bytes=memory_bytes)
+    link, began = socket.socket(fileno=int(sys.argv[-1])), time.monotonic()
+    gave = confine(readable, network=False)
+    work = loaded(link, load)
 
     async def answers(frame: Mapping[str, Any]) -> AsyncGenerator[Mapping[str, Any], None]:
         given_up = threading.Event()
@@ -79,7 +91,8 @@ def answers_in_a_thread(work: Callable[[Mapping[str, Any], threading.Event], str
         finally:
             given_up.set()
 
-    return answers
+    asyncio.run(serve(link, answers, {**gave, "load_s": round(time.monotonic() - began, 2)}))
+    os._exit(0)  # a thread that still works is not waited for
 
 
 class ChildServer:

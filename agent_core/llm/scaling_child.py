@@ -8,18 +8,14 @@ decoded is bounded before that is done, and its memory by the kernel.
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import io
-import os
-import socket
-import sys
 import threading
 from collections.abc import Mapping
 from typing import Any
 
-from agent_core.child_process.confinement import confine, library_paths
-from agent_core.child_process.server import answers_in_a_thread, begin_child, loaded, serve
+from agent_core.child_process.confinement import library_paths
+from agent_core.child_process.server import Work, serve_engine
 
 _MEMORY_BYTES = 600_000_000
 _MOST_PIXELS = 50_000_000
@@ -45,21 +41,18 @@ def _scaled(request: Mapping[str, Any], _: threading.Event) -> str:
     return base64.b64encode(made.getvalue()).decode()
 
 
-def _load() -> None:
+def _load() -> Work:
     from PIL import Image  # noqa: PLC0415 - after the process was confined
 
     Image.init()
     Image.MAX_IMAGE_PIXELS = None  # counted above, after a JPEG has said how small it can be decoded
 
+    return _scaled
+
 
 def main() -> None:
     """Serve the socket that is named on the command line."""
-    begin_child(memory_bytes=_MEMORY_BYTES)
-    link = socket.socket(fileno=int(sys.argv[1]))
-    gave = confine(library_paths("agent_core", "PIL"), network=False)
-    loaded(link, _load)
-    asyncio.run(serve(link, answers_in_a_thread(_scaled), gave))
-    os._exit(0)  # a thread that still works is not waited for
+    serve_engine(_load, readable=library_paths("agent_core", "PIL"), memory_bytes=_MEMORY_BYTES)
 
 
 if __name__ == "__main__":

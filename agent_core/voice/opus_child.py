@@ -10,18 +10,14 @@ Trap: Opus knows five rates alone; other sound is brought to 24,000 Hz by its sp
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import io
-import os
-import socket
-import sys
 import threading
 from collections.abc import Mapping
 from typing import Any
 
-from agent_core.child_process.confinement import confine, library_paths
-from agent_core.child_process.server import answers_in_a_thread, begin_child, loaded, serve
+from agent_core.child_process.confinement import library_paths
+from agent_core.child_process.server import Work, serve_engine
 
 PACKAGES = ("numpy", "soundfile", "_soundfile_data")
 """What making Opus needs to read."""
@@ -56,19 +52,16 @@ def _converted(request: Mapping[str, Any], _: threading.Event) -> str:
         return base64.b64encode(opus_of(samples.mean(axis=1), file.samplerate)).decode()
 
 
-def _load() -> None:
+def _load() -> Work:
     import numpy as np  # noqa: F401, PLC0415 - loaded before the first sound waits for it
     import soundfile  # noqa: F401, PLC0415 - likewise
+
+    return _converted
 
 
 def main() -> None:
     """Serve the socket that is named on the command line."""
-    begin_child(memory_bytes=_MEMORY_BYTES)
-    link = socket.socket(fileno=int(sys.argv[1]))
-    gave = confine(library_paths("agent_core", *PACKAGES), network=False)
-    loaded(link, _load)
-    asyncio.run(serve(link, answers_in_a_thread(_converted), gave))
-    os._exit(0)  # a thread that still works is not waited for
+    serve_engine(_load, readable=library_paths("agent_core", *PACKAGES), memory_bytes=_MEMORY_BYTES)
 
 
 if __name__ == "__main__":

@@ -9,22 +9,18 @@ Trap: Piper logs what it speaks, so its logger is silenced.
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 import logging
-import os
 import resource
-import socket
 import sys
 import threading
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from agent_core.child_process.confinement import confine, library_paths
-from agent_core.child_process.server import answers_in_a_thread, begin_child, loaded, serve
+from agent_core.child_process.confinement import library_paths
+from agent_core.child_process.server import serve_engine
 from agent_core.sandbox.priority import give_way
 from agent_core.voice.opus_child import PACKAGES, opus_of
 
@@ -64,16 +60,14 @@ class _Engine:
 
 def main() -> None:
     """Serve the socket that is named on the command line, behind the file of the voice."""
-    begin_child(memory_bytes=_MEMORY_BYTES)
     give_way()
-    model, link = sys.argv[1], socket.socket(fileno=int(sys.argv[2]))
-    began = time.monotonic()
+    model = sys.argv[1]
     libraries = library_paths("agent_core", "piper", "onnxruntime", *PACKAGES)
-    gave = confine([*libraries, str(Path(model).parent)], network=False)
-    engine = loaded(link, lambda: _Engine(model))
-    told = {**gave, "load_s": round(time.monotonic() - began, 2)}
-    asyncio.run(serve(link, answers_in_a_thread(engine.speak), told))
-    os._exit(0)  # a thread that still speaks is not waited for
+    serve_engine(
+        lambda: _Engine(model).speak,
+        readable=[*libraries, str(Path(model).parent)],
+        memory_bytes=_MEMORY_BYTES,
+    )
 
 
 if __name__ == "__main__":

@@ -11,22 +11,19 @@ what it gives is a generator that listens while it is read.
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import io
 import json
 import os
 import resource
-import socket
 import sys
 import threading
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from agent_core.child_process.confinement import confine, library_paths
-from agent_core.child_process.server import answers_in_a_thread, begin_child, loaded, serve
+from agent_core.child_process.confinement import library_paths
+from agent_core.child_process.server import serve_engine
 from agent_core.sandbox.priority import give_way
 
 _MEMORY_BYTES = 4_000_000_000
@@ -74,16 +71,11 @@ class _Engine:
 
 def main() -> None:
     """Serve the socket that is named on the command line, behind the folder with the weights."""
-    begin_child(memory_bytes=_MEMORY_BYTES)
     give_way()
-    folder, link = sys.argv[1], socket.socket(fileno=int(sys.argv[2]))
-    began = time.monotonic()
+    folder = sys.argv[1]
     os.environ |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-    gave = confine([*library_paths(*_PACKAGES), folder], network=False)
-    engine = loaded(link, lambda: _Engine(folder))
-    told = {**gave, "load_s": round(time.monotonic() - began, 2)}
-    asyncio.run(serve(link, answers_in_a_thread(engine.listen), told))
-    os._exit(0)  # threads that still listen are not waited for
+    readable = [*library_paths(*_PACKAGES), folder]
+    serve_engine(lambda: _Engine(folder).listen, readable=readable, memory_bytes=_MEMORY_BYTES)
 
 
 if __name__ == "__main__":

@@ -60,10 +60,12 @@ class Pictures:
 
     def _made(self) -> MakesPictures:
         if self._maker is None:
-            from agent_core.image.makers import build_maker  # noqa: PLC0415 - not before it is used
+            from agent_core.media.media_client import build_picture_maker  # noqa: PLC0415 - not before it is used
 
             assert self._settings is not None
-            self._maker = build_maker(self._settings, self._providers, self._litellm, self._clock)
+            self._maker = build_picture_maker(
+                self._settings, self._providers, self._clock, litellm=self._litellm
+            )
         return self._maker
 
     async def _keep(self, name: str, media_type: str, content: bytes) -> Attachment:

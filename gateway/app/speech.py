@@ -95,7 +95,7 @@ class _Speaker:
 
     def get(self) -> Speaks:
         if self._made is None:
-            from agent_core.voice.providers import build_speaker  # noqa: PLC0415 - with the first text
+            from agent_core.media.media_client import build_speaker  # noqa: PLC0415 - with the first text
 
             spec, litellm = self._env.settings.llm, self._agent.models.litellm
             self._made = build_speaker(self._settings, spec, self._env.clock, litellm=litellm)

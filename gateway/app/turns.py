@@ -326,9 +326,9 @@ def _transcription(env: Environment, queue: Queue, agent: AgentParts) -> Transcr
         return None
 
     def make() -> Transcribes:
-        from agent_core.voice.providers import transcriber  # noqa: PLC0415 - with the first voice message
+        from agent_core.media.media_client import build_transcriber  # noqa: PLC0415 - with the first voice message
 
-        return transcriber(wished, env.settings.llm, env.clock, litellm=agent.models.litellm)
+        return build_transcriber(wished, env.settings.llm, env.clock, litellm=agent.models.litellm)
 
     limits = TranscriptionLimits(
         wished.max_seconds,

@@ -157,7 +157,7 @@ async def _login(settings: Settings, home: Home, name: str) -> int:
         login = await log_in(server, SystemClock(), show=lambda text: print(plain_text(text)), pasted=pasted)
         async with account_folders(settings, home, SystemClock()) as folders:
             state = folders("mcp")
-            LoginFile(state.local / f"{name}.login", state).save(login)
+            LoginFile(state.local / f"{name}.login", login.url, state).save(login)
     except (AgentError, OSError) as error:
         print(f"squidbot: {plain_line(str(error))}", file=sys.stderr)
         return 1

@@ -20,9 +20,10 @@ import anyio
 import pytest
 from anyio import to_thread
 
+from agent_core.oauth import ProviderAway
 from channels.base import ChannelAuthFailed, ChannelUnavailable
 from channels.email.auth.oauth_flow import MAX_ANSWER_BYTES, HttpProvider
-from channels.email.auth.oauth_tokens import ProviderAway, TokenCredentials, TokenFile, Tokens
+from channels.email.auth.oauth_tokens import TokenCredentials, TokenFile, Tokens
 from channels.email.config import OAuth
 from gateway.cli.setup.model_probe import ollama_models
 from gateway.operations.control import healthcheck
@@ -137,7 +138,7 @@ async def test_an_answer_that_cannot_be_read_is_a_temporary_failure(tmp_path: Pa
             await source.get()
         assert kept(tmp_path) == "refresh-0"
         provider.say = at_once
-        source._not_before = 0.0
+        source._token._not_before = 0.0
         for _ in range(3):
             with pytest.raises(ChannelAuthFailed, match="squidbot email login"):
                 await source.get()
@@ -174,12 +175,12 @@ async def test_a_new_token_outlives_a_full_disk(tmp_path: Path) -> None:
     async with rotating(at_once) as provider:
         source = credentials(provider, tmp_path)
         refused = FullDisk(file, refuse=1)
-        source._file = refused
+        source._token.store = refused
         with pytest.raises(ChannelUnavailable, match="No space left"):
             await source.get()
         assert provider.asked == []
 
-        source._not_before = 0.0
+        source._token._not_before = 0.0
         refused.allowed, refused.refuse = 1, 2
         assert (await source.get()).secret == "access-1"
         assert kept(tmp_path) == "refresh-0"
@@ -196,13 +197,13 @@ class FullDisk(TokenFile):
         super().__init__(file.path)
         self.allowed, self.refuse = 0, refuse
 
-    def renew(self, old_refresh: str, new: Tokens) -> Tokens | None:
+    def renew(self, old: Tokens, new: Tokens) -> Tokens | None:
         self._room()
-        return super().renew(old_refresh, new)
+        return super().renew(old, new)
 
-    def try_out(self) -> bool:
+    def claim(self) -> bool:
         self._room()
-        return super().try_out()
+        return super().claim()
 
     def _room(self) -> None:
         if self.allowed:

@@ -7,9 +7,8 @@ import pytest
 from agent_core.errors import ModelAuthFailed, ModelError, ModelUnavailable
 from agent_core.llm.config import LLMSpec, ProviderSpec
 from agent_core.llm.litellm.process import LiteLLMProcess
+from agent_core.media.media_client import ProviderTranscription, build_transcriber
 from agent_core.voice.config import TranscribeSettings
-from agent_core.voice.litellm_transcription import LiteLLMTranscription
-from agent_core.voice.providers import transcriber
 from agent_core.voice.transcript import Clip
 from devservers.transcription import Reply, TranscriptionServer
 from gateway.system.clock import SystemClock
@@ -26,8 +25,9 @@ async def test_litellm_listens():
             provider="ears", model="openai/whisper-1", client="litellm", language="en", usd_per_minute=0.06
         )
         process = LiteLLMProcess()
-        engine = transcriber(wished, spec, SystemClock(), litellm=process)
-        assert isinstance(engine, LiteLLMTranscription)
+        engine = build_transcriber(wished, spec, SystemClock(), litellm=process)
+        assert isinstance(engine, ProviderTranscription)
+        assert engine.client.endpoint is None
         sound = wav(30, says="call Bob")
         try:
             found = await engine.transcribe(Clip(sound, "sound.wav", "audio/wav", 30.0))

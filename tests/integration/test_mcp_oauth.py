@@ -205,7 +205,7 @@ async def logged_in(oauth, one, folder=None, changed=None, public=None, **more):
     server = McpServerSettings.model_validate(settings(one, **more))
     login = await oauth.log_in(server, SystemClock(), show=shown.append, pasted=pasted, public=public)
     if folder is not None:
-        LoginFile(folder / "mcp" / "far.login").save(login)
+        LoginFile(folder / "mcp" / "far.login", login.url).save(login)
     return login
 
 
@@ -441,7 +441,7 @@ async def test_without_a_login_the_owner_is_told_once(tmp_path, oauth):
         await logged_in(oauth, one, tmp_path)
         async with running(tmp_path, far=settings(one)):
             pass
-        LoginFile(tmp_path / "mcp" / "far.login").forget()
+        LoginFile(tmp_path / "mcp" / "far.login", "").forget()
         needs = set()
         for _ in range(2):
             async with servers(tmp_path, far=settings(one)) as (found, told):
@@ -457,7 +457,7 @@ async def test_without_a_login_the_owner_is_told_once(tmp_path, oauth):
         async with servers(tmp_path, far=settings(one)) as (found, told):
             assert "hello" in (await found.tools(OWNER, keep)[0].execute()).content
             assert told == []
-        LoginFile(tmp_path / "mcp" / "far.login").forget()
+        LoginFile(tmp_path / "mcp" / "far.login", "").forget()
         async with servers(tmp_path, far=settings(one)) as (found, told):
             assert "squidbot mcp login far" in (await found.tools(OWNER, keep)[0].execute()).content
             assert told[0][1] not in needs
@@ -508,8 +508,8 @@ import anyio
 from agent_core.tools.mcp.logins import Bearer, LoginFile
 from gateway.system.clock import SystemClock
 async def main():
-    file = LoginFile(Path(sys.argv[2]))
-    bearer = Bearer("far", sys.argv[3] + "/mcp", file, SystemClock())
+    file = LoginFile(Path(sys.argv[2]), sys.argv[3] + "/mcp")
+    bearer = Bearer("far", file, SystemClock())
     async def ask(login):
         form = {"grant_type": "refresh_token", "refresh_token": login.refresh, "client_id": login.client_id}
         read = lambda: urllib.request.urlopen(login.token_endpoint, urllib.parse.urlencode(form).encode()).read()
@@ -548,7 +548,7 @@ async def test_the_provider_is_not_asked_while_its_answer_could_not_be_kept(tmp_
         def full(_self):
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr(LoginFile, "try_out", full)
+        monkeypatch.setattr(LoginFile, "claim", full)
         one.access.clear()
         async with servers(tmp_path, far=settings(one)) as (found, told):
             assert "No space left" in found.by_name["far"].connection.trouble

@@ -8,9 +8,9 @@ import subprocess
 import anyio
 import pytest
 
+from agent_core.media.media_client import ProviderSpeech
 from agent_core.voice import opus_speech
 from agent_core.voice.ogg import opus_in
-from agent_core.voice.openai_speech import OpenAISpeech
 from agent_core.voice.opus_speech import OpusSpeech
 from devservers.provider import Trouble
 from devservers.speech import SpeechServer, opus_of, wav_of
@@ -105,6 +105,6 @@ async def test_what_cannot_be_made_opus_stays_what_it_is(server, voice, python):
 def test_without_the_library_nothing_is_converted(server, monkeypatch):
     """The control, and the way with it: who speaks by the settings."""
     monkeypatch.setattr(opus_speech, "can_make_opus", lambda: False)
-    assert isinstance(speaker(server), OpenAISpeech)
+    assert isinstance(speaker(server), ProviderSpeech)
     monkeypatch.setattr(opus_speech, "can_make_opus", lambda: True)
     assert isinstance(speaker(server), OpusSpeech)

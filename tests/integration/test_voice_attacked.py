@@ -160,7 +160,7 @@ async def test_retry_while_somebody_is_listened_to_waits(home, files, ears):
         await anyio.sleep(0.3)
         texts = [each.text for each in one.server.seen(f"dm-{OWNER}")]
         paid = sum(ears.asked.values())
-    assert "Nothing was done" in told
+    assert "otherwise wait for the answer" in told
     assert (sum("never mind" in text for text in texts), len(texts), paid) == (1, 2, 1)
 
 

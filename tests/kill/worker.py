@@ -57,7 +57,7 @@ def strike_inside_tools(point: Callable[[str], None]) -> None:
 
     It was: the tests of the sandbox prove it. Here each life would have to wait for the trial.
     """
-    from agent_core.image.openai_images import OpenAIImages
+    from agent_core.media.media_client import ProviderPictures
     from agent_core.sandbox import command_sandbox, process
     from agent_core.tools.files.journaled_files import JournaledFiles
     from agent_core.tools.web.fetch import WebFetchTool
@@ -86,7 +86,7 @@ def strike_inside_tools(point: Callable[[str], None]) -> None:
 
     asynchronous(process, "run", "shell")
     asynchronous(WebFetchTool, "execute", "web")
-    asynchronous(OpenAIImages, "make", "image")
+    asynchronous(ProviderPictures, "make", "image")
     synchronous(JournaledFiles, "put", "files")
     made = command_sandbox.CommandSandbox.__init__
     held = command_sandbox.Proof(held=True, told="it was proved before")

@@ -35,12 +35,13 @@ from mcp.shared.auth import (
 )
 from pydantic import AnyUrl
 
+from agent_core.oauth import lifetime_s, token_in
 from agent_core.ports import Clock
 from agent_core.text import one_line
 from agent_core.tools.mcp.config import McpServerSettings
 from agent_core.tools.mcp.guarded_http import BoundedTransport
 from agent_core.tools.mcp.link import ServerUnavailable
-from agent_core.tools.mcp.logins import Login, TokenRefused, lifetime_s, token_in
+from agent_core.tools.mcp.logins import Login, TokenRefused
 from agent_core.tools.web.client import is_own_address
 from agent_core.tools.web.ip_rules import Reach
 

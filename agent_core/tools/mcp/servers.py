@@ -85,9 +85,9 @@ class McpServer:
         self.settings = settings
         self.stderr = Stderr()
         self._state = state_in(folder)
-        self.login = LoginFile(self._state.local / f"{name}.login", self._state)
+        self.login = LoginFile(self._state.local / f"{name}.login", str(settings.url), self._state)
         self._on_login = on_login
-        bearer = Bearer(name, str(settings.url), self.login, clock) if settings.auth == "oauth" else None
+        bearer = Bearer(name, self.login, clock) if settings.auth == "oauth" else None
         self.connection = Connection(
             name,
             lambda: self._connected(connect, bearer),

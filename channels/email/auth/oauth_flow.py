@@ -24,8 +24,9 @@ import anyio
 import anyio.to_thread
 
 from agent_core.bounded_response import BoundedResponse
+from agent_core.oauth import ProviderAway
 from channels.base import ChannelAuthFailed, ChannelMisconfigured, ChannelUnavailable, Clock
-from channels.email.auth.oauth_tokens import AskProvider, Endpoints, ProviderAway, ProviderRefused, Tokens
+from channels.email.auth.oauth_tokens import AskProvider, Endpoints, ProviderRefused, Tokens
 from channels.email.auth.tls import verifying_context
 from channels.email.config import OAuth
 

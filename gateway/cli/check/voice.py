@@ -50,17 +50,17 @@ async def listen_once(
     wished: TranscribeSettings, spec: LLMSpec, clock: Clock, *, litellm: LiteLLMProcess
 ) -> None:
     """Transcribe a second of silence. Raises `ModelError` or `TimeoutError`: it failed."""
-    from agent_core.voice.providers import transcriber  # noqa: PLC0415 - only where it is wished for
+    from agent_core.media.media_client import build_transcriber  # noqa: PLC0415 - only where it is wished for
     from agent_core.voice.transcript import Clip  # noqa: PLC0415 - likewise
 
-    engine = transcriber(wished, spec, clock, litellm=litellm)
+    engine = build_transcriber(wished, spec, clock, litellm=litellm)
     sound = Clip(silence(), "sound.wav", "audio/wav", 1.0)
     await _within_limit(lambda: engine.transcribe(sound), engine.aclose)
 
 
 async def have_spoken(wished: SpeakSettings, spec: LLMSpec, clock: Clock, *, litellm: LiteLLMProcess) -> None:
     """Have one word spoken. Raises `ModelError` or `TimeoutError`: it failed."""
-    from agent_core.voice.providers import build_speaker  # noqa: PLC0415 - only where it is wished for
+    from agent_core.media.media_client import build_speaker  # noqa: PLC0415 - only where it is wished for
 
     voice = build_speaker(wished, spec, clock, litellm=litellm)
     await _within_limit(lambda: voice.speak(_WORD), voice.aclose)

@@ -11,12 +11,11 @@ import pytest
 from agent_core.errors import ModelError, ModelRateLimited, ModelRefused, ModelUnavailable, ModelUnreadable
 from agent_core.llm.config import LLMSpec, ProviderSpec
 from agent_core.llm.litellm.process import LiteLLMProcess
+from agent_core.media.media_client import MAX_SPEECH_BYTES, ProviderSpeech, build_speaker
 from agent_core.voice import opus_speech
 from agent_core.voice.config import SpeakSettings
 from agent_core.voice.local_speech import LocalSpeech
-from agent_core.voice.openai_speech import MAX_SPEECH_BYTES, OpenAISpeech
 from agent_core.voice.opus_speech import OpusSpeech
-from agent_core.voice.providers import build_speaker
 from agent_core.voice.speech import Speaks
 from devservers.provider import Trouble
 from devservers.speech import SpeechServer, opus_of, wav_of
@@ -48,7 +47,7 @@ async def test_a_text_comes_back_as_sound_with_its_price(server):
     voice = speaker(server)
     spoken = await voice.speak("Hello there")
     await voice.aclose()
-    assert isinstance(voice, OpenAISpeech)
+    assert isinstance(voice, ProviderSpeech)
     assert server.asked == [
         {"model": "tts-x", "voice": "nova", "response_format": "opus", "input": "Hello there"}
     ]

@@ -6,9 +6,9 @@ import pytest
 
 from agent_core.llm.config import LLMSpec, ProviderSpec
 from agent_core.llm.litellm.process import LiteLLMProcess
+from agent_core.llm.openai_format import Piece
+from agent_core.media.media_client import build_transcriber
 from agent_core.voice.config import TranscribeSettings
-from agent_core.voice.litellm_transcription import LiteLLMTranscription
-from agent_core.voice.providers import transcriber
 from agent_core.voice.transcript import Clip
 from devservers.transcription import TranscriptionServer
 from tests.clock import ManualClock
@@ -21,7 +21,7 @@ async def test_a_language_is_told_if_one_is_set(language):
     with TranscriptionServer() as server:
         settings = TranscribeSettings(provider="p", model="openai/whisper-x", language=language)
         spec = LLMSpec(providers={"p": ProviderSpec(api_base=server.api_base)})
-        engine = transcriber(settings, spec, ManualClock(), litellm=LiteLLMProcess())
+        engine = build_transcriber(settings, spec, ManualClock(), litellm=LiteLLMProcess())
         sound = wav(2, says="Grüße aus Hamburg")
         heard = (await engine.transcribe(Clip(sound, "sound.wav", "audio/wav", 2.0))).heard
         await engine.aclose()
@@ -35,14 +35,17 @@ async def test_a_language_is_told_if_one_is_set(language):
 class Endless:
     """A process of litellm whose provider has heard more than anybody can say."""
 
-    async def whole(self, request, *, task, limit_s):
-        return "over and\n over " * 1_000_000
+    async def start(self):
+        pass
+
+    async def ask(self, request, *, stream, cost, task):
+        yield Piece(text="over and\n over " * 15_000)
 
 
 async def test_more_than_anybody_can_say_is_cut_through_litellm_too():
     """It would stand in the prompt, and in those of all later questions."""
     settings = TranscribeSettings(provider="p", model="deepgram/nova-3")
-    engine = LiteLLMTranscription(settings, ProviderSpec(), ManualClock(), process=Endless())
+    engine = build_transcriber(settings, LLMSpec(), ManualClock(), litellm=Endless())
     heard = (await engine.transcribe(Clip(wav(2), "sound.wav", "audio/wav", 2.0))).heard
     assert heard.text.startswith("over and over over and")
     assert len(heard.text) <= 100_000

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent_core.oauth import ProviderAway
 from agent_core.state_folder import DiskFolder
 from channels.base import ChannelAuthFailed, ChannelUnavailable
 from channels.email.auth import oauth_flow
@@ -21,7 +22,6 @@ from channels.email.auth.credentials_source import credentials_of, give_access, 
 from channels.email.auth.oauth_flow import by_device
 from channels.email.auth.oauth_tokens import (
     Endpoints,
-    ProviderAway,
     ProviderRefused,
     TokenCredentials,
     TokenFile,
@@ -173,32 +173,6 @@ async def test_a_login_that_came_or_went_during_a_renewal_counts(
         else:
             assert (await source.get()).secret == "access-9"
         assert file.load() == new
-
-
-async def test_tokens_that_could_not_be_saved_are_saved_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Over two renewals: the file holds the oldest until the newest is there."""
-    file = TokenFile(tmp_path / "oauth.json")
-    file.save(Tokens("refresh-0"))
-    write = DiskFolder.write
-
-    def full(self: DiskFolder, name: str, content: bytes) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(DiskFolder, "write", full)
-    source = credentials(
-        tmp_path, Script(GIVEN, GIVEN | {"refresh_token": "refresh-2", "access_token": "access-2"})
-    )
-    assert (await source.get()).secret == "access-1"
-    await anyio.sleep(3500)
-    assert (await source.get()).secret == "access-2"
-    assert file.load() == Tokens("refresh-0")
-    monkeypatch.setattr(DiskFolder, "write", write)
-    assert (await source.get()).secret == "access-2"
-    kept = file.load()
-    assert kept is not None
-    assert kept.refresh == "refresh-2"
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,12 @@ from agent_core.errors import (
     ModelUnavailable,
     StorageUnavailable,
 )
-from agent_core.llm.providers import Endpoint
+from agent_core.llm.config import LLMSpec, ProviderSpec
+from agent_core.llm.litellm.process import LiteLLMProcess
+from agent_core.media.media_client import build_transcriber
 from agent_core.messages import KNOWN_WORDS, SPOKEN, Attachment, InboundMessage
 from agent_core.models import Purpose, Usage
-from agent_core.voice.openai_transcription import OpenAITranscription
+from agent_core.voice.config import TranscribeSettings
 from agent_core.voice.transcript import Heard, Transcript
 from devservers.transcription import Reply, TranscriptionServer
 from gateway.budget.policy import BudgetTier
@@ -123,15 +125,11 @@ class World:
             "patience_s": 3600.0,
             "usd_per_minute": lambda: 0.006,
         } | limits
-        self.engine = OpenAITranscription(
-            "openai/whisper-1",
-            endpoint=Endpoint(server.api_base, "whisper-1", public=False),
-            clock=SystemClock(),
-            api_key="key-of-mine",
-            language="en",
-            timeout_s=30.0,
-            usd_per_minute=0.006,
+        wished = TranscribeSettings(
+            provider="p", model="openai/whisper-1", language="en", timeout_s=30.0, usd_per_minute=0.006
         )
+        spec = LLMSpec(providers={"p": ProviderSpec(api_base=server.api_base, api_key="key-of-mine")})
+        self.engine = build_transcriber(wished, spec, SystemClock(), litellm=LiteLLMProcess())
         self.made = 0
         self.transcription = Transcription(
             self.journal, self.files, make=self._make, limits=TranscriptionLimits(**told)
@@ -278,7 +276,7 @@ async def test_what_it_is_unsure_of_is_quoted_before_the_answer(world):
         (wav(0), "I heard no words in it"),
         (m4a(14_400), "it lasts 4 hours, and I listen to 60 seconds of one message at most"),
         (
-            ogg_opus(90, granule=48_000),
+            ogg_opus(1, granule=90 * 48_000 + 312),
             "it lasts 90 seconds, and I listen to 60 seconds of one message at most",
         ),
         (m4a(5, handlers=(b"vide", b"soun")), "it is a video"),
@@ -317,7 +315,7 @@ async def test_a_provider_that_fails_for_good_is_told(world, reply, why, asked):
     """A refusal, garbage (asked for once more), and an answer that does not come."""
     world.server.always = reply
     if reply.wait_s:
-        world.engine._timeout_s = 0.5
+        world.engine.client.timeout_s = 0.5
     hearing = await world.hear(world.voice(wav(2, says="x")))
 
     assert hearing.note == f"I could not listen to `Voice message.ogg`: the speech recognition {why}."

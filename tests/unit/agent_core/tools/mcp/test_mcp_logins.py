@@ -25,13 +25,13 @@ def anyio_backend(virtual_backend):
 
 @pytest.fixture
 def file(tmp_path):
-    made = LoginFile(tmp_path / "far.login")
+    made = LoginFile(tmp_path / "far.login", URL)
     made.save(OLD)
     return made
 
 
 def bearer(file):
-    return Bearer("far", URL, file, LoopClock())
+    return Bearer("far", file, LoopClock())
 
 
 def change(file, new):
@@ -83,7 +83,7 @@ async def test_a_login_or_logout_during_a_renewal_counts(file, monkeypatch, new,
                 await source.token(ask)
         else:
             assert await source.token(ask) == "access-9"
-        assert file.load(URL) == new
+        assert file.load() == new
     assert ask.asked == ["refresh-0"]
 
 
@@ -95,10 +95,10 @@ async def test_what_could_not_be_kept_is_kept_later(file, monkeypatch):
     assert await source.token(ask) == "access-1"
     await anyio.sleep(3600)
     assert await source.token(ask) == "access-2"
-    assert file.load(URL) == OLD
+    assert file.load() == OLD
     empty()
     assert await source.token(ask) == "access-2"
-    assert file.load(URL).refresh == "refresh-2"
+    assert file.load().refresh == "refresh-2"
     assert ask.asked == ["refresh-0", "refresh-1"]
 
 
@@ -139,3 +139,13 @@ async def test_a_token_is_used_while_it_lives_and_the_provider_is_away_but_not_a
     ask.meanwhile = file.forget
     with pytest.raises(LoginNeeded):
         await source.token(ask)
+
+
+async def test_a_new_login_does_not_wait_for_the_pause_of_the_old_one(file):
+    """The provider was asked in vain with the old one; the pause of five seconds was for that."""
+    source, ask = bearer(file), Provider(TokenRefused("server_error"), GIVEN)
+    with pytest.raises(ServerUnavailable):
+        await source.token(ask)
+    file.save(replace(OLD, refresh="refresh-9"))
+    assert await source.token(ask) == "access-1"
+    assert ask.asked == ["refresh-0", "refresh-9"]

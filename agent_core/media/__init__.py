@@ -1,0 +1,1 @@
+"""Clients of providers of speech, transcripts and pictures."""

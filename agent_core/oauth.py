@@ -1,0 +1,300 @@
+"""
+OAuth tokens that their provider rotates: stored, and renewed before they expire, by one process at a time.
+
+A refresh token is as good as a password: it is in a document for its owner alone, and never logged. Many
+providers revoke the old one as soon as they have issued a new one. So the provider is asked only while its
+answer can be stored, the answer is read also when the caller has been cancelled, and the new token is durable
+before it is used; one that could not be stored stays in memory until it is. A revoked one is not used again:
+only a person can log in anew.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar, cast
+
+import anyio
+import anyio.to_thread
+import structlog
+
+from agent_core.backoff import BackoffPolicy
+from agent_core.ports import Clock
+from agent_core.state_folder import DiskFolder, StateAway, StateFolder
+
+_USUAL_LIFE_S = 3600.0
+_LONGEST_LIFE_S = 400 * 86_400.0
+_LONGEST_TOKEN = 5461
+_CLAIMED_S = 60.0
+_log = structlog.get_logger(__name__)
+
+
+class ProviderAway(Exception):
+    """The provider does not respond, or not sensibly."""
+
+
+class TokenRevoked(Exception):
+    """The provider refuses the refresh token for good; the text is its reason."""
+
+
+class LoginRequired(Exception):
+    """Only a person can get another token. ``revoked``: the provider has refused the last one."""
+
+    def __init__(self, why: str = "", *, revoked: bool = False) -> None:
+        super().__init__(why)
+        self.revoked = revoked
+
+
+class TokenUnavailable(Exception):
+    """There is no token at the moment."""
+
+    def __init__(self, why: str, retry_after_s: float) -> None:
+        super().__init__(why)
+        self.retry_after_s = retry_after_s
+
+
+class Tokens(Protocol):
+    """The tokens of a login: a frozen dataclass."""
+
+    @property
+    def access(self) -> str:
+        """The token to log in with; empty if there is none yet."""
+        ...
+
+    @property
+    def refresh(self) -> str:
+        """The token that renews it; empty if it cannot be renewed."""
+        ...
+
+    @property
+    def ends_at(self) -> float:
+        """The end of ``access``, in seconds since 1970."""
+        ...
+
+
+_T = TypeVar("_T", bound=Tokens)
+
+
+class TokenStore(Generic[_T]):
+    """
+    The tokens of a login, as a document. Everything here waits for a disk or a server: call it in a thread.
+
+    Args:
+        path: It and its folder are for their owner alone.
+        decode: Makes tokens of the document's JSON; None: they are for something else. May raise ValueError,
+            KeyError and TypeError.
+        state: The folder of that file, if it is not on disk.
+    """
+
+    def __init__(
+        self, path: Path, decode: Callable[[Any], _T | None], state: StateFolder | None = None
+    ) -> None:
+        self.path = path
+        self._decode = decode
+        self._state = state or DiskFolder(path.parent)
+
+    def load(self) -> _T | None:
+        """The stored tokens; None if there are none that can be used. Raises `StateAway`."""
+        try:
+            return self._tokens_in(self._state.read(self.path.name))
+        except StateAway:
+            raise
+        except OSError as error:
+            self._log_unreadable(error)
+            return None
+
+    def save(self, tokens: _T) -> None:
+        """
+        Replace the stored tokens, durably; the earlier ones stay until then.
+
+        Raises:
+            OSError: They could not be stored.
+        """
+        self._state.write(self.path.name, _encode(tokens))
+
+    def renew(self, old: _T, new: _T) -> _T | None:
+        """
+        Replace the tokens that these were fetched with; returns the stored ones. If somebody has logged in or
+        out meanwhile, that stays.
+
+        Raises:
+            OSError: They could not be stored; what was there before is still there.
+        """
+        raw = self._state.read(self.path.name)
+        found = self._tokens_in(raw)
+        if raw is None or found != old:
+            return found
+        return self._tokens_in(self._state.swap(self.path.name, raw, _encode(new)))
+
+    def claim(self) -> bool:
+        """
+        Check that tokens can be stored before they are asked for. False: another process is asking right now.
+
+        Raises:
+            OSError: They could not.
+        """
+        return self._state.claim(self.path.name, for_s=_CLAIMED_S)
+
+    def _tokens_in(self, raw: bytes | None) -> _T | None:
+        try:
+            return None if raw is None else self._decode(json.loads(raw))
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            self._log_unreadable(error)
+            return None
+
+    def _log_unreadable(self, error: Exception) -> None:
+        _log.error("oauth.unreadable", file=str(self.path), error=type(error).__name__)
+
+
+def _encode(tokens: Tokens) -> bytes:
+    return json.dumps(asdict(cast("Any", tokens))).encode()
+
+
+class RotatingToken(Generic[_T]):
+    """
+    The token of one login, renewed in time.
+
+    Args:
+        early_s: Renewed so long before it expires.
+        hardly_old_s: A token that is refused so soon after it was fetched is not wrong because of its age.
+        retry: The pauses between questions to a provider that is away.
+    """
+
+    def __init__(
+        self,
+        store: TokenStore[_T],
+        clock: Clock,
+        *,
+        early_s: float,
+        hardly_old_s: float,
+        retry: BackoffPolicy,
+    ) -> None:
+        self.store = store
+        self._clock = clock
+        self._early_s = early_s
+        self._hardly_old_s = hardly_old_s
+        self._retry = retry
+        self._one_at_a_time = anyio.Lock()
+        self._unsaved: tuple[_T, _T] | None = None
+        """What is in the document, and what belongs in its place."""
+        self._refused = ""
+        self._revoked: tuple[str, str] | None = None
+        self._asked_with = ""
+        self._got_at: float | None = None
+        self._failures = 0
+        self._not_before = 0.0
+
+    async def get(self, ask: Callable[[_T], Awaitable[_T]]) -> _T:
+        """
+        Tokens that can be used now.
+
+        Args:
+            ask: Fetches new tokens from the provider. Raises `ProviderAway` and `TokenRevoked`; anything else
+                passes through.
+
+        Raises:
+            LoginRequired: Only a person can get some.
+            TokenUnavailable: There are none at the moment.
+        """
+        async with self._one_at_a_time:
+            tokens = await self._current()
+            left_s = tokens.ends_at - self._clock.now().timestamp()
+            is_usable = left_s > 0 and tokens.access not in ("", self._refused)
+            if is_usable and (left_s > self._early_s or not tokens.refresh):
+                return tokens
+            if not tokens.refresh:
+                raise LoginRequired("it has expired and cannot be renewed")
+            try:
+                # Whoever asks must get the answer: the old token may be worth nothing once it is on its way.
+                with anyio.CancelScope(shield=True):
+                    tokens = await self._renew(tokens, ask)
+            except TokenUnavailable:
+                if not is_usable:
+                    raise
+            if not tokens.access:
+                raise TokenUnavailable("somebody has just logged in again", 1.0)
+            return tokens
+
+    def report_refused(self, access: str) -> bool:
+        """The server rejected a token; returns whether another one may help."""
+        age_s = None if self._got_at is None else self._clock.monotonic() - self._got_at
+        if access == self._refused or (age_s is not None and age_s < self._hardly_old_s):
+            return False
+        self._refused = access
+        return True
+
+    async def _current(self) -> _T:
+        """The newest tokens: somebody may have logged in or out meanwhile, so the document is always read."""
+        if self._unsaved is not None:
+            tokens = await self._save(*self._unsaved)
+        else:
+            try:
+                tokens = await anyio.to_thread.run_sync(self.store.load)
+            except StateAway as error:
+                raise TokenUnavailable(f"it cannot be read: {error}", self._retry.first_s) from error
+        if tokens is None:
+            raise LoginRequired
+        if self._revoked is not None and self._revoked[0] == tokens.refresh:
+            raise LoginRequired(self._revoked[1], revoked=True)
+        return tokens
+
+    async def _renew(self, old: _T, ask: Callable[[_T], Awaitable[_T]]) -> _T:
+        if old.refresh != self._asked_with:
+            self._asked_with, self._failures, self._not_before = old.refresh, 0, 0.0
+        wait_s = self._not_before - self._clock.monotonic()
+        if wait_s > 0:
+            raise TokenUnavailable("the provider was asked in vain a moment ago", wait_s)
+        try:
+            is_claimed = await anyio.to_thread.run_sync(self.store.claim)
+        except OSError as error:
+            why = f"the provider is not asked, because its answer could not be stored: {error.strerror}"
+            raise TokenUnavailable(why, self._retry.first_s) from error
+        if not is_claimed:
+            raise TokenUnavailable("another process is renewing it right now", self._retry.first_s)
+        try:
+            new = await ask(old)
+        except TokenRevoked as error:
+            self._revoked = old.refresh, str(error)
+            raise LoginRequired(str(error), revoked=True) from error
+        except ProviderAway as error:
+            self._failures += 1
+            wait_s = self._retry.ceiling(self._failures)
+            self._not_before = self._clock.monotonic() + wait_s
+            _log.warning("oauth.not_renewed", file=self.store.path.name, error=str(error), retry_in_s=wait_s)
+            raise TokenUnavailable(str(error), wait_s) from error
+        self._failures, self._not_before, self._got_at = 0, 0.0, self._clock.monotonic()
+        kept = await self._save(old if self._unsaved is None else self._unsaved[0], new)
+        if kept is None:
+            raise LoginRequired
+        lives_s = round(new.ends_at - self._clock.now().timestamp())
+        _log.info("oauth.renewed", file=self.store.path.name, lives_s=lives_s)
+        return kept
+
+    async def _save(self, old: _T, new: _T) -> _T | None:
+        """The tokens that count now, see `TokenStore.renew`. What cannot be stored is tried again later."""
+        try:
+            kept = await anyio.to_thread.run_sync(self.store.renew, old, new)
+        except OSError as error:
+            self._unsaved = (old, new)
+            _log.error("oauth.not_saved", file=str(self.store.path), error=error.strerror)
+            return new
+        self._unsaved = None
+        return kept
+
+
+def token_in(answer: Mapping[str, Any], name: str) -> str:
+    """A token in an answer: printable ASCII (RFC 6749, appendix A.12); empty if there is none."""
+    value = answer.get(name)
+    fit = isinstance(value, str) and value.isascii() and value.isprintable() and len(value) < _LONGEST_TOKEN
+    return str(value) if fit else ""
+
+
+def lifetime_s(told: object) -> float:
+    """The lifetime of a token by what its provider says of it; an hour if that has no sense."""
+    try:
+        life_s = float(told)  # type: ignore[arg-type]  # whatever it is, there is an answer
+    except (TypeError, ValueError, OverflowError):
+        return _USUAL_LIFE_S
+    return life_s if 0 < life_s <= _LONGEST_LIFE_S else _USUAL_LIFE_S
