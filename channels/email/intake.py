@@ -88,7 +88,7 @@ _EXPLAINED = "<sent-by-a-program>"
 _CUT = "[The rest of this mail was not kept, because nothing proves who wrote it.]"
 NOBODY = "nobody"
 _NONE: Mapping[str, str] = MappingProxyType({})
-_READABLE = (None, Refused.AUTOMATIC, Refused.MAILING_LIST, Refused.ROBOT, Refused.NOT_ADDRESSED)
+_READABLE = (None, Refused.AUTOMATIC, Refused.MAILING_LIST, Refused.NOT_ADDRESSED)
 _BY_UNSIGNED_FIELDS = {
     *(Refused.AUTOMATIC, Refused.MAILING_LIST, Refused.BOUNCE),
     *("too_many_header_fields", "header_too_large"),
@@ -250,7 +250,6 @@ class MailIntake:
         arrival: Arrival,
         *,
         uidvalidity: int,
-        just_answered: bool = False,
         verification: str = "",
         doubt: str = "",
         now: datetime | None = None,
@@ -262,9 +261,7 @@ class MailIntake:
         its thread, by the ids that a server gave them.
         """
         headers = arrival.headers
-        verdict = inspect(
-            headers, self._own, claims=arrival.claims, just_answered=just_answered, verification=verification
-        )
+        verdict = inspect(headers, self._own, claims=arrival.claims, verification=verification)
         doubt = doubt or verdict.doubt
         message_id = headers.message_id()
         if (copy := self._own_copy(arrival, verdict)) is not None:

@@ -119,7 +119,7 @@ class Robot:
     def _answer(self, mail: EmailMessage) -> None:
         self.peer.send(
             self.bot,
-            f"Re: {mail['Subject']}",
+            f"Automatic reply: {mail['Subject']}",
             "Thank you for your message.",
             in_reply_to=str(mail["Message-ID"]),
             references=f"{mail['References'] or ''} {mail['Message-ID']}".strip(),
