@@ -312,7 +312,7 @@ class MailIntake:
             context |= self._for_the_answer(arrival, verdict, word, ours)
             context |= _how_to_answer(arrival, verdict, place, read_only=read_only)
             if explained:
-                context["unreadable"] = SENT_BY_A_PROGRAM
+                context["refusal"] = SENT_BY_A_PROGRAM
         return InboundMessage(
             channel=self._channel,
             account=self.account,

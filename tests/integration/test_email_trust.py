@@ -108,7 +108,7 @@ async def test_robots_and_our_own_mail_are_never_answered(bot: Bot) -> None:
         await bot.inject(raw_mail(bot, message_id="<ok@peer.test>", text="a person"))
         await bot.inbox.until(lambda inbox: "a person" in inbox.texts)
 
-    explained = [message for message in wanted(bot.inbox) if "unreadable" in message.context]
+    explained = [message for message in wanted(bot.inbox) if "refusal" in message.context]
     answered = [message.text for message in wanted(bot.inbox) if message not in explained]
     assert answered == ["hello", "a person"], "blind copies are delivered to us"
     assert len(explained) == 1, "the person is told once, for the bulk mail and the list"
