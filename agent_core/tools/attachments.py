@@ -33,14 +33,12 @@ from agent_core.prompt_budget import is_picture
 from agent_core.provenance import Origins, untrusted
 from agent_core.tools.effects import Effect, Review, approved_state
 from agent_core.tools.plain_text import looks_like_html, text_in
-from agent_core.tools.web.pdf import ENCRYPTED_OFFICE, PDF, can_read_pdf, document_kind, read_pdf
+from agent_core.tools.web.pdf import ENCRYPTED_OFFICE, MAX_DOCUMENT_BYTES, document_kind, read_pdf
 
 _ID = re.compile(r"[0-9a-f]{12}")
 _BLOCK = 1000
 _MOST_BLOCKS = 10
 _MAX_READ_BYTES = 4_000_000
-_MAX_DOCUMENT_BYTES = 25_000_000
-"""As much as a mail or a message may bring."""
 _SHOWN_CHARS = 12_000
 _MOST_FILES = 10
 _LISTED = 20
@@ -152,11 +150,9 @@ class ReadAttachmentTool:
         self, file: Attachment, brought_by: Origins, kind: str, offset: int
     ) -> ToolResult:
         """The text of a PDF or office document, which a confined process takes out of it."""
-        if kind == PDF and not can_read_pdf():
-            return _failed("This is a PDF document, and squidbot is installed without its extra 'pdf'.")
-        if file.size_bytes > _MAX_DOCUMENT_BYTES:
+        if file.size_bytes > MAX_DOCUMENT_BYTES:
             return _failed(f"This {kind} is too large to be read here.")
-        content = await self._attachments.read(file, max_bytes=_MAX_DOCUMENT_BYTES)
+        content = await self._attachments.read(file, max_bytes=MAX_DOCUMENT_BYTES)
         try:
             found = await read_pdf(content, kind=kind)
         except ValueError as error:

@@ -3,9 +3,9 @@ Messages that are stored for reading only. Each becomes a line of a history, and
 
 A reaction or the reply to an invitation is a line of the conversation that it belongs to, in its scope, as
 its sender's other words are. A mail of somebody who never gets an answer (``ingest_only_from`` of a mailbox)
-is filed in the owner's own conversation, if it belongs to one, else in its own thread, in which nobody is ever
-written to. Only the owner sees it in either case, because it was sent to the owner's bot and to nobody who
-talks to it.
+is filed in the owner's own conversation, if it belongs to one, else in its own thread, in which nobody is
+ever written to. Only the owner sees it in either case, because it was sent to the owner's bot and to nobody
+who talks to it.
 """
 
 from __future__ import annotations
