@@ -145,7 +145,7 @@ class EmailChannel(EmailDirectMessages):
         self._suspects = CrashSuspects(state.local / "reading.json")
         self._posting = Posting(config, self._submitter, attachments, self._connections.tls)
         self._housekeeping = Housekeeping(keyword=config.answered_keyword, processed=config.processed_folder)
-        limiter = AnswerLimiter(config.limits, breaker_per_hour=config.circuit_breaker.answers_per_hour)
+        limiter = AnswerLimiter(config.limits)
         self._safety = LoopGuard(
             name,
             config,

@@ -24,7 +24,6 @@ RENAMED: Mapping[str, str] = {
     "channels.email.approval": "channels.email.reply_approval",
     "channels.email.brake": _BREAKER,
     f"{_BREAKER}.closed_minutes": f"{_BREAKER}.open_minutes",
-    f"{_BREAKER}.identical_answers": f"{_BREAKER}.max_identical_replies",
     "channels.email.max_answer_mb": "channels.email.max_reply_mb",
     "channels.email.plus_sessions": "channels.email.subaddress_sessions",
     "channels.email.queue": "channels.email.batching",
@@ -47,7 +46,15 @@ RENAMED: Mapping[str, str] = {
 _NOTES = {"channels.matrix.ack_reactions": ", which is true or false"}
 
 
-_REMOVED = {"tools.shell.image": "is gone, and so is the back end `container`; remove this line"}
+_LIMITS = "is gone, and nothing takes its place; remove this line"
+_REMOVED = {
+    "tools.shell.image": "is gone, and so is the back end `container`; remove this line",
+    "channels.email.limits.thread_per_hour": _LIMITS,
+    "channels.email.limits.total_per_hour": _LIMITS,
+    f"{_BREAKER}.identical_answers": _LIMITS,
+    f"{_BREAKER}.max_identical_replies": _LIMITS,
+    f"{_BREAKER}.bounces_per_hour": _LIMITS,
+}
 
 
 def with_new_names(problems: list[Problem], data: Mapping[str, Any]) -> list[Problem]:

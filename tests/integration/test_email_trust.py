@@ -128,7 +128,7 @@ async def test_verification_can_be_switched_off(mail_server: MailServer, tmp_pat
 
 async def test_mails_beyond_the_limit_wait(mail_server: MailServer, tmp_path: Path) -> None:
     """The limit holds over a restart, and a mail that is read again does not use it up."""
-    limits = {"sender_per_hour": 3, "sender_per_day": 0, "thread_per_hour": 0, "total_per_hour": 0}
+    limits = {"sender_per_hour": 3, "sender_per_day": 0}
     bot = make_bot(mail_server, tmp_path, limits=limits)
     async with bot.running():
         for number in range(2):

@@ -108,6 +108,7 @@ channels:
         'line 3, agents.wrkspace: unknown key; did you mean "workspace"?',
         'line 12, channels.email[0].brake: is called "circuit_breaker" now',
         'line 13, channels.email[0].brake.closed_minutes: is called "open_minutes" now',
+        "line 14, channels.email[0].brake.bounces_per_hour: is gone, and nothing takes its place; remove this line",
         'line 19, channels.matrix.acknowledge: is called "ack_reactions" now, which is true or false',
     ]
 
