@@ -33,7 +33,6 @@ from agent_core.prompt_budget import is_picture
 from agent_core.provenance import Origins, untrusted
 from agent_core.tools.effects import Effect, Review, approved_state
 from agent_core.tools.plain_text import looks_like_html, text_in
-from agent_core.tools.web.pdf import ENCRYPTED_OFFICE, MAX_DOCUMENT_BYTES, document_kind, read_pdf
 
 _ID = re.compile(r"[0-9a-f]{12}")
 _BLOCK = 1000
@@ -123,6 +122,8 @@ class ReadAttachmentTool:
         file, brought_by = found
         if is_picture(file):
             return _failed("This is a picture without text to read; you see it only if it was shown to you.")
+        from agent_core.tools.web.pdf import ENCRYPTED_OFFICE, document_kind  # noqa: PLC0415 - first use
+
         try:
             content = await self._attachments.read(file, max_bytes=_MAX_READ_BYTES)
             if kind := document_kind(content):
@@ -150,6 +151,8 @@ class ReadAttachmentTool:
         self, file: Attachment, brought_by: Origins, kind: str, offset: int
     ) -> ToolResult:
         """The text of a PDF or office document, which a confined process takes out of it."""
+        from agent_core.tools.web.pdf import MAX_DOCUMENT_BYTES, read_pdf  # noqa: PLC0415 - first use
+
         if file.size_bytes > MAX_DOCUMENT_BYTES:
             return _failed(f"This {kind} is too large to be read here.")
         content = await self._attachments.read(file, max_bytes=MAX_DOCUMENT_BYTES)
