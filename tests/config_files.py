@@ -53,7 +53,7 @@ channels:
     allow_from: ["alice@mail.test"]
     trusted_authserv_ids: ["mail.test"]
     sender_verification: off
-    limits: {sender_per_hour: 10, sender_per_day: 40, thread_per_hour: 6, total_per_hour: 100}
+    limits: {sender_per_hour: 10, sender_per_day: 40}
 gateway:
   http: {listen: "127.0.0.1:8811"}
   log: {level: debug, format: json, file: logs/squidbot.log}

@@ -52,9 +52,7 @@ def email_settings(mail: MailServer, address: str, password: str, *allow: str, *
         "tls_ca_file": str(mail.ca_file),
         "allow_from": list(allow),
         "trusted_authserv_ids": [mail.domain],
-        "limits": dict.fromkeys(
-            ("sender_per_hour", "sender_per_day", "thread_per_hour", "total_per_hour"), 0
-        ),
+        "limits": dict.fromkeys(("sender_per_hour", "sender_per_day"), 0),
         **more,
     }
 

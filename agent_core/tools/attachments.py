@@ -38,8 +38,6 @@ _ID = re.compile(r"[0-9a-f]{12}")
 _BLOCK = 1000
 _MOST_BLOCKS = 10
 _MAX_READ_BYTES = 4_000_000
-_MAX_DOCUMENT_BYTES = 25_000_000
-"""As much as a mail or a message may bring."""
 _SHOWN_CHARS = 12_000
 _MOST_FILES = 10
 _LISTED = 20
@@ -153,13 +151,11 @@ class ReadAttachmentTool:
         self, file: Attachment, brought_by: Origins, kind: str, offset: int
     ) -> ToolResult:
         """The text of a PDF or office document, which a confined process takes out of it."""
-        from agent_core.tools.web.pdf import PDF, can_read_pdf, read_pdf  # noqa: PLC0415 - first use
+        from agent_core.tools.web.pdf import MAX_DOCUMENT_BYTES, read_pdf  # noqa: PLC0415 - first use
 
-        if kind == PDF and not can_read_pdf():
-            return _failed("This is a PDF document, and squidbot is installed without its extra 'pdf'.")
-        if file.size_bytes > _MAX_DOCUMENT_BYTES:
+        if file.size_bytes > MAX_DOCUMENT_BYTES:
             return _failed(f"This {kind} is too large to be read here.")
-        content = await self._attachments.read(file, max_bytes=_MAX_DOCUMENT_BYTES)
+        content = await self._attachments.read(file, max_bytes=MAX_DOCUMENT_BYTES)
         try:
             found = await read_pdf(content, kind=kind)
         except ValueError as error:

@@ -57,9 +57,8 @@ from channels.email.imap.mailbox import Mailbox
 from channels.email.intake import MailIntake, is_ingest_only
 from channels.email.limits.loop_guard import Alert, LoopGuard
 from channels.email.limits.rate_limit import AnswerLimiter
-from channels.email.parsing.addresses import AddressInvalid, find_addresses, normalise
+from channels.email.parsing.addresses import AddressInvalid, normalise
 from channels.email.parsing.dsn import Report, in_words
-from channels.email.parsing.mime import Headers
 from channels.email.parsing.threads import message_id_of, session_about
 from channels.email.receiver import Receiver
 from channels.email.self_test import examine, status_facts
@@ -146,7 +145,7 @@ class EmailChannel(EmailDirectMessages):
         self._suspects = CrashSuspects(state.local / "reading.json")
         self._posting = Posting(config, self._submitter, attachments, self._connections.tls)
         self._housekeeping = Housekeeping(keyword=config.answered_keyword, processed=config.processed_folder)
-        limiter = AnswerLimiter(config.limits, breaker_per_hour=config.circuit_breaker.answers_per_hour)
+        limiter = AnswerLimiter(config.limits)
         self._safety = LoopGuard(
             name,
             config,
@@ -216,7 +215,6 @@ class EmailChannel(EmailDirectMessages):
             now=self._clock.now,
             went_out=self._went_out,
             server_ids=self._server_ids,
-            just_answered=self._just_answered,
             before_commit=self._safety.save,
             broke=self._broke,
             never_came=self._never_came,
@@ -273,9 +271,6 @@ class EmailChannel(EmailDirectMessages):
             self._mailbox.nudge()
         return found
 
-    def _just_answered(self, headers: Headers) -> bool:
-        return self._went_out.just_answered(find_addresses(headers.first("from") or ""))
-
     # ── sending ──
     async def deliver(self, message: OutboundMessage, *, uncertain: Callable[[], Awaitable[None]]) -> Receipt:
         """Send one message; see `channels.base.Channel.deliver`."""
@@ -307,7 +302,7 @@ class EmailChannel(EmailDirectMessages):
         self._safety.patience.accepted()
         self._server_ids.learn(given_in_reply(said, self._config.smtp.host), mail.message_id)
         self._safety.sent(message, mail.message_id)
-        self._delivered_now(message, mail.envelope.recipient)
+        self._delivered_now(message)
         if self._config.sent_copy == "append":
             self._add_task(UploadCopy(mail.raw))
         return Receipt(mail.message_id)
@@ -361,7 +356,7 @@ class EmailChannel(EmailDirectMessages):
         self._went_out.doubted_for(message.id)
         known = self._went_out.is_delivered(message.id) or self._went_out.has_copy(message_id)
         if known or await self._connections.find_copy(message_id):
-            self._delivered_now(message, None)
+            self._delivered_now(message)
             return Receipt(message_id)
         if not self._can_look:
             raise ChannelUnavailable(
@@ -376,9 +371,9 @@ class EmailChannel(EmailDirectMessages):
         self._went_out.refused(message.id)
         return None
 
-    def _delivered_now(self, message: OutboundMessage, recipient: str | None) -> None:
+    def _delivered_now(self, message: OutboundMessage) -> None:
         message_id = message_id_of(message.id, message.session, account=self.account)
-        copy = self._went_out.delivered(message.id, message_id, recipient)
+        copy = self._went_out.delivered(message.id, message_id)
         if copy is not None:
             self._add_task(copy)
         if message.kind not in (OutboundKind.REPLY, OutboundKind.APOLOGY):

@@ -84,10 +84,6 @@ class AnswerLimits(_Strict):
     """To one person, per hour."""
     sender_per_day: int = Field(default=40, ge=0)
     """To one person, per day."""
-    thread_per_hour: int = Field(default=6, ge=0)
-    """In one thread, per hour."""
-    total_per_hour: int = Field(default=100, ge=0)
-    """To everybody together, per hour."""
 
 
 class CircuitBreakerConfig(_Strict):
@@ -102,10 +98,6 @@ class CircuitBreakerConfig(_Strict):
     """Answers in all threads together. Above it, nobody is answered."""
     thread_answers_per_hour: int = Field(default=12, ge=0)
     """Answers in one thread. Above it, that thread is not answered."""
-    max_identical_replies: int = Field(default=3, ge=0)
-    """Identical answers in one thread within an hour. The next one waits."""
-    bounces_per_hour: int = Field(default=5, ge=0)
-    """Bounces of mails to one person. Above it, nothing is sent to that person."""
     open_minutes: float = Field(default=60.0, gt=0, le=10_080)
     """
     How long the breaker stays open, even over restarts; ``squidbot email reset-breaker`` closes it sooner.

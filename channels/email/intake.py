@@ -81,14 +81,14 @@ from channels.email.trust.sender_policy import (
 
 MAX_COPIED = 50
 MAX_REFERENCES_KEPT = 40
-_ROOM_IN_QUARANTINE = AnswerLimits(sender_per_hour=20, sender_per_day=50, thread_per_hour=0, total_per_hour=0)
+_ROOM_IN_QUARANTINE = AnswerLimits(sender_per_hour=20, sender_per_day=50)
 """Of one person, or of all whom one pattern lets in."""
 MOST_UNPROVEN = 20_000
 _EXPLAINED = "<sent-by-a-program>"
 _CUT = "[The rest of this mail was not kept, because nothing proves who wrote it.]"
 NOBODY = "nobody"
 _NONE: Mapping[str, str] = MappingProxyType({})
-_READABLE = (None, Refused.AUTOMATIC, Refused.MAILING_LIST, Refused.ROBOT, Refused.NOT_ADDRESSED)
+_READABLE = (None, Refused.AUTOMATIC, Refused.MAILING_LIST, Refused.NOT_ADDRESSED)
 _BY_UNSIGNED_FIELDS = {
     *(Refused.AUTOMATIC, Refused.MAILING_LIST, Refused.BOUNCE),
     *("too_many_header_fields", "header_too_large"),
@@ -250,7 +250,6 @@ class MailIntake:
         arrival: Arrival,
         *,
         uidvalidity: int,
-        just_answered: bool = False,
         verification: str = "",
         doubt: str = "",
         now: datetime | None = None,
@@ -262,9 +261,7 @@ class MailIntake:
         its thread, by the ids that a server gave them.
         """
         headers = arrival.headers
-        verdict = inspect(
-            headers, self._own, claims=arrival.claims, just_answered=just_answered, verification=verification
-        )
+        verdict = inspect(headers, self._own, claims=arrival.claims, verification=verification)
         doubt = doubt or verdict.doubt
         message_id = headers.message_id()
         if (copy := self._own_copy(arrival, verdict)) is not None:
@@ -315,7 +312,7 @@ class MailIntake:
             context |= self._for_the_answer(arrival, verdict, word, ours)
             context |= _how_to_answer(arrival, verdict, place, read_only=read_only)
             if explained:
-                context["unreadable"] = SENT_BY_A_PROGRAM
+                context["refusal"] = SENT_BY_A_PROGRAM
         return InboundMessage(
             channel=self._channel,
             account=self.account,
@@ -494,7 +491,7 @@ class MailIntake:
             return "", "", now
         why = verdict.refused
         if why is None:
-            place = self._place(native_id, verdict.address, thread, at, taken_at)
+            place = self._place(native_id, verdict.address, at, taken_at)
             if place is not None:
                 return "", self._breaker(thread, verdict.address), place
             why = Refused.TOO_MANY
@@ -510,22 +507,13 @@ class MailIntake:
     def _breaker(self, thread: str, person: str) -> str:
         return str(Refused.BREAKER_OPEN) if self._breaker_is_open(thread, person=person) else ""
 
-    def _place(self, native_id: str, sender: str, thread: str, at: datetime, now: datetime) -> Place | None:
+    def _place(self, native_id: str, sender: str, at: datetime, now: datetime) -> Place | None:
         """When a mail that may be answered is answered; None if too many of its sender wait already."""
         if self._is_owner(sender):
             return Place()
-        listed = self._welcome(sender)
-        place = self._limiter.place(
-            native_id,
-            sender=sender,
-            thread=thread,
-            listed=listed,
-            at=at,
-            now=now,
-            crowd=self.crowd(sender),
-        )
+        place = self._limiter.place(native_id, sender=sender, at=at, now=now)
         wait_s = place.wait_s if place else DAY_S
-        if listed and wait_s > HOUR_S:
+        if wait_s > HOUR_S and self._welcome(sender):
             self._crowded(sender, wait_s)
         return place
 

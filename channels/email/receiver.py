@@ -61,8 +61,6 @@ _FILES_RETRY = BackoffPolicy(first_s=2.0, cap_s=60.0, factor=1.75, jitter=0.2)
 PATIENCE_S = 1.0
 """So long mails wait together for proofs, in one look at the mailbox; then what is proven goes before."""
 BOUNCE = str(NotAnswered.BOUNCE)
-REPORTING = (BOUNCE, str(NotAnswered.ROBOT))
-"""What reports of mails that did not arrive look like; many servers do not send proper ones."""
 _log = structlog.get_logger(__name__)
 
 
@@ -73,7 +71,6 @@ class Receiver:
     Args:
         housekeeping: Where our own copies are put down for filing.
         now: The wall clock, for mails without an arrival time.
-        just_answered: Whether we have written to the sender of a mail within the last minutes.
         before_commit: Awaited between reading a batch and accepting it.
         broke: See `MailFetcher`.
         never_came: Told of a mail that is given up because the server does not hand it out: which one, and
@@ -98,7 +95,6 @@ class Receiver:
         now: Callable[[], datetime],
         went_out: SentTracker,
         server_ids: ServerIds,
-        just_answered: Callable[[Headers], bool],
         before_commit: Callable[[], Awaitable[None]],
         broke: dict[int, int],
         never_came: Callable[[str, str], None] = lambda _which, _about: None,
@@ -118,7 +114,6 @@ class Receiver:
         self._now = now
         self._went_out = went_out
         self._server_ids = server_ids
-        self._just_answered = just_answered
         self._before_commit = before_commit
         self._fetcher = MailFetcher(mailbox, broke)
         self._never_came = never_came
@@ -498,7 +493,7 @@ class Receiver:
         Which mails of ours are said not to have arrived, and whether there is evidence of it; one that we
         never sent is somebody's game.
         """
-        if message.context.get("refused") not in REPORTING or (arrival and arrival.trouble == KILLS):
+        if message.context.get("refused") != BOUNCE or (arrival and arrival.trouble == KILLS):
             return []
         report = await anyio.to_thread.run_sync(partial(read_report, raw, account=self._intake.account))
         if report is None:
@@ -522,7 +517,6 @@ class Receiver:
         taken = self._intake.take(
             arrival,
             uidvalidity=self.position.uidvalidity,
-            just_answered=self._just_answered(arrival.headers),
             verification=verification.by,
             doubt=verification.lacks,
             now=self._now(),

@@ -9,15 +9,13 @@ only saves looks into the mailbox, so a restart may forget it.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TypeVar
 
 from channels.email.imap.housekeeping import FileCopy
 
 MAX_REMEMBERED = 2_000
 MAX_UNCLAIMED = 200
-ABSENCE_S = 300.0
-"""An out-of-office notice comes so soon after the mail that it answers."""
 _T = TypeVar("_T")
 
 
@@ -34,7 +32,6 @@ class SentTracker:
         self._delivered: OrderedDict[str, None] = OrderedDict()
         self._copies: OrderedDict[str, None] = OrderedDict()
         self._doubts: OrderedDict[str, float] = OrderedDict()
-        self._answered_at: OrderedDict[str, float] = OrderedDict()
         self._ids: OrderedDict[str, None] = OrderedDict()
         self._first_copies: OrderedDict[str, FileCopy] = OrderedDict()
         self._unclaimed: OrderedDict[str, FileCopy] = OrderedDict()
@@ -43,16 +40,11 @@ class SentTracker:
         """Whether the server accepted the mail of an outbox row."""
         return row in self._delivered
 
-    def delivered(self, row: str, message_id: str, recipient: str | None) -> FileCopy | None:
-        """
-        The server accepted it; ``recipient`` is who got it, if that was just now. Returns the copy that
-        arrived before.
-        """
+    def delivered(self, row: str, message_id: str) -> FileCopy | None:
+        """The server accepted it. Returns the copy that arrived before."""
         self._doubts.pop(row, None)
         _remember(self._delivered, row, None)
         _remember(self._ids, message_id, None)
-        if recipient is not None:
-            _remember(self._answered_at, recipient, self._monotonic())
         return self._unclaimed.pop(message_id, None)
 
     def has_left(self, message_id: str) -> bool:
@@ -100,11 +92,6 @@ class SentTracker:
     def refused(self, row: str) -> None:
         """It was certainly not sent."""
         self._doubts.pop(row, None)
-
-    def just_answered(self, people: Iterable[str]) -> bool:
-        """Whether one of them got a mail from us within the last minutes."""
-        now = self._monotonic()
-        return any(now - self._answered_at.get(who, now - ABSENCE_S) < ABSENCE_S for who in people)
 
 
 def _remember(memory: OrderedDict[str, _T], key: str, value: _T) -> None:

@@ -192,13 +192,10 @@ class Rig:
             "limits": {
                 "sender_per_hour": 0,
                 "sender_per_day": 0,
-                "thread_per_hour": 0,
-                "total_per_hour": 0,
             },
             "circuit_breaker": {
                 "answers_per_hour": 0,
                 "thread_answers_per_hour": 0,
-                "max_identical_replies": 0,
             },
         }
 

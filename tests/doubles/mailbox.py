@@ -24,9 +24,7 @@ def config(port: int, **changes: Any) -> EmailConfig:
         "imap": {"host": "127.0.0.1", "port": port, "security": "none"},
         "smtp": {"host": "127.0.0.1", "port": port, "security": "none"},
         "sender_verification": "off",
-        "limits": dict.fromkeys(
-            ("sender_per_hour", "sender_per_day", "thread_per_hour", "total_per_hour"), 0
-        ),
+        "limits": dict.fromkeys(("sender_per_hour", "sender_per_day"), 0),
     }
     return EmailConfig.model_validate(values | changes)
 

@@ -14,6 +14,7 @@ import json
 import random
 import sqlite3
 import tarfile
+import tracemalloc
 from contextlib import closing
 
 import anyio
@@ -21,6 +22,7 @@ import pytest
 
 from gateway.cli.backup import _done, _looked, _story, _summary
 from gateway.errors import GatewayError
+from gateway.operations.backup.archive import BackupRefused, look_into
 from gateway.operations.backup.create import HEAD_NAME, MANIFEST_NAME
 from gateway.operations.backup.restore import restore
 from gateway.queue.sqlite.store import SqliteQueue
@@ -186,6 +188,35 @@ def test_what_the_database_holds(database, tmp_path, sql):
         db.executescript(sql)
         db.commit()
     assert tried(gzip.compress(archive(path.read_bytes())), tmp_path)
+
+
+@pytest.mark.parametrize("was_there", [False, True])
+def test_what_is_refused_leaves_nothing_behind(tmp_path, was_there):
+    """It agrees with its manifest and is no database: known only after it was unpacked."""
+    home = tmp_path / f"home{int(was_there)}"
+    if was_there:
+        (home / "workspace").mkdir(parents=True)
+    assert "restored" not in tried(gzip.compress(archive(b"no database" * 100)), tmp_path)
+    left = sorted(each.name for each in home.iterdir()) if home.exists() else None
+    assert left == (["run", "workspace"] if was_there else None)
+
+
+def test_a_listing_of_what_is_not_there_takes_no_memory(database, tmp_path):
+    """Sixty megabytes of empty lists became more than a gigabyte of objects before they were compared."""
+    more = {"database": [[] for _ in range(1_000_000)]}
+    crafted = tmp_path / "crafted.tar.gz"
+    crafted.write_bytes(gzip.compress(archive(database, manifest=more), 1))
+    del more
+    tracemalloc.start()
+    try:
+        with pytest.raises(BackupRefused, match="lists more than it contains"):
+            look_into(crafted)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 20_000_000, "the objects alone would be 64 MB"
+    told = tried(gzip.compress(archive(database, more=[("workspace/a,[{" + "," * 50, b"x")])), tmp_path)
+    assert told == "restored", "the control: odd names count for nothing"
 
 
 def test_a_database_with_bytes_changed_by_chance(database, tmp_path):

@@ -101,7 +101,7 @@ def test_who_may_write_is_told_once_that_mails_of_programs_are_not_answered(fiel
     one, two = (taken(f"{field}\r\nMessage-ID: <{n}@mail.test>") for n in (1, 2))
     assert one.native_id == two.native_id
     assert one.addressed
-    assert "sent it" in one.context["unreadable"]
+    assert "sent it" in one.context["refusal"]
 
 
 def test_no_program_that_answers_and_no_stranger_is_told() -> None:

@@ -63,7 +63,7 @@ async def main():
     async with anyio.create_task_group() as tasks:
         it = receiver.Receiver(
             Mailbox(), inbox, MailIntake("email", settings, AnswerLimiter(settings.limits)), Housekeeping(),
-            now=lambda: datetime.now(UTC), went_out=SentTracker(lambda: 0.0), just_answered=lambda _: False,
+            now=lambda: datetime.now(UTC), went_out=SentTracker(lambda: 0.0),
             before_commit=anyio.lowlevel.checkpoint, broke={}, server_ids=ServerIds("bot@mail.test"), start=tasks.start_soon, suspects=marks,
         )
         await it.start()

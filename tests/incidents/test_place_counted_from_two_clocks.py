@@ -29,7 +29,7 @@ def limiter() -> AnswerLimiter:
 def place(it: AnswerLimiter, name: str, *, came: float, taken: float) -> Place | None:
     """Minutes after noon."""
     at, now = (NOON + timedelta(minutes=minutes) for minutes in (came, taken))
-    return it.place(name, sender="a", thread="t", listed=True, at=at, now=now)
+    return it.place(name, sender="a", at=at, now=now)
 
 
 def waits(found: Place | None) -> float:

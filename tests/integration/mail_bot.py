@@ -114,9 +114,7 @@ def settings(server: MailServer, bot: str, person: str) -> dict[str, Any]:
         "allow_from": [server.address(person)],
         "trusted_authserv_ids": [server.domain],
         "probe_grace_s": 1.0,
-        "limits": dict.fromkeys(
-            ("sender_per_hour", "sender_per_day", "thread_per_hour", "total_per_hour"), 0
-        ),
+        "limits": dict.fromkeys(("sender_per_hour", "sender_per_day"), 0),
     }
 
 

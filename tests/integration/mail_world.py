@@ -28,9 +28,7 @@ from tests.running_gateway import running
 USERS = 60
 """For all tests of a run that share the numbers, whichever file they are in."""
 _numbers = itertools.count()
-NO_BRAKE = dict.fromkeys(
-    ("answers_per_hour", "thread_answers_per_hour", "max_identical_replies", "bounces_per_hour"), 0
-)
+NO_BRAKE = dict.fromkeys(("answers_per_hour", "thread_answers_per_hour"), 0)
 
 
 def open_mail_server(folder: Path, *, users: int = USERS) -> MailServer:

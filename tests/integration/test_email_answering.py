@@ -311,3 +311,58 @@ async def test_refused_for_good(server: MailServer, tmp_path: Path) -> None:
     assert "could not send it" in text_of(answer)
     assert "554" not in text_of(answer)
     assert attempts.count("554 5.7.1 spam") == 1
+
+
+async def test_a_reaction_is_a_line_of_its_own_conversation(server: MailServer, tmp_path: Path) -> None:
+    """Nobody answers it, and its sender's next question knows of it; the owner's search does not show it."""
+    async with mail_world(server, tmp_path) as one:
+        first = await one.asked("hello", who=one.bob, subject="Plan")
+        root, ours = str(first["In-Reply-To"]), str(first["Message-ID"])
+        fields = [
+            "Authentication-Results: mail.test; dmarc=pass header.from=mail.test", f"From: {one.bob.address}",
+            f"To: {one.bot}", "Subject: Re: Plan", "Message-ID: <like@p.test>", f"In-Reply-To: {ours}",
+            f"References: {root} {ours}", "MIME-Version: 1.0", "Content-Type: multipart/alternative; boundary=R", "",
+            "--R", "Content-Type: text/plain", "", "Zebra thumbs up", "", "Bob reacted via Gmail",
+            "--R", "Content-Type: text/vnd.google.email-reaction+json", "", '{"emoji":"x","version":1}', "--R--",
+        ]  # fmt: skip
+        await one.inject(("\r\n".join(fields) + "\r\n").encode())
+        place = await session_of(one, "<like@p.test>")
+        assert place == await session_of(one, root)
+        await one.asked("what?", who=one.bob, subject="Re: Plan", in_reply_to=ours, references=[root, ours])
+        with anyio.fail_after(60):
+            while len(lines := (await one.built.memory.load_history(place)).messages) < 5:
+                await anyio.sleep(0.1)
+        index = SearchIndex(tmp_path / "index.db", one.built.memory.layout)
+        await index.rebuild()
+        bobs = await index.search(
+            MemoryScope(ScopeKind.PERSON, lines[0].sender or ""), "Zebra", max_results=9
+        )
+        owners = await index.search(OWNER, "Zebra", max_results=9)
+        await index.aclose()
+        mails = await run_sync(one.bob.list)
+    assert [line.role for line in lines] == ["user", "assistant", "user", "user", "assistant"]
+    assert "Zebra thumbs up" in lines[2].content
+    assert lines[2].scope == lines[1].scope == f"person:{one.bob.address}", [line.scope for line in lines]
+    assert (len(bobs.hits), len(owners.hits)) == (1, 0)
+    assert len(mails) == 2
+
+
+async def test_who_is_taken_for_a_robot_is_told_once_and_nothing_is_dead(
+    server: MailServer, tmp_path: Path
+) -> None:
+    """The mail is refused with its one sentence; the status shows nothing that failed."""
+    async with mail_world(server, tmp_path) as one:
+        for name in ("first", "second"):
+            fields = [
+                "Authentication-Results: mail.test; dmarc=pass header.from=mail.test", f"From: {one.bob.address}",
+                f"To: {one.bot}", f"Subject: {name}", f"Message-ID: <{name}@p.test>", "Precedence: bulk",
+            ]  # fmt: skip
+            await one.inject(("\r\n".join(fields) + "\r\n\r\nhello\r\n").encode())
+        await one.answer_to("<first@p.test>", who=one.bob)
+        await one.asked("hello", who=one.bob, subject="After")
+        counts = (await one.built.store.maintenance.stats()).inbox
+        mails = await run_sync(one.bob.list)
+    assert len(mails) == 2
+    assert "program or a mailing list" in text_of(mails[0])
+    assert counts["dead"] == 0, counts
+    assert counts["settled"] + counts["answered"] == 2, counts

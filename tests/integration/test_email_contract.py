@@ -74,9 +74,7 @@ class MailFarSide(contract.FarSide):
                 "smtp": {"host": "127.0.0.1", "port": self.smtp_port},
                 "tls_ca_file": self.server.ca_file,
                 "trusted_authserv_ids": [self.server.domain],
-                "limits": dict.fromkeys(
-                    ("sender_per_hour", "sender_per_day", "thread_per_hour", "total_per_hour"), 0
-                ),
+                "limits": dict.fromkeys(("sender_per_hour", "sender_per_day"), 0),
                 "probe_grace_s": 0,
             }
         )

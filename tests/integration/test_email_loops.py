@@ -29,10 +29,8 @@ QUIET_S = 4.0
 NO_BRAKE = {
     "answers_per_hour": 0,
     "thread_answers_per_hour": 0,
-    "max_identical_replies": 0,
-    "bounces_per_hour": 0,
 }
-NO_LIMITS = dict.fromkeys(("sender_per_hour", "sender_per_day", "thread_per_hour", "total_per_hour"), 0)
+NO_LIMITS = dict.fromkeys(("sender_per_hour", "sender_per_day"), 0)
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +117,7 @@ class Robot:
     def _answer(self, mail: EmailMessage) -> None:
         self.peer.send(
             self.bot,
-            f"Re: {mail['Subject']}",
+            f"Automatic reply: {mail['Subject']}",
             "Thank you for your message.",
             in_reply_to=str(mail["Message-ID"]),
             references=f"{mail['References'] or ''} {mail['Message-ID']}".strip(),
@@ -149,7 +147,7 @@ async def test_a_robot_that_does_not_say_so(mail_server: MailServer, tmp_path: P
     bot, peer = f"bot{number}", f"peer{number}"
     address = mail_server.address(peer)
     changes: dict[str, Any] = {
-        "limits": {} if guard == "limits" else NO_LIMITS,
+        "limits": {"sender_per_hour": 6} if guard == "limits" else NO_LIMITS,
         "circuit_breaker": {"thread_answers_per_hour": 5} if guard == "brake" else NO_BRAKE,
     }
     async with gateway(mail_server, tmp_path / "home", bot, address, **changes) as built:
@@ -171,7 +169,10 @@ async def test_a_brake_is_told_to_the_owner(mail_server: MailServer, tmp_path: P
     number = next(_numbers)
     bot, peer, boss = f"bot{number}", f"peer{number}", f"peer{next(_numbers)}"
     owner, address = mail_server.address(boss), mail_server.address(peer)
-    limits: dict[str, Any] = {"limits": NO_LIMITS, "circuit_breaker": NO_BRAKE | {"max_identical_replies": 1}}
+    limits: dict[str, Any] = {
+        "limits": NO_LIMITS,
+        "circuit_breaker": NO_BRAKE | {"thread_answers_per_hour": 1},
+    }
     async with gateway(mail_server, tmp_path / "home", bot, address, owner=owner, **limits):
         person = mail_server.peer(boss)
         await run_sync(lambda: person.send(mail_server.address(bot), "Hi", "hello"))

@@ -32,9 +32,7 @@ from tests.postgres_server import PASSWORD, ROLE, PostgresServer
 ACCOUNTS = ("matrix", "club", "email")
 MACHINES = range(3)
 TEMPORARY = 75
-_NO_BRAKE = dict.fromkeys(
-    ("answers_per_hour", "thread_answers_per_hour", "max_identical_replies", "bounces_per_hour"), 0
-)
+_NO_BRAKE = dict.fromkeys(("answers_per_hour", "thread_answers_per_hour"), 0)
 
 
 class Room:

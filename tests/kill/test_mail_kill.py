@@ -29,9 +29,7 @@ ALL = WANTED >= 100
 KILLS = WANTED if ALL else 3
 MAILS = 60 if ALL else 8
 """At least so many."""
-NO_BRAKE = dict.fromkeys(
-    ("answers_per_hour", "thread_answers_per_hour", "max_identical_replies", "bounces_per_hour"), 0
-)
+NO_BRAKE = dict.fromkeys(("answers_per_hour", "thread_answers_per_hour"), 0)
 AFTER = {"DATA", "354", "content", "accepted", "told", "QUIT"}
 """Before DATA is said it is noted that the server may have the mail from then on."""
 FEW = {

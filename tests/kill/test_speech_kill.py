@@ -29,9 +29,7 @@ from tests.kill.tally import chance as chance_of
 
 KILLS = max(3, *random_kills()[1:])
 NUMBER = re.compile(r"#(\d+)\b")
-NO_BRAKE = dict.fromkeys(
-    ("answers_per_hour", "thread_answers_per_hour", "max_identical_replies", "bounces_per_hour"), 0
-)
+NO_BRAKE = dict.fromkeys(("answers_per_hour", "thread_answers_per_hour"), 0)
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300 + 30 * KILLS, func_only=True)]
 
 

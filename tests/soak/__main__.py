@@ -68,7 +68,7 @@ def _soak(synapse: Synapse, mail: MailServer, folder: Path, *, minutes: float, p
         mail.add_user(who, word)
     authors = [mail.peer("ann"), mail.peer("bob")]
     allowed = [*(peer.user_id for peer in people), carol.user_id]
-    quiet = dict.fromkeys(("answers_per_hour", "thread_answers_per_hour", "max_identical_replies"), 0)
+    quiet = dict.fromkeys(("answers_per_hour", "thread_answers_per_hour"), 0)
     settings = {
         "owner": {"aliases": [people[0].user_id, authors[0].address]},
         "llm": {

@@ -9,7 +9,8 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from io import BytesIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import anyio.to_thread
 
@@ -23,6 +24,7 @@ from agent_core.tools.files.file_run import TEXT, FileRun, FileTool
 from agent_core.workspace import PROMPT_NAMES, is_of_prompt
 
 if TYPE_CHECKING:
+    from agent_core.tools.files.reading import Window
     from agent_core.tools.files.roots import Place
     from agent_core.tools.files.search import Hits
 
@@ -48,11 +50,12 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class _Unreadable:
-    """A file that is not made of text; ``content`` only of a picture that may be shown."""
+    """A file that is not made of text; ``content`` only of a picture that may be shown, or a document."""
 
     place: Place
     told: ToolResult
     content: bytes = b""
+    document: str = ""
 
 
 class ReadFileTool(FileTool):
@@ -76,7 +79,8 @@ class ReadFileTool(FileTool):
         more = f" Further folders, by absolute path: {roots}." if roots else ""
         picture = "" if look is None else ", or a picture"
         self.description = (
-            f"Read a text file, with line numbers{picture}. Paths are relative to the workspace.{more}"
+            f"Read a text file, with line numbers, a PDF or office document{picture}. "
+            f"Paths are relative to the workspace.{more}"
         )
 
     def state(self) -> dict[str, Any]:
@@ -92,6 +96,8 @@ class ReadFileTool(FileTool):
         found = await anyio.to_thread.run_sync(partial(self._read, **arguments))
         if isinstance(found, ToolResult):
             return found
+        if found.document:
+            return await self._read_document(found, **arguments)
         if self._look is None or not found.content:
             return found.told
         if (kept := await self._look.keep(found.place.parts[-1], found.content)) is None:
@@ -99,11 +105,28 @@ class ReadFileTool(FileTool):
         text = f"{found.place.shown!r} is a picture, which you are shown."
         return found.told.model_copy(update={"content": text, "pictures": (kept,)})
 
+    async def _read_document(
+        self, found: _Unreadable, offset: int | None = None, limit: int | None = None, **_: Any
+    ) -> ToolResult:
+        """The text of a PDF or office document, which a confined process takes out of it."""
+        from agent_core.tools.web.pdf import read_pdf  # noqa: PLC0415
+
+        try:
+            read = await read_pdf(found.content, kind=found.document)
+        except ValueError as error:
+            told = f"{found.place.shown!r} cannot be read: {error}."
+            return found.told.model_copy(update={"content": told, "is_error": True})
+        text = read.text.encode("utf-8", "replace")
+        seen = _window(BytesIO(text), offset, limit)
+        more = "The document is longer; its end cannot be read here." if read.is_cut else ""
+        return found.told.model_copy(update={"content": _shown(seen, more)})
+
     def _read(
         self, path: str, offset: int | None = None, limit: int | None = None
     ) -> ToolResult | _Unreadable:
         from agent_core.tools.files.journaled_files import MAX_FILE_BYTES  # noqa: PLC0415
-        from agent_core.tools.files.reading import kind_of, window  # noqa: PLC0415
+        from agent_core.tools.files.reading import kind_of  # noqa: PLC0415
+        from agent_core.tools.web.pdf import MAX_DOCUMENT_BYTES, document_kind  # noqa: PLC0415
 
         place = self._run.place(path)
         roots = self._run.files.roots
@@ -120,6 +143,8 @@ class ReadFileTool(FileTool):
             status = os.fstat(handle)
             if kind := kind_of(os.pread(handle, 8192, 0)):
                 most = self._look.max_bytes if self._look is not None and "picture" in kind else 0
+                is_document = "document" in kind  # PDF, or an archive that may be one
+                most = MAX_DOCUMENT_BYTES if is_document else most
                 content = file.read(most) if status.st_size <= most else b""
                 digest = hashlib.sha256(content).hexdigest() if content else None
                 told = ToolResult(
@@ -127,29 +152,38 @@ class ReadFileTool(FileTool):
                     "shown here; send_file sends it to the person.",
                     origins=self._run.files.origins_of(place, digest, status.st_mtime),
                 )
-                return _Unreadable(place, told, content)
-            seen = window(
-                file,
-                offset=max(1, offset or 1),
-                limit=min(max(1, limit or _MOST_LINES), _MOST_LINES),
-                max_chars=_SHOWN_CHARS - 2500,
-                max_bytes=MAX_FILE_BYTES,
-            )
+                return _Unreadable(place, told, content, document_kind(content) if is_document else "")
+            seen = _window(file, offset, limit)
         self._run.saw(place, seen.digest or None)
-        notes = []
-        if seen.first > 1 or seen.following:
-            notes.append(
-                f"Lines {seen.first} to {seen.last} of {seen.total}{'' if seen.digest else ' or more'}."
-            )
-        if seen.following and seen.following > seen.last:
-            notes.append(f"Go on with offset {seen.following}.")
-        if not seen.digest:
-            notes.append(f"Only the first {MAX_FILE_BYTES:,} of {status.st_size:,} bytes can be read here.")
-        shown = fenced("file_text", seen.text) if seen.text else f"(nothing; the file has {seen.total} lines)"
+        most_read = f"Only the first {MAX_FILE_BYTES:,} of {status.st_size:,} bytes can be read here."
         return ToolResult(
-            content="\n".join([*notes, shown]),
+            content=_shown(seen, "" if seen.digest else most_read),
             origins=self._run.files.origins_of(place, seen.digest or None, status.st_mtime),
         )
+
+
+def _window(file: BinaryIO, offset: int | None, limit: int | None) -> Window:
+    from agent_core.tools.files.journaled_files import MAX_FILE_BYTES  # noqa: PLC0415
+    from agent_core.tools.files.reading import window  # noqa: PLC0415
+
+    return window(
+        file,
+        offset=max(1, offset or 1),
+        limit=min(max(1, limit or _MOST_LINES), _MOST_LINES),
+        max_chars=_SHOWN_CHARS - 2500,
+        max_bytes=MAX_FILE_BYTES,
+    )
+
+
+def _shown(seen: Window, more: str) -> str:
+    """The lines, with what is said of the rest of them and, in ``more``, of the rest of the file."""
+    notes = []
+    if seen.first > 1 or seen.following:
+        notes.append(f"Lines {seen.first} to {seen.last} of {seen.total}{'' if seen.digest else ' or more'}.")
+    if seen.following and seen.following > seen.last:
+        notes.append(f"Go on with offset {seen.following}.")
+    shown = fenced("file_text", seen.text) if seen.text else f"(nothing; the file has {seen.total} lines)"
+    return "\n".join([*notes, *filter(None, [more]), shown])
 
 
 class ListFilesTool(FileTool):

@@ -108,23 +108,25 @@ def status_text(received: Received) -> str:
 
 
 def _check_type(content_type: str) -> None:
-    from agent_core.tools.web.page import check_type, is_pdf  # noqa: PLC0415 - not before a page is read
-    from agent_core.tools.web.pdf import can_read_pdf  # noqa: PLC0415
+    from agent_core.tools.web.page import check_type, is_pdf, may_be_document  # noqa: PLC0415 - not before a page is read
+    from agent_core.tools.web.pdf import NO_LIBRARY, can_read_pdf  # noqa: PLC0415
 
-    if not is_pdf(content_type):
+    if not may_be_document(content_type):
         check_type(content_type)
-    elif not can_read_pdf():
-        raise ValueError("it is a PDF document, and squidbot is installed without its extra 'pdf'")
+    elif is_pdf(content_type) and not can_read_pdf():
+        raise ValueError(NO_LIBRARY)
 
 
 async def _read(received: Received, client: WebClient) -> Readable:
-    from agent_core.tools.web.page import is_pdf, read_content  # noqa: PLC0415 - not before a page is read
-    from agent_core.tools.web.pdf import read_pdf  # noqa: PLC0415
+    from agent_core.tools.web.page import is_pdf, may_be_document, read_content  # noqa: PLC0415 - not before a page is read
+    from agent_core.tools.web.pdf import PDF, document_kind, read_pdf  # noqa: PLC0415
 
-    if is_pdf(received.content_type):
-        if received.is_cut:
-            raise ValueError("it is a PDF document that is larger than tools.web.max_mb")
-        return await read_pdf(received.body)
+    if may_be_document(received.content_type):
+        kind = document_kind(received.body) or (PDF if is_pdf(received.content_type) else "")
+        if kind and received.is_cut:
+            raise ValueError(f"it is a document ({kind}) that is larger than tools.web.max_mb")
+        if kind:
+            return await read_pdf(received.body, kind=kind)
     read = partial(
         read_content, received.body, received.content_type, address=received.address, is_cut=received.is_cut
     )

@@ -14,6 +14,10 @@ _TEXT = re.compile(
     r"(?:text/.{1,100}|application/(?:.{1,80}\+)?(?:json|xml|yaml)"
     r"|application/(?:x-)?(?:yaml|toml|javascript|ndjson|sh|httpd-php))"
 )
+_OFFICE = (
+    "application/vnd.openxmlformats-officedocument.",
+    "application/vnd.oasis.opendocument.",
+)
 _UNKNOWN = ("", "application/octet-stream", "binary/octet-stream", "application/unknown", "unknown/unknown")
 _CHARSET = re.compile(r"""charset\s{0,5}=\s{0,5}["']?([a-zA-Z0-9_:.-]{1,40})""", re.IGNORECASE)
 _META_WINDOW = 2048
@@ -37,6 +41,12 @@ class Readable:
 def is_pdf(content_type: str) -> bool:
     """Whether a server calls it a PDF document."""
     return _media_type(content_type) in ("application/pdf", "application/x-pdf")
+
+
+def may_be_document(content_type: str) -> bool:
+    """Whether a server calls it a PDF or office document, or does not say what it is."""
+    media_type = _media_type(content_type)
+    return is_pdf(media_type) or media_type in _UNKNOWN or media_type.startswith(_OFFICE)
 
 
 def check_type(content_type: str) -> None:

@@ -23,6 +23,9 @@ _CHILD = Path(__file__).with_name("pdf_child.py")
 _SECONDS = 20.0
 _MAX_OUTPUT_BYTES = 16_000_000
 _MAX_TITLE = 300
+NO_LIBRARY = "it is a PDF document, and squidbot is installed without its extra 'pdf'"
+MAX_DOCUMENT_BYTES = 25_000_000
+"""As much as a mail or a message may bring."""
 
 
 def can_read_pdf() -> bool:
@@ -55,6 +58,8 @@ async def read_pdf(content: bytes, *, seconds: float = _SECONDS, kind: str = PDF
     Raises:
         ValueError: There is nothing to read; the message says why.
     """
+    if kind == PDF and not can_read_pdf():
+        raise ValueError(NO_LIBRARY)
     title, done = "", False
     pages: list[str] = []
     async with _children:

@@ -1,11 +1,10 @@
 """
 The circuit breaker stops mail loops, in which two programs answer each other. Pure.
 
-The limits (``rate_limit``) count questions, per sender and thread. The circuit breaker counts what goes out,
-and looks at it: so many answers in an hour, the same text again and again are a loop, whoever is on the other
-side and whatever the header fields say; and who gets one mail after another that comes back gets none for a
-while. While it is open, nothing is answered: outgoing mails wait, and incoming mails wait in quarantine until
-it closes. It closes automatically after a while, or when a person resets it. A restart changes nothing,
+The limits (``rate_limit``) count questions, per sender. The circuit breaker counts what goes out: so many
+answers in an hour, in one thread or in all, are a loop, whoever is on the other side and whatever the header
+fields say. While it is open, nothing is answered: outgoing mails wait, and incoming mails wait in quarantine
+until it closes. It closes automatically after a while, or when a person resets it. A restart changes nothing,
 because a daemon that the loop itself restarts must not start the loop again.
 
 Other people never shut the owner out: answers to the owner count for their own thread alone, and only
@@ -14,9 +13,8 @@ more answers than a person can ask for in an hour stop that thread.
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections import Counter, deque
+from collections import deque
 from dataclasses import dataclass
 
 from channels.email.config import CircuitBreakerConfig
@@ -24,37 +22,25 @@ from channels.email.config import CircuitBreakerConfig
 HOUR_S = 3600.0
 MAX_KEPT = 5_000
 EVERYWHERE = ""
-_TO = "to "
 
 
 @dataclass(frozen=True, slots=True)
 class BreakerOpen:
     """
-    An open circuit breaker: the reason, the place (a thread, `EVERYWHERE`, or a recipient: `to`), and the end
-    on the monotonic clock.
+    An open circuit breaker: the reason, the place (a thread, or `EVERYWHERE`), and the end on the monotonic
+    clock.
     """
 
     thread: str
     why: str
     until: float
 
-    @property
-    def recipient(self) -> str:
-        """The recipient, if the breaker is open for mails to somebody; no thread has such a name."""
-        return self.thread.removeprefix(_TO) if self.thread.startswith(_TO) else ""
-
 
 @dataclass(frozen=True, slots=True)
 class _Sent:
     at: float
     thread: str
-    text: str
     owner: bool = False
-
-
-def to(recipient: str) -> str:
-    """The place name for all mails to a recipient."""
-    return f"{_TO}{recipient}"
 
 
 class CircuitBreaker:
@@ -63,7 +49,6 @@ class CircuitBreaker:
     def __init__(self, settings: CircuitBreakerConfig) -> None:
         self._settings = settings
         self._sent: deque[_Sent] = deque(maxlen=MAX_KEPT)
-        self._bounced: deque[tuple[float, str]] = deque(maxlen=MAX_KEPT)
         self._tripped: dict[str, BreakerOpen] = {}
         self._untold: set[str] = set()
         self.changed = False
@@ -87,62 +72,42 @@ class CircuitBreaker:
         self.keeps_back = bool(self._tripped)
         self.changed = True
 
-    def tripped(
-        self, thread: str, now: float, *, recipient: str = "", owner: bool = False
-    ) -> BreakerOpen | None:
-        """Whether nothing may be answered in this thread, or to this recipient, who may be the owner."""
-        for place in (thread,) if owner else (EVERYWHERE, thread, to(recipient)):
+    def tripped(self, thread: str, now: float, *, owner: bool = False) -> BreakerOpen | None:
+        """Whether nothing may be answered in this thread, to the owner or to somebody else."""
+        for place in (thread,) if owner else (EVERYWHERE, thread):
             found = self._tripped.get(place)
             if found is not None and now < found.until:
                 return found
             self._tripped.pop(place, None)
         return None
 
-    def may_send(
-        self, thread: str, text: str, now: float, *, recipient: str = "", owner: bool = False
-    ) -> BreakerOpen | None:
+    def may_send(self, thread: str, now: float, *, owner: bool = False) -> BreakerOpen | None:
         """
         Call this before an answer is sent; the call may open the circuit breaker. None: send it, and then
         call `sent`.
 
         The first who gets a `BreakerOpen` has opened it; see `is_new`.
         """
-        found = self.tripped(thread, now, recipient=recipient, owner=owner)
+        found = self.tripped(thread, now, owner=owner)
         if found is not None:
             return found
         settings = self._settings
         self._forget(now)
         here = [sent for sent in self._sent if sent.thread == thread]
         others = sum(not sent.owner for sent in self._sent)
-        same = Counter(sent.text for sent in here)[_digest(text)]
         most_here = settings.answers_per_hour if owner else settings.thread_answers_per_hour
-        if not owner and 0 < settings.max_identical_replies <= same:
-            return self._trip(thread, f"the same answer was sent {same} times in one thread", now)
         if 0 < most_here <= len(here):
             return self._trip(thread, f"{len(here)} answers went into one thread within an hour", now)
         if not owner and 0 < settings.answers_per_hour <= others:
             return self._trip(EVERYWHERE, f"{others} answers went out within an hour", now)
         return None
 
-    def sent(self, thread: str, text: str, now: float, *, owner: bool = False) -> None:
+    def sent(self, thread: str, now: float, *, owner: bool = False) -> None:
         """Count a sent answer."""
-        limits = self._settings
-        if not (limits.answers_per_hour or limits.thread_answers_per_hour or limits.max_identical_replies):
+        if not (self._settings.answers_per_hour or self._settings.thread_answers_per_hour):
             return  # nobody will ask
-        self._sent.append(_Sent(now, thread, _digest(text), owner))
+        self._sent.append(_Sent(now, thread, owner))
         self.changed = True
-
-    def bounced(self, recipient: str, now: float) -> BreakerOpen | None:
-        """Count a bounce of a mail to somebody; returns the `BreakerOpen` if that was one too many."""
-        self._bounced.append((now, recipient))
-        self.changed = True
-        self._forget(now)
-        count = sum(whose == recipient for _, whose in self._bounced)
-        if not 0 < self._settings.bounces_per_hour <= count:
-            return None
-        if self.tripped(EVERYWHERE, now, recipient=recipient) is not None:
-            return None
-        return self._trip(to(recipient), f"{count} mails to them bounced within an hour", now)
 
     def is_new(self, tripped: BreakerOpen) -> bool:
         """Whether it has opened since the last call."""
@@ -161,7 +126,6 @@ class CircuitBreaker:
         self._sent = deque(
             (one for one in self._sent if thread not in (EVERYWHERE, one.thread)), maxlen=MAX_KEPT
         )
-        self._bounced = deque((one for one in self._bounced if to(one[1]) != thread), maxlen=MAX_KEPT)
         return tripped
 
     def dump(self, now: float, wall: float) -> str:
@@ -178,8 +142,7 @@ class CircuitBreaker:
         return json.dumps(
             {
                 "pulled": [[one.thread, one.why, one.until + since] for one in self.all_open(now)],
-                "sent": [[one.at + since, one.thread, one.text, one.owner] for one in self._sent],
-                "returned": [[at + since, recipient] for at, recipient in self._bounced],
+                "sent": [[one.at + since, one.thread, one.owner] for one in self._sent],
                 "keeps_back": self.keeps_back,
             }
         )
@@ -199,16 +162,14 @@ class CircuitBreaker:
                 for thread, why, until in kept["pulled"]
             ]
             sent = [
-                _Sent(min(float(at) - since, now), str(thread), str(text), any(owner))
-                for at, thread, text, *owner in kept["sent"]
+                _Sent(min(float(at) - since, now), str(thread), owner[-1] is True)
+                for at, thread, *owner in kept["sent"]
             ]
-            bounced = [(min(float(at) - since, now), str(whose)) for at, whose in kept.get("returned", ())]
             keeps_back = bool(kept.get("keeps_back", True))
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, LookupError):
             return False
         self._tripped = {one.thread: one for one in tripped if now < one.until}
         self._sent = deque(sorted(sent, key=lambda one: one.at), maxlen=MAX_KEPT)
-        self._bounced = deque(sorted(bounced), maxlen=MAX_KEPT)
         self.keeps_back = keeps_back
         self._forget(now)
         return True
@@ -216,9 +177,3 @@ class CircuitBreaker:
     def _forget(self, now: float) -> None:
         while self._sent and now - self._sent[0].at >= HOUR_S:
             self._sent.popleft()
-        while self._bounced and now - self._bounced[0][0] >= HOUR_S:
-            self._bounced.popleft()
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(" ".join(text.split()).encode("utf-8", "replace")).hexdigest()

@@ -110,9 +110,7 @@ class LoopGuard:
     def breaker_is_open(self, thread: str, *, person: str = "") -> bool:
         """Whether nothing that ``person`` writes is answered in a thread."""
         owner = self._is_owner(person)
-        return (
-            self._breaker.tripped(thread, self._clock.monotonic(), recipient=person, owner=owner) is not None
-        )
+        return self._breaker.tripped(thread, self._clock.monotonic(), owner=owner) is not None
 
     def before_sending(self, message: OutboundMessage) -> None:
         """
@@ -126,9 +124,8 @@ class LoopGuard:
         if not _is_answer(message):
             return
         now = self._clock.monotonic()
-        whom = _recipient(message)
-        owner = self._is_owner(whom)
-        tripped = self._breaker.may_send(str(message.session), message.text, now, recipient=whom, owner=owner)
+        owner = self._is_owner(_recipient(message))
+        tripped = self._breaker.may_send(str(message.session), now, owner=owner)
         if tripped is None:
             return
         self._note_tripped(tripped, now)
@@ -145,25 +142,12 @@ class LoopGuard:
         whom = _recipient(message)
         if _is_answer(message):
             owner = self._is_owner(whom)
-            self._breaker.sent(str(message.session), message.text, self._clock.monotonic(), owner=owner)
+            self._breaker.sent(str(message.session), self._clock.monotonic(), owner=owner)
         self._mails.sent(message_id, whom, alone=not message.context.get("cc"))
 
     def bounced(self, report: Report, outside: bool, verified: str) -> frozenset[str]:  # noqa: FBT001 - a callback
-        """
-        Count a report that a mail did not arrive, as far as `SentMails` believes it.
-
-        Returns:
-            The mails of which there is evidence that they did not arrive, counted now or before.
-        """
-        evident, new = self._mails.believed(report, outside=outside, verified=verified)
-        for whom in new:
-            if self._is_owner(whom):
-                continue
-            now = self._clock.monotonic()
-            tripped = self._breaker.bounced(whom, now)
-            if tripped is not None:
-                self._note_tripped(tripped, now)
-        return evident
+        """The mails of which a report is evidence that they did not arrive; see `SentMails.believed`."""
+        return self._mails.believed(report, outside=outside, verified=verified)
 
     def sent_to(self, message_ids: Sequence[str]) -> str:
         """The recipient of the first of these mails that is known here; empty if none is."""
@@ -188,16 +172,13 @@ class LoopGuard:
             return
         self._breaker_urgent = True
         minutes = round((tripped.until - now) / 60)
-        where, loop = "No mail is answered", " It looks like a loop."
-        if tripped.recipient:
-            where, loop = f"Nothing is sent to `{tripped.recipient}`", ""
-        elif tripped.thread:
-            where = f"In the thread {tripped.thread} nothing is answered"
+        where = f"In the thread {tripped.thread} nothing" if tripped.thread else "No mail"
         _log.error("mail.breaker_opened", channel=self._name, why=tripped.why, minutes=minutes)
         self._alert(
-            "brake bounces" if tripped.recipient else "brake",
-            f"{where} on {self._name} for {minutes} minutes: {tripped.why}.{loop} Mails that arrive "
-            "meanwhile wait and are handled afterwards. To end this sooner: squidbot email reset-breaker.",
+            "brake",
+            f"{where} is answered on {self._name} for {minutes} minutes: {tripped.why}. It looks like a "
+            "loop. Mails that arrive meanwhile wait and are handled afterwards. To end this sooner: squidbot "
+            "email reset-breaker.",
         )
 
     def crowded(self, sender: str, wait_s: float) -> None:

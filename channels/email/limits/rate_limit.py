@@ -3,18 +3,17 @@ Limits how many answers one sender gets; mails count from the time at which they
 
 By arrival and not by "now", so that what waited while the daemon was down is not one burst; and by identity,
 so that a mail that is read twice (after a crash, after a renumbering of the mailbox) counts once and gets the
-same verdict again. The total counts only senders who may write at all: otherwise strangers could use it up.
+same verdict again.
 
 `AnswerLimiter.place` never refuses an answer for lack of room: the mail gets the next place in time. So two
-programs that write to each other go on, but no faster than the limits. Places of later hours take none of
-this one, and half of each hour's total is for people who are let in by name. `AnswerLimiter.admit` knows
-only now and never, for what needs no answer.
+programs that write to each other go on, but no faster than the limits. `AnswerLimiter.admit` knows only now
+and never, for what needs no answer. How much goes out to all together, the circuit breaker counts.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -24,8 +23,9 @@ HOUR_S = 3600.0
 DAY_S = 86400.0
 MAX_ENTRIES = 10_000
 MAX_WAITING = 100
-"""So many mails of one sender wait at most, or of all whom one pattern lets in."""
-_FIELDS = 6
+"""So many mails of one sender wait at most."""
+MAX_WAITING_IN_ALL = 1000
+"""Whoever owns a domain has any number of addresses; what they send more, a person judges."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,74 +43,55 @@ class Place:
 class _Entry:
     at: float
     sender: str
-    thread: str
-    listed: bool
     allowed: bool
     due: float
     first: bool = False
-    crowd: str = ""
 
 
 class AnswerLimiter:
-    """
-    Remembers the mails of the last day.
+    """Remembers the mails of the last day, one bucket for each sender."""
 
-    Args:
-        breaker_per_hour: So many answers within an hour open the circuit breaker for everybody; 0: none do.
-    """
-
-    def __init__(self, limits: AnswerLimits, *, breaker_per_hour: int = 0) -> None:
-        self._limits = limits
-        most = min((each for each in (limits.total_per_hour, breaker_per_hour) if each), default=0)
-        self._crowds_per_hour = (most + 1) // 2
-        self._has_limits = any((*limits.model_dump().values(), self._crowds_per_hour))
+    def __init__(self, limits: AnswerLimits) -> None:
+        per = ((limits.sender_per_hour, HOUR_S), (limits.sender_per_day, DAY_S))
+        self._rules = [(limit, window_s) for limit, window_s in per if limit]
         self._entries: dict[str, _Entry] = {}
         self.changed = False
         """Whether there is something that the last `dump` did not hold."""
 
     def place(
-        self,
-        native_id: str,
-        *,
-        sender: str,
-        thread: str,
-        listed: bool,
-        at: datetime,
-        now: datetime | None = None,
-        crowd: str = "",
+        self, native_id: str, *, sender: str, at: datetime, now: datetime | None = None
     ) -> Place | None:
         """
         When this mail is answered; its place is then taken.
 
         Args:
             native_id: The mail. Asking twice for one mail gives the same answer and counts once.
-            listed: Whether the sender is among those who may write.
             at: When it arrived; a mail from the future has arrived now.
             now: When it is taken in, from which the wait is counted; None: when it arrived.
-            crowd: The pattern that lets the sender in, if it is none by name: whoever owns a domain has any
-                number of addresses, and must not fill the hours of others with them.
 
         Returns:
-            None if too many mails of this sender or crowd wait already.
+            None if too many mails of this sender, or of all, wait already.
         """
-        if not self._has_limits:
+        if not self._rules:
             return Place()  # nothing to remember either
         taken = (now or at).timestamp()
         known = self._entries.get(native_id)
         if known is not None:
             return Place(max(known.due - taken, 0.0), known.first) if known.allowed else None
         arrived = min(at.timestamp(), taken)
-        rules = list(self._rules(arrived, sender, thread, listed=listed, crowd=crowd))
+        counted = self._counted(arrived)
+        used = sorted(entry.due for entry in counted if entry.sender == sender)
         due, before = arrived, -1.0
-        while due > before:  # a gap of one rule may be none of another
+        while due > before:  # a gap of one rule may be none of the other
             before = due
-            for limit, window_s, used in rules:
+            for limit, window_s in self._rules:
                 due = _earliest(due, limit, window_s, used)
-        ahead = [entry for entry in self._counted(arrived) if entry.due > arrived]
-        first = due > taken and not any(entry.sender == sender and entry.due > taken for entry in ahead)
-        allowed = sum((entry.crowd or entry.sender) == (crowd or sender) for entry in ahead) < MAX_WAITING
+        first = due > taken and not any(taken < each for each in used)
+        waiting = sum(entry.due > arrived for entry in counted)
+        room = sum(each > arrived for each in used) < MAX_WAITING and waiting < MAX_WAITING_IN_ALL
+        allowed = room or due <= arrived
         due = due if allowed else arrived
-        self._note(native_id, _Entry(arrived, sender, thread, listed, allowed, due, first, crowd))
+        self._note(native_id, _Entry(arrived, sender, allowed, due, first))
         return Place(max(due - taken, 0.0), first) if allowed else None
 
     def admit(self, native_id: str, *, sender: str, at: datetime) -> bool:
@@ -124,35 +105,14 @@ class AnswerLimiter:
         if known is not None:
             return known.allowed
         now = at.timestamp()
-        allowed = all(
-            limit == 0 or sum(1 for due in used if due > now - window_s) < limit
-            for limit, window_s, used in self._rules(now, sender, "", listed=False)
-        )
-        self._note(native_id, _Entry(now, sender, "", False, allowed, now))
+        used = [entry.due for entry in self._counted(now) if entry.sender == sender]
+        allowed = all(sum(due > now - window_s for due in used) < limit for limit, window_s in self._rules)
+        self._note(native_id, _Entry(now, sender, allowed, now))
         return allowed
 
     def _counted(self, now: float) -> list[_Entry]:
         """What counts: an arrival more than a day ahead was noted by a clock that was wrong."""
         return [entry for entry in self._entries.values() if entry.allowed and entry.at < now + DAY_S]
-
-    def _rules(
-        self, now: float, sender: str, thread: str, *, listed: bool, crowd: str = ""
-    ) -> Iterable[tuple[int, float, list[float]]]:
-        """Each limit, the time for which it holds, and when the answers are due that it counts, in order."""
-        limits, counted = self._limits, sorted(self._counted(now), key=lambda entry: entry.due)
-        of_sender = [entry.due for entry in counted if entry.sender == sender]
-        yield limits.sender_per_hour, HOUR_S, of_sender
-        yield limits.sender_per_day, DAY_S, of_sender
-        yield limits.thread_per_hour, HOUR_S, [entry.due for entry in counted if entry.thread == thread]
-        if listed:
-            yield limits.total_per_hour, HOUR_S, [entry.due for entry in counted if entry.listed]
-        if listed and crowd:
-            # Half of the hour is for people who are let in by name.
-            yield (
-                self._crowds_per_hour,
-                HOUR_S,
-                [entry.due for entry in counted if entry.listed and entry.crowd],
-            )
 
     def _note(self, native_id: str, entry: _Entry) -> None:
         self._entries[native_id] = entry
@@ -169,10 +129,7 @@ class AnswerLimiter:
         """The state as text, for a file."""
         self.changed = False
         return json.dumps(
-            [
-                [key, e.at, e.sender, e.thread, e.listed, e.allowed, e.due, e.first, e.crowd]
-                for key, e in self._entries.items()
-            ]
+            [[key, e.at, e.sender, e.allowed, e.due, e.first] for key, e in self._entries.items()]
         )
 
     def load(self, text: str) -> bool:
@@ -186,19 +143,9 @@ class AnswerLimiter:
 
 
 def _entry(row: Sequence[object]) -> _Entry:
-    """Earlier versions knew nothing of waiting."""
-    at, sender, thread, listed, allowed = row[1:_FIELDS]
-    due, first, *crowd = row[_FIELDS:] or (at, False)
-    return _Entry(
-        float(str(at)),
-        str(sender),
-        str(thread),
-        bool(listed),
-        bool(allowed),
-        float(str(due)),
-        bool(first),
-        "".join(map(str, crowd)),
-    )
+    """Earlier versions noted the thread, too, whether the sender is named, and what lets the sender in."""
+    _, at, sender, allowed, due, first = row if len(row) == 6 else (*row[:3], *row[5:8])
+    return _Entry(float(str(at)), str(sender), bool(allowed), float(str(due)), bool(first))
 
 
 def _earliest(start: float, limit: int, window_s: float, used: Sequence[float]) -> float:
@@ -208,8 +155,6 @@ def _earliest(start: float, limit: int, window_s: float, used: Sequence[float]) 
 
     What waits for a later place takes none of the room before it.
     """
-    if limit == 0:
-        return start
     for first, last in zip(used, used[limit - 1 :], strict=False):
         # Where these fill a window, nothing fits from one before their end to one after their beginning.
         if last - first < window_s and last - window_s < start < first + window_s:

@@ -52,6 +52,7 @@ from channels.email.smtp.connection_pool import ConnectionPool
 
 _AUTH_CODES = frozenset({530, 534, 535, 538})
 """What they say of a recipient or of a text may be the recipient's own server's words, handed through."""
+_WRONG_PASSWORD = 535  # RFC 4954; others speak of the mechanism, the encryption or the account
 _TOO_BIG = 552
 _SIZE_STATUS = re.compile(r"\b5\.(?:3\.4|2\.3)\b")
 _SLOWEST = 300_000.0
@@ -328,8 +329,10 @@ def _refused(step: _Step, code: int, text: str) -> ChannelError:
     if code == _TOO_BIG or _SIZE_STATUS.search(text[:200]):
         return MailTooLarge(f"the mail server rejects the mail as too large ({step.value}): {said}")
     ours = step in (_Step.CONNECT, _Step.MAIL)
-    if step is _Step.LOGIN or (ours and code in _AUTH_CODES):
+    if code == _WRONG_PASSWORD and (ours or step is _Step.LOGIN):
         return ChannelAuthFailed(f"the mail server does not accept username and password: {said}")
+    if step is _Step.LOGIN or (ours and code in _AUTH_CODES):
+        return ChannelAuthFailed(f"the mail server does not let us log in: {said}")
     if ours:
         return ChannelMisconfigured(f"the mail server accepts no mail from this address: {said}")
     return DeliveryFailed(

@@ -1,8 +1,7 @@
 """
 Decides which bounces are believed: reports that a mail of ours did not arrive.
 
-Anybody can write such a report, and a person whose mails bounce gets none any more. So a report counts for
-the recipient of the mail only if there is evidence of it:
+Anybody can write such a report. So one counts only if there is evidence of it:
 
 - It names a mail that we sent, and that mail's recipient in its part for machines. Each mail counts once:
   whoever has got one answer can write any number of reports about it.
@@ -10,7 +9,7 @@ the recipient of the mail only if there is evidence of it:
   domain or ours; others there are people like any. A mail that went to others, too, proves nothing about one
   of them; nor does a report from outside whose sender our provider has looked at without success.
 
-``parsing/dsn.py`` reads the reports, and the circuit breaker counts what is believed (``limits/``).
+``parsing/dsn.py`` reads the reports.
 """
 
 from __future__ import annotations
@@ -49,19 +48,17 @@ class SentMails:
         known = (self._sent_to[each][0] for each in message_ids if each in self._sent_to)
         return next(known, "")
 
-    def believed(self, report: Report, *, outside: bool, verified: str) -> tuple[frozenset[str], list[str]]:
+    def believed(self, report: Report, *, outside: bool, verified: str) -> frozenset[str]:
         """
-        The mails of which a report proves that they did not arrive, counted now or before, and the recipient
-        of each that counts for the first time.
+        The mails of which a report proves that they did not arrive.
 
         Args:
             outside: Whether our provider has looked at its sender.
             verified: The sender's address, if it is proven.
         """
         evident: set[str] = set()
-        new: list[str] = []
         if report.fate is not DeliveryStatus.FAILED:
-            return frozenset(), new
+            return frozenset()
         name, _, domain = verified.rpartition("@")
         for message_id in report.message_ids:
             whom, alone = self._sent_to.get(message_id, ("", False))
@@ -75,5 +72,4 @@ class SentMails:
             if message_id not in self._came_back:
                 self._came_back.add(message_id)
                 _log.warning("mail.bounced", channel=self._name)
-                new.append(whom)
-        return frozenset(evident), new
+        return frozenset(evident)

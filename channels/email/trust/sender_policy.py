@@ -18,7 +18,9 @@ and nobody signs them.
 *A robot?* Two programs that answer each other never stop by themselves, so a mail that says of itself that a
 program or a list has sent it gets no answer (RFC 3834, RFC 2369, RFC 2919): ``Auto-Submitted``,
 ``Precedence``, ``List-Id``, ``List-Post`` and the null sender. Other fields stand in the mails of people too:
-Exchange writes ``X-Auto-Response-Suppress``, newsletters and help desks ``List-Unsubscribe``.
+Exchange writes ``X-Auto-Response-Suppress``, newsletters and help desks ``List-Unsubscribe``. Neither
+the name in an address nor the words of a subject make a robot: a program without these fields is answered,
+and the limits end that.
 
 The reasons are short constants; they are shown to the operator and counted.
 """
@@ -50,25 +52,8 @@ _NOT_ASKED, _SECRET = "not asked for", "secret address"
 MAX_CLAIMED = 5
 MAX_RECIPIENTS = 200
 
-_ROBOTS = re.compile(
-    r"(?:mailer-daemon|postmaster|no-?reply|do-?not-?reply|noreply|bounces?|auto-?reply|automailer)(?:[+._-].*)?"
-)
 _PRECEDENCE = {"bulk", "list", "junk"}
 _DELIVERED_TO = ("delivered-to", "x-original-to", "envelope-to", "x-envelope-to", "x-forwarded-to")
-_BY_ITSELF = (
-    r"automatic reply|auto(?:matic)?[ -]?(?:reply|response)|automatische antwort|autoantwort"
-    r"|réponse automatique|respuesta automática|risposta automatica|automatisch antwoord|resposta automática"
-    r"|automatisk svar|autosvar|automaattinen vastaus|automatyczna odpowiedź|automatická odpověď"
-    r"|automatikus válasz|otomatik yanıt|автоматический ответ|автоматична відповідь|αυτόματη απάντηση"
-    r"|自動応答|自動返信|自动回复|自動回覆|자동 회신|자동 응답"
-)
-_AWAY = (
-    r"out of (?:the )?office|(?:i am |i'm )?(?:away|on (?:vacation|holiday|leave)) (?:from|until|till)"
-    r"|abwesen(?:heit|d)|absence du bureau|fuera de la oficina|fuori sede|afwezig|ausência|frånvaro|poissa"
-    r"|nieobecność|不在|부재중"
-)
-# Somebody who answers in a thread about his absence is a person; a machine puts its words in front.
-_OUT_OF_OFFICE = re.compile(rf"\s*(?:(?:(?:re|aw|antw):\s*)?(?:{_BY_ITSELF})|(?:{_AWAY}))", re.IGNORECASE)
 
 
 class Refused(StrEnum):
@@ -82,8 +67,6 @@ class Refused(StrEnum):
     AUTOMATIC = "automatic_mail"
     MAILING_LIST = "mailing_list"
     BOUNCE = "bounce"
-    ROBOT = "robot_sender"
-    OUT_OF_OFFICE = "out_of_office"
     NOT_ADDRESSED = "not_addressed_to_us"
     TOO_MANY = "over_limit"
     BREAKER_OPEN = "brake_pulled"
@@ -149,15 +132,12 @@ def inspect(
     own: OwnIdentity,
     *,
     claims: Sequence[Claim] = (),
-    just_answered: bool = False,
     verification: str = "",
 ) -> Verdict:
     """
     Examine a mail's header fields.
 
     Args:
-        just_answered: Whether we have written to this sender within the last minutes; an out-of-office
-            notice without any of the proper fields is recognised only then.
         verification: What else was found to prove the sender (`open_question`); empty if nothing.
     """
     sender = _single_sender(headers)
@@ -166,15 +146,13 @@ def inspect(
     found = _authentication(headers, sender.address, own, claims)
     authentication = found.verification if found.denied else found.verification or verification
     verified = bool(authentication)
-    refused = _own_mail(headers, sender.address, own) or _robot(headers, sender.address)
+    refused = _own_mail(headers, sender.address, own) or _robot(headers)
     if refused is Refused.OWN_COPY and found.denied:
         refused = Refused.OWN_ADDRESS
     if refused is None and not verified:
         refused = Refused.NOT_VERIFIED
     if refused is None:
         refused = _not_for_us(headers, own)
-    if refused is None and just_answered and _OUT_OF_OFFICE.match(headers.subject()):
-        refused = Refused.OUT_OF_OFFICE
     verdict = Verdict(
         sender.address,
         sender.name[:200],
@@ -200,7 +178,7 @@ def open_question(
     sender = _single_sender(headers)
     if sender is None or _own_mail(headers, sender.address, own):
         return None
-    if _robot(headers, sender.address) and not robots_too:
+    if _robot(headers) and not robots_too:
         return None
     found = _authentication(headers, sender.address, own, claims)
     return None if found.verification or found.denied or _not_for_us(headers, own) else sender.address
@@ -312,7 +290,7 @@ def _own_mail(headers: Headers, sender: str, own: OwnIdentity) -> Refused | None
     return Refused.AUTOMATIC if plays else None
 
 
-def _robot(headers: Headers, sender: str) -> Refused | None:
+def _robot(headers: Headers) -> Refused | None:
     is_report = headers.media_type() == "multipart/report"
     if is_report or any(value.strip() == "<>" for value in headers.all("return-path")):
         return Refused.BOUNCE
@@ -320,7 +298,7 @@ def _robot(headers: Headers, sender: str) -> Refused | None:
         return Refused.MAILING_LIST
     if _says_automatic(headers):
         return Refused.AUTOMATIC
-    return Refused.ROBOT if _ROBOTS.fullmatch(sender.partition("@")[0]) else None
+    return None
 
 
 def _says_automatic(headers: Headers) -> bool:

@@ -39,7 +39,7 @@ from gateway.cli.setup.model_probe import ModelChoice, choose_model, ollama_mode
 __all__ = ["Demo", "run_demo"]
 
 _READY_LIMIT_S = 90.0
-_LIMITS = ("sender_per_hour", "sender_per_day", "thread_per_hour", "total_per_hour")
+_LIMITS = ("sender_per_hour", "sender_per_day")
 _PASSWORD = "demo"  # noqa: S105 - servers on loopback that live as long as the demo
 
 

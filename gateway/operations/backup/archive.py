@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -28,7 +28,9 @@ _TOPS = frozenset(
     {DATABASE_NAME, CONFIG_NAME, "sessions", "memory", "workspace", "attachments", "state", "secrets"}
 )
 _MOST_LISTED = 64 * 1024 * 1024
-_MOST_FILES = 2_000_000
+_MOST_FILES = 500_000  # so many names fit into the listing
+_MOST_VALUES = 10_000
+"""In a listing besides those of the files: each takes many times its bytes in memory."""
 _LONGEST_NAME = 4000
 _LONGEST_REASON = 200
 _YEARS = range(2000, 3000)
@@ -125,7 +127,7 @@ def look_into(path: Path, *, passphrase: str | None = None, most_bytes: int | No
         if head is None:
             head = _head(member, content)
         elif member.name == MANIFEST_NAME:
-            manifest = _object(member, content)
+            manifest = _object(member, content, beside=seen)
         else:
             name = checked_name(member)
             if name in seen or len(seen) >= _MOST_FILES:
@@ -195,11 +197,16 @@ def _text(value: object) -> str:
     return plain_line(str(value).encode("utf-8", "replace").decode())
 
 
-def _object(member: tarfile.TarInfo, content: BinaryIO) -> dict[str, Any]:
+def _object(member: tarfile.TarInfo, content: BinaryIO, *, beside: Collection[str] = ()) -> dict[str, Any]:
+    """The object that a member holds; ``beside`` are the files that it may list."""
     if member.size > _MOST_LISTED:
         raise BackupRefused(f"its {member.name} is too large")
+    raw = content.read()
+    most = _MOST_VALUES + sum(5 + name.count(",") + name.count("[") + name.count("{") for name in beside)
+    if raw.count(b",") + raw.count(b"[") + raw.count(b"{") > most:
+        raise BackupRefused(f"its {member.name} lists more than it contains")
     try:
-        value = json.loads(content.read())
+        value = json.loads(raw)
     except (ValueError, RecursionError) as error:
         raise BackupRefused(f"its {member.name} cannot be read") from error
     if not isinstance(value, dict):

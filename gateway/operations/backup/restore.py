@@ -25,8 +25,8 @@ import json
 import os
 import shlex
 import shutil
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Collection, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from itertools import count
@@ -125,6 +125,7 @@ def restore(
                 f"{root} is not empty: the restore of another backup was interrupted here and has now "
                 "been finished. Add --replace to move its content aside"
             )
+    found = frozenset(each.name for each in root.iterdir()) if root.is_dir() else None
     home = open_home(root, as_guest=True)
     with ExitStack() as stack:
         stack.enter_context(hold_home(home))
@@ -132,6 +133,7 @@ def restore(
             shutil.rmtree(old) if old.is_dir() else old.unlink()
         stage = root / f".restore-{os.getpid()}"
         unpacked = stack.enter_context(ExitStack())
+        unpacked.callback(_leave_as_found, root, found)
         unpacked.callback(shutil.rmtree, stage, ignore_errors=True)
         try:
             _unpack(path, passphrase, looked, stage)
@@ -153,6 +155,17 @@ def restore(
         unpacked.pop_all()  # from now on it is needed, whatever happens
         put_aside = _carry_out(root, plan)
     return Restored(looked, root, parked, put_aside, notes)
+
+
+def _leave_as_found(root: Path, found: Collection[str] | None) -> None:
+    """Remove empty folders that were made for nothing; ``found`` was in the home, None: there was none."""
+    if found is None and not _content_of(root):
+        shutil.rmtree(root, ignore_errors=True)
+        return
+    for entry in root.iterdir():
+        if entry.name not in (found or ()):
+            with suppress(OSError):
+                entry.rmdir()
 
 
 def _goes_aside(root: Path, backup: Path, looked: Looked) -> tuple[str, ...]:

@@ -17,6 +17,9 @@ from gateway.errors import GatewayError
 from gateway.system.home import Home, short_path
 
 _LONGEST_LINE = 8192
+MOST_REQUEST_BYTES = 1_000_000
+"""Of one request, above what any command needs: the longest text of a message or document."""
+TOO_MUCH = f"this is too much for one request; at most {MOST_REQUEST_BYTES:,} bytes"
 
 
 class DaemonGone(GatewayError):
@@ -70,10 +73,13 @@ def exchange(path: Path, request: str, value: object = None, *, limit_s: float) 
     ``value`` is sent along as JSON. ``limit_s`` is the longest silence.
 
     Raises:
+        ControlFailed: It is more than the daemon reads.
         OSError: Nobody is there, or answers in time.
         ValueError: The answer is cut off, or none of ours.
     """
     body = b"" if value is None else json.dumps(value).encode()
+    if len(body) > MOST_REQUEST_BYTES:
+        raise ControlFailed(TOO_MUCH, kind="RequestInvalid", exit_code=2)
     head = f"{request} HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
         link.settimeout(limit_s)

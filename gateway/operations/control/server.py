@@ -21,6 +21,7 @@ from aiohttp import web
 
 from channels.terminal.channel import TerminalChannel
 from gateway.errors import GatewayError, StateUnusable, describe
+from gateway.operations.control.client import MOST_REQUEST_BYTES, TOO_MUCH
 from gateway.operations.control.terminal import terminal_routes
 from gateway.operations.http.health import Health, json_answer, one_more
 from gateway.operations.service import Operations
@@ -30,7 +31,6 @@ from gateway.system.home import Home, short_path
 if TYPE_CHECKING:
     from gateway.supervision.gateway import Gateway
 
-_BODY_LIMIT = 1_000_000
 _LIMIT_S = 60.0
 _log = structlog.get_logger(__name__)
 
@@ -60,7 +60,7 @@ async def serve_control(
     async def not_here() -> str:
         return "" if built is None else await built.not_here()
 
-    app = web.Application(client_max_size=_BODY_LIMIT)
+    app = web.Application(client_max_size=MOST_REQUEST_BYTES)
     app.add_routes([web.post("/op/{name}", _Calls(operations, not_here).answer), *routes])
     if health is not None:
         app.add_routes(health.routes())
@@ -115,8 +115,10 @@ class _Calls:
                 return json_answer({"result": await self._operations.call(name, arguments)})
         except GatewayError as error:
             return _refused(type(error).__name__, str(error), error.exit_code, status=400)
-        except (ValueError, RecursionError, OverflowError):
-            return _refused("RequestInvalid", "the arguments cannot be read", 2, status=400)
+        except (ValueError, RecursionError, OverflowError, web.HTTPRequestEntityTooLarge) as error:
+            is_long = isinstance(error, web.HTTPRequestEntityTooLarge)
+            why = TOO_MUCH if is_long else "the arguments cannot be read"
+            return _refused("RequestInvalid", why, 2, status=400)
         except TimeoutError:
             return _refused("TimeoutError", "this took too long; try again later", 75, status=503)
         except Exception as error:  # noqa: BLE001 - the person gets the sentence, the log gets the rest

@@ -52,7 +52,9 @@ _SIGNATURE = re.compile(r"\n-- ?(?:\n|$)")
 
 
 def said_of_answer(message: InboundMessage) -> str | None:
-    """The reply to a message that was an answer; None for any other."""
+    """The reply to a message that was an answer, or that its channel refuses in words; else None."""
+    if isinstance(refusal := message.context.get("refusal"), str):
+        return refusal
     noted = message.context.get("answers")
     if not isinstance(noted, dict):
         return None

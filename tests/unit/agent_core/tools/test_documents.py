@@ -9,12 +9,15 @@ import pytest
 
 from agent_core.messages import SessionKey
 from agent_core.models import MemoryScope, ScopeKind, Session, ToolResult
-from agent_core.tools import attachments
 from agent_core.tools.attachments import ConversationFiles, ReadAttachmentTool
+from agent_core.tools.web import pdf
+from agent_core.tools.web.fetch import WebFetchTool
 from agent_core.tools.web.pdf import ENCRYPTED_OFFICE
 from channels.attachments import AttachmentStore
-from tests.clock import LoopClock
+from tests.clock import LoopClock, ManualClock
 from tests.doubles.in_memory_storage import InMemoryMemory
+from tests.file_tools_world import FileDesk
+from tests.web_world import client, http, server
 
 pytest.importorskip("pypdf")
 
@@ -99,5 +102,42 @@ async def test_what_cannot_be_read_says_why(tmp_path, content: bytes, why: str) 
 
 
 async def test_a_pdf_document_says_which_extra_reads_it(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(attachments, "can_read_pdf", lambda: False)
+    monkeypatch.setattr(pdf, "can_read_pdf", lambda: False)
     assert "extra 'pdf'" in (await reading(tmp_path, "a.pdf", b"%PDF-1.7\n")).content
+
+
+@pytest.mark.parametrize(("name", "content", "texts"), SHEETS)
+async def test_a_document_in_the_workspace_is_read_like_an_attachment(
+    tmp_path, name: str, content: bytes, texts: list[str]
+) -> None:
+    """With line numbers, as of every file; what cannot be read says so in one sentence."""
+    desk = FileDesk(tmp_path / "home")
+    (desk.ws / name).write_bytes(content)
+    (desk.ws / "broken.docx").write_bytes(DOCX[:200] + b"word/document.xml")
+    (desk.ws / "locked.zip").write_bytes(zipped(**{"a.txt": "x"}))
+
+    shown = (await desk.ok("read_file", path=name)).content
+    numbered = "\n".join(f"{n}\t{line}" for n, line in enumerate(texts[0].split("\n"), 1))
+    assert f"<file_text>\n{numbered}\n</file_text>" in shown
+    assert f"2\t{texts[0].split(chr(10))[1]}" in (await desk.ok("read_file", path=name, offset=2)).content
+    broken = await desk("read_file", path="broken.docx")
+    assert broken.is_error
+    assert broken.content == "'broken.docx' cannot be read: it is an office document that is broken."
+    assert "is a ZIP archive or an office document of" in (await desk("read_file", path="locked.zip")).content
+
+
+@pytest.mark.parametrize(
+    "media_type", ["application/octet-stream", "application/vnd.oasis.opendocument.text"]
+)
+async def test_a_fetched_document_is_read_whatever_it_is_called(media_type: str) -> None:
+    async with server() as public:
+        public.answers["/"] = http(200, TEXT, media_type)
+        web = client()
+        result = await WebFetchTool(lambda: web, ManualClock()).execute(url=public.url())
+        public.answers["/"] = http(200, b"PK no document", "application/vnd.oasis.opendocument.text")
+        other = await WebFetchTool(lambda: web, ManualClock()).execute(url=public.url())
+    assert "Plan\nMeet Bob" in result.content
+    assert not result.is_error
+    assert result.origins
+    assert other.is_error
+    assert "not text" in other.content

@@ -15,7 +15,7 @@ from channels.email.limits.rate_limit import AnswerLimiter
 class TestLimits:
     @staticmethod
     def limiter(**limits: int) -> AnswerLimiter:
-        zero = dict.fromkeys(("sender_per_hour", "sender_per_day", "thread_per_hour", "total_per_hour"), 0)
+        zero = dict.fromkeys(("sender_per_hour", "sender_per_day"), 0)
         return AnswerLimiter(AnswerLimits(**zero | limits))
 
     @staticmethod
@@ -30,29 +30,27 @@ class TestLimits:
         return limiter.admit(name, sender=sender, at=at)
 
     @staticmethod
-    def at_once(
-        limiter: AnswerLimiter, name: str, *, minute: float = 0, sender: str = "a", listed: bool = True
-    ) -> bool:
+    def at_once(limiter: AnswerLimiter, name: str, *, minute: float = 0, sender: str = "a") -> bool:
         """Whether a mail is answered without a wait."""
         at = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(minutes=minute)
-        place = limiter.place(name, sender=sender, thread="t", listed=listed, at=at)
+        place = limiter.place(name, sender=sender, at=at)
         return place is not None and place.wait_s == 0
 
     @pytest.mark.parametrize(("limit", "remembered"), [(0, 0), (100, 20)])
     def test_without_limits_nothing_is_remembered(self, limit: int, remembered: int) -> None:
         """A day of mails costs no memory where nobody counts them."""
-        limiter = self.limiter(total_per_hour=limit)
+        limiter = self.limiter(sender_per_hour=limit)
         at = datetime(2026, 1, 1, tzinfo=UTC)
         for number in range(20):
-            place = limiter.place(f"m{number}", sender="a", thread=f"t{number}", listed=True, at=at)
+            place = limiter.place(f"m{number}", sender="a", at=at)
             assert place is not None
             assert place.wait_s == 0
         assert len(json.loads(limiter.dump())) == remembered
 
-    @pytest.mark.parametrize("rule", ["sender_per_hour", "thread_per_hour", "total_per_hour"])
+    @pytest.mark.parametrize("rule", ["sender_per_hour"])
     def test_an_hour_has_so_many(self, rule: str) -> None:
         """The third within an hour waits, and after the hour there is room again."""
-        limiter = self.limiter(**{rule: 2})
+        limiter = self.limiter(sender_per_hour=2)
 
         assert [self.at_once(limiter, f"m{n}", minute=n) for n in range(3)] == [True, True, False]
         assert self.at_once(limiter, "later", minute=62)
@@ -64,14 +62,6 @@ class TestLimits:
         assert [self.ask(limiter, f"m{n}", minute=n * 90) for n in range(4)] == [True, True, True, False]
         assert self.ask(limiter, "b", minute=300, sender="b")
         assert self.ask(limiter, "next day", minute=24 * 60 + 1)
-
-    def test_strangers_do_not_use_up_the_total(self) -> None:
-        """The total counts only those who may write."""
-        limiter = self.limiter(total_per_hour=1)
-
-        assert all(self.at_once(limiter, f"s{n}", listed=False, sender=f"s{n}") for n in range(5))
-        assert self.at_once(limiter, "friend")
-        assert not self.at_once(limiter, "friend again")
 
     def test_the_same_mail_gets_the_same_verdict(self) -> None:
         """Asking again counts nothing, also after a restart; a damaged file is refused whole."""

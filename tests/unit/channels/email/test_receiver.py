@@ -69,7 +69,7 @@ async def test_others_have_their_turn_between_two_mails(tmp_path):
     async with anyio.create_task_group() as tasks:
         receiver = Receiver(
             FullMailbox(), inbox, intake, Housekeeping(), now=lambda: datetime.now(UTC),
-            went_out=SentTracker(lambda: 0.0), just_answered=lambda _: False,
+            went_out=SentTracker(lambda: 0.0),
             before_commit=anyio.lowlevel.checkpoint, broke={}, server_ids=ServerIds("bot@mail.test"), start=tasks.start_soon,
             suspects=CrashSuspects(tmp_path / "reading.json"),
         )  # fmt: skip

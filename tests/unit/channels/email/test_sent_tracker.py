@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from channels.email.sent_tracker import ABSENCE_S, MAX_REMEMBERED, SentTracker
+from channels.email.sent_tracker import MAX_REMEMBERED, SentTracker
 from tests.clock import ManualClock
 
 
@@ -19,21 +19,9 @@ def test_a_doubt_ends_when_somebody_knows() -> None:
     it.refused("a")
     assert not it.in_doubt("a")
     it.doubt("a")
-    it.delivered("a", "<a>", None)
+    it.delivered("a", "<a>")
     assert it.is_delivered("a")
     assert not it.in_doubt("a")
-
-
-def test_people_are_just_answered_for_minutes() -> None:
-    """Only those who were written to, and not by a mail that was merely found to be out."""
-    clock = ManualClock()
-    it = SentTracker(clock.monotonic)
-    it.delivered("a", "<a>", "ann@mail.test")
-    it.delivered("b", "<b>", None)
-    assert it.just_answered({"ann@mail.test", "bob@mail.test"})
-    assert not it.just_answered({"bob@mail.test"})
-    clock.advance(ABSENCE_S)
-    assert not it.just_answered({"ann@mail.test"})
 
 
 def test_it_is_bounded_and_keeps_the_newest() -> None:

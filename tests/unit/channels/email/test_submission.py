@@ -150,6 +150,9 @@ async def test_the_steps_of_a_submission() -> None:
         ({"EHLO": "250 mail.test"}, ChannelMisconfigured, 0),
         ({"AUTH": "535 no"}, ChannelAuthFailed, 0),
         ({"AUTH": "454 later"}, ChannelUnavailable, 0),
+        ({"AUTH": "421 too many connections"}, ChannelUnavailable, 0),
+        ({"AUTH": "432 4.7.12 a password transition is needed"}, ChannelUnavailable, 0),
+        ({"AUTH": "534 5.7.9 application-specific password required"}, ChannelAuthFailed, 0),
         ({"AUTH": SILENCE}, ChannelUnavailable, 0),
         ({"MAIL": "530 log in first"}, ChannelAuthFailed, 0),
         ({"MAIL": "552 too big"}, MailTooLarge, 0),
@@ -320,3 +323,14 @@ async def test_who_gets_it_besides() -> None:
     told = [command for command in post.commands if command.startswith("RCPT")]
     assert told == [f"RCPT TO:<{who}@mail.test>" for who in ("alice", "carol", "dave", "bot+sent")]
     assert len(post.taken) == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "wrong"), [("535 5.7.8 no", True), ("534 5.7.9 app password needed", False)]
+)
+async def test_only_535_speaks_of_a_wrong_password(answer: str, wrong: bool) -> None:
+    """Of everything else the words of the server are told."""
+    with pytest.raises(ChannelAuthFailed) as caught:
+        await submit(Post(AUTH=answer))
+    assert ("username and password" in str(caught.value)) is wrong
+    assert answer in str(caught.value)

@@ -361,3 +361,22 @@ class TestStatus:
         assert "since 2026-01-03" in self.shown("up")
         assert "heard from at 2026-01-03" in self.shown("up")
         assert "versions   nio 0.26" in self.shown("up")
+
+
+def test_no_problem_of_a_file_reaches_the_terminal_raw(tmp_path):
+    """Names and values that recolour, retitle or clear a screen are shown as escapes."""
+    odd = r'"\e[31m\e]0;x\a\x9b2J"'
+    path = tmp_path / "squidbot.yaml"
+    for text in (
+        f"{odd}: 1\nllm: {{models: {{{odd}: {{model: {odd}}}}}}}\nowner: {{aliases: [{odd}]}}\ntools: {{{odd}: {odd}}}\n",
+        f"timezone: {odd}\nagents: {{consolidation_threshold: {odd}}}\nchannels: {{email: {{address: {odd}}}}}\n",
+        "timezone: \x1b[31m\n",
+        f"a: &a [*{odd}\n",
+    ):
+        path.write_text(text)
+        for more in ((), ("--json",)):
+            done = squidbot(tmp_path, "config", "check", "--config", str(path), *more)
+            assert done.returncode
+            said = done.stdout + done.stderr
+            assert said.strip()
+            assert all(each.isprintable() or each == "\n" for each in said), said

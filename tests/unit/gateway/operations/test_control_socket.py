@@ -12,6 +12,7 @@ import pytest
 
 from agent_core.storage.jsonl import JsonlMemory
 from gateway.errors import StateUnusable
+from gateway.operations.control import client
 from gateway.operations.control.client import ControlClient, ControlFailed, DaemonGone
 from gateway.operations.control.server import serve_control
 from gateway.operations.service import Operations
@@ -36,10 +37,10 @@ async def bench(home):
 @asynccontextmanager
 async def served(home, bench):
     async with serve_control(home, bench.ask):
-        client = ControlClient(home, limit_s=10)
+        asking = ControlClient(home, limit_s=10)
 
         async def call(name, **arguments):
-            return await anyio.to_thread.run_sync(client.call, name, arguments)
+            return await anyio.to_thread.run_sync(asking.call, name, arguments)
 
         yield call
 
@@ -60,6 +61,17 @@ class TestControl:
             assert (caught.value.kind, caught.value.exit_code) == ("NotFound", 1)
             with pytest.raises(ControlFailed, match="no operation"):
                 await call("shutdown")
+
+    @pytest.mark.parametrize("by_hand", [False, True])
+    async def test_five_megabytes_are_refused_in_one_sentence(self, home, bench, monkeypatch, by_hand):
+        """Before they are sent, and by the daemon, which reads no more of another client's."""
+        if by_hand:
+            monkeypatch.setattr(client, "MOST_REQUEST_BYTES", 10_000_000)
+        async with served(home, bench) as call:
+            with pytest.raises(ControlFailed, match="too much for one request") as caught:
+                await call("inbox_show", id="x" * (1_100_000 if by_hand else 5_000_000))
+            assert (caught.value.kind, caught.value.exit_code) == ("RequestInvalid", 2)
+            assert (await call("status"))["work"]
 
     async def test_a_defect_is_told_as_one_and_the_socket_lives_on(self, home, bench):
         """No internals for the client; the next question is answered."""

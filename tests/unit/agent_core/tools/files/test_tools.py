@@ -70,7 +70,7 @@ async def test_a_byte_order_mark_and_dos_lines_do_not_show(desk):
 
 @pytest.mark.parametrize(
     ("head", "kind"),
-    [(b"\x89PNG\r\n\x1a\n", "a PNG picture"), (b"%PDF-1.7", "a PDF"), (b"ab\0", "a binary file")],
+    [(b"\x89PNG\r\n\x1a\n", "a PNG picture"), (b"PK\x03\x04", "a ZIP archive"), (b"ab\0", "a binary file")],
 )
 async def test_what_is_not_text_is_said(desk, head, kind):
     """Type and size, never the bytes."""
