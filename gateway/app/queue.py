@@ -125,7 +125,8 @@ async def guard_against_rollback(env: Environment, queue: Queue) -> RollbackGuar
     The guard, after its first look at whether the database is an older copy.
 
     Raises:
-        ConfigInvalid: The server has restored it to an earlier moment, and no person has said so.
+        ConfigInvalid: It is an older copy, or its server has restored it to an earlier moment, and no person
+            has said so.
     """
     maintenance = queue.maintenance
 
@@ -137,5 +138,7 @@ async def guard_against_rollback(env: Environment, queue: Queue) -> RollbackGuar
         with of_server():
             gap = await begun(read_high_water_mark(env.home.high_water_mark))
     guard = RollbackGuard(env.home.high_water_mark, extent, env.clock, gap)
-    await guard.look()
+    # With a lesser durability a power cut makes it older by itself, which its owner has accepted.
+    settings = env.settings
+    await guard.look(refuses=settings.store_url is None and settings.gateway.durability == "full")
     return guard
