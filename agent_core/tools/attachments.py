@@ -33,7 +33,6 @@ from agent_core.prompt_budget import is_picture
 from agent_core.provenance import Origins, untrusted
 from agent_core.tools.effects import Effect, Review, approved_state
 from agent_core.tools.plain_text import looks_like_html, text_in
-from agent_core.tools.web.pdf import ENCRYPTED_OFFICE, PDF, can_read_pdf, document_kind, read_pdf
 
 _ID = re.compile(r"[0-9a-f]{12}")
 _BLOCK = 1000
@@ -102,12 +101,12 @@ class ReadAttachmentTool:
     name = "read_attachment"
     effect = Effect.PRIVATE_READ
     repeatable = True
-    description = "Read the text of a file that came in this conversation."
+    description = "Read a file of this conversation as text; id stands after Attachment."
     parameters: Mapping[str, Any] = {
         "type": "object",
         "properties": {
-            "id": {"type": "string", "description": "The id after the word Attachment"},
-            "offset": {"type": "integer", "description": "Go on from this character"},
+            "id": {"type": "string"},
+            "offset": {"type": "integer"},
         },
         "required": ["id"],
     }
@@ -119,6 +118,8 @@ class ReadAttachmentTool:
 
     async def execute(self, **arguments: Any) -> ToolResult:
         """Give the text of the attachment ``id`` from ``offset`` on."""
+        from agent_core.tools.web.pdf import ENCRYPTED_OFFICE, document_kind  # noqa: PLC0415 - see _read_document
+
         found = await self._files.find_with_origins(str(arguments.get("id")).strip().lower())
         if found is None:
             return _failed(f"This conversation has no such attachment.{self._files.listed()}")
@@ -152,6 +153,9 @@ class ReadAttachmentTool:
         self, file: Attachment, brought_by: Origins, kind: str, offset: int
     ) -> ToolResult:
         """The text of a PDF or office document, which a confined process takes out of it."""
+        # The readers of pages are loaded by whoever reads one.
+        from agent_core.tools.web.pdf import PDF, can_read_pdf, read_pdf  # noqa: PLC0415
+
         if kind == PDF and not can_read_pdf():
             return _failed("This is a PDF document, and squidbot is installed without its extra 'pdf'.")
         if file.size_bytes > _MAX_DOCUMENT_BYTES:

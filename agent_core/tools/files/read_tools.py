@@ -64,7 +64,7 @@ class ReadFileTool(FileTool):
         "type": "object",
         "properties": {
             "path": TEXT,
-            "offset": {"type": "integer", "description": "First line, from 1"},
+            "offset": {"type": "integer"},
             "limit": {"type": "integer"},
         },
         "required": ["path"],
@@ -76,7 +76,7 @@ class ReadFileTool(FileTool):
         more = f" Further folders, by absolute path: {roots}." if roots else ""
         picture = "" if look is None else ", or a picture"
         self.description = (
-            f"Read a text file, with line numbers{picture}. Paths are relative to the workspace.{more}"
+            f"Read a text file, with line numbers{picture}. Paths start in the workspace.{more}"
         )
 
     def state(self) -> dict[str, Any]:
@@ -157,6 +157,7 @@ class ListFilesTool(FileTool):
 
     name = "list_files"
     effect = Effect.PRIVATE_READ
+    deferred = True
     description = "List a folder of the workspace."
     parameters: Mapping[str, Any] = {"type": "object", "properties": {"path": TEXT}}
 
@@ -221,12 +222,12 @@ class SearchFilesTool(FileTool):
 
     name = "search_files"
     effect = Effect.PRIVATE_READ
-    description = "Find files by glob (newest first), or lines in files by regular expression."
+    description = "Find files by glob (**/*.md), newest first, or lines by regular expression."
     parameters: Mapping[str, Any] = {
         "type": "object",
         "properties": {
-            "pattern": {"type": "string", "description": "Regular expression"},
-            "glob": {"type": "string", "description": "Such as *.md or notes/**/*.txt"},
+            "pattern": {"type": "string"},
+            "glob": {"type": "string"},
             "path": {"type": "string"},
             "ignore_case": {"type": "boolean"},
         },

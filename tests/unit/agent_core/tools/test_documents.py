@@ -9,8 +9,8 @@ import pytest
 
 from agent_core.messages import SessionKey
 from agent_core.models import MemoryScope, ScopeKind, Session, ToolResult
-from agent_core.tools import attachments
 from agent_core.tools.attachments import ConversationFiles, ReadAttachmentTool
+from agent_core.tools.web import pdf
 from agent_core.tools.web.pdf import ENCRYPTED_OFFICE
 from channels.attachments import AttachmentStore
 from tests.clock import LoopClock
@@ -99,5 +99,5 @@ async def test_what_cannot_be_read_says_why(tmp_path, content: bytes, why: str) 
 
 
 async def test_a_pdf_document_says_which_extra_reads_it(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(attachments, "can_read_pdf", lambda: False)
+    monkeypatch.setattr(pdf, "can_read_pdf", lambda: False)
     assert "extra 'pdf'" in (await reading(tmp_path, "a.pdf", b"%PDF-1.7\n")).content
