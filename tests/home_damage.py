@@ -82,15 +82,9 @@ def a_summary(root):
     return "records"
 
 
-def a_spare(root):
-    (root / "memory" / ALICE.file_name / "meta.json").write_text("{}")
-    return "records"
-
-
 def a_cursor_beyond_the_end(root):
     said = json.loads(record(root).read_text())
-    for path in (record(root), root / "memory" / ALICE.file_name / "meta.json"):
-        path.write_text(json.dumps({**said, "last_consolidated": 500, "offset": -1}) + "\n")
+    record(root).write_text(json.dumps({**said, "last_consolidated": 500, "offset": -1}) + "\n")
     return "records"
 
 
@@ -133,6 +127,6 @@ def a_changed_file(root):
 MENDABLE = [
     a_line_of_rubbish, a_line_in_the_middle, a_torn_last_line, a_missing_newline, a_version_of_memory, a_document_that_is_a_folder,
     a_document_that_is_a_link_to_itself, a_summary_that_is_a_folder, a_record,
-    a_summary, a_spare, a_cursor_beyond_the_end, an_index_of_the_database, a_row_without_its_message,
+    a_summary, a_cursor_beyond_the_end, an_index_of_the_database, a_row_without_its_message,
     words_of_the_index, the_head_of_the_index, a_changed_file,
 ]  # fmt: skip

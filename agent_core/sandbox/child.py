@@ -15,7 +15,6 @@ The keys of the order are written by `agent_core.sandbox.process.order_of`.
 from __future__ import annotations
 
 import _signal as signal  # type: ignore[import-not-found]  # `signal` makes enums of it, which takes longer than all
-import _thread
 import marshal
 import resource
 import select
@@ -23,23 +22,19 @@ import time
 from posix import _exit
 
 from agent_core.sandbox import control_groups, syscalls
-from agent_core.sandbox.held_memory import is_more_than
-from agent_core.sandbox.priority import Sessions, be_modest, take_long_slices
+from agent_core.sandbox.priority import be_modest
 from agent_core.sandbox.process_tree import (
     descendants,
     end_all,
-    is_hidden,
+    holds_more_than,
     own_children,
     processor_time,
     send_signal,
     threads_in,
     threads_of,
-    written_by,
 )
 from agent_core.sandbox.raw_files import framed, put, read_all, write_all
 from agent_core.sandbox.removal import remove_folder
-from agent_core.sandbox.time_slices import Rotation
-from agent_core.sandbox.write_rate import Pace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -67,13 +62,10 @@ _FILE_RIGHTS = 0b1100000000000111
 _KIND, _FOLDER, _LINK = 0o170000, 0o040000, 0o120000
 _DRAIN_LIMIT_S = 0.5
 _LOOK_EVERY_S = 0.1
-_LONG_LOOK_S = 1.0
 _PIECE = 65536
 _FILTER_HANDLE, _LISTENER_HANDLE = 60, 61
 """As in `agent_core.sandbox.bubblewrap` and `agent_core.sandbox.listener`."""
 _MOST_ENTRIES = 200_000
-_MOST_DEFIED = 200
-"""Hundredths of a second of the processor for processes that were stopped and that others let go on."""
 
 
 class Stopped(BaseException):
@@ -93,6 +85,7 @@ def main(*, linked: bool = False) -> None:
     ``linked``: the standard input ends with whoever gave the order, see `agent_core.sandbox.external_runner`.
     """
     report: dict[str, Any] = {}
+    order: dict[str, Any] = {}
     run: _Run | None = None
     try:
         signal.signal(signal.SIGTERM, stop_once)
@@ -101,6 +94,7 @@ def main(*, linked: bool = False) -> None:
         order = marshal.loads(framed(0) if linked else read_all(0))  # noqa: S302 - the daemon wrote it
         report["network"] = os.readlink("/proc/self/ns/net")
         if linked or os.getppid() == order["parent"]:  # else it died before that could be noticed
+            order["group"] = control_groups.make_group(order["groups"], order["processes"])
             _guard(order)
             if order["listener"]:
                 os.set_inheritable(order["listener"], False)
@@ -116,11 +110,11 @@ def main(*, linked: bool = False) -> None:
         report["error"] = f"{type(error).__name__}: {error}"[:500]
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        if run is not None:
-            run.is_over = True
         end_all(report)
         if run is not None:
             run.clean_up()
+        if order.get("group"):
+            control_groups.remove_group(order["group"])
     write_all(1, marshal.dumps(report))
     _exit(0)
 
@@ -148,49 +142,31 @@ def _guard(order: dict[str, Any]) -> None:
     end_all({})
     if order["private"]:
         remove_folder(order["private"])
+    if order["group"]:
+        control_groups.remove_group(order["group"])
     _exit(0)
 
 
 class _Run:
-    """
-    One program, from its start to the end of its output.
-
-    What has to do with the processes of the tree is looked at in a second thread: one that holds a lock of
-    its own memory and gets no processor makes whoever looks at it wait. Whoever ends the tree must not.
-    """
+    """One program, from its start to the end of its output."""
 
     def __init__(self, order: dict[str, Any], report: dict[str, Any]) -> None:
         self._order = order
         self._report = report
         self._output = _Output(order["head"], order["tail"])
         self._private = str(order["private"])
-        self._groups: list[str] = []
-        self.is_over = False
-        self._look_began = 0.0
-        self._all_wait = False
-        self._found = ""
-        self._trouble: BaseException | None = None
-        self._pace = Pace(order["write_rate"], order["write_burst"], time.monotonic())
-        self._rotation = Rotation(order["processors"])
-        self._sessions = Sessions(order["session_nice"])
-        self._paused: dict[int, int] = {}
-        self._defied = 0
-        self._was_hidden = False
         self._used: list[tuple[int, int]] = []
         self._still_looks = 0
 
     def go(self) -> None:
         order, report = self._order, self._report
-        take_long_slices()
+        if order["groups"] and not order["group"]:
+            report["error"] = "no control group for processes"
+            return
         if self._private:
             os.mkdir(self._private, 0o700)
             if order["script"]:
                 put(f"{self._private}/script", order["script"], os.O_CREAT | os.O_EXCL)
-        if order["groups"]:
-            self._groups = control_groups.made(order["groups"], order["processes"])
-        if order["groups"] and not self._groups:
-            report["error"] = "no control group for processes"
-            return
         disks = _Disks([*order["disks"], *([self._private] if self._private else [])], order)
         reading, writing = os.pipe2(os.O_CLOEXEC)
         told, telling = os.pipe2(os.O_CLOEXEC)
@@ -219,22 +195,18 @@ class _Run:
         poll.register(handle, select.POLLIN)
         if order["linked"]:
             poll.register(0, select.POLLIN)
-        looked = os.eventfd(0, os.EFD_CLOEXEC)
-        poll.register(looked, select.POLLIN)
-        limit = ""
-        try:
-            _thread.start_new_thread(self._look_on, (program, disks, looked))
-        except RuntimeError:  # this user has as many as may be
-            limit = "processes"
+        limit, look_at = "", began + _LOOK_EVERY_S
         while not limit:
-            left = began + order["seconds"] - time.monotonic()
-            ready = dict(poll.poll(1000 * min(_LONG_LOOK_S, max(0.001, left))))
+            left = min(look_at, began + order["seconds"]) - time.monotonic()
+            ready = dict(poll.poll(1000 * max(0.001, left)))
             if reading in ready and not self._output.take(reading):
                 poll.unregister(reading)
             if handle in ready:
                 break
             limit = "stopped" if 0 in ready else self._limit(began)
-        self.is_over = True
+            if not limit and time.monotonic() >= look_at:
+                limit = disks.limit() or self._look(program)
+                look_at = time.monotonic() + _LOOK_EVERY_S
         if limit:
             report["limit"] = limit
         else:
@@ -249,55 +221,10 @@ class _Run:
         os.close(handle)
 
     def _limit(self, began: float) -> str:
-        """
-        Which limit is passed.
-
-        While a look takes long the whole tree waits: whoever holds it up gets on, and nobody goes on unseen.
-        """
-        now = time.monotonic()
-        if now - began >= self._order["seconds"]:
+        """Which limit is passed that needs no look at the tree."""
+        if time.monotonic() - began >= self._order["seconds"]:
             return "time"
-        if self._output.count > self._order["output"]:
-            return "output"
-        if self._trouble is not None:
-            raise self._trouble
-        if self._look_began and now - self._look_began > _LONG_LOOK_S:
-            self._all_wait = True
-            send_signal(signal.SIGSTOP, descendants())
-        return self._found
-
-    # ── in the second thread ──
-
-    def _look_on(self, program: int, disks: _Disks, looked: int) -> None:
-        """Look until a limit is passed; what takes longer to see is looked at every other time."""
-        with_size, groups = True, self._groups
-        try:
-            while not self._found and not self.is_over:
-                time.sleep(_LOOK_EVERY_S)
-                control_groups.weigh(groups, self._order["weight"])  # what ends before gives way to nobody
-                groups = []
-                self._look_began = time.monotonic()
-                self._found = self._look(program, disks, with_size=with_size)
-                self._look_began, with_size = 0.0, not with_size
-        except BaseException as error:  # noqa: BLE001 - raised by who waits for it
-            self._trouble = error
-        os.eventfd_write(looked, 1)
-
-    def _look(self, program: int, disks: _Disks, *, with_size: bool) -> str:
-        tree = descendants()
-        if self._all_wait:
-            self._all_wait = False
-            send_signal(signal.SIGCONT, [pid for pid in tree if pid not in self._paused])
-        self._sessions.give_way(tree)
-        if limit := disks.limit():
-            return limit
-        if self._is_hidden_again(tree):
-            return "hidden"
-        if self._is_still(tree):
-            return "still"
-        if not self._keep_pace(time.monotonic(), tree):
-            return "processes"
-        return self._size(program, tree) if with_size else ""
+        return "output" if self._output.count > self._order["output"] else ""
 
     def _is_still(self, tree: list[int]) -> bool:
         """
@@ -313,36 +240,11 @@ class _Run:
         self._used, self._still_looks = used, 0 if moved else self._still_looks + 1
         return most <= self._still_looks * _LOOK_EVERY_S
 
-    def _is_hidden_again(self, tree: list[int]) -> bool:
-        """Whether nobody could see what some process writes, at this look and at the one before."""
-        if not self._order["disk"]:
-            return False
-        before, self._was_hidden = self._was_hidden, any(map(is_hidden, tree))
-        return before and self._was_hidden
-
-    def _keep_pace(self, now: float, tree: list[int]) -> bool:
-        """
-        Stop the tree while it has written more than its pace allows, and those that have to wait for others
-        of it; let them go on afterwards. False if what was stopped goes on by itself.
-        """
-        order = self._order
-        if not (order["write_rate"] or order["processors"]):
-            return True
-        used = dict(processor_time(tree))
-        self._defied += sum(used.get(pid, 0) - ticks for pid, ticks in self._paused.items() if ticks)
-        running = {pid: threads for pid in tree if pid not in self._paused and (threads := threads_in(pid))}
-        held = self._rotation.held_back(running, used)
-        if order["write_rate"] and self._pace.is_ahead(sum(map(written_by, tree)), now):
-            held = tree
-        send_signal(signal.SIGSTOP, held)
-        send_signal(signal.SIGCONT, [pid for pid in self._paused if pid in used and pid not in held])
-        # A signal may take a while to stop what is busy, so its time counts from the next look on.
-        self._paused = {pid: used[pid] if pid in self._paused else 0 for pid in held if pid in used}
-        return self._defied < _MOST_DEFIED
-
-    def _size(self, program: int, tree: list[int]) -> str:
+    def _look(self, program: int) -> str:
         """Which limit of the whole tree is passed; orphans that have ended are reaped on the way."""
-        order = self._order
+        order, tree = self._order, descendants()
+        if self._is_still(tree):
+            return "still"
         for pid in own_children():
             if pid != program:
                 try:
@@ -354,7 +256,9 @@ class _Run:
         most = order["processes"]
         if len(tree) > most > 0 and len(processor_time(tree)) > most:  # those that are still there
             return "processes"
-        return "memory" if is_more_than(order["memory"], tree) else ""
+        # Twice: of processes that end meanwhile the others seem to hold what they had together.
+        memory = order["memory"]
+        return "memory" if holds_more_than(memory, tree) and holds_more_than(memory, descendants()) else ""
 
     # ── in the child ──
 
@@ -392,8 +296,8 @@ class _Run:
         _close_others()
         if order["directory"]:
             os.chdir(order["directory"])
-        for group in self._groups:
-            control_groups.enter(group)
+        if order["group"]:
+            control_groups.enter_group(order["group"])
         if order["confine"]:
             os.umask(0o077)  # with it +x is mode 700, the one that can be set by path
             be_modest(order["machine"], order["nice"])
@@ -407,8 +311,6 @@ class _Run:
         """Remove what the program had for itself."""
         if self._private:
             remove_folder(self._private)
-        if left := control_groups.remove(self._groups):
-            self._report["left"] = " ".join(left)
 
 
 class _Output:
@@ -504,8 +406,7 @@ def _limit(order: dict[str, Any]) -> None:
     rlimits = list(order["rlimits"])
     if user := os.getuid():
         others = threads_of(user)
-        # The second thread of the runner is still to come.
-        rlimits.append((resource.RLIMIT_NPROC, others + 1 + order["processes"]))
+        rlimits.append((resource.RLIMIT_NPROC, others + order["processes"]))
     for kind, wanted in rlimits:
         hard = resource.getrlimit(kind)[1]
         value = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)

@@ -39,7 +39,7 @@ nothing of the sandbox. One in which nothing happens any more hangs.
 """
 _TRIAL = 'echo one | cat && echo two > "$TMPDIR/a" && rm "$TMPDIR/a"'
 _UNIT_PRIVATE = "/tmp"  # noqa: S108 - that of the unit
-_GROUPS = ("/sys/fs/cgroup/pids", "/sys/fs/cgroup/cpu", "/sys/fs/cgroup")
+_GROUPS = ("/sys/fs/cgroup/pids", "/sys/fs/cgroup")
 _CONNECTS = ", with a proxy to the hosts of tools.shell.network"
 _CONNECTS_NOT = ", without any network: Landlock alone cannot give tools.shell.network"
 _AGAIN = "the daemon tries it again by itself"
@@ -224,7 +224,6 @@ class CommandSandbox:
             still_seconds=_STILL_LIMIT_S,
             processes=PROBE_PROCESSES,
             nice=0,  # it is ours, and ends
-            session_nice=0,
         )
         outside = [self._home, self._workspace, Path("/tmp"), Path("/var/tmp")]  # noqa: S108 - to be refused
         began = time.monotonic()

@@ -67,7 +67,7 @@ class Confinement:
     unit: str = ""
     """The runner is started by the service manager for a connection to this socket."""
     groups: tuple[str, ...] = ()
-    """Where control groups can be made that bound and weigh the processes, for a user whom no limit binds."""
+    """Where a control group can be made that bounds the processes, for a user whom no limit binds."""
     machine: str = field(default_factory=platform.machine)
 
 
@@ -77,9 +77,8 @@ class Outcome:
     What came of a run.
 
     ``status`` is the exit code and ``signal`` what ended it; neither if it was ended at ``limit``: ``time``,
-    ``still``, ``memory``, ``processes``, ``disk``, ``room`` (others, it seems, fill the disk), ``hidden``,
-    ``output``, ``lost`` (the runner itself was ended: what was done is not known). ``error``: it was never
-    started.
+    ``still``, ``memory``, ``processes``, ``disk``, ``room`` (others, it seems, fill the disk), ``output``,
+    ``lost`` (the runner itself was ended: what was done is not known). ``error``: it was never started.
     """
 
     status: int | None = None
@@ -101,37 +100,6 @@ def landlock_version() -> int:
     if sys.platform != "linux":
         return 0
     return max(0, int(ctypes.CDLL(None).syscall(_CREATE_RULESET, None, 0, 1)))
-
-
-def processors() -> int:
-    """How many there are for the daemon and its commands; a container may have a part of the machine's."""
-    try:
-        found = len(os.sched_getaffinity(0))
-    except PermissionError:  # a service manager may refuse that
-        found = os.cpu_count() or 1
-    with suppress(OSError, ValueError):  # "max", which is no number, is all of them
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
-        found = min(found, -(-int(quota) // int(period)))
-    return found
-
-
-def sessions_have_shares() -> bool:
-    """
-    Whether the kernel shares the processors by session here, see sched(7).
-
-    It does so only outside of all control groups that share them.
-    """
-    try:
-        enabled = Path("/proc/sys/kernel/sched_autogroup_enabled").read_text(encoding="ascii").strip()
-        lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return False  # our own unit hides the first, and has such a group
-    own = {controllers: path for _, controllers, path in (line.split(":", 2) for line in lines)}
-    for controllers, path in own.items():
-        if "cpu" in controllers.split(","):
-            return enabled == "1" and path == "/"
-    first = own.get("", "/").split("/")[1]  # version 2: the nearest to the root, which itself has no weight
-    return enabled == "1" and not Path("/sys/fs/cgroup", first, "cpu.weight").exists()
 
 
 def sandbox_of(confinement: Confinement, private: str) -> dict[str, Any]:
@@ -164,7 +132,6 @@ def sandbox_of(confinement: Confinement, private: str) -> dict[str, Any]:
             confinement.machine,
             version,
             connects=connects,
-            sessions=apart or bool(confinement.groups) or not sessions_have_shares(),
         ),
         "groups": list(confinement.groups),
         "wrapped": bool(confinement.bubblewrap),
@@ -219,12 +186,7 @@ def order_of(
         "processes": limits.processes,
         "disk": limits.disk_bytes if confinement else 0,
         "files": limits.files,
-        "write_rate": limits.write_bytes_per_s if confinement else 0,
-        "write_burst": limits.write_burst_bytes,
-        "processors": processors() if confinement else 0,
         "nice": limits.nice,
-        "session_nice": limits.session_nice if confinement else 0,
-        "weight": limits.weight,
         "head": limits.head_bytes,
         "tail": limits.tail_bytes,
         "output": limits.output_bytes,

@@ -20,9 +20,8 @@ _END_LIMIT_S, _PAUSE_S = 4.0, 0.005
 _WRAPPER_MOMENTS, _MOMENT_S = 20, 0.0005
 """What ends by itself is given a moment: to look for everything takes longer."""
 _PIECE = 65536
-_SESSION, _FLAGS, _USED, _THREADS, _PENDING = 3, 6, 11, 17, 28
+_USED, _THREADS = 11, 17
 """The words of /proc/PID/stat after the name."""
-_EXITING, _KILLED = 0x4, 1 << (signal.SIGKILL - 1)
 
 
 def end_all(report: dict[str, Any]) -> None:
@@ -126,18 +125,8 @@ def processor_time(tree: list[int]) -> list[tuple[int, int]]:
     return used
 
 
-def sessions_of(tree: list[int]) -> dict[int, int]:
-    """The sessions in which processes are, each with one that is in it."""
-    found = {}
-    for pid in tree:
-        words = content_of(f"/proc/{pid}/stat").rpartition(b")")[2].split()
-        if words:
-            found[int(words[_SESSION])] = pid
-    return found
-
-
-def threads_in(pid: int, states: bytes = b"R") -> int:
-    """How many threads of a process are in one of these states; by itself: those that want a processor."""
+def threads_in(pid: int, states: bytes) -> int:
+    """How many threads of a process are in one of these states."""
     words = content_of(f"/proc/{pid}/stat").rpartition(b")")[2].split()
     if not words:
         return 0
@@ -162,48 +151,28 @@ def threads_of(user: int) -> int:
     return count
 
 
-def written_by(pid: int) -> int:
+def holds_more_than(most: int, tree: list[int]) -> bool:
     """
-    Bytes that a process has written to files, with those of its children that it has waited for.
+    True if processes hold more bytes together, in memory or swapped out.
 
-    They count when they are written, which may be long before they reach the disk.
+    What several of them hold counts once. The kernel takes longer to say so, and is asked only if it matters.
     """
-    for line in content_of(f"/proc/{pid}/io").split(b"\n"):
-        if line.startswith(b"write_bytes:"):
-            return int(line.split()[1])
-    return 0
-
-
-def is_hidden(pid: int) -> bool:
-    """Whether a process goes on and nobody can see what it writes, such as a program that may not be read."""
-    if content_of(f"/proc/{pid}/io") or _has_ended(pid):
+    if sum(map(_held_kilobytes, tree)) * 1024 <= most:
         return False
-    try:
-        os.kill(pid, 0)
-    except OSError:
-        return False
-    return True
+    parts = [
+        _kilobytes(f"/proc/{pid}/smaps_rollup", b"Pss", b"SwapPss") or _held_kilobytes(pid) for pid in tree
+    ]
+    return sum(parts) * 1024 > most
 
 
-def _has_ended(pid: int) -> bool:
-    """
-    Whether no thread of a process runs any more: it is there to be waited for, or about to be.
-
-    It has given up its memory, so its files in /proc are root's and look like those of one that hides. One of
-    which only the first thread has ended goes on, and so does one in which a thread has begun meanwhile.
-    """
-    folder = f"/proc/{pid}/task"
-    try:
-        ending = {thread for thread in os.listdir(folder) if _is_ending(f"{folder}/{thread}")}
-        return ending.issuperset(os.listdir(folder))  # else one has begun meanwhile, or goes on
-    except OSError:
-        return False
+def _held_kilobytes(pid: int) -> int:
+    return _kilobytes(f"/proc/{pid}/status", b"VmRSS", b"VmSwap")
 
 
-def _is_ending(thread: str) -> bool:
-    """Whether a thread is on its way out or was killed, by its folder in /proc; see proc_pid_stat(5)."""
-    words = content_of(f"{thread}/stat").rpartition(b")")[2].split()
-    return len(words) > _PENDING and bool(int(words[_FLAGS]) & _EXITING or int(words[_PENDING]) & _KILLED)
+def _kilobytes(path: str, *names: bytes) -> int:
+    """The sum of some lines of a file of /proc."""
+    words = [line.split() for line in content_of(path).split(b"\n")]
+    return sum(int(each[1]) for each in words if len(each) == 3 and each[0][:-1] in names)
 
 
 def content_of(path: str) -> bytes:

@@ -52,22 +52,12 @@ class Limits:
     processes: int = 48
     disk_bytes: int = 500_000_000
     files: int = 50_000
-    write_bytes_per_s: int = 20_000_000
-    """On average, after a burst; a program that writes faster is stopped for a while. 0 is no limit."""
-    write_burst_bytes: int = 50_000_000
     head_bytes: int = 7_000
     tail_bytes: int = 7_000
     output_bytes: int = 5_000_000
     """A program that says more is ended."""
     nice: int = 19
-    """How far each process gives way: to all, or in its session alone, see `agent_core.sandbox.priority`."""
-    session_nice: int = 10
-    """How far each session gives way; not so far that nothing ends beside busy loops. 0 is not at all."""
-
-    @property
-    def weight(self) -> int:
-        """Of a control group, in hundredths of what others have: as nice as its sessions would be."""
-        return round(100 * 0.8**self.session_nice)
+    """How far it gives way to others, see `agent_core.sandbox.priority`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,6 @@ _SET_OWNER, _SET_SIGNAL, _SET_OWNER_EX, _SET_LEASE, _NOTIFY, _SET_DELEGATION = 8
 _O_ACCMODE, _O_TRUNC = 0o3, 0o1000
 _PR_SET_DUMPABLE, _PRIO_PROCESS = 4, 0
 _AF_UNIX, _AF_INET = 1, 2
-_SOL_SOCKET, _SO_SNDBUF, _SO_SNDBUFFORCE = 1, 7, 32
 _SOCK_STREAM, _SOCK_FLAGS = 1, 0o2004000
 _IPPROTO_TCP = 6
 
@@ -144,9 +143,9 @@ _SIGNALS: Mapping[str, tuple[int, int]] = {
     "rt_tgsigqueueinfo": (297, 240),
     "pidfd_send_signal": (424, 424),
 }
-_TRUNCATE, _SOCKET, _SETSID = (76, 45), (41, 198), (112, 157)
+_TRUNCATE, _SOCKET = (76, 45), (41, 198)
 _CLONE, _CLONE3, _IOCTL, _PRCTL = (56, 220), (435, 435), (16, 29), (157, 167)
-_FCNTL, _SETSOCKOPT = (72, 25), (54, 208)
+_FCNTL = (72, 25)
 _UTIMENSAT, _PRLIMIT, _SETPRIORITY, _SOCKETPAIR = (280, 88), (302, 261), (141, 140), (53, 199)
 _OPEN, _OPENAT, _OPENAT2, _CREAT = (2, -1), (257, 56), (437, 437), (85, -1)
 _MODES_BY_PATH = (((90, -1), 1), ((268, 53), 2), ((452, 452), 2))
@@ -167,7 +166,7 @@ _OWNER_ONLY, _SET_ID = 0o700, 0o6000
 _Line = tuple[int, int, int, int]
 
 
-def filter_program(machine: str, landlock: int, *, connects: bool = False, sessions: bool = True) -> bytes:
+def filter_program(machine: str, landlock: int, *, connects: bool = False) -> bytes:
     """
     The program for this machine beside Landlock of this version.
 
@@ -175,8 +174,6 @@ def filter_program(machine: str, landlock: int, *, connects: bool = False, sessi
     not know that a file can be cut, so this is refused to what could be called with a mere path.
 
     With ``connects`` there are sockets, of TCP over IPv4 alone; only for a program with a network of its own.
-    Without ``sessions`` none can be created: where each has a share of the processors, it begins with a whole
-    one.
 
     Raises:
         LookupError: The calls of this machine are not known here.
@@ -195,7 +192,6 @@ def filter_program(machine: str, landlock: int, *, connects: bool = False, sessi
     refused = [numbers[column] for numbers in _REFUSED.values()]
     if landlock < 6:
         refused += [numbers[column] for numbers in _SIGNALS.values()]
-    refused += [] if sessions else [_SETSID[column]]
     unknown = [_CLONE3[column], _OPENAT2[column]]  # whose arguments cannot be read here
     if landlock < 3:
         refused.append(_TRUNCATE[column])
@@ -219,7 +215,6 @@ def filter_program(machine: str, landlock: int, *, connects: bool = False, sessi
     own = [_low(0), (_EQUAL, 1, 0, _PRIO_PROCESS), (_GIVE, 0, 0, _REFUSE), *_only(1, 0)]
     lines += _when(_SETPRIORITY[column], own)
     lines += _when(_SOCKETPAIR[column], _only(0, _AF_UNIX))
-    lines += _when(_SETSOCKOPT[column], _no_larger_sockets())
     for number in sorted(number for number in refused if number >= 0):
         lines += [(_EQUAL, 0, 1, number), (_GIVE, 0, 0, _REFUSE)]
     for number in unknown:
@@ -250,15 +245,6 @@ def _only_tcp() -> list[_Line]:
         *((_ANY_BIT, 1, 0, _SOCK_STREAM), (_GIVE, 0, 0, _REFUSE)),
         *(_low(2), (_EQUAL, 1, 0, 0), (_EQUAL, 0, 1, _IPPROTO_TCP), (_GIVE, 0, 0, _ALLOW)),
         (_GIVE, 0, 0, _REFUSE),
-    ]
-
-
-def _no_larger_sockets() -> list[_Line]:
-    """They seem to be larger then: what they hold counts for nobody."""
-    return [
-        *(_low(1), (_EQUAL, 1, 0, _SOL_SOCKET), (_GIVE, 0, 0, _ALLOW)),
-        *(_low(2), (_EQUAL, 1, 0, _SO_SNDBUF), (_EQUAL, 0, 1, _SO_SNDBUFFORCE), (_GIVE, 0, 0, _PRETEND)),
-        (_GIVE, 0, 0, _ALLOW),
     ]
 
 

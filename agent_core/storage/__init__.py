@@ -9,7 +9,6 @@ On-disk layout under the home folder (folders 0700, files 0600)::
       ….meta.json.bad-20260103T140500Z            a record that was wrong, kept aside
     memory/
       <session>/summary.md                        readable copy of the summary in the record
-      <session>/meta.json                         the record once more, for the day on which it cannot be read
       owner/MEMORY.history.jsonl                  every version of the owner's document
       people/<address>/MEMORY.md                  another person's document, seen in their direct sessions
       people/<address>/MEMORY.history.jsonl

@@ -3,8 +3,9 @@ Checks and repairs the files of conversations and memory. A check changes nothin
 
 A damaged line is overwritten by blanks of the same length, after its text was kept by the caller: so every
 other line keeps its place, its byte and its position, and cursors and the search index stay right. What is
-derived (the readable summary, the spare record) is made again from the record, and a record that cannot be
-read from its spare. Everything here blocks; while something is repaired nobody else may work on the home.
+derived (the readable summary) is made again from the record, and a record that cannot be read is set aside:
+the conversation is summarised again. Everything here blocks; while something is repaired nobody else may work
+on the home.
 """
 
 from __future__ import annotations
@@ -199,17 +200,13 @@ def named_in(path: Path) -> Iterator[Named]:
 
 
 def record_troubles(layout: Layout, key: SessionKey) -> list[str]:
-    """The contradictions between a session's record, its readable summary, its spare and its history."""
-    record, spare = (_parsed(path, key, layout) for path in (layout.record(key), layout.spare_record(key)))
+    """The contradictions between a session's record, its readable summary and its history."""
+    record = _parsed(layout.record(key), key, layout)
     if record is None:
         return []
     if isinstance(record, str):
         return [f"{layout.record(key).name} {record}"]
     found = []
-    if isinstance(spare, str):
-        found.append(f"its spare in memory/{layout.name(key)} {spare}")
-    elif spare is not None and spare != record:
-        found.append(f"its spare in memory/{layout.name(key)} says something else")
     if _copied(layout, key) != record.summary:
         found.append("its summary.md does not match the record")
     if record.cursor:
@@ -221,7 +218,7 @@ def record_troubles(layout: Layout, key: SessionKey) -> list[str]:
 
 def repair_record(layout: Layout, key: SessionKey, clock: Clock) -> None:
     """
-    Make them fit: the record from its spare, the cursor inside of the history, the copies from the record.
+    Make them fit: a bad record aside, the cursor inside of the history, the copy from the record.
     Raises `OSError` or `StorageUnavailable`.
     """
     SessionFiles(key, layout, clock, read_at=os.pread, sync=os.fdatasync).record()

@@ -131,10 +131,6 @@ class Layout:
         """The readable copy of a session's summary."""
         return self.home / "memory" / self.name(key) / "summary.md"
 
-    def spare_record(self, key: SessionKey) -> Path:
-        """The spare copy of the record, for the case that the first cannot be read."""
-        return self.home / "memory" / self.name(key) / "meta.json"
-
     def document(self, scope: MemoryScope) -> Path:
         """The memory document of a scope, which people may edit."""
         return (

@@ -35,7 +35,7 @@ class SessionFiles:
         self, key: SessionKey, layout: Layout, clock: Clock, *, read_at: ReadAt, sync: Callable[[int], None]
     ) -> None:
         self.history = HistoryFile(layout.history(key), read_at=read_at, sync=sync)
-        self.record_file = RecordFile(layout.record(key), layout.summary(key), layout.spare_record(key), key)
+        self.record_file = RecordFile(layout.record(key), layout.summary(key), key)
         self._shortened = "=~" in layout.name(key)
         self._path = layout.record(key)
         self._clock = clock

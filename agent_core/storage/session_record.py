@@ -1,21 +1,17 @@
 """
-The cursor and the summary of a session: one file, replaced atomically, with a readable copy and a spare.
+The cursor and the summary of a session: one file, replaced atomically, with a readable copy of the summary.
 
 The record (``….meta.json``) is the truth, so that after a crash no part of a conversation is summarised
 twice or left out; ``summary.md`` is written after it and repaired from it. A record without a summary (made
-by hand or by an older version) takes the text of the copy.
-
-A record that cannot be read is kept aside under another name and reported. Its place takes the spare
-(``memory/<session>/meta.json``), which is written after each record and holds the same pair: at the worst it
-is the pair before, and then too summary and cursor belong together, so nothing is summarised twice. Without a
-spare that can be read the cursor is 0 again; the text of the copy stays, and nothing is lost.
+by hand) takes the text of the copy. Without a record the cursor is 0 and the summary empty: a summary whose
+cursor and origins are unknown is not used, and the history, which is whole, is summarised again. A record
+that cannot be read is kept aside under another name, reported, and counts as none.
 
 Everything here blocks and is called in a worker thread, by one caller at a time.
 """
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -60,18 +56,11 @@ class Record:
 
 
 class RecordFile:
-    """
-    The record of one session.
+    """The record of one session; ``copy`` is where the summary alone is, for people."""
 
-    Args:
-        copy: Where the summary alone is, for people.
-        spare: Where the record is once more.
-    """
-
-    def __init__(self, path: Path, copy: Path, spare: Path, key: SessionKey) -> None:
+    def __init__(self, path: Path, copy: Path, key: SessionKey) -> None:
         self._path = path
         self._copy = copy
-        self._spare = spare
         self._key = key
         self._seen: tuple[int, int, int] | None = None
         self._record = Record()
@@ -80,56 +69,21 @@ class RecordFile:
     def load(self, now: datetime) -> Record:
         """The record; an empty one if there is none."""
         if not file_access.is_file_or_nothing(self._path):
-            self._make_room(now)
+            self._put_aside(now)
         try:
             state = self._path.stat()
         except FileNotFoundError:
-            return Record(summary=self._copied_summary())
+            return Record()
         seen = (state.st_ino, state.st_size, state.st_mtime_ns)
         if seen != self._seen:
             raw = file_access.read(self._path)
             record = self._parsed(raw)
             if record is None:
-                return self._recovered(now, seen)
-            self._record, self._seen = record, seen
-            self._repair_copy()
+                self._put_aside(now)
+            self._record, self._seen = record or Record(), seen
+            if record is not None:
+                self._repair_copy()
         return self._record
-
-    def _recovered(self, now: datetime, seen: tuple[int, int, int]) -> Record:
-        """The record of the spare, which takes the place of the one that cannot be read."""
-        record = self._parsed_spare()
-        if record is None:
-            self._put_aside(now)
-            return Record(summary=self._copied_summary())
-        kept_as = self.keep_copy(now)
-        try:
-            self.save(record)
-        except OSError as exc:
-            # It is tried again by the next process; until then the spare counts.
-            self._record, self._seen = record, seen
-            log.error("record.not_restored", file=self._path.name, reason=exc.strerror)
-        else:
-            log.error("record.restored", file=self._path.name, cursor=record.cursor, kept_as=kept_as)
-        return record
-
-    def _make_room(self, now: datetime) -> None:
-        """Put aside what is no file at all; the spare takes its place, or everything stays as it is."""
-        spare = self._parsed_spare()
-        aside = self._put_aside(now)
-        if aside is None or spare is None:
-            return
-        try:
-            self.save(spare)
-        except OSError:
-            aside.rename(self._path)
-            raise
-
-    def _parsed_spare(self) -> Record | None:
-        try:
-            raw = file_access.read(self._spare)
-        except OSError:
-            return None
-        return self._parsed(raw)
 
     def save(self, record: Record) -> None:
         """Replace the record durably, then the copy if possible."""
@@ -191,27 +145,17 @@ class RecordFile:
             return ""
 
     def _repair_copy(self) -> None:
-        """Bring copy and spare up to date, once; that it fails harms nobody."""
+        """Rewrite the readable copy if it differs from the record, once; failing is harmless."""
         if self._repaired:
             return
         self._repaired = True
         try:
             if self._copied_summary() != self._record.summary:
                 files.replace(self._copy, self._record.summary.encode(), durable=False)
+            # Earlier versions kept the record there, too: it would keep what is forgotten later.
+            self._copy.with_name("meta.json").unlink(missing_ok=True)
         except OSError as exc:
             log.warning("summary.copy_failed", file=str(self._copy), reason=exc.strerror)
-        self._repair_spare()
-
-    def _repair_spare(self) -> None:
-        wanted = self._encoded(self._record)
-        try:
-            if not self._spare.exists() or self._spare.read_bytes() != wanted:
-                files.replace(self._spare, wanted, durable=False)
-        except OSError as exc:
-            # An old pair is sound, but what a person has let go must not come back with it.
-            with contextlib.suppress(OSError):
-                self._spare.unlink()
-            log.warning("record.spare_failed", file=str(self._spare), reason=exc.strerror)
 
 
 def parse_record(raw: bytes, key: SessionKey, copied_summary: Callable[[], str]) -> Record | None:

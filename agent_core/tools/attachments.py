@@ -118,14 +118,14 @@ class ReadAttachmentTool:
 
     async def execute(self, **arguments: Any) -> ToolResult:
         """Give the text of the attachment ``id`` from ``offset`` on."""
-        from agent_core.tools.web.pdf import ENCRYPTED_OFFICE, document_kind  # noqa: PLC0415 - see _read_document
-
         found = await self._files.find_with_origins(str(arguments.get("id")).strip().lower())
         if found is None:
             return _failed(f"This conversation has no such attachment.{self._files.listed()}")
         file, brought_by = found
         if is_picture(file):
             return _failed("This is a picture without text to read; you see it only if it was shown to you.")
+        from agent_core.tools.web.pdf import ENCRYPTED_OFFICE, document_kind  # noqa: PLC0415 - first use
+
         try:
             content = await self._attachments.read(file, max_bytes=_MAX_READ_BYTES)
             if kind := document_kind(content):
@@ -153,8 +153,7 @@ class ReadAttachmentTool:
         self, file: Attachment, brought_by: Origins, kind: str, offset: int
     ) -> ToolResult:
         """The text of a PDF or office document, which a confined process takes out of it."""
-        # The readers of pages are loaded by whoever reads one.
-        from agent_core.tools.web.pdf import PDF, can_read_pdf, read_pdf  # noqa: PLC0415
+        from agent_core.tools.web.pdf import PDF, can_read_pdf, read_pdf  # noqa: PLC0415 - first use
 
         if kind == PDF and not can_read_pdf():
             return _failed("This is a PDF document, and squidbot is installed without its extra 'pdf'.")

@@ -40,7 +40,7 @@ from gateway.operations.schedule import planned_by
 from gateway.operations.send import access_of, accounts_of
 from gateway.operations.service import Operations
 from gateway.operations.usage import Costs
-from gateway.queue.lease import LeaseTaken, lost_lease_speaks
+from gateway.queue.lease import lost_lease_speaks
 from gateway.queue.stores import StoreUnavailable, StoreUnusable
 from gateway.settings import Settings, load_settings, parse_listen
 from gateway.settings.last_good import keep_last_good
@@ -77,7 +77,7 @@ def run_daemon(
     ``overrides`` are for tests: the same process with something in it that goes wrong.
 
     Raises:
-        AlreadyRunning, StateUnusable, ListenFailed, LeaseTaken: It cannot start; each knows its exit code.
+        AlreadyRunning, StateUnusable, ListenFailed: It cannot start; each knows its exit code.
         LeaseLost: Another process may work on the database, so this one has ended.
     """
     log = settings.gateway.log
@@ -179,7 +179,7 @@ async def _built(notifier: Notifier, make: Callable[[], Awaitable[Gateway]], set
     while True:
         try:
             return await make()
-        except (StoreUnavailable, LeaseTaken) as error:
+        except StoreUnavailable as error:
             pause_s = backoff.failed(random=random.random())
             told = f"waiting for the database: {error}"
             is_waited = settings.store_url is not None and anyio.current_time() < until
@@ -204,7 +204,7 @@ async def _running(
                 partial(
                     give_signs,
                     notifier,
-                    started=built.started,
+                    started=built.settled,
                     line=built.status.one_line,
                     stuck=built.watchdog.reason,
                     resort=last_resort(notifier),
@@ -243,7 +243,8 @@ async def _serve(stack: AsyncExitStack, built: Gateway, settings: Settings, home
 
     async def refresh() -> None:
         show_store(await built.store.maintenance.stats())
-        show_heartbeat(await built.proactive.monitor.state())
+        if not built.stands_by:
+            show_heartbeat(await built.proactive.monitor.state())
 
     watchdog = built.watchdog
     watch_vitals(
@@ -272,10 +273,10 @@ async def _serve(stack: AsyncExitStack, built: Gateway, settings: Settings, home
         mcp=built.mcp,
     )
     health = Health(
-        built.supervisor.statuses,
+        lambda: [] if built.stands_by else built.supervisor.statuses(),
         operations.status,
         refresh=refresh,
-        started=built.started.is_set,
+        started=lambda: built.is_settled,
         stuck=built.watchdog.reason,
     )
     await stack.enter_async_context(serve_control(home, operations, health=health, built=built))

@@ -127,7 +127,3 @@ class Wakeups:
         """The owner's conversation has changed; the value is its channel, or empty."""
         self.alert = Signal[Alert]()
         """Something needs the owner's attention."""
-        self.alert_kept = Signal[str]()
-        """An alert is in the store, for the process that notifies the owner; the value is its subject."""
-        self.taken = Signal[str]()
-        """This process has the account of this channel from now on; another one may have had it before."""

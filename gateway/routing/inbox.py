@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
@@ -100,45 +99,15 @@ class IntakeGate:
     def __init__(self, perhaps_answered: Callable[[datetime], bool] = lambda _: False) -> None:
         self._open = True
         self.perhaps_answered = perhaps_answered
-        self._held: set[str] = set()
-        self._inside: Counter[str] = Counter()
-        self._changed = anyio.Event()
 
     def close(self) -> None:
         """Accept nothing more."""
         self._open = False
 
-    def hold(self, channel: str) -> None:
-        """Accept nothing from this channel."""
-        self._held.add(channel)
-
-    def go_on(self, channel: str) -> None:
-        """Accept from this channel again."""
-        self._held.discard(channel)
-        self._tell()
-
-    async def quiet(self, channel: str) -> None:
-        """Return when no batch of this channel is being accepted."""
-        while self._inside[channel]:
-            await self._changed.wait()
-
-    @asynccontextmanager
-    async def passed(self, channel: str) -> AsyncIterator[None]:
-        """Wait for permission to accept: at once while open, when the channel resumes, or never."""
-        while channel in self._held:
-            await self._changed.wait()
+    async def passed(self) -> None:
+        """Return at once while open, afterwards never."""
         if not self._open:
             await anyio.sleep_forever()
-        self._inside[channel] += 1
-        try:
-            yield
-        finally:
-            self._inside[channel] -= 1
-            self._tell()
-
-    def _tell(self) -> None:
-        self._changed.set()
-        self._changed = anyio.Event()
 
 
 class ChannelInbox:
@@ -197,8 +166,8 @@ class ChannelInbox:
         changes = [
             each.model_copy(update={"text": self._cut(each.text)}) for each in amendments
         ] + self._stops(batch)
-        async with self._intake.passed(self._channel):
-            rows = await self._stored(batch, positions or {}, changes)
+        await self._intake.passed()
+        rows = await self._stored(batch, positions or {}, changes)
         for row in rows:
             if row.state is InboxState.IGNORED:
                 metrics.INBOUND_IGNORED.labels(self._channel, row.error or "unknown").inc()

@@ -391,7 +391,9 @@ def _validate(source: Source) -> tuple[Settings | None, list[Problem]]:
     settings = None
     if source.data or not problems:
         try:
-            settings = Settings.model_validate(source.data)
+            # A section of which all lines were removed is an empty one.
+            sections = {name: value for name, value in source.data.items() if value is not None}
+            settings = Settings.model_validate(sections)
         except ValidationError as error:
             # A value that could not be looked up is not complained about for what it is instead.
             missing = {problem.path for problem in problems} & source.referenced

@@ -109,17 +109,22 @@ async def _measured(rig: Rig) -> list[Figure]:
             for name, command in _ATTACKS.items():
                 rig.say(f"attacked by {name}")
                 attack = partial(_command, sandbox, command, seconds + 60)
-                figures.append(await _beside(one, name, attack, rounds, seconds, proof.told))
+                goal = Goal("<", 3.5)  # nice alone stands between a command and the daemon
+                figures.append(await _beside(one, name, attack, rounds, seconds, proof.told, goal))
         else:
-            figures.append(Figure("the owner's p95 under attack", None, "x", Goal("<", 2), note=str(proof)))
+            figures.append(Figure("the owner's p95 under attack", None, "x", Goal("<", 3.5), note=str(proof)))
         rig.say("attacked by MCP servers")
         attack = partial(_hostile_servers, home / "mcp")
-        figures.append(await _beside(one, "hostile MCP servers", attack, rounds, seconds, "all at once"))
+        figures.append(
+            await _beside(one, "hostile MCP servers", attack, rounds, seconds, "all at once", Goal("<", 2))
+        )
     rig.say("attacked by a page")
     return [*figures, await _beside_a_page(rounds)]
 
 
-async def _beside(one: World, name: str, attack: _Attack, rounds: int, seconds: float, how: str) -> Figure:
+async def _beside(
+    one: World, name: str, attack: _Attack, rounds: int, seconds: float, how: str, goal: Goal
+) -> Figure:
     """Ask in turns without and with the attack."""
     calm: tuple[list[float], list[float]] = ([], [])
     under: tuple[list[float], list[float]] = ([], [])
@@ -132,7 +137,7 @@ async def _beside(one: World, name: str, attack: _Attack, rounds: int, seconds: 
     lag = f"lag of the loop p95 {_p95(under[1]):.1f} ms, without {_p95(calm[1]):.1f}"
     note = f"{after:.0f} ms, without {before:.0f}; {len(under[0])} turns; {lag}; {how}"
     return Figure(
-        f"a turn's p95 beside {name}, relative to one without", after / before, "x", Goal("<", 2), note=note
+        f"a turn's p95 beside {name}, relative to one without", after / before, "x", goal, note=note
     )
 
 

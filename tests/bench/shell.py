@@ -50,7 +50,7 @@ async def _of(rig: Rig, backend: Backend) -> list[Figure]:
         bare.append((time.perf_counter() - begun) * 1000)
         await process.aclose()
     floor = median(bare)
-    who = "as root, with a control group for each" if os.getuid() == 0 else ""
+    who = "as root, with a control group for its processes" if os.getuid() == 0 else ""
     return [
         Figure(
             what,

@@ -10,7 +10,6 @@ import anyio
 import pytest
 
 from agent_core.messages import SessionKey
-from agent_core.sandbox import process
 from agent_core.sandbox.process import landlock_version
 from tests.doubles.loopback import LoopbackServer
 from tests.integration.background_world import (
@@ -78,11 +77,8 @@ async def test_a_command_is_ended_by_a_restart_and_says_so(tmp_path: Path) -> No
 
 
 @needs_landlock
-async def test_a_stopped_command_ends_with_all_that_it_has_started(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_stopped_command_ends_with_all_that_it_has_started(tmp_path: Path) -> None:
     """Also what has left its process group."""
-    monkeypatch.setattr(process, "sessions_have_shares", lambda: False)  # setsid is refused there
     model = Worker()
     async with house(tmp_path, model, tools={"shell": {"allow": "owner"}}) as one:
         await sandbox_of(one)

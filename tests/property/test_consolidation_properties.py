@@ -154,7 +154,7 @@ class Conversation(RuleBasedStateMachine):
     @precondition(lambda self: getattr(self, "said", 0) > 0)
     @rule(content=st.sampled_from([b"", b"{", b'{"last_consolidated": "x"}', b"\x00" * 50]))
     def damage_record(self, content: bytes) -> None:
-        """The record itself is lost: its spare, of the same moment or of the one before, takes its place."""
+        """The record itself is lost: the cursor is 0, and everything is summarised again."""
         path = self.memory.layout.record(SessionKey.parse(S))
         if path.exists():
             path.write_bytes(content)

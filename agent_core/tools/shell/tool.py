@@ -43,7 +43,6 @@ _LIMITS: Mapping[str, str] = {
     "disk": "it filled more disk space than allowed",
     "room": "the disk filled up meanwhile, and what filled it is not known",
     "lost": "the sandbox was ended from outside, so what it did until then is not known",
-    "hidden": "it ran a program that cannot be read, so nobody can see what it writes",
     "output": "it wrote far too much output",
 }
 

@@ -322,7 +322,7 @@ class Mailbox:
         Call `look`, look, then `wait`: nothing that happens in between is missed.
         """
         protocol, timing, most_s = self._protocol, self._timing, inf if most_s is None else most_s
-        with self._door("idle"):
+        with door(self._server, "idle", self.abort):  # as long as nothing is new; its steps have their limits
             if protocol.pushed.is_set():
                 pass
             elif "IDLE" in self.capabilities:

@@ -227,7 +227,7 @@ def _record(layout: Layout, key: SessionKey, path: Path, clock: Clock) -> Iterat
         said = integrity.record_troubles(layout, key)
     except OSError as error:
         said = [f"cannot be read: {error.strerror or error}"]
-    files = (layout.record(key), layout.spare_record(key), layout.summary(key))
+    files = (layout.record(key), layout.summary(key))
 
     def repair(kept: Path) -> None:
         for each in files:
@@ -242,7 +242,7 @@ def _record(layout: Layout, key: SessionKey, path: Path, clock: Clock) -> Iterat
             f"{path.stem}: {text}{more}",
             tuple(filter(Path.is_file, files)),
             repair,
-            remedy="squidbot check --data --repair repairs them from the record or its spare copy",
+            remedy="squidbot check --data --repair repairs them; without a record squidbot summarises again",
         )
 
 

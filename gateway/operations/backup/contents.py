@@ -91,14 +91,13 @@ class Choice:
             if ".meta.json" in path.name:
                 yield from self._file(path, f"sessions/{path.name}")
         for folder in _listed(self.root / "memory"):
-            for name in ("meta.json", "summary.md"):
-                yield from self._file(folder / name, f"memory/{folder.name}/{name}")
+            yield from self._file(folder / "summary.md", f"memory/{folder.name}/summary.md")
 
     def _late(self) -> Iterator[Found]:
         memory = [
             found
             for found in self._below(self.root / "memory", "memory")
-            if found.name.count("/") != 2 or found.path.name not in ("meta.json", "summary.md")
+            if found.name.count("/") != 2 or found.path.name != "summary.md"
         ]
         versions = [found for found in memory if found.path.name.endswith(".history.jsonl")]
         yield from versions

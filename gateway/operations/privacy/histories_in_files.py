@@ -122,9 +122,8 @@ class _History:
         layout, key = self.layout, self.key
         for path in layout.sessions.glob(f"{_literal(layout.name(key))}.meta.json.*"):
             path.unlink()
-        if layout.record(key).exists() or layout.summary(key).exists() or layout.spare_record(key).exists():
-            record = RecordFile(layout.record(key), layout.summary(key), layout.spare_record(key), key)
-            record.save(Record())
+        if layout.record(key).exists() or layout.summary(key).exists():
+            RecordFile(layout.record(key), layout.summary(key), key).save(Record())
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,12 +110,10 @@ def _move_history(layout: Layout, path: Path, target: Path, change: AddressChang
     if not changed:
         making.unlink()
         return
-    memory = layout.home / "memory"
-    for record in (path.with_name(f"{path.stem}.meta.json"), memory / path.stem / "meta.json"):
-        if (value := as_object(file_access.read(record)) if record.exists() else None) is not None:
-            there = record.parent.parent / target.stem if record.parent != path.parent else record.parent
-            name = record.name.replace(path.stem, target.stem)
-            files.replace(there / name, json.dumps(change.value(value), ensure_ascii=False).encode())
+    memory, record = layout.home / "memory", path.with_name(f"{path.stem}.meta.json")
+    if (value := as_object(file_access.read(record)) if record.exists() else None) is not None:
+        moved = json.dumps(change.value(value), ensure_ascii=False).encode()
+        files.replace(target.with_name(f"{target.stem}.meta.json"), moved)
     if path != target and (summary := memory / path.stem / "summary.md").exists():
         files.replace(memory / target.stem / "summary.md", summary.read_bytes())
     making.replace(target)

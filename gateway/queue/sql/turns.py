@@ -212,15 +212,6 @@ class TurnStore(Part):
         found = await self._reader.call("open_sessions", lambda db: maintenance_sql.open_sessions(db, now))
         return [(key, due_s) for text, due_s in found if (key := session_or_none(text)) is not None]
 
-    async def due_sessions(self) -> list[tuple[SessionKey, bool]]:
-        """
-        Return sessions whose head is due and that have no running turn: fewer than `open_sessions`, and
-        faster. True marks sessions with something to claim ``out_of_band``.
-        """
-        now = self._now()
-        found = await self._reader.call("due_sessions", lambda db: maintenance_sql.due_sessions(db, now))
-        return [(key, beside) for text, beside in found if (key := session_or_none(text)) is not None]
-
     async def waiting_people(self) -> dict[SessionKey, str]:
         """Return the address of the head's sender for each waiting session."""
         found = await self._reader.call("waiting_people", maintenance_sql.waiting_people)

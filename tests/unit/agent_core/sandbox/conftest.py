@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from agent_core.sandbox import process
 from agent_core.sandbox.command_sandbox import CommandSandbox
 from agent_core.sandbox.process import landlock_version
 from agent_core.sandbox.rights import Limits
@@ -22,25 +21,19 @@ def home(tmp_path):
     return make_home(tmp_path / "home")
 
 
-@pytest.fixture(autouse=True)
-def sessions_can_be_created(monkeypatch):
-    """Tests of what a command leaves behind need them, wherever they run."""
-    monkeypatch.setattr(process, "sessions_have_shares", lambda: False)
-
-
 def sandbox_in(
     home, *, landlock=None, readable=(), limits=None, backend="landlock", wrapper=None, connects=False
 ):
     """
-    The sandbox of a home in which this interpreter can be run; by itself its sessions give way to nobody, so that
-    what is to happen in it also happens on a machine that is busy with other tests.
+    The sandbox of a home in which this interpreter can be run; by itself it gives way to nobody, so that what is
+    to happen in it also happens on a machine that is busy with other tests.
     """
     return CommandSandbox(
         workspace=home / "workspace",
         home=home,
         private_in=home / "run" / "commands",
         readable=[Path(sys.base_prefix), HERE, *readable],
-        limits=limits or Limits(session_nice=0),
+        limits=limits or Limits(nice=0),
         backend=backend,
         connects=connects,
         landlock=landlock,

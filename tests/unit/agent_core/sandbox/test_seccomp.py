@@ -87,13 +87,6 @@ def test_there_are_sockets_of_tcp_alone_and_only_where_it_is_said(machine):
         assert found == (ALLOWED if arguments in tcp else EPERM), arguments
 
 
-def test_sessions_are_created_unless_they_have_shares(machine):
-    number, architecture = (112 if machine == "x86_64" else 157), ARCHITECTURES[machine]
-    for sessions, wanted in ((True, ALLOWED), (False, EPERM)):
-        program = filter_program(machine, 7, sessions=sessions)
-        assert answer(program, number, architecture=architecture) == wanted
-
-
 def test_no_number_stands_for_two_calls(machine):
     column = ("x86_64", "aarch64").index(machine)
     numbers = [each[column] for each in [*_REFUSED.values(), *_SIGNALS.values()] if each[column] >= 0]
@@ -123,8 +116,6 @@ def test_arguments_decide_where_they_must(ask):
     assert ask(16, 29, 0, 0x5401) == ALLOWED
     assert ask(16, 29, 0, 0x5412) == EPERM
     assert ask(16, 29, 0, 0x541C) == EPERM
-    for level, option, wanted in ((1, 7, NOTHING), (1, 32, NOTHING), (1, 2, ALLOWED), (6, 7, ALLOWED)):
-        assert ask(54, 208, 3, level, option) == wanted
     assert ask(16, 29, 0, 0x8901) == EPERM
     assert ask(16, 29, 0, 0x8902) == EPERM
     for changes in (0x40086602, 0x401C5820, 0x40806685):  # marks of a file that may only be read

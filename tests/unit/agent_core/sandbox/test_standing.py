@@ -6,7 +6,6 @@ import errno
 import json
 import os
 import platform
-import shlex
 import shutil
 import subprocess
 import sys
@@ -18,7 +17,7 @@ import pytest
 
 from agent_core.sandbox import process
 from agent_core.sandbox.command_sandbox import CommandSandbox
-from agent_core.sandbox.process import Outcome, landlock_version, sessions_have_shares
+from agent_core.sandbox.process import Outcome, landlock_version
 
 from .conftest import sandbox_in
 
@@ -92,49 +91,6 @@ def test_as_another_user(prefix, what):
     found = tried(prefix, what)
     assert found["held"], found["told"]
     assert found["said"] == f"42\n{NOBODY}\n"
-
-
-ENDED = {
-    "a child that nobody waits for": "true & exec sleep 0.6",
-    "an orphan that nobody waits for": "(sh -c 'true & exec sleep 0.6' &); sleep 0.8",
-    "many that end": "i=0; while [ $i -lt 400 ]; do /bin/true; i=$((i+1)); done",
-}
-GOES_ON = {
-    "may not be read": """
-import os, subprocess
-open("held", "wb").write(open("/bin/sleep", "rb").read())
-os.fchmod(os.open("held", os.O_RDONLY), 0o100)
-subprocess.run(["./held", "3"])
-""",
-    "its first thread has ended": """
-import ctypes, os, threading, time
-threading.Thread(target=time.sleep, args=(3,)).start()
-ctypes.CDLL(None).syscall(93 if os.uname().machine == "aarch64" else 60, 0)
-""",
-}
-
-
-def test_only_what_goes_on_can_hide():
-    """For a runner that is not root: what has ended hides nothing, and ends no command; what goes on unseen does."""
-    python = [shlex.join([str(SYSTEM_PYTHON), "-c", code]) for code in GOES_ON.values()]
-    found = tried([] if os.getuid() else OTHER, commands=[*ENDED.values(), *python])
-    assert found["held"], found["told"]
-    came = [outcome for outcome, _said in found["runs"]]
-    assert dict(zip([*ENDED, *GOES_ON], came, strict=True)) == {
-        **dict.fromkeys(ENDED, 0),
-        **dict.fromkeys(GOES_ON, "hidden"),
-    }, found["runs"]
-
-
-@pytest.mark.parametrize(("prefix", "may"), [(OTHER, False), ([], True)], ids=["another user", "root"])
-@pytest.mark.skipif(os.getuid() != 0, reason="only root has a control group, and becomes somebody else")
-@pytest.mark.skipif(not sessions_have_shares(), reason="sessions have no shares of the processors here")
-def test_who_has_no_control_group_creates_no_sessions(prefix, may):
-    """T8: each would begin with as much of the processors as the daemon has. Root's are in a group with a weight."""
-    found = tried(prefix, commands=["setsid echo made"])
-    assert found["held"], found["told"]
-    [[ended, said]] = found["runs"]
-    assert (ended, said == "made\n") == ((0, True) if may else (1, False)), found["runs"]
 
 
 def test_as_root_without_capabilities():

@@ -85,7 +85,6 @@ async def test_files_lie_where_the_layout_says(memory: JsonlMemory, tmp_path: Pa
     assert files == {
         "sessions/matrix=.=21room=3ahs=2etest.jsonl",
         "sessions/matrix=.=21room=3ahs=2etest.meta.json",
-        "memory/matrix=.=21room=3ahs=2etest/meta.json",
         "memory/matrix=.=21room=3ahs=2etest/summary.md",
         "memory/owner/MEMORY.history.jsonl",
         "memory/people/=2e=2e=2f=2e=2e=2fbob/MEMORY.md",

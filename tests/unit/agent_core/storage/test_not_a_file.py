@@ -48,8 +48,8 @@ async def home(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("what", NO_FILES)
-async def test_what_is_no_record_is_put_aside_and_the_spare_counts(home: Path, what: str) -> None:
-    """Nothing is consolidated again, the conversation goes on, and it is told once."""
+async def test_what_is_no_record_is_put_aside_and_the_cursor_is_nought(home: Path, what: str) -> None:
+    """The conversation goes on, and it is told once."""
     record = opened(home).layout.record(KEY)
     record.unlink()
     NO_FILES[what](record)
@@ -59,28 +59,13 @@ async def test_what_is_no_record_is_put_aside_and_the_spare_counts(home: Path, w
         for _ in range(2):
             tail = await memory.load_history(S)
             assert (tail.cursor, tail.summary, [each.content for each in tail.messages]) == (
-                2,
-                "m0 m1",
-                ["m2", "m3"],
+                0,
+                "",
+                ["m0", "m1", "m2", "m3"],
             )
     assert [(log["event"], bool(log["kept_as"])) for log in logs] == [("record.unreadable", True)]
-    await memory.save_consolidation(S, summary="m0 m1 m2", cursor=3, base_cursor=2)
+    await memory.save_consolidation(S, summary="m0 m1 m2", cursor=3, base_cursor=0)
     assert await opened(home).load_consolidated_cursor(S) == 3
-
-
-async def test_without_room_for_the_spare_everything_stays(home: Path) -> None:
-    """A disk that takes nothing: refused now, and the pair is the same when it takes something again."""
-    record = opened(home).layout.record(KEY)
-    record.unlink()
-    record.mkdir()
-    in_the_way = record.with_name(f"{record.name}.tmp")
-    in_the_way.mkdir()
-
-    for _ in range(2):
-        with pytest.raises(StorageUnavailable):
-            await opened(home).load_history(S)
-    in_the_way.rmdir()
-    assert (await opened(home).load_history(S)).cursor == 2
 
 
 @pytest.mark.parametrize("what", NO_FILES)

@@ -1,8 +1,10 @@
-"""Cursor and summary on the disk: bad records, their spares, cursors that point nowhere, the readable copy."""
+"""Cursor and summary on the disk: bad records, cursors that point nowhere, the readable copy."""
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -45,8 +47,8 @@ def memory(tmp_path: Path) -> JsonlMemory:
         b'{"last_consolidated": 2, "session": "matrix/other"}',
     ],
 )
-async def test_a_bad_record_is_kept_aside_and_its_spare_counts(memory: JsonlMemory, bad: bytes) -> None:
-    """A record that cannot be read is kept under a dated name and reported; nothing is summarised twice."""
+async def test_a_bad_record_is_kept_aside_and_the_cursor_is_nought(memory: JsonlMemory, bad: bytes) -> None:
+    """It is kept under a dated name and reported once. The text of the copy is not believed: it would be summarised twice."""
     await memory.append_message(SESSION, line(0), line(1))
     await memory.save_consolidation(SESSION, summary="what was", cursor=2)
     record = memory.layout.record(KEY)
@@ -55,77 +57,57 @@ async def test_a_bad_record_is_kept_aside_and_its_spare_counts(memory: JsonlMemo
     again = opened(memory.layout.home)
     with capture_logs() as logs:
         tail = await again.load_history(SESSION)
-    assert (tail.messages, tail.cursor, tail.summary) == ((), 2, "what was")
-    (aside,) = record.parent.glob("*.bad-*")
-    assert aside.read_bytes() == bad
-    assert [log["event"] for log in logs] == ["record.restored"]
-    restarted = opened(memory.layout.home)
-    assert await restarted.load_consolidated_cursor(SESSION) == 2
-    assert await restarted.load_session_summary(SESSION) == "what was"
-
-
-async def test_a_spare_that_is_one_behind_is_sound_too(memory: JsonlMemory) -> None:
-    """If the process died between record and spare, the pair before comes back: summary and cursor of one moment."""
-    await memory.append_message(SESSION, *[line(number) for number in range(4)])
-    await memory.save_consolidation(SESSION, summary="first half", cursor=2)
-    before = memory.layout.spare_record(KEY).read_bytes()
-    await memory.save_consolidation(SESSION, summary="first half, second half", cursor=4)
-    memory.layout.spare_record(KEY).write_bytes(before)
-    memory.layout.record(KEY).write_bytes(b"{")
-
-    again = opened(memory.layout.home)
-    assert await again.load_session_summary(SESSION) == "first half"
-    assert await again.load_consolidated_cursor(SESSION) == 2
-    assert memory.layout.summary(KEY).read_text() == "first half"
-
-
-async def test_a_spare_that_cannot_be_put_back_counts_all_the_same(memory: JsonlMemory) -> None:
-    """On a disk that takes nothing the spare is used without being moved, and is not reported for every look."""
-    await memory.append_message(SESSION, line(0), line(1))
-    await memory.save_consolidation(SESSION, summary="what was", cursor=2)
-    record = memory.layout.record(KEY)
-    record.write_bytes(b"{")
-    (record.parent / f"{record.name}.tmp").mkdir()
-
-    again = opened(memory.layout.home)
-    with capture_logs() as logs:
-        for _ in range(3):
-            assert await again.load_consolidated_cursor(SESSION) == 2
-    assert [log["event"] for log in logs] == ["record.not_restored"]
-
-
-async def test_what_was_reset_does_not_come_back_by_a_spare(memory: JsonlMemory) -> None:
-    """A spare that cannot be written is removed: the pair of before must not return after a reset."""
-    await memory.append_message(SESSION, line(0), line(1))
-    await memory.save_consolidation(SESSION, summary="secret", cursor=2)
-    spare = memory.layout.spare_record(KEY)
-    (spare.parent / f"{spare.name}.tmp").mkdir()
-    with capture_logs() as logs:
-        await memory.save_consolidation(SESSION, summary="", cursor=2)
-    assert [log["event"] for log in logs] == ["record.spare_failed"]
-    memory.layout.record(KEY).write_bytes(b"{")
-    assert await opened(memory.layout.home).load_session_summary(SESSION) == ""
-
-
-@pytest.mark.parametrize("bad", [b"", b"{", b'{"last_consolidated": -1}'])
-async def test_a_bad_record_without_a_spare_begins_at_nought(memory: JsonlMemory, bad: bytes) -> None:
-    """Then it moves aside, is reported, the text of the readable copy stays, and the cursor is 0."""
-    await memory.append_message(SESSION, line(0), line(1))
-    await memory.save_consolidation(SESSION, summary="what was", cursor=2)
-    record = memory.layout.record(KEY)
-    record.write_bytes(bad)
-    memory.layout.spare_record(KEY).write_bytes(bad)
-
-    again = opened(memory.layout.home)
-    with capture_logs() as logs:
-        tail = await again.load_history(SESSION)
-    assert len(tail.messages) == 2
-    assert await again.load_session_summary(SESSION) == "what was"
+    assert ([each.content for each in tail.messages], tail.cursor, tail.summary) == (
+        ["message 0", "message 1"],
+        0,
+        "",
+    )
     (aside,) = record.parent.glob("*.bad-*")
     assert aside.read_bytes() == bad
     assert [log["event"] for log in logs] == ["record.unreadable"]
-    await again.save_consolidated_cursor(SESSION, 1)
-    assert await opened(memory.layout.home).load_consolidated_cursor(SESSION) == 1
+    restarted = opened(memory.layout.home)
+    assert await restarted.load_consolidated_cursor(SESSION) == 0
+    await restarted.save_consolidation(SESSION, summary="again", cursor=1, base_cursor=0)
+    tail = await opened(memory.layout.home).load_history(SESSION)
+    assert (tail.cursor, tail.summary, memory.layout.summary(KEY).read_text()) == (1, "again", "again")
+
+
+async def test_a_bad_record_that_cannot_be_moved_is_reported_once(
+    memory: JsonlMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a disk that takes nothing."""
+    await memory.append_message(SESSION, line(0), line(1))
+    await memory.save_consolidation(SESSION, summary="what was", cursor=2)
+    memory.layout.record(KEY).write_bytes(b"{")
+
+    def refused(path: Path, _target: Path) -> Path:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(Path, "replace", refused)
+    again = opened(memory.layout.home)
+    with capture_logs() as logs:
+        for _ in range(3):
+            assert await again.load_consolidated_cursor(SESSION) == 0
+    assert [(log["event"], log["kept_as"]) for log in logs] == [("record.unreadable", None)]
+
+
+async def test_the_spare_of_earlier_versions_goes(memory: JsonlMemory) -> None:
+    """Otherwise it would keep what is forgotten later."""
+    await memory.append_message(SESSION, line(0), line(1))
+    await memory.save_consolidation(SESSION, summary="secret", cursor=2)
+    spare = memory.layout.summary(KEY).with_name("meta.json")
+    spare.write_bytes(memory.layout.record(KEY).read_bytes())
+    assert await opened(memory.layout.home).load_session_summary(SESSION) == "secret"
+    assert not spare.exists()
+
+
+async def test_without_a_record_the_copy_is_not_believed(memory: JsonlMemory) -> None:
+    """Nobody knows whose words are in it."""
+    await memory.append_message(SESSION, line(0), line(1))
+    await memory.save_consolidation(SESSION, summary="what was", cursor=2)
+    memory.layout.record(KEY).unlink()
+    tail = await opened(memory.layout.home).load_history(SESSION)
+    assert (len(tail.messages), tail.cursor, tail.summary) == (2, 0, "")
 
 
 async def test_a_minimal_record_is_enough(memory: JsonlMemory) -> None:
