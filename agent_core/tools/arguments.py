@@ -8,12 +8,13 @@ from collections.abc import Mapping
 from contextlib import suppress
 from functools import lru_cache
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import SchemaError
-from referencing import Registry
-from referencing.exceptions import Unresolvable
+if TYPE_CHECKING:
+    from jsonschema import Draft202012Validator
+
+# The library of schemas is loaded by the first call of a tool, not by the start of a daemon.
+# ruff: noqa: PLC0415
 
 _SHOWN_CHARS = 200
 _MOST_SHOWN = 5
@@ -26,6 +27,8 @@ def problem_with(arguments: Mapping[str, Any], parameters: Mapping[str, Any]) ->
     Null stands for an optional argument that was left out. A schema that is none, or that refers to anything
     outside of itself, allows everything; nothing is ever fetched. Of many problems the first few are named.
     """
+    from referencing.exceptions import Unresolvable
+
     validator = _validator(json.dumps(parameters, sort_keys=True))
     if validator is None:
         return None
@@ -46,6 +49,10 @@ def problem_with(arguments: Mapping[str, Any], parameters: Mapping[str, Any]) ->
 @lru_cache(maxsize=256)
 def _validator(schema: str) -> Draft202012Validator | None:
     """To look whether a schema is one takes longer than to look at the arguments of a call."""
+    from jsonschema import Draft202012Validator
+    from jsonschema.exceptions import SchemaError
+    from referencing import Registry
+
     parameters = json.loads(schema)
     try:
         Draft202012Validator.check_schema(parameters)

@@ -99,12 +99,12 @@ class ReadAttachmentTool:
     name = "read_attachment"
     effect = Effect.PRIVATE_READ
     repeatable = True
-    description = "Read the text of a file that came in this conversation."
+    description = "Read a file of this conversation as text; id stands after Attachment."
     parameters: Mapping[str, Any] = {
         "type": "object",
         "properties": {
-            "id": {"type": "string", "description": "The id after the word Attachment"},
-            "offset": {"type": "integer", "description": "Go on from this character"},
+            "id": {"type": "string"},
+            "offset": {"type": "integer"},
         },
         "required": ["id"],
     }

@@ -22,9 +22,9 @@ from agent_core.tools.effects import Effect, Review, Wording
 DEFAULT_MAX_CHARS = 8000
 
 _DESCRIPTION = (
-    "Replace your long-term memory (MEMORY.md), shown in every prompt under '## Your Memory': lasting "
-    "facts and what you are asked to remember, not what matters only now. Merge first: give the whole "
-    "new document, old facts included, as Markdown bullets, under about 300 words."
+    "Replace your long-term memory (MEMORY.md, '## Your Memory' in every prompt): lasting facts and what you "
+    "are asked to remember, not what matters only now. Merge: give the whole document as Markdown bullets, "
+    "under 300 words."
 )
 _SHARED = " It belongs to this room: everyone here can learn what is in it."
 

@@ -18,7 +18,7 @@ class ReadSkillTool:
 
     name = "read_skill"
     effect = Effect.READ
-    description = "Read the full instructions of a skill listed in <skills>."
+    description = "Read a skill in <skills>."
 
     def __init__(self, skills: SkillsPort) -> None:
         self.parameters: Mapping[str, Any] = {

@@ -50,13 +50,13 @@ class JobsPort(Protocol):
 
 
 class ScheduleTool:
-    """The tool ``schedule`` of one run."""
+    """The tool ``schedule`` of one run. Only who is in ``company`` is told that others can be notified."""
 
     name = "schedule"
     description = (
-        "Do something later or repeatedly: action 'add' with one of at, in_minutes, every_minutes, cron. "
-        "kind 'remind' then sends text word for word; kind 'ask' then gives you text as a task and sends "
-        "your answer. 'list' shows jobs; 'remove', 'pause' and 'resume' need id."
+        "Do something later or repeatedly: add needs one of at, in_minutes, every_minutes, cron. 'remind' "
+        "sends text word for word; 'ask' gives it to you as a task and sends your answer. remove, pause and "
+        "resume need id."
     )
     parameters: Mapping[str, Any] = {
         "type": "object",
@@ -66,21 +66,25 @@ class ScheduleTool:
             "text": {"type": "string"},
             "whom": {
                 "type": "string",
-                "description": "In a group: who is notified, by name or address with commas between, or "
-                "'everybody'; else who asks",
+                "description": "Names or addresses, or 'everybody'; else who asks",
             },
             "at": {"type": "string", "description": "'2026-11-22 09:00', 'friday 6pm', 'every day 09:00'"},
             "in_minutes": {"type": "number"},
             "every_minutes": {"type": "number"},
-            "cron": {"type": "string", "description": "Such as '0 9 * * 1-5'"},
-            "timezone": {"type": "string", "description": "IANA name"},
+            "cron": {"type": "string"},
+            "timezone": {"type": "string"},
             "id": {"type": "string"},
         },
         "required": ["action"],
     }
 
-    def __init__(self, jobs: JobsPort) -> None:
+    def __init__(self, jobs: JobsPort, *, company: bool = True) -> None:
         self._jobs = jobs
+        if not company:
+            properties = {
+                name: told for name, told in self.parameters["properties"].items() if name != "whom"
+            }
+            self.parameters = {**self.parameters, "properties": properties}
 
     def effect_of(self, arguments: Mapping[str, Any]) -> Effect:
         """The effect of the call: listing changes nothing."""

@@ -39,8 +39,8 @@ class SearchHistoryTool:
     effect = Effect.PRIVATE_READ
     repeatable = True
     description = (
-        "Search what was said, here and in other conversations, best first. Any word may match: give five to "
-        "eight, the subject and its synonyms as people say them."
+        "Search what was said, here and elsewhere. Any word may match: give five to eight, the subject and "
+        "its synonyms."
     )
     parameters: Mapping[str, Any] = {
         "type": "object",

@@ -146,7 +146,7 @@ def build_proactive(
             return found
         refusal = "" if proven and message.kind != "job" else _NOT_IN_A_JOB if proven else _NOT_PROVEN
         mine = SessionJobs(jobs, place, refusal=refusal)
-        return [ScheduleTool(mine), *found]
+        return [ScheduleTool(mine, company=session.scope.kind is ScopeKind.ROOM), *found]
 
     background: list[Callable[[], Coroutine[Any, Any, None]]] = [monitor.run, alerts.run, budget.run]
     if scheduling.enabled:

@@ -60,8 +60,8 @@ class OpenQueue:
         Begin to work on the database, once the lease is taken.
 
         Raises:
-            ConfigInvalid: The server has restored it to an earlier moment, and no person has said so; or see
-                `check_accounts`.
+            ConfigInvalid: It is an older copy, or its server has restored it to an earlier moment, and no
+                person has said so; or see `check_accounts`.
             StoreUnavailable: Not now.
         """
         if self.account_state is not None:
@@ -71,7 +71,9 @@ class OpenQueue:
         if (begun := getattr(self.queue, "begun", None)) is not None:
             with of_server():
                 gap = await begun(read_high_water_mark(env.home.high_water_mark))
-        await self.guard.look(gap)
+        # With a lesser durability a power cut makes it older by itself, which its owner has accepted.
+        refuses = env.settings.store_url is None and env.settings.gateway.durability == "full"
+        await self.guard.look(gap, refuses=refuses)
 
 
 @asynccontextmanager

@@ -45,8 +45,8 @@ def init(
     Set up squidbot: ask for the accounts, log in, write the configuration, and send you a first message.
 
     What an option says is not asked. Every option can be given as SQUIDBOT_INIT_… in the environment, too,
-    and secrets as SQUIDBOT_INIT_MATRIX_PASSWORD, SQUIDBOT_INIT_EMAIL_PASSWORD and SQUIDBOT_INIT_API_KEY. Run
-    again, it proposes what is configured and changes only what you change.
+    and secrets as SQUIDBOT_INIT_MATRIX_PASSWORD, SQUIDBOT_INIT_EMAIL_PASSWORD and SQUIDBOT_INIT_API_KEY. A
+    configuration that exists is not changed: it proposes what is configured, and prints the lines to add.
 
     Args:
         yes: Ask nothing; use what is given, configured or discovered.
@@ -72,7 +72,7 @@ def init(
         no_hello: Do not send a first message.
         install: Install and start the systemd unit: user, or system (as root).
     """
-    from gateway.cli.setup.dialogue import Cancelled, Silent, Terminal
+    from gateway.cli.setup.dialogue import Silent, Terminal
     from gateway.cli.setup.options import given_of
     from gateway.cli.setup.systemd import SystemPlaces
     from gateway.cli.setup.wizard import Init
@@ -115,10 +115,10 @@ def init(
     named = ["--home", str(home.root)] if of_system or where.home or os.environ.get("SQUIDBOT_HOME") else []
     named += ["--config", str(config)] if of_system or where.named else []
     dialogue = Silent() if given.yes else Terminal()
+    program = called_as(sys.argv[0], os.environ)
     try:
-        program = called_as(sys.argv[0], os.environ)
-        return Init(given, home, config, dialogue, os.environ, tuple(named), system, program).run()
-    except KeyboardInterrupt:
-        raise Cancelled("interrupted; nothing was written") from None
+        return Init(
+            given, home, config, dialogue, os.environ, tuple(named), system, program, tuple(sys.argv[1:])
+        ).run()
     finally:
         sys.stdout.flush()

@@ -1,14 +1,16 @@
-"""`squidbot restored`: handles a PostgreSQL database that its server has restored to an earlier moment."""
+"""`squidbot restored`: accepts a database that is older than it was: a copy, or a restored server."""
 
 from __future__ import annotations
 
 from datetime import datetime
 
+from gateway.errors import NotFound
 from gateway.operations.backup.restore import runs_once
 from gateway.queue.lease import Holders
 from gateway.queue.opening import of_server
-from gateway.queue.rollback_guard import Gap
+from gateway.queue.rollback_guard import Extent, Gap, write_restored
 from gateway.queue.sql.restoring import Parked, set_aside_open_work
+from gateway.queue.sqlite.restore import examine_copy, quarantine_open_work
 from gateway.system.home import Home, open_home
 from gateway.system.lock import hold_home
 
@@ -44,3 +46,26 @@ def restored(home: Home, url: str, *, now: datetime, until: datetime | None, mov
             tables.accounts.make_older()
             set_restored(tables.db, Restored(now, Gap(last, last)))
             return parked
+
+
+def accept_copy(home: Home, *, now: datetime, until: datetime | None, moved: bool) -> Parked:
+    """
+    Make an older copy of the embedded database fit for a daemon, as `restored` does.
+
+    Raises:
+        AlreadyRunning: A daemon works on it.
+        NotFound, StoreUnusable, StoreUnavailable: There is none, or it cannot be used.
+    """
+    with hold_home(open_home(home.root, as_guest=True), purpose="command"):
+        if not home.database.exists():
+            raise NotFound(f"there is no database in {home.root}")
+        _, secret, inbox, outbox = examine_copy(home.database)
+        last, parked = min(until or now, now), Parked()
+        if not moved:
+            parked = quarantine_open_work(
+                home.database, backed_up_at=last.timestamp(), now=now.timestamp(), runs_once=runs_once
+            )
+        gap = None if moved else Gap(last, last)
+        extent = Extent.of(secret, inbox, outbox)
+        write_restored(home.high_water_mark, extent, made_at=None, now=now, gap=gap)
+        return parked

@@ -2,7 +2,8 @@
 Detects an older copy in place of the database, by recording outside of it how far it was.
 
 An older copy works, but it lacks what came after it was made. The servers deliver that again, and the bot
-answers it again. Nothing else can detect this, so the operator is alerted in the log and by the check.
+would answer it again. Nothing else can detect this, so a start with it is refused until the operator has
+accepted it (`squidbot restored`).
 
 `squidbot restore` knows more: when the copy was made, and when the lost gateway can have run at the latest. A
 message that was sent to the bot in this interval (`Gap`) and is not in the copy may have been answered
@@ -27,6 +28,7 @@ import structlog
 from pydantic import TypeAdapter, ValidationError
 
 from agent_core.ports import Clock
+from gateway.errors import ConfigInvalid
 from gateway.queue.errors import StoreUnavailable
 
 _EVERY_S = 60.0
@@ -109,9 +111,8 @@ def older_copy(mark: HighWaterMark | None, now: Extent) -> str | None:
     else:
         was = f"The database of the queue is an older copy. {known}, now it has {now.inbox}."
     return (
-        f"{was} What it does not know of is fetched from the servers once more, as far as they still have "
-        "it, and answered once more; an answer that was just being sent may be sent twice. Histories and "
-        "memory are as they were."
+        f"{was} What it does not know of would be answered once more. Accept it with `squidbot restored`: "
+        "what may have been answered waits for you then. Or bring a backup back with `squidbot restore`."
     )
 
 
@@ -133,10 +134,13 @@ class RollbackGuard:
         self._gap: Gap | None = None
         self._mark: HighWaterMark | None = None
 
-    async def look(self, gap: Gap | None = None) -> str | None:
+    async def look(self, gap: Gap | None = None, *, refuses: bool = False) -> str | None:
         """
         Check at the start whether the database is an older copy; return the warning, and log it. ``gap`` is a
         shared database's record of a restore.
+
+        Raises:
+            ConfigInvalid: It is one with content, and ``refuses`` is set.
         """
         self._gap = gap
         mark, extent, now = read_high_water_mark(self._path), await self._extent(), self._clock.now()
@@ -146,6 +150,8 @@ class RollbackGuard:
         if own is not None and now - own.until > _GAP_FOR:
             own = None  # no server still has unfetched messages of that time
         if told is not None:
+            if refuses and (extent.inbox or extent.outbox):
+                raise ConfigInvalid(told)
             _log.warning("rollback_guard.older_copy_found", detail=told)
             since, text = now, told
         self._mark = HighWaterMark(extent, now, since, text, own)
@@ -203,9 +209,21 @@ class RollbackGuard:
             _log.info("rollback_guard.not_written", path=str(self._path), error=str(error))
 
 
-def write_restored(path: Path, extent: Extent, *, made_at: datetime, now: datetime, gap: Gap | None) -> None:
-    """Record that a database was restored from a backup. Raises `OSError` if that fails."""
-    told = f"The database of the queue was restored from a backup of {made_at:%Y-%m-%d %H:%M} UTC."
+def write_restored(
+    path: Path, extent: Extent, *, made_at: datetime | None, now: datetime, gap: Gap | None
+) -> None:
+    """
+    Record that a database was restored from a backup or, without ``made_at``, is an accepted older copy.
+
+    Raises:
+        OSError: It fails.
+    """
+    of = (
+        "was an older copy"
+        if made_at is None
+        else f"was restored from a backup of {made_at:%Y-%m-%d %H:%M} UTC"
+    )
+    told = f"The database of the queue {of}."
     if gap is not None:
         told += (
             f" Messages of the time until {gap.until:%Y-%m-%d %H:%M} UTC that are not in it may have "

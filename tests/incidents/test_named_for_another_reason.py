@@ -75,7 +75,7 @@ async def test_a_file_that_the_owner_has_named_and_that_is_not_there_is_made(des
     """The control: the wish itself needs no yes, nor does what is put right in the new file in the same turn."""
     first = ("write_file", {"path": "notes/new.md", "content": "the same"})
     better = ("edit_file", {"path": "notes/new.md", "old": "the same", "new": "equal"})
-    assert await run(desk, first, better) == []
+    assert await run(desk, first, better, better) == []  # its first call finds it
     assert (desk.ws / "notes/new.md").read_text() == "equal"
 
 

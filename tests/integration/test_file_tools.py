@@ -22,7 +22,7 @@ from tests.integration.gateway_world import world
 
 ANN, BOB = "@ann:hs.test", "@bob:hs.test"
 NAMES = {"read_file", "list_files", "search_files", "write_file", "edit_file", "move_file", "delete_file"}
-DEFERRED = {"move_file", "delete_file"}
+DEFERRED = {"list_files", "edit_file", "move_file", "delete_file"}
 
 
 class Hand:

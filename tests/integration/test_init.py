@@ -11,7 +11,6 @@ import pytest
 import yaml
 
 from devservers import MailServer, Synapse
-from devservers.matrix_peer import MatrixPeer
 from tests.integration.init_world import CANARY, Daemon, Person, World, devices, snapshot, squidbot
 
 
@@ -68,11 +67,10 @@ def test_from_nothing_to_an_answer_on_both_channels(world, tmp_path):
         assert "blue" in str(answer)
         assert CANARY not in daemon.said()
 
-        # While the daemon runs it is asked to say hello, and told to take up what has changed.
+        # While the daemon runs it is asked to say hello.
         (home / "state" / "init" / "greeted.json").unlink()
-        other = squidbot("init", "--yes", *world.options(home, **{"--model": "demo/echo"}))
+        other = squidbot("init", "--yes", *world.options(home))
         assert other.returncode == 0, other.stderr
-        assert "restart the running daemon" in other.stdout
         assert "has not arrived" not in other.stdout
         assert len([mail for mail in world.mailbox.list() if "I am squidbot" in str(mail)]) == 2
     holders = {
@@ -143,11 +141,14 @@ def test_whoever_leaves_leaves_no_trace(world, tmp_path):
     home = tmp_path / "home"
     options = ("--matrix-homeserver", world.synapse.url, "--matrix-user", world.bot.user_id)
     person = Person("init", "--home", home, *options, "--matrix-password-file", world.password)
-    person.sees("Logged in as").sees(r"mailbox\? ")
+    person.sees("Logged in as").sees(r"mailbox\? ").types("y")
+    person.sees("mail address .*: ").types(world.bot_mail).sees("name for the login .*: ")
     assert len(devices(world)) == 2
     os.write(person.terminal, b"\x03")
     assert person.ends() == 130
     assert "nothing was written" in person.seen
+    assert f"--matrix-user {world.bot.user_id}" in person.seen
+    assert f"--email {world.bot_mail}\n" in person.seen
     assert not home.exists()
     assert len(devices(world)) == 1
 
@@ -220,8 +221,9 @@ gateway: {{max_concurrent_turns: 3}}
 
 def test_what_a_person_has_written_is_kept(world, tmp_path):
     """
-    On a file that somebody has written only the mailbox is added: all of the rest stays to the letter, the file
-    before is kept, and the first message can be read in Matrix. Another password replaces its reference alone.
+    Of a file that somebody has written no character changes: the lines for the mailbox are printed, its
+    password goes into its file, nobody is greeted yet, and no new login stays. With the lines in it `check` is
+    content, and the same command greets.
     """
     home = tmp_path / "home"
     home.mkdir(mode=0o700)
@@ -230,6 +232,7 @@ def test_what_a_person_has_written_is_kept(world, tmp_path):
         owner=world.owner.user_id, url=world.synapse.url, bot=world.bot.user_id, password=world.password
     )
     config.write_text(text)
+    config.chmod(0o600)
     kept = {
         "--matrix-user": None,
         "--matrix-homeserver": None,
@@ -238,34 +241,22 @@ def test_what_a_person_has_written_is_kept(world, tmp_path):
     }
     done = squidbot("init", "--yes", *world.options(home, **kept))
     assert done.returncode == 0, done.stdout + done.stderr
-    new = config.read_text()
-    head = f'owner: {{aliases: ["{world.owner.user_id}"]}}'
-    assert head in text
-    both = f'owner: {{aliases: ["{world.owner.user_id}", "{world.owner_mail}"]}}'
-    before, _, after = text.replace(head, both).partition("gateway:")
-    assert new.startswith(before.rstrip("\n"))
-    assert new.endswith("gateway:" + after)
-    [backup] = home.glob("squidbot.yaml.bak-*")
-    assert backup.read_text() == text
-    assert stat.S_IMODE(backup.stat().st_mode) == 0o600
-    [(room, _)] = world.invitations()
-    world.owner.join(room)
-    assert ["I am squidbot" in event.body for event in world.owner.history(room)] == [True]
+    assert config.read_text() == text
+    assert CANARY not in done.stdout + done.stderr
+    assert (home / "secrets" / "email-password").read_text() == CANARY + "\n"
+    assert world.greetings() == (0, 0)
+    assert len(devices(world)) == 2
 
-    world.password.write_text(CANARY + "\n")
-    other = tmp_path / "other"
-    other.write_text(CANARY + "2\n")
-    bot = MatrixPeer.login(world.synapse.url, world.bot.user_id, CANARY)
-    auth = {
-        "type": "m.login.password",
-        "identifier": {"type": "m.id.user", "user": world.bot.user_id},
-        "password": CANARY,
-    }
-    body = {"new_password": CANARY + "2", "logout_devices": False, "auth": auth}
-    bot.call("POST", "/account/password", body)
-    kept["--matrix-password-file"] = other
-    done = squidbot("init", "--yes", "--no-hello", *world.options(home, **kept))
+    print(done.stdout)
+    told = done.stdout.partition("change its value:\n\n")[2].partition("\nWhat remains")[0]
+    lacks = yaml.safe_load(told)
+    assert lacks["owner"]["aliases"] == [world.owner.user_id, world.owner_mail]
+    assert list(lacks["channels"]) == ["email"]
+    whole = yaml.safe_load(text)
+    whole["owner"], whole["channels"]["email"] = lacks["owner"], lacks["channels"]["email"]
+    config.write_text(yaml.safe_dump(whole))
+    done = squidbot("init", "--yes", *world.options(home, **kept))
     assert done.returncode == 0, done.stdout + done.stderr
-    old = f'"${{file:{world.password}}}"   # the old way'
-    assert config.read_text() == new.replace(old, '"${secret:matrix-password}"   # the old way')
-    assert world.greetings()[1] == 1
+    assert "Nothing changes" in done.stdout
+    assert world.greetings() == (1, 1)
+    assert squidbot("check", "--home", str(home)).returncode == 0

@@ -30,7 +30,7 @@ _HEAVY = {
     "piper",
     "soundfile",
 }
-_REQUEST_BYTES = 6000
+_REQUEST_BYTES = 4500
 
 
 def _run(code: str, *arguments: str) -> list[str]:
@@ -129,12 +129,12 @@ def test_a_heavy_library_would_be_seen():
 
 
 async def test_the_first_hello_is_a_small_request():
-    """The whole request for "hello" on a new home, tools and headers included, is under 6 kB; a long message
-    is counted."""
+    """The whole request for "hello" on a new home, tools and headers included, is at most 4.5 kB; a long
+    message is counted."""
     headers, body = await first_request()
     assert body["messages"][-1]["content"].endswith("hello")
     assert body["tools"]
-    assert headers + body["bytes"] < _REQUEST_BYTES
+    assert headers + body["bytes"] <= _REQUEST_BYTES
     headers, body = await first_request("hello " * 1000)
     assert headers + body["bytes"] > _REQUEST_BYTES
 
@@ -143,7 +143,7 @@ async def test_three_hundred_tools_of_ten_servers_change_little_about_it():
     """Their definitions are not in it; if they were not deferred they would be, and it would be large."""
     tools = three_hundred()
     headers, body = await first_request(tools=tools)
-    assert headers + body["bytes"] < _REQUEST_BYTES
+    assert headers + body["bytes"] < _REQUEST_BYTES + 500
     (finder,) = (tool["function"] for tool in body["tools"] if tool["function"]["name"] == "find_tools")
     assert "house (30)" in finder["description"]
     for tool in tools:

@@ -68,7 +68,7 @@ class WriteFileTool(_Changing):
     """The tool ``write_file``."""
 
     name = "write_file"
-    description = "Write a whole text file. One that exists must have been read first."
+    description = "Write a whole text file; read one that exists first."
     parameters: Mapping[str, Any] = {
         "type": "object",
         "properties": {"path": TEXT, "content": TEXT},
@@ -97,7 +97,8 @@ class EditFileTool(_Changing):
     """The tool ``edit_file``."""
 
     name = "edit_file"
-    description = "Replace exact text in a file; `old` must be in it exactly once, unless `all` is true."
+    deferred = True
+    description = "Replace exact text in a file; old must occur once, unless all is true."
     parameters: Mapping[str, Any] = {
         "type": "object",
         "properties": {"path": TEXT, "old": TEXT, "new": TEXT, "all": {"type": "boolean"}},

@@ -67,7 +67,7 @@ class ReadFileTool(FileTool):
         "type": "object",
         "properties": {
             "path": TEXT,
-            "offset": {"type": "integer", "description": "First line, from 1"},
+            "offset": {"type": "integer"},
             "limit": {"type": "integer"},
         },
         "required": ["path"],
@@ -80,7 +80,7 @@ class ReadFileTool(FileTool):
         picture = "" if look is None else ", or a picture"
         self.description = (
             f"Read a text file, with line numbers, a PDF or office document{picture}. "
-            f"Paths are relative to the workspace.{more}"
+            f"Paths start in the workspace.{more}"
         )
 
     def state(self) -> dict[str, Any]:
@@ -191,6 +191,7 @@ class ListFilesTool(FileTool):
 
     name = "list_files"
     effect = Effect.PRIVATE_READ
+    deferred = True
     description = "List a folder of the workspace."
     parameters: Mapping[str, Any] = {"type": "object", "properties": {"path": TEXT}}
 
@@ -255,12 +256,12 @@ class SearchFilesTool(FileTool):
 
     name = "search_files"
     effect = Effect.PRIVATE_READ
-    description = "Find files by glob (newest first), or lines in files by regular expression."
+    description = "Find files by glob (**/*.md), newest first, or lines by regular expression."
     parameters: Mapping[str, Any] = {
         "type": "object",
         "properties": {
-            "pattern": {"type": "string", "description": "Regular expression"},
-            "glob": {"type": "string", "description": "Such as *.md or notes/**/*.txt"},
+            "pattern": {"type": "string"},
+            "glob": {"type": "string"},
             "path": {"type": "string"},
             "ignore_case": {"type": "boolean"},
         },

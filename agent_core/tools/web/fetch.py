@@ -51,7 +51,7 @@ class WebFetchTool:
         "type": "object",
         "properties": {
             "url": {"type": "string"},
-            "offset": {"type": "integer", "description": "Go on from this character"},
+            "offset": {"type": "integer"},
         },
         "required": ["url"],
     }

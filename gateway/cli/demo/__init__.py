@@ -256,4 +256,5 @@ To join in with programs of your own on this machine:
 
 
 def _say(text: str) -> None:
-    print(f"· {text}", file=sys.stderr, flush=True)
+    # Both servers start at a time: one call, so that no line comes between a line and its end.
+    sys.stderr.write(f"· {text}\n")

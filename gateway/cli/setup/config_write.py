@@ -1,57 +1,54 @@
 """
-Writes the configuration and its secrets: proved by the real loader first, and all or nothing.
+Reads the configuration, and writes a new one and its secrets, proved by the real loader, or nothing at all.
 
-The new file is written beside the old one, read by `load_settings` with the new secrets, and compared with
-the answers; only then the secrets are put in place and, last of all, the configuration. What was there
-before stays as ``squidbot.yaml.bak-DATE``.
+A configuration that a person has is not changed: `Planned.lacks` is what it does not say yet.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
 import signal
-import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
-from typing import Any
-
-import yaml
 
 from agent_core.files import replace
-from gateway.cli.setup.config_changes import HEAD, Answers, Draft, draft
+from gateway.cli.setup.config_lines import (
+    HEAD,
+    Answers,
+    Secret,
+    Tree,
+    lines_of,
+    missing_in,
+    secrets_of,
+    settings_of,
+)
 from gateway.cli.setup.options import InitRefused
-from gateway.cli.setup.yaml_edit import changed, value_at
 from gateway.errors import ConfigInvalid, StateUnusable
 from gateway.settings import Settings, load_settings
 from gateway.settings.secrets import secret_places
-from gateway.settings.source import compose, plain, read_source, show_path
+from gateway.settings.source import read_source
 
 
 @dataclass(frozen=True, slots=True)
 class Existing:
-    """The configuration as it is; ``text`` is empty if there is none. ``settings`` are what it means."""
+    """The configuration as it is: what it says once references are looked up, and what that means."""
 
     path: Path
-    text: str
-    before: dict[str, Any]
-    now: dict[str, Any]
+    is_there: bool
+    now: Tree
     settings: Settings
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What will be written. ``told`` describes it for a person; nothing changes if ``same``."""
+    """What the configuration lacks, and the secret files that will be written. ``told`` is for a person."""
 
     existing: Existing
-    text: str
-    draft: Draft
+    lacks: Tree
+    secrets: tuple[Secret, ...]
     told: tuple[str, ...]
-    same: bool
 
 
 def look(path: Path, environ: Mapping[str, str]) -> Existing:
@@ -61,86 +58,94 @@ def look(path: Path, environ: Mapping[str, str]) -> Existing:
     Raises:
         ConfigInvalid: There is a configuration, and it is wrong; it must be mended, or moved away, first.
     """
-    if not path.exists():
-        if path.is_symlink():
-            raise ConfigInvalid(f"{path} is a link to something that does not exist")
-        return Existing(path, "", {}, {}, Settings())
+    if path.is_symlink() and not path.exists():
+        raise ConfigInvalid(f"{path} is a link to something that does not exist")
     try:
+        if not path.exists() or not path.read_bytes().strip():
+            return Existing(path, False, {}, Settings())
         settings = load_settings(path, environ=environ)
-        text = path.read_bytes().decode("utf-8-sig")
-        before = plain(compose(text)) or {}
+        return Existing(path, True, read_source(path, environ).data, settings)
     except ConfigInvalid as error:
         raise ConfigInvalid(f"{error}\nFix this first, or move the file away; nothing was changed") from error
-    except (OSError, ValueError, yaml.YAMLError) as error:
+    except (OSError, ValueError) as error:
         raise ConfigInvalid(f"{path} cannot be read: {error}") from error
-    return Existing(path, text, before, read_source(path, environ).data, settings)
 
 
-def plan(existing: Existing, answers: Answers) -> Planned:
-    """Work out the new file. Raises `ConfigInvalid`: the present one cannot be changed soundly."""
-    made = draft(answers, existing.before, existing.now)
-    try:
-        new = changed(existing.text or HEAD, made.wanted, made.notes)
-    except (ValueError, yaml.YAMLError) as error:
-        raise ConfigInvalid(f"{existing.path}: {error}") from error
-    told = []
-    folder = existing.path.parent / "secrets"
-    for name, secret in made.secrets.items():
-        place = folder / name
+def plan(existing: Existing, answers: Answers, environ: Mapping[str, str]) -> Planned:
+    """Work out what is to be written. Raises `InitRefused`: another file hides a secret."""
+    lacks = missing_in(existing.now, settings_of(answers, existing.now))
+    path, told, secrets = existing.path, [], []
+    for secret in secrets_of(lacks):
+        *before, place = secret_places(secret.name, beside=path.parent, environ=environ)
+        if hiding := next((one for one in before if one.exists()), None):
+            raise InitRefused(
+                f"the secret {secret.name} comes from {hiding}, which takes precedence; remove it there"
+            )
         there = _content(place)
-        if there is None:
-            told.append(f"creates the secret {place} (readable by you alone, 0600)")
-        elif there != secret:
-            told.append(f"REPLACES the secret {place}")
-    if existing.text and new.edited:
-        told.append(f"changes in {existing.path}: {', '.join(show_path(path) for path in new.edited)}")
-        told.append("keeps everything else in it, and the present file beside it as .bak-DATE")
-    elif not existing.text:
-        told.append(f"creates {existing.path} (readable by you alone, 0600)")
-    if new.anew:
-        told.append(
-            "writes it without its comments, because it cannot be changed in place (.bak-DATE has them)"
-        )
-    same = bool(existing.text) and not new.edited and not made.secrets
-    return Planned(existing, new.text, made, tuple(told), same)
+        if there != secret.text:
+            secrets.append(secret)
+            new = f"creates the secret {place} (readable by you alone, 0600)"
+            told.append(new if there is None else f"REPLACES the secret {place}")
+    if not existing.is_there:
+        told.append(f"creates {path} (readable by you alone, 0600)")
+    return Planned(existing, lacks, tuple(secrets), tuple(told))
 
 
-def put(planned: Planned, environ: Mapping[str, str], now: datetime) -> Settings:
+def put(planned: Planned, environ: Mapping[str, str]) -> tuple[Settings, Tree]:
     """
-    Prove it and put it in place.
+    Write the secrets, and the configuration if there is none.
+
+    Returns:
+        The settings, and what a person has to write into the configuration.
 
     Raises:
         ConfigInvalid: It would not work; nothing was changed.
         StateUnusable: It cannot be written.
     """
-    existing = planned.existing
-    path = existing.path
-    if planned.same:
-        return existing.settings
-    with _undisturbed():
-        try:
-            _put(planned, environ, now)
-        except OSError as error:
-            where = error.filename or path
-            raise StateUnusable(f"{where} cannot be written: {error.strerror or error}") from error
-    return load_settings(path, environ=environ)
+    path = planned.existing.path
+    try:
+        with _undisturbed():
+            return _put(planned, environ)
+    except OSError as error:
+        where = error.filename or path
+        raise StateUnusable(f"{where} cannot be written: {error.strerror or error}") from error
 
 
-def _put(planned: Planned, environ: Mapping[str, str], now: datetime) -> None:
-    existing, path = planned.existing, planned.existing.path
-    _make_folder(path.parent)
-    with tempfile.TemporaryDirectory(prefix=".squidbot-init-", dir=path.parent) as name:
-        _prove(planned, Path(name), environ)
-    folder = path.parent / "secrets"
-    if planned.draft.secrets:
-        _make_folder(folder)
-    for secret, text in planned.draft.secrets.items():
-        if _content(folder / secret) != text:
-            replace(folder / secret, (text + "\n").encode())
-    if planned.text != existing.text:
-        if existing.text:
-            _keep(path, now)
-        replace(path.resolve() if path.is_symlink() else path, planned.text.encode())
+def _put(planned: Planned, environ: Mapping[str, str]) -> tuple[Settings, Tree]:
+    path, folder = planned.existing.path, planned.existing.path.parent / "secrets"
+    for place in (path.parent, folder) if planned.secrets else (path.parent,):
+        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+    before = {one.name: _content(folder / one.name) for one in planned.secrets}
+    for one in planned.secrets:
+        replace(folder / one.name, (one.text + "\n").encode())
+    if planned.existing.is_there:
+        return load_settings(path, environ=environ), missing_in(
+            read_source(path, environ).data, planned.lacks
+        )
+    # In the same folder, so that relative paths mean the same.
+    staged = path.with_name(f"{path.name}.new")
+    try:
+        replace(staged, "\n".join([HEAD, *lines_of(planned.lacks), ""]).encode())
+        load_settings(staged, environ=environ)
+        _prove_answers(staged, planned.lacks, environ)
+        staged.replace(path)
+    except ConfigInvalid as error:
+        staged.unlink(missing_ok=True)
+        for name, text in before.items():
+            if text is None:
+                (folder / name).unlink()
+            else:
+                replace(folder / name, (text + "\n").encode())
+        told = str(error).replace(str(staged), str(path))
+        raise ConfigInvalid(
+            f"nothing was written, because the configuration would not work: {told}"
+        ) from error
+    return load_settings(path, environ=environ), {}
+
+
+def _prove_answers(path: Path, wanted: Tree, environ: Mapping[str, str]) -> None:
+    if wrong := missing_in(read_source(path, environ).data, wanted):
+        raise ConfigInvalid(f"this would not be read as given: {', '.join(wrong)}")
 
 
 @contextmanager
@@ -154,65 +159,6 @@ def _undisturbed() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def _prove(planned: Planned, folder: Path, environ: Mapping[str, str]) -> None:
-    """Read it with the real loader, and see that every answer comes out as it was given."""
-    path, made = planned.existing.path, planned.draft
-    handed = environ.get("CREDENTIALS_DIRECTORY")
-    for name in made.secrets:
-        usual = secret_places(name, beside=path.parent, environ=environ)
-        for place in usual[:-1]:
-            if place.exists():
-                raise InitRefused(
-                    f"the secret {name} comes from {place}, which takes precedence; remove it there"
-                )
-    secrets = folder / "given"
-    secrets.mkdir(mode=0o700)
-    if handed and Path(handed).is_dir():
-        for one in Path(handed).iterdir():
-            if one.is_file():
-                shutil.copyfile(one, secrets / one.name)
-    for name, text in made.secrets.items():
-        replace(secrets / name, (text + "\n").encode())
-    # In the same folder, so that relative paths mean the same.
-    staged = path.parent / f"{folder.name}.yaml"
-    try:
-        replace(staged, planned.text.encode())
-        there = {**environ, "CREDENTIALS_DIRECTORY": str(secrets)}
-        try:
-            load_settings(staged, environ=there)
-        except ConfigInvalid as error:
-            told = str(error).replace(str(staged), str(path))
-            raise ConfigInvalid(
-                f"nothing was written, because the configuration would not work: {told}"
-            ) from error
-        found = read_source(staged, there).data
-    finally:
-        staged.unlink(missing_ok=True)
-    wrong = [key for key, value in made.meant.items() if value_at(found, key) != value]
-    if wrong:
-        problems = ", ".join(show_path(key) for key in wrong)
-        raise ConfigInvalid(f"nothing was written: {problems} would not be read as given")
-
-
-def _make_folder(folder: Path) -> None:
-    if not folder.exists():
-        folder.mkdir(mode=0o700, parents=True)
-
-
-def _keep(path: Path, now: datetime) -> None:
-    """A copy of what was there, under a name that is free."""
-    first = path.with_name(f"{path.name}.bak-{now:%Y-%m-%d}")
-    target, number = first, 1
-    while target.exists():
-        number += 1
-        target = first.with_name(f"{first.name}-{number}")
-    descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as copy:
-        copy.write(path.read_bytes())
-        copy.flush()
-        os.fsync(copy.fileno())
 
 
 def _content(path: Path) -> str | None:

@@ -8,6 +8,7 @@ end by `Cancelled` when the person goes away.
 from __future__ import annotations
 
 import getpass
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -30,6 +31,10 @@ class Dialogue(Protocol):
     """The person, or nobody, that `squidbot init` talks to."""
 
     interactive: bool
+
+    def note(self, flag: str, value: str = "", *, question: str = "") -> None:
+        """Remember an answer by the option that says the same; a later one replaces it."""
+        ...
 
     def say(self, text: str = "") -> None:
         """Tell something."""
@@ -57,6 +62,28 @@ class Terminal:
 
     interactive = True
 
+    def __init__(self) -> None:
+        self._answered: dict[str, tuple[str, str]] = {}
+
+    def note(self, flag: str, value: str = "", *, question: str = "") -> None:
+        """Remember an answer by the option that says the same; a later one replaces it."""
+        self._answered[question or flag] = flag, value
+
+    def repeat(self, words: Sequence[str]) -> str:
+        """Return these words of a command line with the answers, but no secrets; empty: there are none."""
+        flags = {flag for flag, _ in self._answered.values()}
+        kept: list[str] = []
+        skips = False
+        for word in words:
+            flag, _, value = word.partition("=")
+            if flag in flags:
+                skips = not value
+            elif word.startswith("--") or not skips:
+                kept.append(word)
+                skips = False
+        given = [word for flag, value in self._answered.values() for word in (flag, value) if word]
+        return shlex.join([*kept, *given]) if given else ""
+
     def say(self, text: str = "") -> None:
         """Tell something; what others have written cannot steer the terminal."""
         sys.stdout.write(plain_text(text) + "\n")
@@ -67,9 +94,13 @@ class Terminal:
         shown = f"{question} [{default}]: " if default else f"{question}: "
         while True:
             try:
-                return check(clean(self._line(shown), "the answer") or default)
+                answer = check(clean(self._line(shown), "the answer") or default)
             except ValueError as error:
                 self.say(f"  {error}")
+                continue
+            if flag and answer:
+                self.note(flag, answer, question=question if flag == "--owner" else "")
+            return answer
 
     def secret(self, question: str, *, flag: str, empty: str = "") -> str | None:
         """Ask without showing what is typed."""
@@ -124,6 +155,9 @@ class Silent:
     """Nobody is there, so every default is taken."""
 
     interactive = False
+
+    def note(self, flag: str, value: str = "", *, question: str = "") -> None:
+        """Nothing was asked."""
 
     def say(self, text: str = "") -> None:
         """Tell something."""

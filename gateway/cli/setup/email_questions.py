@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from channels.base import ChannelAuthFailed, ChannelError
 from channels.email.config import EmailConfig
 from channels.email.parsing.addresses import AddressInvalid, normalise
-from gateway.cli.setup.config_changes import EmailAnswers
+from gateway.cli.setup.config_lines import EmailAnswers
 from gateway.cli.setup.dialogue import Dialogue
 from gateway.cli.setup.mail_probe import MailboxFacts, MailboxLogin, look_into
 from gateway.cli.setup.mail_providers import MailGuess, Place, guess, parse_place
@@ -33,6 +33,7 @@ def ask_email(given: Given, current: EmailConfig | None, dialogue: Dialogue) -> 
         proposed = dialogue.interactive if current is None else current.enabled
         wanted = dialogue.agree("Connect it to a mailbox?", default=proposed)
     if not wanted:
+        dialogue.note("--no-email")
         return EmailAsked(off=current is not None and current.enabled)
     if current is not None and current.oauth is not None and not said:
         dialogue.say("  The mailbox logs in with tokens (squidbot email login); init leaves that unchanged.")
@@ -61,7 +62,7 @@ def _logged_in(given: Given, current: EmailConfig | None, dialogue: Dialogue) ->
     for attempt in range(TRIES):
         first = attempt == 0
         if dialogue.interactive and asks and not (given.email_user and first):
-            username = dialogue.ask("  The user name for the login", username or address)
+            username = dialogue.ask("  The user name for the login", username or address, flag="--email-user")
         username = username or address
         if asks and (password is None or not first):
             kept = bool(tried) or (first and same is not None and same.password is not None)
@@ -149,7 +150,9 @@ def _asked_places(where: MailGuess, dialogue: Dialogue) -> MailGuess:
         def check(text: str, kind: str = kind) -> str:
             return text if text == "find it" else str(parse_place(text, "imap" if kind == "imap" else "smtp"))
 
-        text = dialogue.ask(f"  The {kind.upper()} server", proposed, check=check, flag=f"--{kind}")
+        text = dialogue.ask(f"  The {kind.upper()} server", proposed, check=check)
+        if text != "find it":
+            dialogue.note(f"--{kind}", text)
         asked[kind] = places if text == "find it" else (parse_given(text, kind),)
     return replace(where, imap=asked["imap"], smtp=asked["smtp"])
 

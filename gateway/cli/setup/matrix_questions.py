@@ -8,7 +8,7 @@ from pathlib import Path
 
 from channels.base import ChannelError
 from channels.matrix.config import MatrixConfig
-from gateway.cli.setup.config_changes import MatrixAnswers
+from gateway.cli.setup.config_lines import MatrixAnswers
 from gateway.cli.setup.dialogue import Dialogue
 from gateway.cli.setup.matrix_probe import Entrance, enter, is_in_clear, resolve, still_in
 from gateway.cli.setup.options import Given, InitRefused
@@ -51,6 +51,7 @@ def ask_matrix(
         proposed = dialogue.interactive if current is None else current.enabled
         wanted = dialogue.agree("Connect it to Matrix?", default=proposed)
     if not wanted:
+        dialogue.note("--no-matrix")
         return MatrixAsked(off=current is not None and current.enabled)
     if current is not None and current.access_token is not None and not said:
         dialogue.say(

@@ -1,10 +1,11 @@
-"""Asks who the owner is and which model answers."""
+"""Asks who the owner is, which model answers, and whether it understands voice messages."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
 from agent_core.text import time_zone
+from gateway.cli.setup.config_lines import VoiceAnswers
 from gateway.cli.setup.dialogue import Check, Dialogue
 from gateway.cli.setup.email_questions import mail_address
 from gateway.cli.setup.matrix_questions import TRIES, InitFailed, matrix_id
@@ -24,6 +25,11 @@ from gateway.settings import Settings
 
 _OLLAMA_LIMIT_S = 2.0
 _QUESTIONS = {"matrix": "Your own Matrix id", "email": "Your own mail address"}
+_VOICE: Mapping[str, tuple[str, str]] = {
+    "openai": ("openai/whisper-1", "openai/tts-1"),
+    "groq": ("groq/whisper-large-v3-turbo", ""),
+}
+"""What listens and what speaks, by the prefix of a model: those with a known price that need nothing else."""
 
 
 def ask_owner(
@@ -81,7 +87,9 @@ def ask_timezone(given: Given, settings: Settings, dialogue: Dialogue) -> str:
     present = zone_named(settings.timezone)
     if given.timezone or not dialogue.interactive:
         return given.timezone or ""
-    answer = dialogue.ask("Your time zone", present, check=lambda text: time_zone(text).key)
+    answer = dialogue.ask(
+        "Your time zone", present, check=lambda text: time_zone(text).key, flag="--timezone"
+    )
     return "" if answer == present else answer
 
 
@@ -103,7 +111,10 @@ def _own_address(kind: str, known: str, dialogue: Dialogue, checked: Check) -> s
         return checked(text) if text else text
 
     return dialogue.ask(
-        f"{_QUESTIONS[kind]} (you are the owner{'' if known else '; empty: nobody is'})", known, check=check
+        f"{_QUESTIONS[kind]} (you are the owner{'' if known else '; empty: nobody is'})",
+        known,
+        check=check,
+        flag="--owner",
     )
 
 
@@ -132,11 +143,16 @@ def ask_model(
         number = dialogue.choose("  Number", options)
         offer = found[number] if number < len(found) else _another(dialogue, environ)
         try:
-            return _proved(offer, given, settings, dialogue)
+            proved = _proved(offer, given, settings, dialogue)
         except InitFailed as error:
             if attempt == TRIES - 1:
                 raise
             dialogue.say(f"  {str(error).splitlines()[0]}")
+        else:
+            dialogue.note("--model", offer.name)
+            if offer.provider == "server":
+                dialogue.note("--api-base", offer.api_base)
+            return proved
     raise AssertionError("the last try has raised or returned")
 
 
@@ -170,6 +186,39 @@ def _proved(offer: ModelOffer, given: Given, settings: Settings, dialogue: Dialo
         if offer.needs_litellm:
             dialogue.say("  (squidbot calls it through litellm, in a separate process that takes 270 MB.)")
     return None if _is_present(offer, settings) else offer
+
+
+def ask_voice(
+    given: Given, settings: Settings, dialogue: Dialogue, *, chosen: ModelOffer | None
+) -> VoiceAnswers | None:
+    """
+    The models that transcribe and speak from now on; None: nothing changes.
+
+    Args:
+        chosen: The model that answers from now on; None: the configured one.
+
+    Raises:
+        InitFailed: The provider cannot what an option says.
+    """
+    model = chosen or configured_model(settings)
+    if given.voice == "no" or (given.voice is None and (settings.voice.transcribe or settings.voice.speak)):
+        return None
+    known = _VOICE.get(model.model.partition("/")[0]) if model and not model.api_base else None
+    listens, speaks = known or ("", "")
+    wishes = ["no", "listen", "answer"] if speaks else ["no", "listen"] if listens else ["no"]
+    wish = given.voice
+    if wish is None and listens:
+        told = ["no, they stay files", f"yes ({listens} turns them into text)"]
+        told += [f"yes, and answer them by text and by voice ({speaks} speaks)"] if speaks else []
+        if dialogue.interactive:
+            dialogue.say("Should squidbot understand voice messages?")
+        wish = wishes[dialogue.choose("  Number", told)]
+        dialogue.note("--voice", wish)
+    elif wish not in (None, *wishes):
+        raise InitFailed(f"--voice {wish}: squidbot knows no voice model of this provider; see docs/voice.md")
+    if model is None or wish in (None, "no"):
+        return None
+    return VoiceAnswers(model.provider, listens, speaks if wish == "answer" else "")
 
 
 def configured_model(settings: Settings) -> ModelOffer | None:

@@ -17,17 +17,16 @@ from typing import cast
 
 from channels.email.config import EmailConfig
 from channels.matrix.config import MatrixConfig
-from gateway.cli.setup.config_changes import Answers
+from gateway.cli.setup.config_lines import Answers, Tree, lines_of
 from gateway.cli.setup.config_write import Existing, look, plan, put
-from gateway.cli.setup.dialogue import Cancelled, Dialogue
+from gateway.cli.setup.dialogue import Cancelled, Dialogue, Terminal
 from gateway.cli.setup.email_questions import EmailAsked, ask_email
 from gateway.cli.setup.matrix_probe import Entrance, knows_nobody
 from gateway.cli.setup.matrix_questions import InitFailed, MatrixAsked, ask_matrix
 from gateway.cli.setup.model_probe import key_variable
 from gateway.cli.setup.options import Given, InitRefused
-from gateway.cli.setup.owner_questions import ask_model, ask_owner, ask_timezone
+from gateway.cli.setup.owner_questions import ask_model, ask_owner, ask_timezone, ask_voice
 from gateway.cli.setup.systemd import Installed, Kind, SystemPlaces, install
-from gateway.cli.setup.voice_questions import ask_voice
 from gateway.errors import StateUnusable, describe
 from gateway.settings import Settings
 from gateway.system.home import Home
@@ -106,6 +105,7 @@ class Init:
     Args:
         home_args: How this home and configuration are named on a command line.
         places: Where a system service has its things.
+        repeated: The words of the command line; with the answers it is shown to a person who breaks off.
     """
 
     given: Given
@@ -116,7 +116,9 @@ class Init:
     home_args: tuple[str, ...] = ()
     places: SystemPlaces = SystemPlaces()  # noqa: RUF009 - a frozen value
     program: str = "squidbot"
-    _changes: bool = field(default=False, init=False)
+    repeated: tuple[str, ...] = ()
+    _wrote: bool = field(default=False, init=False)
+    _remains: Tree = field(default_factory=dict, init=False)
 
     def run(self) -> int:
         """Run all steps. Raises `GatewayError`: nothing was written."""
@@ -131,12 +133,13 @@ class Init:
         try:
             matrix = self._ask_matrix(existing)
             settings = self._ask_rest_and_write(existing, matrix)
-        except KeyboardInterrupt:
-            self.dialogue.say()
+        except BaseException as error:
             self._give_back(matrix)
-            raise Cancelled("interrupted; nothing was written") from None
-        except BaseException:
-            self._give_back(matrix)
+            if isinstance(self.dialogue, Terminal) and (again := self.dialogue.repeat(self.repeated)):
+                self.dialogue.say(f"\nTo go on with the same answers:\n  {self.program} {again}")
+            if isinstance(error, KeyboardInterrupt):
+                self.dialogue.say()
+                raise Cancelled("interrupted; nothing was written") from None
             raise
         if matrix.entrance is not None:
             self._hand_over(matrix.entrance, _account_name(settings, "matrix"))
@@ -155,8 +158,8 @@ class Init:
     def _welcome(self, existing: Existing) -> None:
         say = self.dialogue.say
         say("This sets squidbot up. Nothing is written before the end; Ctrl-C leaves everything as it is.")
-        if existing.text:
-            say(f"The defaults are what {self.config} says; an empty answer keeps them.")
+        if existing.is_there:
+            say(f"The defaults are what {self.config} says; it is not changed, and you see what to add.")
         say()
 
     def _ask_matrix(self, existing: Existing) -> MatrixAsked:
@@ -180,21 +183,26 @@ class Init:
         off = frozenset(
             kind for kind, asked in (("matrix", matrix), ("email", email)) if asked.off
         )  # fmt: skip
-        planned = plan(existing, Answers(owner, model, voice, matrix.answers, email.answers, off, zone))
+        planned = plan(
+            existing, Answers(owner, model, voice, matrix.answers, email.answers, off, zone), self.environ
+        )
         say = self.dialogue.say
         say()
-        if planned.same:
+        if not planned.lacks and existing.is_there:
             say(f"Nothing changes: {self.config} already says all of it.")
         for line in planned.told:
             say(f"- {line}")
-        for kind in sorted(off):
-            say(f"- {kind} is switched off")
-        if not planned.same and not self._is_wanted():
+        if planned.told and not self._is_wanted():
             raise InitFailed("nothing was written")
-        self._changes = not planned.same
-        settings = put(planned, self.environ, datetime.now(UTC))
+        self._wrote = bool(planned.told)
+        settings, self._remains = put(planned, self.environ)
         for warning in settings.warnings:
             say(f"Warning: {warning}")
+        if self._remains:
+            say(f"\nPut this into {self.config}; where a key is there already, change its value:")
+            say()
+            for line in lines_of(self._remains):
+                say(line)
         return settings
 
     def _is_wanted(self) -> bool:
@@ -202,7 +210,7 @@ class Init:
         try:
             return self.dialogue.agree("Write this?", default=True)
         except KeyboardInterrupt:
-            self.dialogue.say("\nNothing is written yet. Ctrl-C again leaves, and your answers are lost.")
+            self.dialogue.say("\nNothing is written yet. Ctrl-C again leaves.")
             return self.dialogue.agree("Write this?", default=True)
 
     def _give_back(self, matrix: MatrixAsked) -> None:
@@ -212,7 +220,7 @@ class Init:
     def _hand_over(self, entrance: Entrance, name: str) -> None:
         """The daemon goes on with this login; without it it logs in by itself."""
         try:
-            if self.given.install == "system":
+            if self.given.install == "system" or "matrix" in self._remains.get("channels", {}):
                 entrance.discard()
             else:
                 self.home.root.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -242,9 +250,11 @@ class Init:
                 remaining.append(
                     "tls_ca_file is in a home folder, which the service cannot read; move the file"
                 )
-        elif running and self._changes:
+        elif running and self._wrote:
             remaining.append("restart the running daemon, which still has the old settings")
-        if self.given.hello and settings.channels.enabled():
+        if self._remains:
+            remaining.insert(0, f"write the lines above into {self.config}")
+        elif self.given.hello and settings.channels.enabled():
             remaining += self._greet(settings, later=kind == "system" and not installed.running)
         if remaining:
             say("\nWhat remains to be done:")

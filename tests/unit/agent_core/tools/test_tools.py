@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from jsonschema import Draft202012Validator
 from referencing.exceptions import Unresolvable
 
 from agent_core.errors import StorageUnavailable
@@ -15,7 +16,6 @@ from agent_core.models import MemoryDocument, MemoryScope, ScopeKind, ToolResult
 from agent_core.ports import ToolPort
 from agent_core.provenance import untrusted
 from agent_core.skills import BUNDLED_SKILLS, SkillsLoader
-from agent_core.tools import arguments
 from agent_core.tools.arguments import problem_with
 from agent_core.tools.effects import Wording
 from agent_core.tools.memory_write import MemoryWriteTool
@@ -143,7 +143,7 @@ def test_a_schema_that_points_outside_allows_everything_and_fetches_nothing(monk
     assert problem_with({"a": 1}, inside) is not None
     assert fetched == []
     with pytest.raises(Unresolvable):
-        list(arguments.Draft202012Validator(outside).iter_errors({"a": 1}))
+        list(Draft202012Validator(outside).iter_errors({"a": 1}))
     assert fetched  # the control: what nobody has told better fetches it
 
 
@@ -158,10 +158,8 @@ def test_ten_thousand_mistakes_are_a_short_sentence() -> None:
 def test_a_schema_is_examined_once(monkeypatch) -> None:
     """Not at each call of the tool."""
     seen = []
-    check = arguments.Draft202012Validator.check_schema
-    monkeypatch.setattr(
-        arguments.Draft202012Validator, "check_schema", lambda one: (seen.append(one), check(one))
-    )
+    check = Draft202012Validator.check_schema
+    monkeypatch.setattr(Draft202012Validator, "check_schema", lambda one: (seen.append(one), check(one)))
     for number in range(3):
         problem_with({"a": number}, {"properties": {"a": {"type": "integer", "title": "examined once"}}})
     assert len(seen) == 1

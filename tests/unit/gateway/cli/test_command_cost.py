@@ -178,6 +178,7 @@ NOT_AT_THE_START = {
     "agent_core.tools.web.page",
     "agent_core.tools.web.pdf",
     "gateway.operations.http.status_page",
+    "jsonschema",
 }
 
 

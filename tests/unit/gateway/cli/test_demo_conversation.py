@@ -10,6 +10,7 @@ import pytest
 
 from devservers.errors import RequestFailed, WaitedInVain
 from devservers.matrix_peer import RoomEvent
+from gateway.cli.demo import _say
 from gateway.cli.demo.conversation import TOUR, _Talk, converse
 
 
@@ -201,3 +202,11 @@ def test_without_espeak_a_sentence_says_so_and_no_log(monkeypatch, capsys):
     said = capsys.readouterr().out
     assert "espeak-ng is not installed" in said
     assert "the log" not in said
+
+
+def test_a_line_of_progress_and_its_end_are_one_write(monkeypatch):
+    """Two servers start at a time, each with lines of its own: nothing comes between a line and its end."""
+    pieces = []
+    monkeypatch.setattr("sys.stderr", SimpleNamespace(write=pieces.append, flush=lambda: None))
+    _say("installing the Matrix server")
+    assert pieces == ["· installing the Matrix server\n"]

@@ -24,7 +24,7 @@ from channels.base import ChannelError
 from channels.email.self_test import authentication_servers
 from gateway.cli.check.logins import _check_pool
 from gateway.cli.check.report import Report
-from gateway.cli.setup.config_changes import Answers, draft
+from gateway.cli.setup.config_lines import Answers, settings_of
 from gateway.cli.setup.dialogue import Cancelled, Silent, Terminal
 from gateway.cli.setup.mail_probe import _word
 from gateway.cli.setup.mail_providers import Place, guess, parse_place
@@ -75,8 +75,7 @@ def test_the_time_zone_is_asked_and_written():
     assert ask_timezone(Given(timezone="Asia/Tokyo"), NOTHING, AnsweringLisbon()) == "Asia/Tokyo"
     assert ask_timezone(Given(), NOTHING, AnsweringLisbon()) == "Europe/Lisbon"
     assert ask_timezone(Given(), Settings(timezone="Europe/Lisbon"), AnsweringLisbon()) == ""
-    made = draft(Answers((), timezone="Europe/Lisbon"), {}, {})
-    assert made.wanted == {("timezone",): "Europe/Lisbon"}
+    assert settings_of(Answers((), timezone="Europe/Lisbon"), {}) == {"timezone": "Europe/Lisbon"}
     with pytest.raises(InitRefused, match="unknown time zone 'Mars'"):
         given_of({"timezone": "Mars"}, {})
 
@@ -156,6 +155,10 @@ def test_the_terminal_alone_needs_no_server(tmp_path):
     again = squidbot(home, *words)
     assert "Nothing changes" in again.stdout
     assert (home / "squidbot.yaml").read_bytes() == before
+    other = squidbot(home, "--yes", "--no-matrix", "--no-email", "--model", "demo/echo")
+    assert other.returncode == 0
+    assert '    assistant:\n      model: "demo/echo"\n' in other.stdout
+    assert (home / "squidbot.yaml").read_bytes() == before
     (home / "squidbot.yaml").write_text("owner: {alias: 1}\n")
     broken = squidbot(home, *words)
     assert (broken.returncode, (home / "squidbot.yaml").read_text()) == (78, "owner: {alias: 1}\n")
@@ -187,6 +190,40 @@ def test_one_interrupt_at_the_end_loses_no_answer(tmp_path, times):
     else:
         assert init.run() == 0
     assert (home / "squidbot.yaml").exists() is (times == 1)
+
+
+def test_whoever_breaks_off_is_shown_how_to_go_on(tmp_path, monkeypatch, capsys):
+    """The command line has all answers, each as it was given last, and no secret."""
+    typed = "n\ny\nbot@mail.invalid\nbot\nk4n4ry"
+    monkeypatch.setattr("sys.stdin", io.StringIO(typed))
+    home, repeated = (
+        tmp_path / "home",
+        ("init", "--email-user", "old", "--model=demo", "--no-hello"),
+    )
+    monkeypatch.setattr("gateway.cli.setup.email_questions.look_into", raised(KeyboardInterrupt()))
+    init = Init(Given(model="demo"), Home(home), home / "squidbot.yaml", Terminal(), {}, repeated=repeated)
+    with pytest.raises(Cancelled):
+        init.run()
+    said = capsys.readouterr().out
+    again = "squidbot init --model=demo --no-hello --no-matrix --email bot@mail.invalid --email-user bot"
+    assert f"go on with the same answers:\n  {again}\n" in said
+    assert "k4n4ry" not in said
+
+
+def test_whoever_has_said_nothing_is_shown_nothing(tmp_path, monkeypatch, capsys):
+    """The control."""
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    home = tmp_path / "home"
+    with pytest.raises(Cancelled):
+        Init(Given(), Home(home), home / "squidbot.yaml", Terminal(), {}, repeated=("init",)).run()
+    assert "same answers" not in capsys.readouterr().out
+
+
+def raised(error):
+    def raise_it(*_, **__):
+        raise error
+
+    return raise_it
 
 
 def test_an_empty_answer_keeps_nothing_where_nothing_is(monkeypatch, capsys):

@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 import structlog
 
+from gateway.errors import ConfigInvalid
 from gateway.queue.rollback_guard import (
     Extent,
     Gap,
@@ -39,6 +40,7 @@ class TestOlderCopy:
         assert "older copy" in told
         assert f"{EPOCH:%Y-%m-%d %H:%M} UTC it had 100 messages, now it has 60" in told
         assert "answered once more" in told
+        assert "`squidbot restored`" in told and "`squidbot restore`" in told
 
     def test_another_database_is_told_even_if_it_has_more(self):
         """One that was begun anew, or came from elsewhere."""
@@ -87,6 +89,28 @@ class TestKeeper:
         assert found.extent.inbox == 61
         assert "older copy" in (warning_of(path, clock.now()) or "")
         assert warning_of(path, clock.now() + timedelta(days=8)) is None
+
+    async def test_an_older_copy_is_refused_and_the_mark_stays(self, tmp_path):
+        """As often as it is tried; the same database, a newer one and an empty one are not refused."""
+        path, extents = tmp_path / "mark.json", [NOW]
+
+        async def extent():
+            return extents[-1]
+
+        def keeper():
+            return RollbackGuard(path, extent, ManualClock())
+
+        assert await keeper().look(refuses=True) is None
+        for one in (Extent.of("secret", 60, 50), Extent.of("secret", 99, 90), Extent.of("other", 400, 1)):
+            extents.append(one)
+            with pytest.raises(ConfigInvalid, match="restored") as caught:
+                await keeper().look(refuses=True)
+            assert caught.value.exit_code == 78
+        for one in (NOW, Extent.of("secret", 101, 0)):
+            extents.append(one)
+            assert await keeper().look(refuses=True) is None
+        extents.append(Extent.of("new", 0, 0))
+        assert "is gone" in (await keeper().look(refuses=True) or "")
 
     async def test_a_mark_that_is_missing_or_damaged_says_nothing(self, tmp_path):
         """It is a hint, and is made anew."""

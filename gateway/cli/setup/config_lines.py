@@ -1,0 +1,275 @@
+"""
+Turns the answers of `squidbot init` into settings, and settings into lines of YAML. Pure.
+
+Settings are nested mappings in the order of the file (`Tree`); a `Secret` stands in a file of its own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from gateway.cli.setup.mail_providers import Place
+from gateway.cli.setup.model_probe import ModelOffer
+from gateway.routing.access import normalise
+
+HEAD = """\
+# squidbot's settings, by `squidbot init`. Change what you like; `squidbot check` tests it.
+# ${secret:NAME} is the file secrets/NAME beside this one, ${NAME} an environment variable.
+"""
+Tree = dict[str, Any]
+
+_WIDTH = 110
+_NOTES: dict[tuple[str, ...], str] = {
+    ("owner",): "Who you are. squidbot reads and writes your memory only where nobody else can read along.",
+    ("owner", "aliases"): "your addresses on all channels",
+    ("llm",): "The models. A pool is a list: if a model fails, squidbot asks the next one.",
+    ("llm", "default_pool"): "the pool that answers",
+    ("timezone",): "of all times that are said to you and by you",
+    ("llm", "providers"): "who runs the models, and the key for it; api_base for a server of your own",
+    ("llm", "models"): "the models, under names that you choose",
+    ("voice",): "Voice messages. The provider gets all of them; see docs/voice.md.",
+    ("voice", "transcribe"): "turns them into text",
+    ("voice", "speak"): "speaks answers; same: only answers to voice messages",
+    ("channels",): "Where people talk to squidbot. allow_from names who else may; you always may.",
+    ("channels", "matrix", "enabled"): "false switches it off",
+    ("channels", "matrix", "homeserver"): "the address of the client API",
+    ("channels", "matrix", "user_id"): "the bot's own account",
+    ("channels", "matrix", "allow_from"): 'such as "@bob:example.org"; nobody else is let in',
+    ("channels", "email", "enabled"): "false switches it off",
+    ("channels", "email", "address"): "the bot's own mailbox",
+    ("channels", "email", "username"): "the user name for the login",
+    ("channels", "email", "imap"): "the server for reading mail",
+    ("channels", "email", "smtp"): "the server for sending mail",
+    ("channels", "email", "allow_from"): 'such as "bob@example.org"; nobody else is answered',
+    ("channels", "email", "trusted_authserv_ids"): "the server whose Authentication-Results squidbot trusts",
+    (
+        "channels",
+        "email",
+        "trust_headerless_auth_results",
+    ): "the provider's Authentication-Results has no server name",
+    ("channels", "email", "dkim"): (
+        "squidbot verifies senders by their DKIM signatures, because the provider does not report on senders"
+    ),
+    (
+        "channels",
+        "email",
+        "sent_copy",
+    ): "who puts a copy of each answer into Sent: self, server, append, none",
+    (
+        "channels",
+        "email",
+        "tls_ca_file",
+    ): "your own certificate authority, trusted besides those of the system",
+    (
+        "channels",
+        "matrix",
+        "tls_ca_file",
+    ): "your own certificate authority, trusted besides those of the system",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixAnswers:
+    """An account on Matrix; ``password`` None: the one that is configured stays."""
+
+    homeserver: str
+    user_id: str
+    password: str | None = field(repr=False)
+    tls_ca_file: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EmailAnswers:
+    """
+    A mailbox; ``password`` None: the one that is configured stays. ``authserv_ids`` None: so does all that
+    senders are proven by.
+    """
+
+    address: str
+    username: str
+    password: str | None = field(repr=False)
+    imap: Place
+    smtp: Place
+    sent_copy: str
+    authserv_ids: tuple[str, ...] | None = ()
+    headerless: bool = False
+    tls_ca_file: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class VoiceAnswers:
+    """Which models of a provider listen and, unless that is empty, speak."""
+
+    provider: str
+    listens: str
+    speaks: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """All answers. A channel that is None is left as it is, or switched off if it is in ``off``."""
+
+    owner: tuple[str, ...]
+    model: ModelOffer | None = None
+    voice: VoiceAnswers | None = None
+    matrix: MatrixAnswers | None = None
+    email: EmailAnswers | None = None
+    off: frozenset[str] = frozenset()
+    timezone: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Secret:
+    """A value that stands in the file ``name`` of the folder ``secrets``."""
+
+    name: str
+    text: str = field(repr=False)
+
+
+def settings_of(answers: Answers, now: Tree) -> Tree:
+    """
+    The settings that say what was answered.
+
+    Args:
+        answers: What was asked.
+        now: The configuration as it reads; empty if there is none.
+    """
+    channels: Tree = {kind: {"enabled": False} for kind in sorted(answers.off)}
+    if answers.matrix is not None:
+        channels["matrix"] = _matrix(answers.matrix)
+    if answers.email is not None:
+        channels["email"] = _email(answers.email)
+    for kind, section in channels.items():
+        if there := _first((now.get("channels") or {}).get(kind)):
+            section.pop("allow_from", None)
+            for name, default in (("enabled", True), ("sent_copy", "self")):
+                if name not in there and section.get(name) == default:
+                    del section[name]
+    voice = answers.voice
+    spoken = (("transcribe", voice.listens), ("speak", voice.speaks)) if voice else ()
+    whole = {
+        "owner": _owner(answers.owner, now),
+        "timezone": answers.timezone,
+        "llm": _model(answers.model, now.get("llm") or {}) if answers.model else {},
+        "voice": {
+            part: {"provider": voice.provider, "model": model} for part, model in spoken if voice and model
+        },
+        "channels": channels,
+    }
+    return {name: part for name, part in whole.items() if part}
+
+
+def missing_in(now: Any, wanted: Tree) -> Tree:
+    """What of the settings is not in a configuration, or says something else there."""
+    found: Tree = {}
+    now = _first(now)
+    for name, value in wanted.items():
+        there = now.get(name) if isinstance(now, dict) else None
+        if not isinstance(value, dict):
+            if there != (value.text if isinstance(value, Secret) else value):
+                found[name] = value
+        elif inner := missing_in(there, value):
+            found[name] = inner
+    return found
+
+
+def secrets_of(tree: Tree) -> Iterator[Secret]:
+    """All secrets in the settings."""
+    for value in tree.values():
+        if isinstance(value, Secret):
+            yield value
+        elif isinstance(value, dict):
+            yield from secrets_of(value)
+
+
+def lines_of(tree: Tree, above: tuple[str, ...] = ()) -> list[str]:
+    """The settings in YAML, with a note at each key that has one."""
+    lines: list[str] = []
+    space = "  " * len(above)
+    for name, value in tree.items():
+        nested, note = isinstance(value, dict), _NOTES.get((*above, name), "")
+        line = f"{space}{rendered(name)}:{'' if nested else f' {rendered(value)}'}"
+        if nested and not above and lines:
+            lines.append("")
+        if note and (nested or len(line) + len(note) + 4 > _WIDTH):
+            lines += [f"{space}# {note}", line]
+        else:
+            lines.append(f"{line}  # {note}" if note else line)
+        if nested:
+            lines += lines_of(value, (*above, name))
+    return lines
+
+
+def rendered(value: Any) -> str:
+    """A value on one line of YAML; no text in it is taken for a reference."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(rendered, value))}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{rendered(name)}: {rendered(one)}' for name, one in value.items())}}}"
+    if not isinstance(value, str | Secret):
+        return json.dumps(value)
+    text = f"${{secret:{value.name}}}" if isinstance(value, Secret) else value.replace("${", "$${")
+    if text.isascii() and text.isidentifier() and yaml.safe_load(text) == text:
+        return text
+    quoted = yaml.safe_dump(text, default_style='"', allow_unicode=text.isprintable(), width=float("inf"))
+    return quoted.strip()
+
+
+def _first(section: Any) -> Any:
+    """A section, or the first account of several."""
+    return section[0] if isinstance(section, list) and section else section
+
+
+def _owner(given: tuple[str, ...], now: Tree) -> Tree:
+    """The owner's addresses, with those that are there."""
+    there = (now.get("owner") or {}).get("aliases") or []
+    known = {normalise(str(one.get("address") if isinstance(one, dict) else one)) for one in there}
+    new = [one for one in given if normalise(one) not in known]
+    return {"aliases": [*there, *new]} if new else {}
+
+
+def _model(offer: ModelOffer, llm: Tree) -> Tree:
+    name, pool = "assistant", llm.get("default_pool") or "main"
+    made: Tree = {"default_pool": pool}
+    if offer.provider:
+        key = "none" if offer.is_own_server and not offer.api_key else offer.api_key
+        provider: Tree = {"api_base": offer.api_base} if offer.api_base else {}
+        provider["api_key"] = key if offer.is_own_server else Secret(offer.secret_name, key)
+        made["providers"] = {offer.provider: provider}
+    model = {"provider": offer.provider} if offer.provider else {}
+    made["models"] = {name: {**model, "model": offer.model}}
+    others = [one for one in (llm.get("pools") or {}).get(pool, ()) if one != name]
+    made["pools"] = {pool: [name, *others]}
+    return made
+
+
+def _matrix(answers: MatrixAnswers) -> Tree:
+    made: Tree = {"enabled": True, "homeserver": answers.homeserver, "user_id": answers.user_id}
+    if answers.password is not None:
+        made["password"] = Secret("matrix-password", answers.password)
+    if answers.tls_ca_file:
+        made["tls_ca_file"] = answers.tls_ca_file
+    return {**made, "allow_from": []}
+
+
+def _email(answers: EmailAnswers) -> Tree:
+    made: Tree = {"enabled": True, "address": answers.address, "username": answers.username}
+    if answers.password is not None:
+        made["password"] = Secret("email-password", answers.password)
+    made |= {"imap": answers.imap.as_settings(), "smtp": answers.smtp.as_settings()}
+    if answers.tls_ca_file:
+        made["tls_ca_file"] = answers.tls_ca_file
+    if answers.authserv_ids is None:
+        pass
+    elif answers.headerless:
+        made["trust_headerless_auth_results"] = True
+    elif answers.authserv_ids:
+        made["trusted_authserv_ids"] = list(answers.authserv_ids)
+    else:
+        made["dkim"] = "verify"
+    return {**made, "sent_copy": answers.sent_copy, "allow_from": []}
