@@ -215,6 +215,7 @@ class AgentRun:
             context_tokens=context_tokens,
             attachments=self._session.attachments,
             since=self._session.since,
+            origins=self._session.origins,
         )
         # The last one is the question, whose origins the session knows.
         self._shown(self._session.named, *(message.sources for message in prompt[:-1]))

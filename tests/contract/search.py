@@ -174,6 +174,7 @@ class SearchContract:
         await house.memory.append_message(A, mark)
         hits = (await house.index.search(OWNER, "wrong tea")).hits
         assert [each.content for hit in hits for each in hit.messages] == ["tea one", "tea three"]
+        assert hits[0].messages[hits[0].at].turn == "t3"
 
     async def test_hostile_texts_are_found(self, house: House) -> None:
         """NUL, half a surrogate pair, words of any length and a long text hide nothing, themselves neither."""

@@ -75,7 +75,13 @@ class Line:
         at = datetime.fromtimestamp(self.ms / 1000, UTC) if self.ms else None
         origins = None if self.origins is None else from_json(json.loads(self.origins))
         return Message(
-            role=role, content=self.text, sender=self.sender, timestamp=at, scope=self.scope, origins=origins
+            role=role,
+            content=self.text,
+            turn=self.turn,
+            sender=self.sender,
+            timestamp=at,
+            scope=self.scope,
+            origins=origins,
         )
 
 
