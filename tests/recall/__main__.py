@@ -12,6 +12,7 @@ import anyio
 
 from tests.recall.engines import fts5, plain_bm25, squidbot
 from tests.recall.histories import LANGUAGES, Asked, history
+from tests.recall.speed import measure_speed
 
 FORMS = (
     "as asked, near",
@@ -52,7 +53,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=6)
     parser.add_argument("--missed", action="store_true", help="print what squidbot did not find")
+    parser.add_argument("--speed", action="store_true", help="measure 200,000 messages instead")
     options = parser.parse_args()
+    if options.speed:
+        print(measure_speed(200_000))
+        return
     shares = anyio.run(measure, range(options.seeds))
     print(f"R@5 in percent, {5 * options.seeds} made-up histories of 45 sittings\n")
     print(f"{'':24}" + "".join(f"{name:>17}" for name in ENGINES))

@@ -46,7 +46,7 @@ CREATE TABLE lines (
     role TEXT NOT NULL, sender TEXT, text TEXT NOT NULL, origins TEXT, turn TEXT
 );
 CREATE UNIQUE INDEX lines_place ON lines (session, position);
-CREATE VIRTUAL TABLE words USING fts5(text, scope, content='',
+CREATE VIRTUAL TABLE words USING fts5(text, scope, content='', columnsize=0,
     tokenize="unicode61 remove_diacritics 0");
 """
 
