@@ -10,7 +10,7 @@ from pathlib import Path
 
 import anyio
 
-from tests.recall.engines import fts5, plain_bm25, squidbot
+from tests.recall.engines import fts5, in_the_prompt, plain_bm25, squidbot
 from tests.recall.histories import LANGUAGES, Asked, history
 from tests.recall.speed import measure_speed
 
@@ -22,6 +22,8 @@ FORMS = (
     "5-8 words",
 )
 ENGINES = ("squidbot", "FTS5, OR", "BM25", "FTS5, all words")
+PROMPT = "in the prompt"
+"""Of a question in another conversation, before any tool call."""
 Shares = dict[tuple[str, str], list[tuple[Asked, str, float]]]
 
 
@@ -39,6 +41,10 @@ async def measure(seeds: Iterable[int], *, sittings: int = 45) -> Shares:
                         found = set[int]().union(*await search(each.query))
                         known = len(each.evidence & found) / max(1, len(each.evidence))
                         shares[name, each.form].append((each, language, known))
+                for each in made.asked:
+                    if each.form.startswith("as asked"):
+                        known = await in_the_prompt(made, house, each.query, each.evidence)
+                        shares[PROMPT, each.form].append((each, language, known))
                 await house.index.aclose()
     return shares
 
@@ -63,6 +69,9 @@ def main() -> None:
     print(f"{'':24}" + "".join(f"{name:>17}" for name in ENGINES))
     for form in FORMS:
         print(f"{form:24}" + "".join(f"{percent(shares[name, form]):17.0f}" for name in ENGINES))
+    print("\nIn the prompt of a question in another conversation, before any tool call:")
+    for form in FORMS[:2]:
+        print(f"{form:24}{percent(shares[PROMPT, form]):17.0f}")
     print()
     for language in LANGUAGES:
         own = [[row for row in shares["squidbot", form] if row[1] == language] for form in FORMS]

@@ -9,8 +9,9 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from agent_core.memory.manager import MemoryManager
 from tests.recall.histories import History
-from tests.search_house import OWNER, A, House
+from tests.search_house import OWNER, A, B, House
 
 BEST = 5
 Search = Callable[[str], Awaitable[list[set[int]]]]
@@ -36,6 +37,13 @@ async def squidbot(history: History, home: Path) -> tuple[Search, House]:
         return [{by_time[each.timestamp] for each in hit.messages} for hit in found.hits]
 
     return search, house
+
+
+async def in_the_prompt(history: History, house: House, query: str, evidence: frozenset[int]) -> float:
+    """The share of these messages that is in the prompt of a question in another conversation, unasked."""
+    manager = MemoryManager(house.memory, search=house.index)
+    prompt = "".join(each.content for each in await manager.build_messages(B, "sys", query))
+    return sum(history.messages[number][1] in prompt for number in evidence) / max(1, len(evidence))
 
 
 def fts5(history: History, joining: str) -> Search:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.recall.__main__ import measure, percent
+from tests.recall.__main__ import PROMPT, measure, percent
 
 FLOORS = {"as asked, near": 88, "key words, near": 78, "5-8 words": 85}
 
@@ -14,3 +14,4 @@ async def test_what_was_said_is_among_the_five_best() -> None:
         assert percent(shares["squidbot", form]) >= floor, form
         assert percent(shares["FTS5, all words", form]) < floor, form
         assert percent(shares["FTS5, OR", form]) < percent(shares["squidbot", form]), form
+    assert percent(shares[PROMPT, "as asked, near"]) >= 70
