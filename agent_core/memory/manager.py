@@ -142,6 +142,7 @@ class MemoryManager(Consolidation):
         attachments: Sequence[Attachment] = (),
         since: datetime | None = None,
         origins: Origins = (),
+        lookup: bool = True,
     ) -> list[Message]:
         """
         The prompt for one turn. Between history and question stand the passages that were looked up, if any.
@@ -156,6 +157,7 @@ class MemoryManager(Consolidation):
             attachments: The files of this question. Pictures among them are shown to models that look.
             since: Nothing of what was said before is shown.
             origins: Whose words the question is made of; passages of others are left out.
+            lookup: Whether there is a question at all, and not only a check-in.
         """
         limit = self.context_tokens if context_tokens is None else context_tokens
         document = await self.remembered.document(scope)
@@ -166,12 +168,13 @@ class MemoryManager(Consolidation):
             attachments=self._shown_pictures(attachments, limit),
             scope=str(scope),
         )
-        share = 0 if self._lookup is None else limit // SHARE
+        looks_up = self._lookup if lookup else None
+        share = 0 if looks_up is None else limit // SHARE
         rest = limit - share
         built = await self._assembled(session_id, system_prompt, question, document, tool_names, rest, since)
-        if self._lookup is None:
+        if looks_up is None:
             return built
-        found = await self._lookup.passages(
+        found = await looks_up.passages(
             question.content,
             session_id,
             scope=scope,
