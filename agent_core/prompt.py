@@ -233,7 +233,7 @@ def without_words_of(text: str, gone: Callable[[str], bool], *, removed: list[st
     return "".join([*out, text[position:]])
 
 
-_IN_BRACKETS = re.compile(r"\[[^\]\n]*\]|\b(?:From|Subject):")
+_IN_BRACKETS = re.compile(r"\[[^\[\]\n]*\]|\b(?:From|Subject):")
 _SAID_BY = re.compile(r"\A\[[^\]\s]*+\] ")
 
 
