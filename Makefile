@@ -54,7 +54,7 @@ agentdojo:         ## the injections of AgentDojo against a model that obeys eve
 	@.cache/agentdojo/bin/python -m pip install -q -r tests/agentdojo/requirements.txt
 	PYTHONPATH=. .cache/agentdojo/bin/python -m tests.agentdojo --docs $(ARGS)
 
-scale-bench: setup ## several daemons on one PostgreSQL, many conversations, a slow model (7 minutes; goes on where it was broken off)
+scale-bench: setup ## a daemon on PostgreSQL, many conversations, a slow model (2 minutes; goes on where it was broken off)
 	PYTHONPATH=.:deploy .venv/bin/python -m tests.scale $(ARGS)
 
 soak: setup        ## half an hour under load on real servers: does anything grow? (SOAK_MINUTES, SOAK_PER_SECOND)

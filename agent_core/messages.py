@@ -200,9 +200,7 @@ SPOKEN = "spoken"
 
 
 MENTIONS = "mentions"
-"""
-In the context of an outgoing message: the addresses of those who are to notice it, or `EVERYBODY` alone.
-"""
+"""In the context of a scheduled job: whom it reminds, as in `OutboundMessage.rings_for`."""
 EVERYBODY = "@room"
 
 
@@ -226,6 +224,14 @@ EDITED = "edited"
 
 REDACTED = "redacted"
 """In the context of such a message: its sender has taken it back since."""
+
+
+NOTED = "noted"
+"""
+In the context of a message that is only noted in the history of its conversation, where the next question
+finds it: nobody is answered. Its value has the fields of the line that are not those of a question: what it
+takes back (``undoes``), or to which line it belongs (``turn``, ``id``).
+"""
 
 
 BELOW_THE_MAIL = "below the mail"
@@ -328,7 +334,9 @@ class OutboundMessage(_Frozen):
     context: dict[str, Any] = Field(default_factory=dict)
     """The `InboundMessage.context` of the message that is answered; empty if there is none."""
     rings_for: tuple[str, ...] | None = None
-    """The addresses of those for whom it waits: it rings, even as a notice. None: that need not ring."""
+    """
+    The addresses of those whom it notifies, even as a notice, or `EVERYBODY` alone; None: nobody by name.
+    """
     remembered: bool = False
     """Once its server has it, it becomes a line of the history of the conversation in which it arrived."""
     maybe_sent: bool = Field(default=False, exclude=True)

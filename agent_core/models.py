@@ -57,7 +57,8 @@ class Message(_Frozen):
     ``attachments`` are the files that came with it, or went out with it; in a prompt, the pictures that a
     model is shown. ``origins`` are whose words it is made of besides the owner's; None: that was not noted.
     ``found`` names the deferred tools that may be used from then on (`agent_core.tools.deferred`).
-    ``undoes`` is the turn whose lines are taken back by this one (`agent_core.memory.withdrawn_messages`).
+    ``undoes`` is the turn, or the id of the one line, that this one takes back
+    (`agent_core.memory.withdrawn_messages`).
     ``reasoning`` goes back to its model within a turn. ``ends_tools``: no tool may be called after this.
     """
 

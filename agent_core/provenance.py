@@ -160,9 +160,9 @@ def calling(origins: Origins) -> Iterator[None]:
         _of_call.reset(token)
 
 
-def described(origins: Sequence[Origin], *, most: int = 3) -> str:
+def described(origins: Sequence[Origin], *, most: int = 3, dated: bool = True) -> str:
     """The sources as people read them, such as ``a mail from bob@example.org, 10:02 on 22 November``."""
-    told = [_told(origin) for origin in origins]
+    told = [_told(origin if dated else origin.model_copy(update={"at": None})) for origin in origins]
     left, is_all = len(told) - most, len(told) < KEPT
     if left > 0:
         more = f" and {left} more" if is_all else f" and at least {left} more"

@@ -299,18 +299,6 @@ class SupportsLeaving(Protocol):
 
 
 @runtime_checkable
-class SupportsHandover(Protocol):
-    """A further duty of a channel that caches what the next process with the account may change."""
-
-    async def let_go(self) -> None:
-        """
-        Called after a run after which another process may have the account: store what must be kept, and
-        forget it. The next run reads it again. Must not raise.
-        """
-        ...
-
-
-@runtime_checkable
 class SupportsRoomPolicy(Protocol):
     """A further ability: the channel has rules for single conversations."""
 

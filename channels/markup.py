@@ -19,6 +19,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from channels.markup_rules import add_rules
+
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
     from markdown_it.token import Token
@@ -32,9 +34,15 @@ _MAX_BRACKET_COST = 200_000_000
 _TAGS = {
     *("a", "b", "blockquote", "br", "caption", "code", "del", "div", "em", "hr", "i", "li", "ol", "p", "pre"),
     *("h1", "h2", "h3", "h4", "h5", "h6", "s", "span", "strong", "sub", "sup", "u", "ul"),
-    *("table", "tbody", "td", "th", "thead", "tr"),
+    *("table", "tbody", "td", "th", "thead", "tr", "details", "summary"),
 }
-_ATTRIBUTES = {"a": {"href"}, "code": {"class"}, "ol": {"start"}}
+_ATTRIBUTES = {
+    "a": {"href"},
+    "code": {"class"},
+    "ol": {"start"},
+    "div": {"data-mx-maths"},
+    "span": {"data-mx-maths", "data-mx-spoiler"},
+}
 _SCHEMES = {"https", "http", "mailto", "matrix", "ftp", "magnet"}
 _LANGUAGE = re.compile(r"language-[\w+#.\-]{1,40}")
 _MANY_BREAKS = re.compile(r"\n{3,}")
@@ -113,6 +121,7 @@ def _parser() -> MarkdownIt:
 
     parser = MarkdownIt("commonmark", {"html": False, "breaks": True, "maxNesting": _MAX_NESTING})
     parser.enable(["table", "strikethrough"])
+    add_rules(parser)
     parser.add_render_rule("image", _picture_as_link)
     return parser
 
@@ -158,6 +167,9 @@ class _TextWriter:
                 self._lines_out(_inline_text(token.children or ()).split("\n"))
             case "fence" | "code_block":
                 self._lines_out([f"    {line}" for line in token.content.rstrip("\n").split("\n")])
+                self._blank()
+            case "formula_block" | "details":
+                self._lines_out(token.content.split("\n") if token.content else [])
                 self._blank()
             case "table_open":
                 start, end = token.map or (0, 0)
@@ -220,7 +232,7 @@ def _inline_text(tokens: Sequence[Token]) -> str:
     links: list[tuple[str, int]] = []
     for token in tokens:
         match token.type:
-            case "text" | "code_inline" | "text_special":
+            case "text" | "code_inline" | "text_special" | "formula" | "spoiler" | "footnote":
                 out.append(token.content)
             case "softbreak" | "hardbreak":
                 out.append("\n")

@@ -55,18 +55,21 @@ def free_port():
 
 @contextmanager
 def daemon(home, port=None):
-    """A real daemon on ``home``."""
+    """A real daemon on ``home``, as a service manager begins one: without a terminal."""
     port = port or free_port()
     (home / "squidbot.yaml").write_text(f"{CONFIG}gateway: {{http: {{listen: '127.0.0.1:{port}'}}}}\n")
     with (
         open(home / "out.txt", "w") as log,
         subprocess.Popen(
-            [sys.executable, "-m", "gateway", "run", "--home", str(home)], stdout=log, stderr=log
+            [sys.executable, "-m", "gateway", "run", "--home", str(home)],
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
         ) as process,
     ):
         try:
             control = Home(home).control_socket
-            give_up_at = time.monotonic() + 20
+            give_up_at = time.monotonic() + 120
             while not control.exists():
                 assert process.poll() is None, (home / "out.txt").read_text()
                 assert time.monotonic() < give_up_at

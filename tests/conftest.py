@@ -36,6 +36,7 @@ WAITING = (
 """What waits for servers and processes of its own."""
 SLOW_WORDS = re.compile(r"\bmark\.(?:slow|integration|kill)\b")
 SMOKE_WORD = re.compile(r"\bmark\.smoke\b")
+SHORTEST_LIMIT_S = 300
 
 hypothesis.settings.register_profile("same", derandomize=True)
 hypothesis.settings.register_profile("explore", max_examples=1000)
@@ -56,6 +57,11 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Say what is slow. What waits most begins first, so that the processors have other work meanwhile."""
     for item in items:
+        limit = item.get_closest_marker("timeout")
+        if limit is not None and limit.args[0] < SHORTEST_LIMIT_S:
+            raise pytest.UsageError(
+                f"{item.nodeid}: a limit under {SHORTEST_LIMIT_S} s fails on a busy machine"
+            )
         real = item.get_closest_marker("integration") or item.get_closest_marker("kill")
         in_slow_folder, smoke = _is_in(item.path, SLOW), item.get_closest_marker("smoke")
         slow = item.get_closest_marker("slow") or real or in_slow_folder

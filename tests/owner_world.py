@@ -75,7 +75,7 @@ class Owner:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self.notes.run)
             await anyio.sleep(0.15)
-            with anyio.fail_after(10):
+            with anyio.fail_after(60):
                 while self.notes.state()["alerts_waiting"]:
                     await anyio.sleep(0.01)
             tasks.cancel_scope.cancel()

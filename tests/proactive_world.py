@@ -106,7 +106,7 @@ class House:
         """Outcome and reason of each line, oldest first."""
         return [(one.outcome.value, one.reason) for one in reversed(await self.plans.ledger(name=name))]
 
-    async def until(self, condition: Callable[[], Any], *, within_s: float = 15.0) -> None:
+    async def until(self, condition: Callable[[], Any], *, within_s: float = 60.0) -> None:
         """Wait until ``condition`` gives something true; it may be asynchronous."""
         with anyio.fail_after(within_s):
             while True:

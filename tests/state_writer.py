@@ -1,8 +1,8 @@
 """
 Writes a home folder as today's version leaves it: something of everything, and a row in every state.
 
-Each schema that a released version has written is kept in ``tests/data/home-vN`` and is never written again: all
-later versions are held to it (`tests/unit/gateway/queue/test_home_of_every_version.py`). When the schema gets a new number, keep
+Today's schema is kept in ``tests/data/home-vN``, and later commits are held to it
+(`tests/unit/gateway/queue/test_kept_home.py`). When the schema gets a new number, keep
 what the new one writes: ``python -m tests.state_writer``.
 """
 

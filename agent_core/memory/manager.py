@@ -230,6 +230,17 @@ class MemoryManager(Consolidation):
         notes = [] if tail.complete and window.left_out == 0 else [prompt.CUT_NOTE]
         return [system(*notes), *window.messages, question]
 
+    async def last_scope(self, session_id: str) -> str | None:
+        """The scope of the last turn of a session; None: it has none, or there was none."""
+        last = await self._last(session_id)
+        return last[-1].scope if last else None
+
+    async def _last(self, session_id: str) -> Sequence[Message]:
+        newest = await self._storage.load_history(session_id, max_messages=1)
+        if not newest.messages and newest.total:  # it began anew after its last turn
+            newest = await self._storage.load_segment(session_id, start=newest.total - 1, max_messages=1)
+        return newest.messages
+
     async def preview(self, session_id: str) -> dict[str, Any]:
         """
         The parts of a session's next prompt with their estimated tokens, for people.
@@ -237,10 +248,7 @@ class MemoryManager(Consolidation):
         The scope is that of the last turn, the question empty, and tools are not counted.
         """
         guess = self.estimate
-        newest = await self._storage.load_history(session_id, max_messages=1)
-        if not newest.messages and newest.total:  # it began anew after its last turn
-            newest = await self._storage.load_segment(session_id, start=newest.total - 1, max_messages=1)
-        last = newest.messages
+        last = await self._last(session_id)
         tail = await self._storage.load_history(session_id, max_chars=guess.chars(self.context_tokens))
         told = last[-1].scope if last else None
         document = await self.remembered.beside(last)

@@ -1,6 +1,6 @@
 """
-Withdrawn messages (``!undo``, ``!retry``): the history keeps them, followed by a line that says so
-(`Message.undoes`), and no prompt and no summary contains them any more. Pure.
+Withdrawn messages (``!undo``, ``!retry``, a deletion by their sender): the history keeps them, followed by a
+line that says so (`Message.undoes`), and no prompt, no summary and no search contains them any more. Pure.
 
 The withdrawing line is always newer than what it withdraws, so the newest lines contain both.
 """
@@ -13,7 +13,7 @@ from agent_core.models import Message
 
 
 def undone_in(messages: Iterable[Message]) -> frozenset[str]:
-    """The turns that lines among these withdraw."""
+    """The turns, and the ids of single lines, that lines among these withdraw."""
     return frozenset(message.undoes for message in messages if message.undoes)
 
 
@@ -22,4 +22,9 @@ def in_force(messages: Sequence[Message], undone: Collection[str] | None = None)
     gone = undone_in(messages) if undone is None else undone
     if not gone:
         return messages
-    return [each for each in messages if not each.undoes and (each.turn is None or each.turn not in gone)]
+    return [each for each in messages if not each.undoes and not is_undone(each, gone)]
+
+
+def is_undone(message: Message, undone: Collection[str]) -> bool:
+    """True if a message is among those that were withdrawn."""
+    return message.turn in undone or message.id in undone

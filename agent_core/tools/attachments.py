@@ -33,7 +33,6 @@ from agent_core.prompt_budget import is_picture
 from agent_core.provenance import Origins, untrusted
 from agent_core.tools.effects import Effect, Review, approved_state
 from agent_core.tools.plain_text import looks_like_html, text_in
-from agent_core.tools.web.pdf import ENCRYPTED_OFFICE, PDF, can_read_pdf, document_kind, read_pdf
 
 _ID = re.compile(r"[0-9a-f]{12}")
 _BLOCK = 1000
@@ -125,6 +124,8 @@ class ReadAttachmentTool:
         file, brought_by = found
         if is_picture(file):
             return _failed("This is a picture without text to read; you see it only if it was shown to you.")
+        from agent_core.tools.web.pdf import ENCRYPTED_OFFICE, document_kind  # noqa: PLC0415 - first use
+
         try:
             content = await self._attachments.read(file, max_bytes=_MAX_READ_BYTES)
             if kind := document_kind(content):
@@ -152,6 +153,8 @@ class ReadAttachmentTool:
         self, file: Attachment, brought_by: Origins, kind: str, offset: int
     ) -> ToolResult:
         """The text of a PDF or office document, which a confined process takes out of it."""
+        from agent_core.tools.web.pdf import PDF, can_read_pdf, read_pdf  # noqa: PLC0415 - first use
+
         if kind == PDF and not can_read_pdf():
             return _failed("This is a PDF document, and squidbot is installed without its extra 'pdf'.")
         if file.size_bytes > _MAX_DOCUMENT_BYTES:

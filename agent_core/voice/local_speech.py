@@ -25,7 +25,7 @@ _log = structlog.get_logger(__name__)
 def missing_for_speech() -> str:
     """The command that installs what is missing; empty if nothing is."""
     there = all(importlib.util.find_spec(name) for name in ("piper", "soundfile"))
-    return "" if there else "pip install 'squidbot-gateway[speak]'"
+    return "" if there else "pip install '.[speak]'"
 
 
 class LocalSpeech:

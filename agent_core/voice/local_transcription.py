@@ -23,7 +23,7 @@ _MOST_BYTES = 3_000_000_000
 
 def missing() -> str:
     """The command that installs what is missing; empty if nothing is."""
-    return "" if importlib.util.find_spec("faster_whisper") else "pip install 'squidbot-gateway[listen]'"
+    return "" if importlib.util.find_spec("faster_whisper") else "pip install '.[listen]'"
 
 
 class LocalTranscription:

@@ -335,7 +335,7 @@ class ObjectFiles:
             import obstore.exceptions  # noqa: PLC0415
         except ImportError as error:
             raise StorageAway(
-                f"{self.name} needs the extra s3, which is not installed: pip install 'squidbot-gateway[s3]'"
+                f"{self.name} needs the extra s3, which is not installed; in the clone: pip install '.[s3]'"
             ) from error
         try:
             yield obstore

@@ -399,11 +399,6 @@ class EmailChannel(EmailDirectMessages):
     async def preview(self, session: SessionKey, text: str) -> None:
         """Mail cannot show it."""
 
-    async def let_go(self) -> None:
-        """Store the counts, and read them again before the next run; see `channels.base.SupportsHandover`."""
-        await self._safety.save(now=True)
-        self._safety.forget()
-
     async def aclose(self) -> None:
         """Release all resources."""
         if self._mailbox is not None:

@@ -300,13 +300,6 @@ class MatrixChannel:
         """When the homeserver last answered a ``/sync``."""
         return self._receiver.heard_at if self._receiver is not None else None
 
-    async def let_go(self) -> None:
-        """Forget login, identity, keys and direct rooms; see `channels.base.SupportsHandover`."""
-        self._sending = self._typing_receipts = self._directs = self._login = None
-        if self._crypto is not None:
-            self._crypto.close()
-            self._crypto = None
-
     async def aclose(self) -> None:
         """Close the connection; messages in flight end as uncertain."""
         homeserver, self._homeserver = self._homeserver, None

@@ -244,6 +244,15 @@ class MatrixConfig(_Strict):
         """The part of the user's id after the colon."""
         return self.user_id.partition(":")[2]
 
+    @property
+    def warnings(self) -> list[str]:
+        """What is allowed and yet may cost more than was meant, as sentences for the operator."""
+        if "open" not in (self.group_policy, *(rule.policy for rule in self.rooms.values())):
+            return []
+        return [
+            "with policy open, every message in a group is a model call, also what people tell each other"
+        ]
+
     def allows(self, user_id: str) -> bool:
         """Whether ``allow_from`` names this user."""
         return names_person(self.allow_from, user_id)

@@ -14,27 +14,20 @@ from gateway.app.agent import AgentParts, build_agent
 from gateway.app.channels import RoutingParts, build_accounts, build_routing, watch_channels
 from gateway.app.environment import Configured, Environment, Overrides
 from gateway.app.proactive import build_contact, build_proactive
-from gateway.app.queue import Membership, guard_against_rollback, open_queue
-from gateway.app.several_processes import build_share
+from gateway.app.queue import OpenQueue, open_queue
 from gateway.app.speech import SpeechParts, build_speech
 from gateway.app.supervision import SupervisionParts, build_supervision
 from gateway.app.turns import TurnParts, build_turns
-from gateway.queue.rollback_guard import RollbackGuard
-from gateway.queue.stores import Queue
+from gateway.routing.access import LOCAL_CHANNELS
 from gateway.routing.acknowledgements import StaleAcknowledgements
 from gateway.routing.attachment_retention import AttachmentSweeper
 from gateway.routing.inbox import IntakeGate
 from gateway.settings import Settings
-from gateway.supervision.accounts import Accounts
 from gateway.supervision.gateway import Gateway, Proactive
 from gateway.system.home import Home
 from gateway.turns.deferral_wakeups import DeferralWakeups
 
 __all__ = ["Overrides", "build"]
-
-
-def _all(_: str) -> bool:
-    return True
 
 
 async def build(
@@ -49,36 +42,37 @@ async def build(
         StoreUnusable: The database is damaged or too new.
         StateUnusable: The home folder cannot be used.
         StoreUnavailable: Not now.
-        LeaseTaken, LeaseLost: Somebody needs the database alone.
         ConfigInvalid: The store is not what the settings say.
     """
     env = Environment.of(settings, home, overrides)
-    async with open_queue(env) as (queue, membership):
-        guard = await guard_against_rollback(env, queue)
-        agent = build_agent(env, queue, membership)
-        accounts = build_accounts(env, agent.attachments, membership)
+    async with open_queue(env) as opened:
+        queue, state = opened.queue, opened.account_state
+        agent = build_agent(env, queue, state)
+        accounts = build_accounts(env, agent.attachments, state)
+        await opened.check_accounts(_addresses(accounts))
         contact = build_contact(env, queue, accounts)
-        share = build_share(env, queue, membership, accounts, contact)
-        proactive = build_proactive(env, queue, agent, accounts, contact=contact, share=share)
+        proactive = build_proactive(env, queue, agent, accounts, contact=contact)
         channels = {**accounts, **proactive.channels()}
         routing = build_routing(env, queue, channels)
         speech = await build_speech(env, queue, agent, channels, routing)
-        supervision = build_supervision(env, queue, agent, proactive, speech=speech, share=share)
+        supervision = build_supervision(env, queue, agent, proactive, speech=speech, lease=opened.lease)
         turns = build_turns(
             env, queue, agent, channels, proactive=proactive, routing=routing, supervision=supervision
         )
-        parts = _Parts(guard, agent, channels, share, proactive, routing, speech, supervision, turns)
-        return _gateway(env, queue, membership, parts)
+        return _gateway(env, opened, _Parts(agent, channels, proactive, routing, speech, supervision, turns))
+
+
+def _addresses(channels: Configured) -> dict[str, str]:
+    """The addresses of the accounts, by name."""
+    return {name: channel.account for name, (channel, _) in channels.items() if name not in LOCAL_CHANNELS}
 
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
     """What the other files of this package have built."""
 
-    guard: RollbackGuard
     agent: AgentParts
     channels: Configured
-    share: Accounts | None
     proactive: Proactive
     routing: RoutingParts
     speech: SpeechParts
@@ -86,10 +80,11 @@ class _Parts:
     turns: TurnParts
 
 
-def _gateway(env: Environment, queue: Queue, membership: Membership | None, parts: _Parts) -> Gateway:
+def _gateway(env: Environment, opened: OpenQueue, parts: _Parts) -> Gateway:
     """What runs from start to stop."""
     agent, channels, proactive, supervision = parts.agent, parts.channels, parts.proactive, parts.supervision
-    turns, routing, speech, share, guard = parts.turns, parts.routing, parts.speech, parts.share, parts.guard
+    turns, routing, speech = parts.turns, parts.routing, parts.speech
+    queue, state, guard = opened.queue, opened.account_state, opened.guard
     by_name = {name: channel for name, (channel, _) in channels.items()}
     intake = IntakeGate(guard.perhaps_answered)
     watch_channels(
@@ -101,6 +96,7 @@ def _gateway(env: Environment, queue: Queue, membership: Membership | None, part
         commands=turns.commands,
         answers=turns.answers,
         conversations=env.conversations,
+        wakeups=env.wakeups,
     )
     transcription = [turns.transcription.aclose] if turns.transcription is not None else []
     sweeper = AttachmentSweeper(
@@ -111,10 +107,7 @@ def _gateway(env: Environment, queue: Queue, membership: Membership | None, part
         keep_days=env.settings.attachments.keep_days,
     )
     deferrals = DeferralWakeups(queue, clock=env.clock, zone=agent.metering.limits.zone, wakeups=env.wakeups)
-    stale = StaleAcknowledgements(
-        queue, routing.acknowledgements, by_name, is_ours=_all if share is None else share.has
-    )
-    state = None if membership is None else membership.account_state
+    stale = StaleAcknowledgements(queue, routing.acknowledgements, by_name)
     return Gateway(
         clock=env.clock,
         wakeups=env.wakeups,
@@ -141,8 +134,9 @@ def _gateway(env: Environment, queue: Queue, membership: Membership | None, part
         budget=proactive.budget,
         watchdog=supervision.watchdog,
         status=supervision.status,
-        lease=None if membership is None else membership.lease,
-        accounts=share,
+        begin=partial(opened.begin, env, _addresses(channels)),
+        standing_by=guard.stand_by,
+        lease=opened.lease,
         drain_s=env.settings.gateway.drain_seconds,
         at_close=[
             *([] if state is None else [closing(state)]),
@@ -164,8 +158,7 @@ def _gateway(env: Environment, queue: Queue, membership: Membership | None, part
             stale.run,
             sweeper.run,
             agent.attachments.keep_counted,
-            *([partial(membership.notifications.run, share.hear)] if membership and share else []),
+            turns.approvals.run,
             *proactive.background,
         ],
-        once=[turns.approvals.run, *proactive.once],
     )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 import anyio
@@ -43,6 +44,17 @@ async def checked_account_state(settings: Settings, home: Home, queue: Queue) ->
 async def open_account_state(state: AccountState) -> None:
     """Open it; the first process says which key encrypts it. Raises as `checked_account_state`."""
     await _waited_for(state, state.open)
+
+
+async def check_accounts(state: AccountState, addresses: Mapping[str, str], *, note: bool) -> None:
+    """
+    Check that what is stored under the names of accounts belongs to these addresses.
+
+    Raises:
+        StoreUnavailable: Not now.
+        ConfigInvalid: It belongs to another one.
+    """
+    await _waited_for(state, partial(state.check_accounts, addresses, note=note))
 
 
 async def _waited_for(state: AccountState, call: Callable[[], None]) -> None:

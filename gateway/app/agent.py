@@ -44,7 +44,6 @@ from gateway.app.account_state import folders_of
 from gateway.app.environment import Environment
 from gateway.app.image import Pictures
 from gateway.app.mcp import file_keeper, mcp_servers
-from gateway.app.queue import Membership
 from gateway.app.shell import Shell
 from gateway.budget.metering import Metering
 from gateway.operations.files import FilesAtHome
@@ -58,6 +57,7 @@ from gateway.system.home import Home
 
 if TYPE_CHECKING:
     from agent_core.tools.mcp.servers import McpServers
+    from gateway.queue.postgres.account_state import AccountState
 
 _UNPROVEN = "unproven"
 """One share for all senders who may be somebody else: nobody fills up the share of whom they imitate."""
@@ -97,7 +97,7 @@ class AgentParts:
     pictures: Pictures
 
 
-def build_agent(env: Environment, queue: Queue, membership: Membership | None) -> AgentParts:
+def build_agent(env: Environment, queue: Queue, state: AccountState | None) -> AgentParts:
     """Build models, memory, tools and metering."""
     settings, home, clock, wakeups, overrides = env.settings, env.home, env.clock, env.wakeups, env.overrides
     attachments = open_attachments(settings, home, env.access)
@@ -148,7 +148,7 @@ def build_agent(env: Environment, queue: Queue, membership: Membership | None) -
 
     at_home = FilesAtHome(settings, home, clock)
     shell = Shell(settings, home, clock, at_home)
-    folders = folders_of(home, None if membership is None else membership.account_state)
+    folders = folders_of(home, state)
     mcp = mcp_servers(settings, folders, clock, wakeups)
     web = WebTools(settings.tools.web, clock)
     pictures = Pictures(env, metering, attachments, built.litellm)

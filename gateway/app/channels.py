@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from math import inf
+from typing import TYPE_CHECKING
 
 from agent_core.ports import Clock
 from agent_core.state_folder import StateFolder
@@ -20,7 +21,6 @@ from channels.matrix.config import MatrixConfig
 from channels.terminal import TerminalChannel
 from gateway.app.account_state import folders_of
 from gateway.app.environment import Configured, Environment
-from gateway.app.queue import Membership
 from gateway.queue.stores import Queue
 from gateway.queue.wakeups import Alert, Wakeups
 from gateway.routing.access import LOCAL_CHANNELS, Access, Role
@@ -33,6 +33,9 @@ from gateway.supervision.supervisor import Supervisor
 from gateway.turns.commands.service import CommandService
 from gateway.turns.commands.worded_answers import WordedAnswers
 
+if TYPE_CHECKING:
+    from gateway.queue.postgres.account_state import AccountState
+
 
 @dataclass(frozen=True, slots=True)
 class RoutingParts:
@@ -43,12 +46,10 @@ class RoutingParts:
     deliveries: Mapping[str, Delivery]
 
 
-def build_accounts(
-    env: Environment, attachments: AttachmentStore, membership: Membership | None
-) -> Configured:
+def build_accounts(env: Environment, attachments: AttachmentStore, state: AccountState | None) -> Configured:
     """Build the terminal and a channel for each configured account."""
     clock, access, wakeups = env.clock, env.access, env.wakeups
-    folders = folders_of(env.home, None if membership is None else membership.account_state)
+    folders = folders_of(env.home, state)
     if env.overrides.channels is not None:
         return env.overrides.channels
     channels: dict[str, tuple[Channel, str]] = {
@@ -150,6 +151,7 @@ def watch_channels(
     commands: CommandService,
     answers: WordedAnswers,
     conversations: Conversations,
+    wakeups: Wakeups,
 ) -> None:
     """Give every channel its inbox and have the supervisor keep it up; for arguments see `ChannelInbox`."""
     for name, (channel, _) in channels.items():
@@ -164,5 +166,6 @@ def watch_channels(
             is_stop=commands.is_stop,
             hear=answers.hear,
             conversation_of=conversations.of,
+            cut_off=wakeups.stopped.fire,
         )
         supervisor.watch(channel, inbox)

@@ -1,19 +1,23 @@
 """
 `squidbot run`: one process on one home folder, from the lock to the exit code.
 
-The first SIGTERM, SIGINT or SIGHUP (the terminal was closed) drains, the second ends at once: then what is in
-hand is taken up again at the next start, as after a crash. Everything that can be wrong with the home or the
-settings is an exception before the first connection is made.
+The first SIGTERM or SIGINT drains, the second ends at once: then what is in hand is taken up again at the
+next start, as after a crash. SIGHUP ends it at a terminal, which was closed; elsewhere it drains and begins
+again in the same process with the configuration as it is now, if that is valid. Everything that can be wrong
+with the home or the settings is an exception before the first connection is made.
 """
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import random
 import signal
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from shutil import disk_usage
 
@@ -26,7 +30,7 @@ from anyio.abc import TaskGroup
 from agent_core.backoff import Backoff, BackoffPolicy
 from agent_core.storage.layout import Layout
 from gateway.app import Overrides, build
-from gateway.errors import StateUnusable
+from gateway.errors import ConfigInvalid, StateUnusable
 from gateway.observability.logs import configure_logs
 from gateway.observability.metrics import show_heartbeat, show_store, watch_vitals
 from gateway.operations.control.server import serve_control
@@ -36,9 +40,9 @@ from gateway.operations.schedule import planned_by
 from gateway.operations.send import access_of, accounts_of
 from gateway.operations.service import Operations
 from gateway.operations.usage import Costs
-from gateway.queue.lease import LeaseTaken, lost_lease_speaks
+from gateway.queue.lease import lost_lease_speaks
 from gateway.queue.stores import StoreUnavailable, StoreUnusable
-from gateway.settings import Settings, parse_listen
+from gateway.settings import Settings, load_settings, parse_listen
 from gateway.settings.last_good import keep_last_good
 from gateway.supervision.gateway import Gateway
 from gateway.supervision.liveness import give_signs, last_resort
@@ -73,7 +77,7 @@ def run_daemon(
     ``overrides`` are for tests: the same process with something in it that goes wrong.
 
     Raises:
-        AlreadyRunning, StateUnusable, ListenFailed, LeaseTaken: It cannot start; each knows its exit code.
+        AlreadyRunning, StateUnusable, ListenFailed: It cannot start; each knows its exit code.
         LeaseLost: Another process may work on the database, so this one has ended.
     """
     log = settings.gateway.log
@@ -88,9 +92,14 @@ def run_daemon(
     for warning in settings.warnings:
         _log.warning("settings.doubtful", warning=warning)
     verify_always()
+    ending = _Ending(at_terminal=_has_terminal())
     with hold_home(home):
         warn_of_erasures(settings, home)
-        return anyio.run(_run, settings, home, overrides, backend_options=loop_for(settings.store_url))
+        options = loop_for(settings.store_url)
+        code = anyio.run(_run, settings, home, overrides, ending, backend_options=options)
+    if ending.reload and not ending.forced:
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - the command as it was
+    return code
 
 
 def warn_of_erasures(settings: Settings, home: Home) -> None:
@@ -100,9 +109,27 @@ def warn_of_erasures(settings: Settings, home: Home) -> None:
         _log.warning("erasure.unfinished", people=len(people), remedy="squidbot check --data")
 
 
-async def _run(settings: Settings, home: Home, overrides: Overrides) -> int:
+@dataclass(slots=True)
+class _Ending:
+    """How the daemon ends: forced by a second signal, or to begin again with another configuration."""
+
+    at_terminal: bool
+    forced: bool = False
+    reload: bool = False
+
+
+def _has_terminal() -> bool:
+    """Return True if a terminal controls this process: it sends SIGHUP when it is closed."""
+    try:
+        os.close(os.open(os.ctermid(), os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC))
+    except OSError:
+        return False
+    return True
+
+
+async def _run(settings: Settings, home: Home, overrides: Overrides, ending: _Ending) -> int:
     notifier, built = Notifier(), None
-    with _ended_by_signals() as ended:
+    with _ended_by_signals(ending) as ended:
         try:
             built = await _built(notifier, partial(build, settings, home, overrides), settings)
         except StoreUnusable as error:
@@ -113,22 +140,27 @@ async def _run(settings: Settings, home: Home, overrides: Overrides) -> int:
     if ended.cancel_called:
         built.stop()
     with lost_lease_speaks():
-        return await _running(built, settings, home, notifier)
+        return await _running(built, settings, home, notifier, ending)
 
 
-def _ending() -> tuple[signal.Signals, ...]:
+def _ending_signals() -> tuple[signal.Signals, ...]:
     """The signals that end it. Who began it with ``nohup`` wants it to outlive the terminal."""
     stays = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     return (signal.SIGTERM, signal.SIGINT, *(() if stays else (signal.SIGHUP,)))
 
 
 @contextmanager
-def _ended_by_signals() -> Iterator[anyio.CancelScope]:
+def _ended_by_signals(ending: _Ending) -> Iterator[anyio.CancelScope]:
     """What is awaited inside is cancelled by a signal, and ends in order."""
-    loop, numbers = asyncio.get_running_loop(), _ending()
+    loop, numbers = asyncio.get_running_loop(), _ending_signals()
+
+    def end(number: signal.Signals) -> None:
+        ending.reload = number == signal.SIGHUP and not ending.at_terminal
+        scope.cancel()
+
     with anyio.CancelScope() as scope:
         for number in numbers:
-            loop.add_signal_handler(number, scope.cancel)
+            loop.add_signal_handler(number, end, number)
         try:
             yield scope
         finally:
@@ -147,7 +179,7 @@ async def _built(notifier: Notifier, make: Callable[[], Awaitable[Gateway]], set
     while True:
         try:
             return await make()
-        except (StoreUnavailable, LeaseTaken) as error:
+        except StoreUnavailable as error:
             pause_s = backoff.failed(random=random.random())
             told = f"waiting for the database: {error}"
             is_waited = settings.store_url is not None and anyio.current_time() < until
@@ -157,20 +189,22 @@ async def _built(notifier: Notifier, make: Callable[[], Awaitable[Gateway]], set
             await anyio.sleep(pause_s)
 
 
-async def _running(built: Gateway, settings: Settings, home: Home, notifier: Notifier) -> int:
+async def _running(
+    built: Gateway, settings: Settings, home: Home, notifier: Notifier, ending: _Ending
+) -> int:
     _spare()  # while nobody waits: else this look comes amid the first turns of a backlog, or in `_settle`
     async with AsyncExitStack() as stack:
         # Before anybody can find us: whoever can also wants us to end in order.
-        signals = stack.enter_context(anyio.open_signal_receiver(*_ending()))
+        signals = stack.enter_context(anyio.open_signal_receiver(*_ending_signals()))
         await _serve(stack, built, settings, home)
         async with anyio.create_task_group() as tasks:
-            forced = _Forced()
-            tasks.start_soon(_listen_to_signals, signals, built, tasks, notifier, forced)
+            reload = partial(_may_reload, settings, ending)
+            tasks.start_soon(_listen_to_signals, signals, built, tasks, notifier, ending, reload)
             tasks.start_soon(
                 partial(
                     give_signs,
                     notifier,
-                    started=built.started,
+                    started=built.settled,
                     line=built.status.one_line,
                     stuck=built.watchdog.reason,
                     resort=last_resort(notifier),
@@ -181,11 +215,19 @@ async def _running(built: Gateway, settings: Settings, home: Home, notifier: Not
             _keep_settings(settings, home)
             await built.run()
             tasks.cancel_scope.cancel()
-    return _FORCED if forced.yes else 0
+    return _FORCED if ending.forced else 0
 
 
-class _Forced:
-    yes = False
+async def _may_reload(settings: Settings, ending: _Ending) -> bool:
+    """Return False, and log the problems, if the configuration of now could not be started with."""
+    if ending.at_terminal or settings.source is None:
+        return True
+    try:
+        await to_thread.run_sync(load_settings, settings.source.path)
+    except ConfigInvalid as error:
+        _log.error("settings.refused", error=str(error), remedy="squidbot config check")
+        return False
+    return True
 
 
 def _keep_settings(settings: Settings, home: Home) -> None:
@@ -201,7 +243,8 @@ async def _serve(stack: AsyncExitStack, built: Gateway, settings: Settings, home
 
     async def refresh() -> None:
         show_store(await built.store.maintenance.stats())
-        show_heartbeat(await built.proactive.monitor.state())
+        if not built.stands_by:
+            show_heartbeat(await built.proactive.monitor.state())
 
     watchdog = built.watchdog
     watch_vitals(
@@ -230,10 +273,10 @@ async def _serve(stack: AsyncExitStack, built: Gateway, settings: Settings, home
         mcp=built.mcp,
     )
     health = Health(
-        built.supervisor.statuses,
+        lambda: [] if built.stands_by else built.supervisor.statuses(),
         operations.status,
         refresh=refresh,
-        started=built.started.is_set,
+        started=lambda: built.is_settled,
         stuck=built.watchdog.reason,
     )
     await stack.enter_async_context(serve_control(home, operations, health=health, built=built))
@@ -256,25 +299,33 @@ async def _serve(stack: AsyncExitStack, built: Gateway, settings: Settings, home
         _log.info("health.served", listen=f"{host}:{chosen}")
 
 
-async def _listen_to_signals(
+async def _listen_to_signals(  # noqa: PLR0917
     signals: AsyncIterator[signal.Signals],
     built: Gateway,
     tasks: TaskGroup,
     notifier: Notifier,
-    forced: _Forced,
+    ending: _Ending,
+    may_reload: Callable[[], Awaitable[bool]],
 ) -> None:
     async for number in signals:
-        if number == signal.SIGHUP and built.stopping:
-            continue  # one terminal sends it twice: as its own, and by the shell
-        if forced.yes or built.stopping:
-            forced.yes = True
+        # One terminal sends SIGHUP twice: as its own, and by the shell.
+        if number == signal.SIGHUP and (built.stopping or not await may_reload()):
+            continue
+        if ending.reload:
+            ending.reload = False
+            notifier.stopping("finishing what is in hand")
+            continue
+        if ending.forced or built.stopping:
+            ending.forced = True
             _log.warning("gateway.forced", signal=signal.Signals(number).name)
-            for one in _ending():
+            for one in _ending_signals():
                 signal.signal(one, signal.SIG_DFL)  # a third one needs nobody to hear it
             tasks.cancel_scope.cancel()
             return
         _log.info("gateway.stopping", signal=signal.Signals(number).name)
-        notifier.stopping("finishing what is in hand")
+        ending.reload = number == signal.SIGHUP and not ending.at_terminal
+        tell = notifier.reloading if ending.reload else notifier.stopping
+        tell("finishing what is in hand")
         built.stop()
 
 

@@ -33,10 +33,8 @@ from gateway.proactive.messenger import Messenger, RunMessages
 from gateway.proactive.owner_contact import OwnerContact
 from gateway.proactive.owner_notifier import OwnerNotifier
 from gateway.queue.background import KIND
-from gateway.queue.sql.cluster import REST
 from gateway.queue.stores import Queue
 from gateway.routing.access import Role
-from gateway.supervision.accounts import Accounts
 from gateway.supervision.gateway import Proactive
 
 _NOT_IN_A_JOB = "A scheduled job cannot create jobs; tell the person to ask for it."
@@ -61,13 +59,8 @@ def build_proactive(
     accounts: Configured,
     *,
     contact: OwnerContact,
-    share: Accounts | None,
 ) -> Proactive:
     """Build the heartbeat, which is a channel of its own, scheduled jobs, and alerts to the owner."""
-
-    def is_ours(channel: str) -> bool:
-        return share is None or share.has(channel)
-
     settings, clock, access, wakeups = env.settings, env.clock, env.access, env.wakeups
     config, scheduling = settings.agents.heartbeat, settings.agents.schedule
     channels = {name: channel for name, (channel, _) in accounts.items()}
@@ -79,14 +72,12 @@ def build_proactive(
         notifier=notifier,
         clock=clock,
         wakeups=wakeups,
-        may_tell=lambda: is_ours(REST),
     )
     budget = BudgetAlerts(
         notifier=notifier,
         spending=agent.metering,
         clock=clock,
         wakeups=wakeups,
-        may_tell=lambda: is_ours(REST),
     )
     open_heartbeat = _heartbeat(env)
     monitor = HeartbeatMonitor(
@@ -118,12 +109,11 @@ def build_proactive(
         config=scheduling,
         clock=clock,
         wakeups=wakeups,
-        is_ours=is_ours,
     )
     owner = (*(alias.address for alias in settings.owner.aliases), "local", "heartbeat")
     background_jobs = build_background(env, queue, agent)
 
-    messenger = Messenger(queue, contact, access=access, channels=channels, clock=clock, is_ours=is_ours)
+    messenger = Messenger(queue, contact, access=access, channels=channels, clock=clock)
 
     def sending(session: Session, message: InboundMessage) -> list[ToolPort]:
         """The tool that sends messages, for the owner alone; everybody else can only be answered."""
@@ -158,7 +148,7 @@ def build_proactive(
         mine = SessionJobs(jobs, place, refusal=refusal)
         return [ScheduleTool(mine), *found]
 
-    background: list[Callable[[], Coroutine[Any, Any, None]]] = [alerts.run, budget.run]
+    background: list[Callable[[], Coroutine[Any, Any, None]]] = [monitor.run, alerts.run, budget.run]
     if scheduling.enabled:
         background.append(scheduler.run)
     return Proactive(
@@ -174,7 +164,6 @@ def build_proactive(
         heartbeat=heartbeat,
         tools=tools,
         background=background,
-        once=[monitor.run],
         owner=owner,
         zone=config.schedule().zone,
         clock=clock,

@@ -1,5 +1,5 @@
 """
-Composition root: opens the queue, and registers this process as one that works on it.
+Composition root: opens the queue, with the lease of its home.
 
 `gateway.app` calls it, and only `gateway.app`.
 """
@@ -7,55 +7,81 @@ Composition root: opens the queue, and registers this process as one that works 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import anyio
 
-from gateway.app.account_state import checked_account_state, closing, open_account_state
+from gateway.app.account_state import check_accounts, checked_account_state, closing, open_account_state
 from gateway.app.environment import Environment
 from gateway.queue.lease import Holders, LeaseKeeper
-from gateway.queue.opening import freed_beside, notifications_beside, of_server, opened_queue
+from gateway.queue.opening import of_server, opened_queue
 from gateway.queue.rollback_guard import Extent, RollbackGuard, read_high_water_mark
-from gateway.queue.sql.cluster import PROCESS
 from gateway.queue.stores import Queue
-from gateway.supervision.other_processes import OtherProcesses
 from gateway.system.event_loop import WatchfulLoop
+from gateway.system.version import version
 
 if TYPE_CHECKING:
     from gateway.queue.postgres.account_state import AccountState
-    from gateway.queue.postgres.notifications import Notifications
 
 
 @dataclass(frozen=True, slots=True)
-class Membership:
+class OpenQueue:
     """
-    This process as one of those that work on a database of PostgreSQL. An embedded queue has one process.
+    The queue and what belongs to it.
 
     Args:
+        lease: That of a home on PostgreSQL, not taken yet. An embedded queue has one process.
         account_state: Where accounts keep their logins and keys; None: in the home.
+        guard: Notes how far the database is.
     """
 
-    lease: LeaseKeeper
-    others: OtherProcesses
-    notifications: Notifications
+    queue: Queue
+    lease: LeaseKeeper | None
     account_state: AccountState | None
+    guard: RollbackGuard
+
+    async def check_accounts(self, addresses: Mapping[str, str]) -> None:
+        """
+        Check that the configured accounts (address by name) are those of the database. Nothing is changed.
+
+        Raises:
+            ConfigInvalid: One is another one there.
+            StoreUnavailable: Not now.
+        """
+        if self.account_state is not None:
+            await check_accounts(self.account_state, addresses, note=False)
+
+    async def begin(self, env: Environment, addresses: Mapping[str, str]) -> None:
+        """
+        Begin to work on the database, once the lease is taken.
+
+        Raises:
+            ConfigInvalid: The server has restored it to an earlier moment, and no person has said so; or see
+                `check_accounts`.
+            StoreUnavailable: Not now.
+        """
+        if self.account_state is not None:
+            await open_account_state(self.account_state)
+            await check_accounts(self.account_state, addresses, note=True)
+        gap = None
+        if (begun := getattr(self.queue, "begun", None)) is not None:
+            with of_server():
+                gap = await begun(read_high_water_mark(env.home.high_water_mark))
+        await self.guard.look(gap)
 
 
 @asynccontextmanager
-async def open_queue(env: Environment) -> AsyncIterator[tuple[Queue, Membership | None]]:
+async def open_queue(env: Environment) -> AsyncIterator[OpenQueue]:
     """
-    Open the database and register as one of the processes that work on it.
-
-    Inside nothing is in hand that another process could take over. The lease is relied on from the end; an
-    error gives everything back.
+    Open the database; nothing in it is changed. An error inside closes it.
 
     Raises:
         StoreUnavailable: Not now.
         StoreUnusable, ConfigInvalid: It is damaged or too new, or is not what the settings say.
-        LeaseTaken, LeaseLost: Somebody needs the database alone.
     """
     settings = env.settings
     async with AsyncExitStack() as failed:
@@ -69,23 +95,12 @@ async def open_queue(env: Environment) -> AsyncIterator[tuple[Queue, Membership 
         )
         queue = env.overrides.wrap_queue(queue)
         failed.push_async_callback(_shielded, queue.aclose)
-        membership = None if settings.store_url is None else await _join(env, queue, failed)
-        yield queue, membership
-        if membership is not None:
-            await membership.lease.begin()
+        state = await checked_account_state(settings, env.home, queue)
+        if state is not None:
+            failed.push_async_callback(_shielded, closing(state))
+        lease = None if settings.store_url is None else await _lease(env, queue)
+        yield OpenQueue(queue, lease, state, _rollback_guard(env, queue))
         failed.pop_all()
-
-
-async def _join(env: Environment, queue: Queue, failed: AsyncExitStack) -> Membership:
-    state = await checked_account_state(env.settings, env.home, queue)
-    if state is not None:
-        failed.push_async_callback(_shielded, closing(state))
-    lease = await _take_lease(env, queue)
-    failed.push_async_callback(_shielded, lease.give_back)
-    if state is not None:
-        await open_account_state(state)
-    notifications = notifications_beside(queue)
-    return Membership(lease, OtherProcesses(notifications), notifications, state)
 
 
 async def _shielded(release: Callable[[], Awaitable[None]]) -> None:
@@ -93,49 +108,32 @@ async def _shielded(release: Callable[[], Awaitable[None]]) -> None:
         await release()
 
 
-async def _take_lease(env: Environment, queue: Queue) -> LeaseKeeper:
-    """
-    Take the lease of a process.
-
-    Raises:
-        LeaseTaken: Somebody needs the database alone.
-        StoreUnavailable: Not now.
-        ConfigInvalid: The role may not write there.
-    """
+async def _lease(env: Environment, queue: Queue) -> LeaseKeeper:
+    """The lease of the home, not taken. Raises `ConfigInvalid` if the role may not write there."""
     lease = LeaseKeeper(
         queue.maintenance,
         queue.snapshots.file,
         Holders(env.home.lease_holders),
-        name=PROCESS,
+        machine=f"{socket.gethostname()} {env.home.root}",
+        version=version(),
         times=env.overrides.lease,
-        given_back=freed_beside(queue),
     )
     with of_server():
         if (check := getattr(queue, "check_rights", None)) is not None:
             await check()
-        await lease.take()
     loop = asyncio.get_running_loop()
     if isinstance(loop, WatchfulLoop):
         loop.on_wake(lease.check)
     return lease
 
 
-async def guard_against_rollback(env: Environment, queue: Queue) -> RollbackGuard:
-    """
-    The guard, after its first look at whether the database is an older copy.
-
-    Raises:
-        ConfigInvalid: The server has restored it to an earlier moment, and no person has said so.
-    """
+def _rollback_guard(env: Environment, queue: Queue) -> RollbackGuard:
     maintenance = queue.maintenance
 
     async def extent() -> Extent:
+        if guard.is_checked and (note := getattr(queue, "note_server", None)) is not None:
+            await note()
         return Extent.of(maintenance.identity, *await maintenance.last_ids())
 
-    gap = None
-    if (begun := getattr(queue, "begun", None)) is not None:
-        with of_server():
-            gap = await begun(read_high_water_mark(env.home.high_water_mark))
-    guard = RollbackGuard(env.home.high_water_mark, extent, env.clock, gap)
-    await guard.look()
+    guard = RollbackGuard(env.home.high_water_mark, extent, env.clock)
     return guard

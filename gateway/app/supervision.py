@@ -14,10 +14,10 @@ from agent_core.tools.asking import LONGEST_WAIT_S
 from gateway.app.agent import AgentParts
 from gateway.app.environment import Environment
 from gateway.app.speech import SpeechParts
+from gateway.queue.lease import LeaseKeeper
 from gateway.queue.shared import SHARED
 from gateway.queue.stores import Queue
 from gateway.routing.access import Access, Role
-from gateway.supervision.accounts import Accounts
 from gateway.supervision.gateway import Proactive
 from gateway.supervision.status import StatusReport
 from gateway.supervision.supervisor import Supervisor
@@ -48,11 +48,11 @@ def build_supervision(
     proactive: Proactive,
     *,
     speech: SpeechParts,
-    share: Accounts | None,
+    lease: LeaseKeeper | None,
 ) -> SupervisionParts:
     """Build what runs sessions and channels, and reports their state."""
     clock, wakeups = env.clock, env.wakeups
-    open_sessions = queue.turns.open_sessions if share is None else share.ours(queue.turns.open_sessions)
+    open_sessions = queue.turns.open_sessions
     dispatcher = SessionDispatcher(
         concurrency=env.settings.gateway.max_concurrent_turns,
         refill=open_sessions,
@@ -69,11 +69,7 @@ def build_supervision(
         clock=clock,
         wakeups=wakeups,
     )
-    supervisor = Supervisor(
-        clock,
-        on_change=wakeups.channel.fire,
-        accounts=share,
-    )
+    supervisor = Supervisor(clock, on_change=wakeups.channel.fire)
     watchdog = _watchdog(env, dispatcher, queue, open_sessions)
     status = StatusReport(
         store=queue,
@@ -92,7 +88,7 @@ def build_supervision(
             **agent.attachments.state(),
             **speech.state(),
         },
-        accounts=share,
+        lease=lease,
     )
     return SupervisionParts(dispatcher, history, post_turn, supervisor, watchdog, status)
 

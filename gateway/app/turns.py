@@ -172,7 +172,7 @@ class _Shared:
         self.grants = ToolGrants(queue.grants, env.clock, zone=self.zone)
         self.choice = ModelChoice(queue.state, agent.models, agent.pools)
         self.histories = Histories(agent.memory, supervision.history.flush)
-        self.conversations = NewConversation(queue, self.histories, env.wakeups)
+        self.conversations = NewConversation(queue, self.histories)
 
 
 def _commands(shared: _Shared) -> CommandService:

@@ -8,7 +8,6 @@ What was spent is looked at after every call, also for the gauges; what the stor
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from typing import Any
 
 import anyio
@@ -43,12 +42,7 @@ _log = structlog.get_logger(__name__)
 
 
 class BudgetAlerts:
-    """
-    Watches the budget.
-
-    Args:
-        may_tell: Whether it is this process that tells the owner.
-    """
+    """Watches the budget."""
 
     def __init__(
         self,
@@ -57,9 +51,7 @@ class BudgetAlerts:
         spending: Metering,
         clock: Clock,
         wakeups: Wakeups,
-        may_tell: Callable[[], bool] = lambda: True,
     ) -> None:
-        self._may_tell = may_tell
         self._notifier = notifier
         self._spending = spending
         self._clock = clock
@@ -77,7 +69,7 @@ class BudgetAlerts:
             wait_s = _LOOK_EVERY_S
             try:
                 await self._spending.commit_all()
-                again = self._may_tell() and not await self._look()
+                again = not await self._look()
                 failures = failures + 1 if again else 0
             except StoreUnavailable as error:
                 again, failures = True, failures + 1

@@ -2,9 +2,9 @@
 The daily budget: who may still make a model call today. Pure.
 
 **Order of tiers.** Each tier may spend up to a share of the day's amount, whoever has spent it. By default
-whatever other people ask for stops first, then the heartbeat, background jobs, consolidation, and the owner
-last. So guests who write without end leave the owner the larger part of every day, and what runs without
-anybody asking never takes the last part.
+whatever other people ask for, with the summaries of it, stops first, then the heartbeat, background jobs,
+consolidation, and the owner last. So guests who write without end leave the owner the larger part of every
+day, and what runs without anybody asking never takes the last part.
 
 **What a call may do** (`decide`). Below the tier's ceiling a call is made. One after which nothing would
 be left is made too, but it is the last of its turn: without tools, so that it must answer. From the ceiling
@@ -105,10 +105,10 @@ def tier_of(purpose: Purpose, *, owner: bool) -> BudgetTier:
     """The tier of a call; ``owner``: the owner is among those who asked for it."""
     if purpose is Purpose.HEARTBEAT:
         return BudgetTier.HEARTBEAT
-    if purpose is Purpose.CONSOLIDATION:
-        return BudgetTier.CONSOLIDATION
     if not owner:
         return BudgetTier.OTHERS
+    if purpose is Purpose.CONSOLIDATION:
+        return BudgetTier.CONSOLIDATION
     return BudgetTier.BACKGROUND if purpose is Purpose.BACKGROUND else BudgetTier.OWNER
 
 

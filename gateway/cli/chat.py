@@ -27,8 +27,8 @@ from gateway.app import Overrides, build
 from gateway.errors import AlreadyRunning, ChatOpen, StateUnusable
 from gateway.observability.logs import configure_logs
 from gateway.operations.control.client import DaemonGone
-from gateway.operations.control.terminal import RemoteTerminal, not_here
-from gateway.queue.lease import LeaseTaken, lost_lease_speaks
+from gateway.operations.control.terminal import RemoteTerminal
+from gateway.queue.lease import lost_lease_speaks
 from gateway.queue.stores import StoreUnusable
 from gateway.settings import Settings
 from gateway.system.event_loop import loop_for
@@ -90,16 +90,14 @@ async def _alone(settings: Settings, home: Home, session: str) -> AsyncIterator[
             built = await build(settings, home, Overrides(channels={"terminal": (terminal, "merge")}))
         except StoreUnusable as error:
             raise StateUnusable(str(error)) from error
+        await built.take_lease()
         with lost_lease_speaks():
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(built.run)
                 await built.started.wait()
-                if not (elsewhere := not_here(built.accounts, terminal)):
-                    async with terminal.attach(session) as link:
-                        yield link
+                async with terminal.attach(session) as link:
+                    yield link
                 built.stop()
-        if elsewhere:
-            raise LeaseTaken(elsewhere)
     finally:
         lock.__exit__(None, None, None)
 

@@ -33,11 +33,6 @@ if TYPE_CHECKING:
 
 _STARTING_LIMIT_S = 10.0
 _ONLY_LOOKS = re.compile(r"(?:\w+_)?(?:list|show|log|logs|history|diff|page|receipts|status|usage)")
-_BESIDE_DAEMONS = re.compile(
-    r"send|inbox_\w+|drafts_\w+|calls_\w+|grants_revoke|jobs_stop|cron_(?:add|remove|pause|resume)"
-    r"|memory_(?:undo|write)"
-)
-"""What a daemon does for accounts of others, too: a command of another home may do it as well."""
 _ABOUT_SESSIONS = ("sessions_show", "sessions_reindex")
 
 
@@ -127,17 +122,17 @@ async def _status(home: Home, settings: Settings, arguments: Mapping[str, Any]) 
 
     store = await opened_queue(home.database, settings.store_url, clock=SystemClock())
     try:
-        others = None if settings.store_url is None else partial(_others, store, settings)
+        others = None if settings.store_url is None else partial(_machines, store)
         return await StatusOperations(store, others=others).status(**arguments)
     finally:
         await store.aclose()
 
 
-async def _others(store: Queue, settings: Settings) -> dict[str, Any]:
-    """Who works on the database."""
-    from gateway.queue.lease import told  # noqa: PLC0415 - of several daemons only
+async def _machines(store: Queue) -> dict[str, Any]:
+    """The machines of this home."""
+    from gateway.queue.lease import machine_facts  # noqa: PLC0415 - on PostgreSQL only
 
-    return told(await store.maintenance.cluster(), configured=settings.channels.enabled())
+    return await machine_facts(store.maintenance)
 
 
 async def _call(home: Home, settings: Settings, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -157,12 +152,9 @@ async def _call(home: Home, settings: Settings, name: str, arguments: Mapping[st
         limits = settings.llm.budget.limits(settings.agents.heartbeat.timezone)
         store = await opened_queue(home.database, settings.store_url, clock=clock, zone=limits.zone)
         stack.push_async_callback(store.aclose)
-        shared = settings.store_url is not None and _BESIDE_DAEMONS.fullmatch(name) is not None
         if not _ONLY_LOOKS.fullmatch(name):
             # Of all else a daemon elsewhere would not hear, or it is in the middle of what is changed.
-            await stack.enter_async_context(
-                held_queue(store, settings.store_url, home.lease_holders, beside_others=shared)
-            )
+            await stack.enter_async_context(held_queue(store, settings.store_url, home.lease_holders))
         beside = memory_in_database(store)
         memory: MemoryPort = (
             JsonlMemory(home.root, clock=clock, workspace=home.path(settings.agents.workspace))
@@ -186,10 +178,7 @@ async def _call(home: Home, settings: Settings, name: str, arguments: Mapping[st
             background=jobs_at_home(store, memory, home.path(settings.agents.workspace), clock),
             mcp=await stack.enter_async_context(wanted),
         )
-        answer = await operations.call(name, arguments)
-        if shared and answer.get("running") is False:  # a daemon elsewhere may do it
-            answer["running"] = bool((await store.maintenance.cluster()).processes)
-        return answer
+        return await operations.call(name, arguments)
 
 
 def _servers(settings: Settings, home: Home, clock: Clock) -> AbstractAsyncContextManager[McpServers | None]:

@@ -14,6 +14,8 @@ from cyclopts import App, Parameter
 from gateway.cli.context import HERE, Json, Where, agreed
 from gateway.cli.output import tell
 
+_EMPTY = "sets nothing: no channel is on, and the built-in demo model answers. `squidbot init` sets it up."
+
 config = App(
     name="config",
     help="The configuration.",
@@ -83,7 +85,8 @@ def config_check(file: Path | None = None, /, *, where: Where = HERE, as_json: J
         answer = {"ok": False, "file": str(chosen), "text": str(error), "changed_since_good": changed}
         tell(as_json, answer, "\n".join([str(error), *way_back(changed)]))
         return error.exit_code
-    text = "\n".join([f"{chosen} is fine", *(f"warning: {one}" for one in settings.warnings)])
+    said = "is fine" if settings.source and settings.source.data else _EMPTY
+    text = "\n".join([f"{chosen} {said}", *(f"warning: {one}" for one in settings.warnings)])
     tell(as_json, {"ok": True, "file": str(chosen), "text": text, "warnings": list(settings.warnings)}, text)
     return 0
 

@@ -113,9 +113,6 @@ TURNS_STALLED = Gauge("squidbot_turns_stalled", "1 while turns make no progress"
 RUNNING_LONGEST = Gauge(
     "squidbot_turn_running_seconds", "Age of the oldest turn in flight", registry=REGISTRY
 )
-ACCOUNTS_UNOWNED = Gauge(
-    "squidbot_accounts_unowned", "Accounts that no process on the database works for", registry=REGISTRY
-)
 STORE_BLOCKED = Gauge("squidbot_store_blocked", "1 while the disk accepts no writes", registry=REGISTRY)
 DISK_FREE = Gauge("squidbot_disk_free_bytes", "Free space where the home folder is", registry=REGISTRY)
 BACKGROUND_JOBS = Gauge("squidbot_background_jobs", "Background jobs that have not ended", registry=REGISTRY)

@@ -83,9 +83,15 @@ class Moved:
         told.append(f"Change the configuration now: {setting}")
         told.append(
             f"{self.source} is unchanged, but squidbot no longer starts on it; `squidbot migrate "
-            "--take-back` allows it again. Remove it once everything works: `squidbot forget` does not "
-            "erase the personal data in it."
+            "--take-back` allows it again."
         )
+        of_home = "gateway.db*, sessions/, memory/ and workspace/MEMORY.md there, and nothing else"
+        what = "the schema squidbot there" if self.source.startswith("postgresql:") else of_home
+        told.append(
+            f"Remove {what}, once everything works: `squidbot forget` does not erase the personal data in it."
+        )
+        if what == of_home:
+            told.append("Keep the rest of the home: workspace, attachments and the state key are still used.")
         return "\n".join(told)
 
 

@@ -32,7 +32,8 @@ def restored(home: Home, url: str, *, now: datetime, until: datetime | None, mov
         from gateway.queue.postgres.restore_detection import Restored, set_restored  # noqa: PLC0415 - as above
         from gateway.queue.postgres.store import HOME  # noqa: PLC0415 - as above
 
-        with PostgresTables.opened(url, HOME, Holders(home.lease_holders)) as tables:
+        # A daemon that goes on with the new server need not be stopped to be told that it is the right one.
+        with PostgresTables.opened(url, HOME, None if moved else Holders(home.lease_holders)) as tables:
             if moved:
                 set_restored(tables.db, Restored(now, None))
                 return Parked()

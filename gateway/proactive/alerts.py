@@ -7,10 +7,6 @@ thousand of them, and must not be able to ring the owner's bell a thousand times
 
 Where they go is in ``owner_notifier.py``. While the owner cannot be reached at all, alerts are kept in the
 store, counted in ``status``, and told when there is a place for them.
-
-Of several processes on one database one tells the owner (``may_tell``). The others put their alerts into the
-store, beside those that may just be told: whether what is kept was told is known of exactly that text, so
-nobody but the process that tells changes it.
 """
 
 from __future__ import annotations
@@ -18,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Container, Mapping
 from datetime import datetime, timedelta
 from math import inf
 from typing import Any
@@ -110,7 +106,6 @@ class OwnerAlerts:
     Args:
         target: Begins the conversation with the owner.
         wakeups: Say what needs the owner, and that there may be a place to tell it.
-        may_tell: Whether it is this process that tells the owner.
     """
 
     def __init__(
@@ -122,9 +117,7 @@ class OwnerAlerts:
         clock: Clock,
         wakeups: Wakeups | None = None,
         look_every_s: float = LOOK_EVERY_S,
-        may_tell: Callable[[], bool] = lambda: True,
     ) -> None:
-        self._may_tell = may_tell
         self._wakeups = wakeups or Wakeups()
         self._store = store
         self._target = target
@@ -146,7 +139,6 @@ class OwnerAlerts:
         self._wakeups.alert.connect(lambda one: self.alert(one.about, one.text, one.once))
         self._wakeups.owner.connect(lambda _: self.look())
         self._wakeups.channel.connect(self.channel_changed)
-        self._wakeups.taken.connect(self._taken)
 
     def alert(self, about: str, text: str, once: str = "") -> None:
         """
@@ -188,18 +180,9 @@ class OwnerAlerts:
         if self._waiting() or not self._begun:
             self._news.set()
 
-    async def look_elsewhere(self) -> None:
-        """Look for alerts of other processes. Raises `StoreUnavailable`."""
-        if self._may_tell() and await self._store.state.read(_ALERTS) != self._kept:
-            self._news.set()
-
-    def _taken(self, _: str) -> None:
-        """Perhaps this process tells the owner from now on, also what it has put there for another one."""
-        self._news.set()
-
     def state(self) -> dict[str, Any]:
         """For ``status``: how many alerts wait, and why; no texts, no people."""
-        waiting = len(self._waiting() if self._may_tell() else self._new)
+        waiting = len(self._waiting())
         return {"alerts_waiting": waiting, "why": self._why_not if waiting else ""}
 
     def channel_changed(self, status: ChannelStatus) -> None:
@@ -217,7 +200,7 @@ class OwnerAlerts:
             self._news = anyio.Event()
             wait_s = self._look_every_s
             try:
-                wait_s = min(wait_s, await self._tell() if self._may_tell() else await self._pass_on())
+                wait_s = min(wait_s, await self._tell())
                 failures = 0
             except StoreUnavailable as error:
                 failures += 1
@@ -232,16 +215,6 @@ class OwnerAlerts:
         wait_s = await self._deliver_alerts()
         await self._deliver_digest()
         return wait_s
-
-    async def _pass_on(self) -> float:
-        """Let the store have what another process is to tell."""
-        if self._new:
-            about = next(iter(self._new))
-            await self._load()
-            await self._keep()
-            self._wakeups.alert_kept.fire(about)
-        self._kept = None  # others change it: if this process is to tell it after all, all of it is news
-        return ASK_AGAIN_S if self._new else inf
 
     async def _deliver_alerts(self) -> float:
         """
@@ -296,7 +269,7 @@ class OwnerAlerts:
             if await self._store.state.swap(_ALERTS, self._kept, text):
                 self._kept = text
                 break
-            await self._load()  # another process has put something there
+            await self._load()  # `keep` has put something there
         kept = _alerts_of(self._kept) | _alerts_of(self._kept, _LATER)
         for about, text in {**kept, **(told or {})}.items():
             if self._new.get(about) == text:
@@ -315,7 +288,7 @@ class OwnerAlerts:
         waiting = {about: text for about, text in self._waiting().items() if (told or {}).get(about) != text}
         waiting = dict(list(waiting.items())[:MAX_ALERTS])
         keys = {about: key for about, key in self._waiting_keys().items() if about in waiting}
-        if (told is not None and self._may_tell()) or not _without(before, once):
+        if told is not None or not _without(before, once):
             at = self._clock.now().isoformat()
             same = waiting == before and not later
             return None if same else json.dumps({"at": at, "alerts": waiting, _ONCE: keys})
@@ -351,7 +324,7 @@ def _alerts_of(kept: str | None, part: str = "alerts") -> dict[str, str]:
 
 
 def _to_be_told(kept: str | None) -> str:
-    """What was kept, without what other processes have put beside it."""
+    """What was kept, without what `keep` has put beside it."""
     told = json.loads(kept or "")
     return json.dumps({part: told[part] for part in told if part not in {_LATER, _LATER_ONCE}})
 

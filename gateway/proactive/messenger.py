@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import anyio
@@ -68,13 +68,7 @@ class _Wish(NamedTuple):
 
 
 class Messenger:
-    """
-    Sends messages for the owner. One instance for all sessions.
-
-    Args:
-        is_ours: Whether this process has the account of a channel; else the one that has it is left to find
-            the place.
-    """
+    """Sends messages for the owner. One instance for all sessions."""
 
     def __init__(
         self,
@@ -84,9 +78,7 @@ class Messenger:
         access: Access,
         channels: Mapping[str, Channel],
         clock: Clock,
-        is_ours: Callable[[str], bool] = lambda _: True,
     ) -> None:
-        self._is_ours = is_ours
         self._store = store
         self._contact = contact
         self._access = access
@@ -329,10 +321,6 @@ class Messenger:
         self, to: str, name: str, place: str, *, topic: str
     ) -> tuple[SessionKey, dict[str, object]]:
         """The conversation in which it is said, and the note for its channel."""
-        is_ours = self._is_ours(name)
-        if self.own_channel(to) is not None and not is_ours and place.startswith("@"):
-            # Whoever has the account finds the room, and sees that nobody else reads along there.
-            return SessionKey(name, place), {"direct": True, "sender": place}
         if self.own_channel(to) is not None:
             reached = await self._contact.on(name, topic=topic, person=_address_in(to))
             if reached.target is None:
@@ -341,11 +329,7 @@ class Messenger:
             email_style = self._channels[name].capabilities.email_style
             return reached.target.session, {} if email_style else {"direct": True, "sender": person}
         try:
-            if (
-                place.startswith("!")
-                and is_ours
-                and await has_left(self._channels[name], SessionKey(name, place))
-            ):
+            if place.startswith("!") and await has_left(self._channels[name], SessionKey(name, place)):
                 raise ToolFailed(f"Nothing was sent: I am no longer in {place}.")
         except PlaceUnknown as error:
             raise ToolFailed(f"Nothing was sent: {place} cannot be written to now.") from error

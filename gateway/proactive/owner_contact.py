@@ -106,10 +106,6 @@ class OwnerContact:
             self._loaded = True
         return self._known
 
-    def look_again(self) -> None:
-        """Another process may have learned a newer conversation. Returns at once."""
-        self._loaded = False
-
     async def channel(self) -> str:
         """By which of the channels the owner is written to, as far as is known; empty: by none."""
         known = await self.get()

@@ -1,12 +1,11 @@
 """
-Takes, renews and gives back the lease of a process on a database that other machines also reach.
+Takes, renews and gives back the lease of a home whose database other machines also reach.
 
-Theory of operation. Each daemon holds its own lease, a row of the database with an expiry time, and with it
-the accounts that it serves (`gateway.queue.sql.cluster`). A command that needs exclusive access holds a lease
-that excludes every daemon. The server's clock decides when a lease expires, because the clocks of two
-machines differ. The process also measures the lease itself, from the moment before it sends each renewal, so
-it always assumes an earlier expiry than the server. It uses a clock that keeps running while the machine
-sleeps.
+Theory of operation. A home has one lease, a row of the database with an expiry time. Its holder is the
+daemon, or a command that needs exclusive access; other daemons stand by and ask for it again and again. The
+server's clock decides when a lease expires, because the clocks of two machines differ. The process also
+measures the lease itself, from the moment before it sends each renewal, so it always assumes an earlier
+expiry than the server. It uses a clock that keeps running while the machine sleeps.
 
 A process that cannot renew for ``lost_s`` shuts down in order, and ends at ``ended_s`` at the latest. Both
 are earlier than ``ttl_s``, when another process can begin. A process that was frozen for longer must not even
@@ -25,12 +24,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import secrets
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,30 +39,31 @@ from typing import Any
 import anyio
 import structlog
 
-from gateway.errors import GatewayError, leaves
+from gateway.errors import ConfigInvalid, GatewayError, leaves
 from gateway.queue.errors import StoreUnavailable, StoreUnusable
-from gateway.queue.model import Cluster
-from gateway.queue.sql.cluster import COMMAND, EVERYTHING, PROCESS, REST
 from gateway.queue.sql.maintenance import MaintenanceStore
 
-DAEMON = EVERYTHING
-"""The name of the lease of a command that needs the whole queue for itself."""
+DAEMON = "daemon"
+"""The name of the lease of a home."""
 _KEPT = 8
-_FOR_COMMANDS = ". Give the command in the home of a daemon that runs, or stop all daemons first."
-_LOOKS = 3
+_FOR_COMMANDS = "Give the command on that machine, or stop squidbot on all machines first."
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseTimes:
-    """The times of a lease in seconds: validity, renewal interval, retry interval, loss, forced exit."""
+    """
+    The times of a lease in seconds: validity, renewal interval, retry interval, loss, forced exit, and the
+    interval at which a standby asks for it.
+    """
 
     ttl_s: float = 30.0
     renewed_s: float = 10.0
     retried_s: float = 2.0
     lost_s: float = 20.0
     ended_s: float = 25.0
+    asked_s: float = 1.0
 
 
 class LeaseTaken(GatewayError):
@@ -81,14 +82,14 @@ class LeaseLost(GatewayError):
 
 @contextmanager
 def lost_lease_speaks() -> Iterator[None]:
-    """Replace a group of exceptions by the lost lease in it, if there is one: that is the reason."""
+    """Replace a group of exceptions by the lost lease, or the refused database, in it: that is the reason."""
     try:
         yield
     except BaseExceptionGroup as group:
-        lost = next((leaf for leaf in leaves(group) if isinstance(leaf, LeaseLost)), None)
-        if lost is None:
-            raise
-        raise lost from group
+        for kind in (LeaseLost, ConfigInvalid):
+            if (reason := next((leaf for leaf in leaves(group) if isinstance(leaf, kind)), None)) is not None:
+                raise reason from group
+        raise
 
 
 def process_of(holder: str) -> str:
@@ -97,25 +98,20 @@ def process_of(holder: str) -> str:
     return f"process {process} on {host}"
 
 
-def told(cluster: Cluster, *, configured: Iterable[str] = (), here: str = "") -> dict[str, Any]:
-    """
-    Return for ``status`` the live processes, their accounts, and the ``configured`` accounts that nobody has.
-
-    ``here`` is the reporting process.
-    """
+async def machine_facts(store: MaintenanceStore, *, here: str = "") -> dict[str, Any]:
+    """Return for ``status`` what each machine of a home does; ``here`` is the holder that reports."""
     return {
-        "processes": [
+        "machines": [
             {
-                "process": process_of(holder),
-                "here": holder == here,
-                "accounts": sorted(
-                    name for name, owner in cluster.owners.items() if owner == holder and name
-                ),
-                "rest": cluster.owners.get(REST) == holder,
+                "process": process_of(one.holder),
+                "here": one.holder == here,
+                "does": "active" if one.active else "standing by" if one.lives else "missing",
+                "version": one.version,
+                "up_s": round(one.since_s),
+                "seen_s": round(one.seen_s),
             }
-            for holder in cluster.processes
-        ],
-        "without_process": sorted(set(configured) - cluster.owners.keys()),
+            for one in await store.machines(DAEMON, ttl_s=LeaseTimes().ttl_s)
+        ]
     }
 
 
@@ -175,13 +171,12 @@ def _end(code: int) -> None:
 
 class LeaseKeeper:
     """
-    Takes one lease, relies on it from `begin` on, renews it and gives it back.
+    Takes the lease of a home, relies on it from `begin` on, renews it and gives it back.
 
     Args:
         where: The database, as errors may show it.
-        name: The name of the lease. For a process, or a command beside others (`PROCESS`, `COMMAND`), the
-            holder's name is appended.
-        given_back: Notifies the other processes that the lease is free; the notification may get lost.
+        machine: The machine and folder of a daemon, under which ``status`` shows it; empty for a command.
+        version: Of squidbot there.
         clock: Seconds that keep counting, also while the machine sleeps.
         end: Ends the process at once.
     """
@@ -192,17 +187,17 @@ class LeaseKeeper:
         where: str,
         holders: Holders,
         *,
-        name: str = DAEMON,
+        machine: str = "",
+        version: str = "",
         times: LeaseTimes = LeaseTimes(),  # noqa: B008 - a frozen value
-        given_back: Callable[[], Awaitable[None]] | None = None,
         clock: Callable[[], float] = boot_time,
         end: Callable[[int], Any] = _end,
     ) -> None:
-        self._given_back = given_back
         self._store = store
         self._where = where
         self._holders = holders
-        self._kind = self._name = name
+        self._machine = machine
+        self._version = version
         self._times = times
         self._clock = clock
         self._end = end
@@ -210,6 +205,12 @@ class LeaseKeeper:
         self._fence: int | None = None
         self._renewed_at = 0.0
         self._deadline: asyncio.TimerHandle | None = None
+        self._shown_at = -math.inf
+
+    @property
+    def is_held(self) -> bool:
+        """Whether this process has taken the lease and not given it back."""
+        return self._fence is not None
 
     @property
     def holder(self) -> str:
@@ -224,7 +225,7 @@ class LeaseKeeper:
     @property
     def proof(self) -> tuple[str, str, int] | None:
         """Name, holder and fence, by which the database recognises and refuses a former holder."""
-        return None if self._fence is None else (self._name, self._holder, self._fence)
+        return None if self._fence is None else (DAEMON, self._holder, self._fence)
 
     async def take(self) -> None:
         """
@@ -234,23 +235,68 @@ class LeaseKeeper:
             LeaseTaken: Another process has it.
             StoreUnavailable: The database cannot be used now.
         """
-        self._holder, before = self._holders.new()
-        if self._kind in (PROCESS, COMMAND):
-            self._name = self._kind + self._holder
-        began = self._clock()
-        fence = await self._store.lease(
-            self._name, holder=self._holder, ttl_s=self._times.ttl_s, instead_of=before
-        )
-        if fence is None:
+        if not await self._ask(self._named()):
             raise LeaseTaken(
-                f"another squidbot works on {self._where}, or did until a moment ago ({await self._other()})"
-                f"{'' if self._kind == PROCESS else _FOR_COMMANDS}",
+                f"another squidbot works on {self._where}, or did until a moment ago: {await self.other()}."
+                f" {_FOR_COMMANDS}",
                 path=self._where,
             )
+
+    async def wait(self, stop: anyio.Event, standing_by: anyio.Event) -> bool:
+        """
+        Stand by until the lease is free, take it, and rely on it. A database that cannot be used is waited
+        for. Returns False if ``stop`` was set first. ``standing_by`` is set when another process has it.
+
+        Raises:
+            StoreUnusable: A person must act first.
+        """
+        before, failing = self._named(), False
+        while not stop.is_set():
+            try:
+                if await self._ask(before):
+                    self._renewed(self._renewed_at)
+                    _log.info("lease.taken", path=self._where)
+                    with suppress(StoreUnavailable):
+                        await self._show()
+                    return True
+                await self._show()
+                if not standing_by.is_set():
+                    _log.info("lease.standing_by", path=self._where, daemon=await self.other())
+                    standing_by.set()
+                failing = False
+            except StoreUnavailable as error:
+                if not failing:
+                    _log.warning("lease.not_asked_for", error=str(error))
+                failing = True
+            with anyio.move_on_after(self._times.asked_s):
+                await stop.wait()
+        return False
+
+    def _named(self) -> Sequence[str]:
+        """Name this process, once; return its dead predecessors."""
+        self._holder, before = self._holders.new()
+        return before
+
+    async def _ask(self, before: Sequence[str]) -> bool:
+        began = self._clock()
+        fence = await self._store.lease(
+            DAEMON, holder=self._holder, ttl_s=self._times.ttl_s, instead_of=before
+        )
+        if fence is None:
+            return False
         self._holders.only(self._holder)
         self._fence = fence
-        self._store.work_under(self._name, holder=self._holder, fence=fence)
+        self._store.work_under(DAEMON, holder=self._holder, fence=fence)
         self._renewed_at = began
+        return True
+
+    async def _show(self) -> None:
+        """Let ``status`` show that this machine lives, as often as a lease is renewed."""
+        if self._machine and self._clock() - self._shown_at >= self._times.renewed_s:
+            await self._store.show_machine(
+                self._machine, holder=self._holder, version=self._version, ttl_s=self._times.ttl_s
+            )
+            self._shown_at = self._clock()
 
     async def begin(self) -> None:
         """
@@ -264,10 +310,11 @@ class LeaseKeeper:
         assert self._fence is not None, "taken first"
         began = self._clock()
         if not await self._store.renew_lease(
-            self._name, holder=self._holder, fence=self._fence, ttl_s=self._times.ttl_s
+            DAEMON, holder=self._holder, fence=self._fence, ttl_s=self._times.ttl_s
         ):
             raise LeaseLost(await self._taken_over(), path=self._where)
         self._renewed(began)
+        await self._show()
 
     async def run(self) -> None:
         """
@@ -282,13 +329,17 @@ class LeaseKeeper:
             if self._fence is None:
                 return
             self.confirm()
-            pause_s = self._times.renewed_s if await self._renew(self._fence) else self._times.retried_s
+            renewed = await self._renew(self._fence)
+            if renewed:
+                with suppress(StoreUnavailable):
+                    await self._show()
+            pause_s = self._times.renewed_s if renewed else self._times.retried_s
 
     async def _renew(self, fence: int) -> bool:
         began, held = self._clock(), None
         with suppress(StoreUnavailable), anyio.move_on_after(max(0.0, self._times.lost_s - self.age_s)):
             held = await self._store.renew_lease(
-                self._name, holder=self._holder, fence=fence, ttl_s=self._times.ttl_s
+                DAEMON, holder=self._holder, fence=fence, ttl_s=self._times.ttl_s
             )
         if held:
             self._renewed(began)
@@ -317,26 +368,16 @@ class LeaseKeeper:
             self._end(LeaseLost.exit_code)
 
     async def give_back(self) -> None:
-        """
-        Let the next holder begin at once; do nothing if the lease is not held.
-
-        A command beside others leaves its lease for a few polls of the daemons, so that they notice the
-        command.
-        """
-        if self._fence is not None:
-            fence, self._fence = self._fence, None
-            if self._deadline is not None:
-                self._deadline.cancel()
-            # A process that cannot give it back or notify the others ends all the same: they find it free a
-            # little later.
-            with suppress(StoreUnavailable, StoreUnusable), anyio.move_on_after(self._times.retried_s):
-                if self._kind == COMMAND:
-                    seen_s = _LOOKS * self._times.retried_s
-                    await self._store.renew_lease(self._name, holder=self._holder, fence=fence, ttl_s=seen_s)
-                else:
-                    await self._store.release_lease(self._name, holder=self._holder)
-                    if self._given_back is not None:
-                        await self._given_back()
+        """Let the next holder begin at once, and show this machine no longer; it may be standing by."""
+        self._fence = None
+        if self._deadline is not None:
+            self._deadline.cancel()
+        # A process that cannot give it back ends all the same: the next holder finds it free a little later.
+        with suppress(StoreUnavailable, StoreUnusable), anyio.move_on_after(self._times.retried_s):
+            if self._holder:  # perhaps it was just being taken
+                await self._store.release_lease(DAEMON, holder=self._holder)
+            if self._machine and self._holder:
+                await self._store.hide_machine(self._machine, holder=self._holder, version=self._version)
 
     @asynccontextmanager
     async def held(self) -> AsyncIterator[LeaseKeeper]:
@@ -372,7 +413,7 @@ class LeaseKeeper:
         )
 
     async def _taken_over(self) -> str:
-        return f"another squidbot has taken over {self._where} ({await self._other()})"
+        return f"another squidbot has taken over {self._where} ({await self.other()})"
 
     def _silent(self) -> str:
         return (
@@ -380,15 +421,10 @@ class LeaseKeeper:
             " squidbot may work on it now, so this one ends; start it again"
         )
 
-    async def _other(self) -> str:
-        """Name the other holder, in readable form."""
+    async def other(self) -> str:
+        """Name the holder of the lease, if it is another one, in readable form."""
         with suppress(StoreUnavailable), anyio.move_on_after(self._times.retried_s):
-            found = [
-                process_of(lease.holder)
-                for lease in await self._store.leases()
-                if lease.holder != self._holder
-                and (lease.name == DAEMON or lease.name.startswith((PROCESS, COMMAND)))
-            ]
-            if found:
-                return ", ".join(found)
+            for lease in await self._store.leases():
+                if lease.name == DAEMON and lease.holder != self._holder:
+                    return process_of(lease.holder)
         return "it does not say who it is"

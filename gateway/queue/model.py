@@ -90,7 +90,7 @@ class Stopped:
     """
     A running turn that has lost its rows: the handler working on it must stop.
 
-    ``why`` is ``withdrawn``, ``left`` or ``stopped``.
+    ``why`` is ``withdrawn``, ``left``, ``stopped`` or ``edited``: then its messages wait again.
     """
 
     session: SessionKey
@@ -158,15 +158,19 @@ class Lease:
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
-    """The live processes, by the names under which they hold leases, and which of them has which account."""
+class Machine:
+    """
+    A machine with a daemon of the home: ``active`` has the lease, ``lives`` was seen in time.
 
-    processes: Sequence[str]
-    owners: Mapping[str, str]
-    written: bool = False
-    """Whether a command that runs beside them has just written something."""
-    takers: Sequence[str] = ()
-    """The processes that can take accounts; the others are still starting."""
+    ``since_s``: seconds since its process began; ``seen_s``: at most so long ago it was seen.
+    """
+
+    holder: str
+    version: str
+    active: bool
+    lives: bool
+    since_s: float
+    seen_s: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, tzinfo
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agent_core.ports import Clock
 from gateway.errors import ConfigInvalid
-from gateway.queue.errors import StoreUnavailable, StoreUnusable
-from gateway.queue.lease import DAEMON, Holders, LeaseKeeper
+from gateway.queue.errors import StoreUnusable
+from gateway.queue.lease import Holders, LeaseKeeper
 from gateway.queue.memory_in_database import MemoryInDatabase
 from gateway.queue.moving.marker import StoreMoved
-from gateway.queue.sql.cluster import COMMAND, FREED
 from gateway.queue.state_key import StateKey
 from gateway.queue.stores import Queue
 from gateway.queue.wakeups import Wakeups
 
 if TYPE_CHECKING:
     from gateway.queue.postgres.account_state import AccountState
-    from gateway.queue.postgres.notifications import Notifications
 
-_NO_DRIVER = (
-    "gateway.store: PostgreSQL needs squidbot's extra 'postgres' (pip install 'squidbot-gateway[postgres]')"
-)
+_NO_DRIVER = "gateway.store: PostgreSQL needs squidbot's extra 'postgres' (pip install '.[postgres]')"
 
 
 @contextmanager
@@ -115,27 +110,11 @@ def account_state_beside(queue: Queue, key: StateKey) -> AccountState | None:
     return found
 
 
-def notifications_beside(queue: Queue) -> Notifications:
-    """Return the notifications between the processes on the PostgreSQL database of an opened queue."""
-    made: Notifications = getattr(queue, "notifications")()  # noqa: B009 - no other engine has it
-    return made
-
-
-def freed_beside(queue: Queue) -> Callable[[], Awaitable[None]] | None:
-    """Return a function that notifies the other processes on an opened queue's database of free accounts."""
-    tell: Callable[..., Awaitable[None]] | None = getattr(queue, "tell_others", None)
-    return None if tell is None else partial(tell, FREED)
-
-
 @asynccontextmanager
-async def held_queue(
-    queue: Queue, store: str | None, holders: Path, *, beside_others: bool = False
-) -> AsyncIterator[LeaseKeeper | None]:
+async def held_queue(queue: Queue, store: str | None, holders: Path) -> AsyncIterator[LeaseKeeper | None]:
     """
     Keep every daemon, on any machine, from working on an open queue for the duration; the caller holds the
     lock of the home.
-
-    With ``beside_others`` the daemons of other machines may work, and are notified of what was written.
 
     Yields the keeper, which confirms that the lease is still held; None where the lock of the home suffices.
 
@@ -147,13 +126,9 @@ async def held_queue(
     if store is None:
         yield None
         return
-    name = COMMAND if beside_others else DAEMON
-    keeper = LeaseKeeper(queue.maintenance, queue.snapshots.file, Holders(holders), name=name)
+    keeper = LeaseKeeper(queue.maintenance, queue.snapshots.file, Holders(holders))
     async with keeper.held() as lease:
         yield lease
-        if beside_others and (tell := getattr(queue, "tell_others", None)) is not None:
-            with suppress(StoreUnavailable, StoreUnusable):  # they see the lease and poll
-                await tell()
 
 
 @contextmanager

@@ -29,7 +29,7 @@ from pydantic import TypeAdapter, ValidationError
 from agent_core.ports import Clock
 from gateway.queue.errors import StoreUnavailable
 
-_EVERY_S = 600.0
+_EVERY_S = 60.0
 _TOLD_FOR = timedelta(days=7)
 _GAP_FOR = timedelta(days=90)
 _log = structlog.get_logger(__name__)
@@ -124,53 +124,72 @@ def warning_of(path: Path, now: datetime) -> str | None:
 
 
 class RollbackGuard:
-    """
-    Checks once at the start, and records the extent from then on. ``gap`` is a shared database's record of a
-    restore.
-    """
+    """Checks once at the start, and records the extent from then on."""
 
-    def __init__(
-        self, path: Path, extent: Callable[[], Awaitable[Extent]], clock: Clock, gap: Gap | None = None
-    ) -> None:
+    def __init__(self, path: Path, extent: Callable[[], Awaitable[Extent]], clock: Clock) -> None:
         self._path = path
         self._extent = extent
         self._clock = clock
-        self._gap = gap
+        self._gap: Gap | None = None
         self._mark: HighWaterMark | None = None
 
-    async def look(self) -> str | None:
-        """Check at the start whether the database is an older copy; return the warning, and log it."""
+    async def look(self, gap: Gap | None = None) -> str | None:
+        """
+        Check at the start whether the database is an older copy; return the warning, and log it. ``gap`` is a
+        shared database's record of a restore.
+        """
+        self._gap = gap
         mark, extent, now = read_high_water_mark(self._path), await self._extent(), self._clock.now()
         told = older_copy(mark, extent)
         since, text = (mark.older_since, mark.told) if mark is not None else (None, "")
-        gap = mark.gap if mark is not None else None
-        if gap is not None and now - gap.until > _GAP_FOR:
-            gap = None  # no server still has unfetched messages of that time
+        own = mark.gap if mark is not None else None
+        if own is not None and now - own.until > _GAP_FOR:
+            own = None  # no server still has unfetched messages of that time
         if told is not None:
             _log.warning("rollback_guard.older_copy_found", detail=told)
             since, text = now, told
-        self._mark = HighWaterMark(extent, now, since, text, gap)
+        self._mark = HighWaterMark(extent, now, since, text, own)
         self._write(self._mark)
         return told
 
+    @property
+    def is_checked(self) -> bool:
+        """Whether the database was accepted at the start."""
+        return self._mark is not None
+
     async def run(self) -> None:
-        """Record the extent every few minutes."""
+        """Record the extent every minute."""
         while True:
             await anyio.sleep(_EVERY_S)
             await self.note()
 
+    async def stand_by(self) -> None:
+        """Do the same beside a process that has accepted the database; an older copy is left to `look`."""
+        while True:
+            with suppress(StoreUnavailable):
+                mark, extent = read_high_water_mark(self._path), await self._extent()
+                if older_copy(mark, extent) is None:
+                    self._record(extent, mark)
+            await anyio.sleep(_EVERY_S)
+
     async def note(self) -> None:
-        """Record the current extent."""
-        with suppress(StoreUnavailable):
-            extent, last = await self._extent(), self._mark
-            self._mark = HighWaterMark(
-                extent,
-                self._clock.now(),
-                last.older_since if last else None,
-                last.told if last else "",
-                last.gap if last else None,
-            )
-            self._write(self._mark)
+        """Record the current extent, if the database was accepted."""
+        if self._mark is not None:
+            with suppress(StoreUnavailable):
+                self._mark = self._record(await self._extent(), self._mark)
+
+    def _record(self, extent: Extent, last: HighWaterMark | None) -> HighWaterMark:
+        if last is not None and last.extent == extent:
+            return last
+        mark = HighWaterMark(
+            extent,
+            self._clock.now(),
+            last.older_since if last else None,
+            last.told if last else "",
+            last.gap if last else None,
+        )
+        self._write(mark)
+        return mark
 
     def perhaps_answered(self, sent_at: datetime) -> bool:
         """Whether a message of this time may have been answered by the gateway whose data is lost."""

@@ -127,7 +127,8 @@ class StoreStats:
     that is not sent (None if there is none). Conversations in which a tool waits for a person's approval are
     counted separately: what waits there waits for that person and has no age. A message that waits for its
     place or for the budget has no age either, because its sender knows how long it waits. Nor has a
-    background job.
+    background job. ``oldest_question_s`` is the age of the oldest that waits for a person: a call, a draft or
+    a message in quarantine.
     """
 
     inbox: Mapping[str, int]
@@ -136,6 +137,7 @@ class StoreStats:
     oldest_unsent_s: float | None
     journal_lines: int
     waiting_for_yes: int = 0
+    oldest_question_s: float | None = None
     background_jobs: int = 0
 
     def as_work(self) -> dict[str, Any]:
@@ -147,5 +149,6 @@ class StoreStats:
             "oldest_unsent_s": self.oldest_unsent_s,
             "history_lines_to_file": self.journal_lines,
             "waiting_for_yes": self.waiting_for_yes,
+            "oldest_question_s": self.oldest_question_s,
             "background_jobs": self.background_jobs,
         }

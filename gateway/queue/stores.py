@@ -22,11 +22,11 @@ from typing import Self
 from gateway.queue.errors import LostTurn, StoreCorrupt, StoreTooNew, StoreUnavailable, StoreUnusable
 from gateway.queue.model import (
     Accepted,
-    Cluster,
     Completion,
     InboxRow,
     JournalLine,
     Lease,
+    Machine,
     NewOutbound,
     OutboxRow,
     Pending,
@@ -54,7 +54,6 @@ from gateway.queue.states import StoreStats
 __all__ = [
     "Accepted",
     "ApprovalStore",
-    "Cluster",
     "Completion",
     "GrantStore",
     "HistoryJournal",
@@ -64,6 +63,7 @@ __all__ = [
     "JournalLine",
     "Lease",
     "LostTurn",
+    "Machine",
     "MaintenanceStore",
     "NewOutbound",
     "OutboxRow",

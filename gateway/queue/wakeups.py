@@ -57,7 +57,6 @@ class Work:
         channel, sender, verified: The channel and sender address of the work, and whether that address is
             proven.
         kind: The message's kind, as in `gateway.queue.model.Pending`; ``alone`` is a command.
-        new: Whether the message was accepted just now.
     """
 
     session: SessionKey
@@ -66,7 +65,6 @@ class Work:
     sender: str
     verified: bool
     kind: str
-    new: bool
 
     @property
     def overtakes(self) -> bool:
@@ -129,7 +127,3 @@ class Wakeups:
         """The owner's conversation has changed; the value is its channel, or empty."""
         self.alert = Signal[Alert]()
         """Something needs the owner's attention."""
-        self.alert_kept = Signal[str]()
-        """An alert is in the store, for the process that notifies the owner; the value is its subject."""
-        self.taken = Signal[str]()
-        """This process has the account of this channel from now on; another one may have had it before."""

@@ -16,7 +16,7 @@ checked now and then, and each such question is cleared once in the life of a pr
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from zlib import crc32
 
@@ -41,7 +41,6 @@ class StaleAcknowledgements:
 
     Args:
         channels: All channels by name; without one that shows stages nothing is ever looked at.
-        is_ours: Whether this process works for a channel.
     """
 
     def __init__(
@@ -49,10 +48,7 @@ class StaleAcknowledgements:
         store: Queue,
         acknowledgements: Acknowledgements,
         channels: Mapping[str, Channel],
-        *,
-        is_ours: Callable[[str], bool] = lambda _: True,
     ) -> None:
-        self._is_ours = is_ours
         self._store = store
         self._acknowledgements = acknowledgements
         self._needed = any(
@@ -75,15 +71,14 @@ class StaleAcknowledgements:
     async def look(self) -> None:
         """Report once. Raises `StoreUnavailable`."""
         found = await self._store.inbox.taken_back(within_s=_AGE_S)
-        begun = [row for row in found if self._is_ours(row.message.channel)]
-        for row in begun:
+        for row in found:
             if row.id not in self._told:
                 # What is kept of it is where and under which id it was said.
                 kept = {"event_id": row.message.native_id, "left_over": True}
                 self._acknowledgements.report(
                     [row.message.model_copy(update={"context": kept})], AckState.FAILED
                 )
-        self._told = {row.id for row in begun}
+        self._told = {row.id for row in found}
 
 
 @dataclass(frozen=True, slots=True)

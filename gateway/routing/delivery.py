@@ -83,10 +83,8 @@ class Delivery:
         self._busy: set[SessionKey] = set()
         self._absent: set[SessionKey] = set()
         self._changed = anyio.Event()
-        self._ended = anyio.Event()
         self._link_up = anyio.Event()
         self._draining = False
-        self._held = False
         self._closed_link = False
         if wakeups is not None:
             wakeups.outbox.connect(self._posted)
@@ -130,20 +128,6 @@ class Delivery:
             self._closed_link = True
             self._link_up.set()
 
-    def hold(self) -> None:
-        """Start no send."""
-        self._held = True
-
-    def go_on(self) -> None:
-        """Start sends again."""
-        self._held = False
-        self._changed.set()
-
-    async def quiet(self) -> None:
-        """Return when no send is in progress."""
-        while self._busy:
-            await self._ended.wait()
-
     async def run(self) -> None:
         """Send until `drain`."""
         async with anyio.create_task_group() as senders:
@@ -163,12 +147,10 @@ class Delivery:
     async def _start_due(self, senders: TaskGroup) -> float:
         name, account = self._channel.name, self._channel.account
         room = _AT_ONCE - len(self._busy)
-        if room <= 0 or self._closed_link or self._held:
+        if room <= 0 or self._closed_link:
             return _IDLE_LOOK_S
         passed_over = tuple(self._busy | self._absent)
         rows = await self._store.outbox.next_sends(name, account, busy=passed_over, limit=room)
-        if self._held:
-            return _IDLE_LOOK_S
         for row in rows:
             if row.message.session not in self._busy | self._absent:
                 self._busy.add(row.message.session)
@@ -198,8 +180,6 @@ class Delivery:
         finally:
             self._busy.discard(row.message.session)
             self._changed.set()
-            self._ended.set()
-            self._ended = anyio.Event()
 
     async def _send(self, row: OutboxRow, suspect: Suspect | None) -> None:
         if (why := fatal(suspect)) is not None:

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
@@ -23,9 +22,10 @@ from agent_core.messages import Amendment, Audience, InboundMessage, OutboundMes
 from channels.base import LinkState
 from gateway.observability import metrics
 from gateway.queue.model import is_too_long
+from gateway.queue.sql.amendments import AS_EDITED
 from gateway.queue.sql.restoring import RESTORED
 from gateway.queue.states import UNINVITED, IllegalMove, InboxState
-from gateway.queue.stores import Accepted, Pending, Queue, StoreUnavailable
+from gateway.queue.stores import Accepted, Pending, Queue, Stopped, StoreUnavailable
 from gateway.routing import let_in
 from gateway.routing.access import Access, Role
 
@@ -99,45 +99,15 @@ class IntakeGate:
     def __init__(self, perhaps_answered: Callable[[datetime], bool] = lambda _: False) -> None:
         self._open = True
         self.perhaps_answered = perhaps_answered
-        self._held: set[str] = set()
-        self._inside: Counter[str] = Counter()
-        self._changed = anyio.Event()
 
     def close(self) -> None:
         """Accept nothing more."""
         self._open = False
 
-    def hold(self, channel: str) -> None:
-        """Accept nothing from this channel."""
-        self._held.add(channel)
-
-    def go_on(self, channel: str) -> None:
-        """Accept from this channel again."""
-        self._held.discard(channel)
-        self._tell()
-
-    async def quiet(self, channel: str) -> None:
-        """Return when no batch of this channel is being accepted."""
-        while self._inside[channel]:
-            await self._changed.wait()
-
-    @asynccontextmanager
-    async def passed(self, channel: str) -> AsyncIterator[None]:
-        """Wait for permission to accept: at once while open, when the channel resumes, or never."""
-        while channel in self._held:
-            await self._changed.wait()
+    async def passed(self) -> None:
+        """Return at once while open, afterwards never."""
         if not self._open:
             await anyio.sleep_forever()
-        self._inside[channel] += 1
-        try:
-            yield
-        finally:
-            self._inside[channel] -= 1
-            self._tell()
-
-    def _tell(self) -> None:
-        self._changed.set()
-        self._changed = anyio.Event()
 
 
 class ChannelInbox:
@@ -152,6 +122,8 @@ class ChannelInbox:
         hear: Recognises answers to waiting questions, and which of them a message withdraws.
         conversation_of: The session in which a message is processed; by default the one where it was said.
         max_text_chars: Longer texts are cut, with a note, before anything else sees them.
+        cut_off: Cancels the work on a turn whose messages were edited: the queue itself reports only turns
+            that it took away.
     """
 
     def __init__(
@@ -168,6 +140,7 @@ class ChannelInbox:
         hear: Hear = _nothing_waits,
         conversation_of: Callable[[InboundMessage], SessionKey] | None = None,
         max_text_chars: int = 200_000,
+        cut_off: Callable[[Stopped], None] = lambda _: None,
     ) -> None:
         self._channel = channel
         self._account = account
@@ -180,6 +153,7 @@ class ChannelInbox:
         self._hear = hear
         self._conversation_of = conversation_of
         self._max_text_chars = max_text_chars
+        self._cut_off = cut_off
 
     async def accept(
         self,
@@ -192,8 +166,8 @@ class ChannelInbox:
         changes = [
             each.model_copy(update={"text": self._cut(each.text)}) for each in amendments
         ] + self._stops(batch)
-        async with self._intake.passed(self._channel):
-            rows = await self._stored(batch, positions or {}, changes)
+        await self._intake.passed()
+        rows = await self._stored(batch, positions or {}, changes)
         for row in rows:
             if row.state is InboxState.IGNORED:
                 metrics.INBOUND_IGNORED.labels(self._channel, row.error or "unknown").inc()
@@ -207,6 +181,8 @@ class ChannelInbox:
                 _log.info("message.accepted", channel=self._channel, inbox=row.id, session=where)
         for stopped in rows.stopped:
             _log.info("turn.stopped", channel=self._channel, turn=stopped.turn, why=stopped.why)
+            if stopped.why == AS_EDITED:
+                self._cut_off(stopped)
 
     async def _stored(
         self, batch: Sequence[Pending], positions: Mapping[str, str], changes: Sequence[Amendment]

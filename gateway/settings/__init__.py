@@ -48,7 +48,6 @@ from gateway.settings.attachments import AttachmentSettings, S3Settings
 from gateway.settings.cross_checks import check_whole, permission_warnings
 from gateway.settings.listen import is_loopback, parse_listen
 from gateway.settings.problems import explain, problems_of
-from gateway.settings.renamed import with_new_names
 from gateway.settings.source import Problem, Source, read_source
 from gateway.settings.tools import FileToolSettings, JobSettings
 
@@ -401,13 +400,15 @@ def _validate(source: Source) -> tuple[Settings | None, list[Problem]]:
     settings = None
     if source.data or not problems:
         try:
-            settings = Settings.model_validate(source.data)
+            # A section of which all lines were removed is an empty one.
+            sections = {name: value for name, value in source.data.items() if value is not None}
+            settings = Settings.model_validate(sections)
         except ValidationError as error:
             # A value that could not be looked up is not complained about for what it is instead.
             missing = {problem.path for problem in problems} & source.referenced
             problems += [one for one in problems_of(error, source, Settings) if one.path not in missing]
         problems += check_whole(source)
-    return settings, with_new_names(problems, source.data)
+    return settings, problems
 
 
 def _soft_warnings(settings: Settings) -> list[str]:
@@ -415,6 +416,7 @@ def _soft_warnings(settings: Settings) -> list[str]:
     kinds, places = settings.channels.kinds(), settings.channels.places()
     apart = settings.channels.apart()
     for name, config in settings.channels.enabled().items():
+        found += [f"{places[name]}: {one}" for one in getattr(config, "warnings", ())]
         own = {alias.channel for alias in settings.owner.aliases} & {name, kinds[name]}
         if name in apart and own == {kinds[name]}:
             found.append(

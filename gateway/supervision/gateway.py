@@ -10,10 +10,9 @@ taken up again at the next start, after its last finished step.
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Collection, Container, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import tzinfo
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -40,17 +39,14 @@ from gateway.proactive.jobs.service import JobService
 from gateway.proactive.owner_contact import OwnerContact
 from gateway.proactive.owner_notifier import OwnerNotifier
 from gateway.queue.lease import LeaseKeeper, lost_lease_speaks
-from gateway.queue.sql.cluster import REST
 from gateway.queue.states import BUDGET
 from gateway.queue.stores import ApprovalStore, JobStore, Queue, StoreUnavailable
-from gateway.queue.wakeups import RunSession, Wakeups
+from gateway.queue.wakeups import Wakeups
 from gateway.routing import let_in
 from gateway.routing.conversations import Conversations
 from gateway.routing.crash_isolation import CrashIsolation
 from gateway.routing.delivery import Delivery
 from gateway.routing.inbox import IntakeGate
-from gateway.supervision.account_handover import Deliveries, channel_of
-from gateway.supervision.accounts import Accounts
 from gateway.supervision.status import StatusReport
 from gateway.supervision.supervisor import Supervisor
 from gateway.supervision.turn_watchdog import TurnWatchdog
@@ -76,11 +72,15 @@ async def _nobody(_: SessionKey) -> bool:
     return False
 
 
+async def _nothing() -> None:
+    pass
+
+
 @dataclass(frozen=True, slots=True)
 class Proactive:
     """
-    The parts; see each one's own description. ``heartbeat`` is None when there is none. Of several processes
-    on one database each runs what is in ``background``, and one of them what is in ``once``.
+    The parts; see each one's own description. ``heartbeat`` is None when there is none. ``background`` runs
+    until the end.
     """
 
     plans: JobStore
@@ -95,7 +95,6 @@ class Proactive:
     heartbeat: HeartbeatChannel | None
     tools: Callable[[Session, Sequence[InboundMessage]], list[ToolPort]]
     background: Sequence[Callable[[], Coroutine[Any, Any, None]]]
-    once: Sequence[Callable[[], Coroutine[Any, Any, None]]]
     owner: Sequence[str]
     zone: tzinfo | None
     clock: Clock
@@ -127,9 +126,10 @@ class Gateway:
         waiting: The names of the questions of MCP servers for whose answers a call waits.
         at_close: Closed at the end, in this order.
         background: What runs beside all of it until the end, and never fails.
-        once: What happens once over all processes that work on the same database.
-        lease: Kept from before the recovery until everything is closed; whoever loses it is cancelled.
-        accounts: Which accounts this process works for; None: for all.
+        begin: Opens and checks what only the daemon of the home may touch; called before the recovery.
+        standing_by: Runs while the lease is waited for.
+        lease: Waited for before anything else, and kept until everything is closed; whoever loses it is
+            cancelled. None: there is one process.
         comes_first: Whether a session that waits since before the start is the owner's.
         drain_s: How long a stop waits for turns in flight.
     """
@@ -163,9 +163,9 @@ class Gateway:
         status: StatusReport,
         at_close: Sequence[Callable[[], Awaitable[None]]] = (),
         background: Sequence[Callable[[], Coroutine[Any, Any, None]]] = (),
-        once: Sequence[Callable[[], Coroutine[Any, Any, None]]] = (),
-        accounts: Accounts | None = None,
         comes_first: Callable[[SessionKey], Awaitable[bool]] = _nobody,
+        begin: Callable[[], Awaitable[None]] = _nothing,
+        standing_by: Callable[[], Coroutine[Any, Any, None]] = _nothing,
         lease: LeaseKeeper | None = None,
         drain_s: float = 20.0,
     ) -> None:
@@ -194,14 +194,48 @@ class Gateway:
         self.watchdog = watchdog
         self.status = status
         self.started = anyio.Event()
+        self.settled = anyio.Event()
+        """Set when it is up, or stands by."""
         self.lease = lease
         self._at_close = at_close
-        self.accounts = accounts
         self._background = background
-        self._once = [self._prune, *once]
+        self._begin = begin
+        self._standing_by = standing_by
         self._comes_first = comes_first
         self._drain_s = drain_s
         self._stop = anyio.Event()
+
+    @property
+    def stands_by(self) -> bool:
+        """Whether another process is the daemon of this home, or was until a moment ago."""
+        return self.lease is not None and not self.lease.is_held
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it is up, or stands by."""
+        return (self.settled if self.stands_by else self.started).is_set()
+
+    async def take_lease(self) -> None:
+        """
+        Be the daemon, or close; without this `run` stands by until it can be.
+
+        Raises:
+            LeaseTaken: Another process is the daemon of this home.
+            StoreUnavailable: The database cannot be used now.
+        """
+        if self.lease is not None:
+            try:
+                await self.lease.take()
+            except BaseException:
+                with anyio.CancelScope(shield=True):
+                    await self._close()
+                raise
+
+    async def not_here(self) -> str:
+        """Return, while this process stands by, a sentence that says where the daemon runs; else nothing."""
+        if self.lease is None or self.lease.is_held:
+            return ""
+        return f"This machine stands by. The daemon runs elsewhere ({await self.lease.other()}): do it there."
 
     @property
     def stopping(self) -> bool:
@@ -218,13 +252,39 @@ class Gateway:
 
         Raises:
             LeaseLost: Another process may have begun, so nothing was drained.
+            ConfigInvalid: A person must say first what has happened to the database.
         """
         with lost_lease_speaks():
+            if not await self._has_lease():
+                return
             async with anyio.create_task_group() as keeping:
                 if self.lease is not None:
                     keeping.start_soon(self.lease.run)
                 await self._run()
                 keeping.cancel_scope.cancel()
+
+    async def _has_lease(self) -> bool:
+        """Stand by until this process is the daemon; False: it was stopped before, and is closed."""
+        is_held = self.lease is None
+        try:
+            if self.lease is not None and self.lease.is_held:
+                await self.lease.begin()
+                is_held = True
+            elif self.lease is not None:
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(self._stand_by)
+                    is_held = await self.lease.wait(self._stop, self.settled)
+                    tasks.cancel_scope.cancel()
+            return is_held
+        finally:
+            if not is_held:
+                with anyio.CancelScope(shield=True):
+                    await self._close()
+
+    async def _stand_by(self) -> None:
+        """Begins when another process has the lease, so that this one accepts nothing that nobody has."""
+        await self.settled.wait()
+        await self._standing_by()
 
     async def _run(self) -> None:
         try:
@@ -243,24 +303,12 @@ class Gateway:
                 await self._wake(waiting, people)
                 tasks.start_soon(self.supervisor.run)
                 tasks.start_soon(self._maintain)
+                tasks.start_soon(self._prune)
                 for work in self._background:
                     tasks.start_soon(work)
-                for work in self._once:
-                    tasks.start_soon(work if self.accounts is None else self._where_held(self.accounts, work))
-                if self.accounts is not None:
-                    flows = (self.intake, Deliveries(self.deliveries))
-                    tasks.start_soon(
-                        partial(
-                            self.accounts.run,
-                            flows,
-                            tuple(self.channels),
-                            is_up=self.supervisor.is_up,
-                            taken=self._taken,
-                            others=self._others,
-                        )
-                    )
                 tasks.start_soon(self.watchdog.run)
                 self.started.set()
+                self.settled.set()
                 await self._stop.wait()
                 await self._drain(tasks, turns_ended, deliveries)
         finally:
@@ -278,14 +326,11 @@ class Gateway:
         attempt = 0
         while not self.stopping:
             try:
-                if self.accounts is None:
-                    await self.store.maintenance.recover()
-                else:
-                    await self.accounts.look()
+                await self._begin()
+                await self.store.maintenance.recover()
                 await let_in.load(self.store, self.conversations.access)
                 await self.store.maintenance.due_now(BUDGET)  # it may be another one
-                if self.accounts is None or len(self.accounts.found.processes) < 2:
-                    await self.conversations.sort(self.store.inbox, self.channels)
+                await self.conversations.sort(self.store.inbox, self.channels)
                 await self.history.recover()
                 return await self._waiting()
             except StoreUnavailable as error:
@@ -314,56 +359,16 @@ class Gateway:
     async def _dispatch(self, ended: anyio.Event) -> None:
         run_session, watchdog, gate = self.handler.run_session, self.watchdog, self.suspects
 
-        def ours(run: RunSession) -> RunSession:
-            return run if self.accounts is None else self.accounts.over(run)
-
         async with anyio.create_task_group() as tasks:
             # Waiting for the gate is no part of a run that may take too long.
-            tasks.start_soon(self.out_of_band.run, lambda run: ours(gate.over(watchdog.beside(run))))
-            await self.dispatcher.run(ours(gate.over(watchdog.over(run_session))))
+            tasks.start_soon(self.out_of_band.run, lambda run: gate.over(watchdog.beside(run)))
+            await self.dispatcher.run(gate.over(watchdog.over(run_session)))
         ended.set()
-
-    # ── among other processes ──
-
-    @staticmethod
-    def _where_held(
-        accounts: Accounts, work: Callable[[], Coroutine[Any, Any, None]]
-    ) -> Callable[[], Coroutine[Any, Any, None]]:
-        return partial(accounts.while_held, REST, work)
-
-    async def _taken(self, new: Collection[str]) -> None:
-        """Take up what waits by accounts that this process has from now on."""
-        assert self.accounts is not None
-        for name in new:
-            self.wakeups.taken.fire(name)
-        waiting, people = await self._waiting()
-        await self._wake([one for one in waiting if self.accounts.of(one[0].channel) in new], people)
-        self.wakeups.jobs.fire("")
-
-    async def _others(self, accounts: Collection[str] | None) -> None:
-        """Look for what other processes have written for the accounts of this one; None: for all of them."""
-        assert self.accounts is not None
-        for name, delivery in self.deliveries.items():
-            channel = channel_of(name)
-            if self.accounts.has(channel) and (accounts is None or channel in accounts):
-                delivery.wake()
-        if accounts is None:
-            await let_in.load(self.store, self.conversations.access)
-            self.proactive.owner_contact.look_again()
-            await self.proactive.owner_alerts.look_elsewhere()
-        for session, overtakes in self.accounts.chosen(await self.store.turns.due_sessions()):
-            (self.out_of_band if overtakes else self.dispatcher).wake(session)
-        if accounts is None:
-            self.wakeups.drafts.fire("")
-            self.wakeups.jobs.fire("")
 
     async def _deliver(self, ended: anyio.Event) -> None:
         async with anyio.create_task_group() as group:
-            for name, delivery in self.deliveries.items():
-                if self.accounts is None:
-                    group.start_soon(delivery.run)
-                else:
-                    group.start_soon(self.accounts.while_held, channel_of(name), delivery.run)
+            for delivery in self.deliveries.values():
+                group.start_soon(delivery.run)
         ended.set()
 
     async def _maintain(self) -> None:
@@ -389,8 +394,6 @@ class Gateway:
 
     async def _drain(self, tasks: TaskGroup, turns: anyio.Event, deliveries: anyio.Event) -> None:
         _log.info("gateway.draining", turns=len(self.dispatcher.running()))
-        if self.accounts is not None:
-            self.accounts.stop()
         self.intake.close()
         self.dispatcher.stop()
         self.handler.leave_background()

@@ -46,7 +46,7 @@ async def give_signs(
     Report to the service manager: ready, the status, and signs of life until cancelled.
 
     Args:
-        started: Set when we are up.
+        started: Set when we are up, or stand by.
         stuck: Why turns are not worked on; None while they are.
         resort: Ends the process where nobody else would.
     """

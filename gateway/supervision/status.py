@@ -13,8 +13,8 @@ from agent_core.llm.factory import Models
 from agent_core.memory_ports import MemoryPort
 from agent_core.ports import Clock
 from gateway.budget.alerts import BudgetAlerts
+from gateway.queue.lease import LeaseKeeper, machine_facts
 from gateway.queue.stores import Queue
-from gateway.supervision.accounts import Accounts
 from gateway.supervision.supervisor import Supervisor
 from gateway.supervision.turn_watchdog import TurnWatchdog
 from gateway.system.version import version, version_of
@@ -43,9 +43,9 @@ class StatusReport:
         watchdog: TurnWatchdog,
         clock: Clock,
         tools: Callable[[], Mapping[str, Any]] = dict,
-        accounts: Accounts | None = None,
+        lease: LeaseKeeper | None = None,
     ) -> None:
-        self._accounts = accounts
+        self._lease = lease
         self._store = store
         self._memory = memory
         self._models = models
@@ -67,14 +67,21 @@ class StatusReport:
             StoreUnavailable: The queue cannot be read.
         """
         stats = await self._store.maintenance.stats()
-        return {
+        process: dict[str, Any] = {
             "version": version(),
             "pid": os.getpid(),
             "started_at": self._started_at.isoformat(),
             "uptime_s": round((self._clock.now() - self._started_at).total_seconds(), 1),
+            "memory_mb": _resident_mb(),
+        }
+        if self._lease is not None:
+            process |= await machine_facts(self._store.maintenance, here=self._lease.holder)
+            if not self._lease.is_held:  # what the parts know is not read before they begin
+                return {**process, "standing_by": True, "channels": {}, "work": stats.as_work()}
+        return {
+            **process,
             "ready": self._supervisor.all_up,
             "channels": {status.name: status.as_dict() for status in self._supervisor.statuses()},
-            **({} if self._accounts is None else await self._accounts.state()),
             "work": {**stats.as_work(), "turns_running": len(self._dispatcher.running())},
             "models": {
                 name: [asdict(member) for member in pool.state()] for name, pool in self._models.pools.items()
@@ -93,14 +100,14 @@ class StatusReport:
                 "aioimaplib": version_of("aioimaplib"),
                 "litellm": version_of("litellm"),
             },
-            "memory_mb": _resident_mb(),
         }
 
     def one_line(self) -> str:
         """The channels, and how many turns are in flight, in one line, for the service manager."""
+        if self._lease is not None and not self._lease.is_held:
+            return "standing by"
         states = ", ".join(f"{status.name} {status.state.value}" for status in self._supervisor.statuses())
         running = len(self._dispatcher.running())
-        states = states or "standing by"
         return f"{states}; {running} in hand" if running else states
 
 

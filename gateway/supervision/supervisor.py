@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
@@ -32,15 +31,12 @@ from channels.base import (
     ChannelMisconfigured,
     Inbox,
     LinkState,
-    SupportsHandover,
 )
 from channels.status import ChannelStatus
 from gateway.errors import leaves
 from gateway.observability import metrics
-from gateway.supervision.accounts import Accounts
 
 _LONGEST_REQUESTED_S = 3600.0
-_LET_GO_LIMIT_S = 5.0
 _log = structlog.get_logger(__name__)
 
 
@@ -63,7 +59,6 @@ class Supervisor:
         on_change: Told of every change of a status, for example to hold delivery back. Must not raise.
         jitter: Numbers in [0, 1).
         stable_after_s: How long a link must have been up for its next failure to count as the first.
-        accounts: Which channels this process runs; None: all.
     """
 
     def __init__(
@@ -75,9 +70,7 @@ class Supervisor:
         link_retry: BackoffPolicy = LINK_RETRY,
         operator_retry: BackoffPolicy = AUTH_RETRY,
         stable_after_s: float = 60.0,
-        accounts: Accounts | None = None,
     ) -> None:
-        self._accounts = accounts
         self._clock = clock
         self._on_change = on_change
         self._jitter = jitter
@@ -105,8 +98,6 @@ class Supervisor:
             link_backoff=Backoff(self._link_retry, self._stable_after_s),
             operator_backoff=Backoff(self._operator_retry, self._stable_after_s),
         )
-        if self._accounts is None:
-            metrics.CHANNEL_UP.labels(channel.name).set(0)
 
     async def run(self) -> None:
         """Run all channels until `stop` or cancellation. No failure of a channel comes out of here."""
@@ -115,8 +106,8 @@ class Supervisor:
         async with anyio.create_task_group() as channels:
             self._scope = channels.cancel_scope
             for watched in self._watched.values():
-                keep = self._keep_running if self._accounts is None else self._keep_while_held
-                channels.start_soon(keep, watched, name=f"channel {watched.channel.name}")
+                metrics.CHANNEL_UP.labels(watched.channel.name).set(0)
+                channels.start_soon(self._keep_running, watched, name=f"channel {watched.channel.name}")
 
     def stop(self) -> None:
         """Receive nothing more: `run` ends as soon as the channels have stopped."""
@@ -137,12 +128,8 @@ class Supervisor:
         self._set(watched, state, detail, facts={**old.facts, **(facts or {})}, retry_at=None)
 
     def statuses(self) -> list[ChannelStatus]:
-        """The channels that this process runs, in the order in which they were given."""
-        return [
-            _heard(watched)
-            for name, watched in self._watched.items()
-            if self._accounts is None or self._accounts.runs(name)
-        ]
+        """All channels, in the order in which they were given."""
+        return [_heard(watched) for watched in self._watched.values()]
 
     def status(self, name: str) -> ChannelStatus:
         """One channel."""
@@ -161,22 +148,6 @@ class Supervisor:
         """Return as soon as ``ready()`` is true; it is asked after every change of a status."""
         while not ready():
             await self._changed.wait()
-
-    async def _keep_while_held(self, watched: _Watched) -> None:
-        accounts = self._accounts
-        assert accounts is not None
-
-        async def run() -> None:
-            try:
-                await self._keep_running(watched)
-            finally:
-                if isinstance(watched.channel, SupportsHandover) and not accounts.runs(watched.channel.name):
-                    await _let_go(watched.channel)
-                self._set(watched, LinkState.CONNECTING, "another process has it", retry_at=None)
-                with suppress(KeyError):
-                    metrics.CHANNEL_UP.remove(watched.channel.name)
-
-        await accounts.while_held(watched.channel.name, run)
 
     async def _keep_running(self, watched: _Watched) -> None:
         while True:
@@ -248,14 +219,6 @@ class Supervisor:
         self._changed = anyio.Event()
         if self._on_change is not None:
             self._on_change(watched.status)
-
-
-async def _let_go(channel: SupportsHandover) -> None:
-    try:
-        with anyio.move_on_after(_LET_GO_LIMIT_S, shield=True):
-            await channel.let_go()
-    except Exception:  # noqa: BLE001 - one that cannot ends no other channel
-        _log.exception("channel.not_let_go")
 
 
 def _heard(watched: _Watched) -> ChannelStatus:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import Mapping
 
 
@@ -49,6 +50,11 @@ class Notifier:
     def stopping(self, status: str = "") -> bool:
         """The service is stopping."""
         return self._send(f"STOPPING=1\nSTATUS={_line(status)}" if status else "STOPPING=1")
+
+    def reloading(self, status: str) -> bool:
+        """The service reads its configuration again; `ready` ends that."""
+        now_usec = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
+        return self._send(f"RELOADING=1\nMONOTONIC_USEC={now_usec}\nSTATUS={_line(status)}")
 
     def watchdog(self) -> bool:
         """The event loop still runs."""

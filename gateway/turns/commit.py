@@ -22,6 +22,7 @@ from channels.base import AckState, Channel
 from channels.split import message_parts
 from gateway.budget.metering import UsageMeter
 from gateway.observability import metrics
+from gateway.queue.sql.amendments import AS_EDITED
 from gateway.queue.stores import Completion, NewOutbound, OutboxRow, Queue, StoreUnavailable, Turn
 from gateway.routing.acknowledgements import Acknowledgements
 from gateway.turns.kinds import Failure
@@ -144,7 +145,8 @@ class TurnCommit:
         """End a turn whose messages were withdrawn. The store knows already."""
         metrics.TURNS.labels(turn.channel, "stopped").inc()
         _log.info("turn.cut_off", channel=turn.channel, turn=turn.id, why=why)
-        self._acknowledgements.report((row.message for row in turn.rows), AckState.FAILED)
+        if why != AS_EDITED:
+            self._acknowledgements.report((row.message for row in turn.rows), AckState.FAILED)
 
     async def until_stored(self, write: Callable[[], Awaitable[_Result]]) -> _Result:
         """Repeat ``write`` until the store accepts it; return its result."""

@@ -29,6 +29,7 @@ from gateway.observability import metrics
 from gateway.observability.content_redaction import quiet
 from gateway.queue.background import is_background
 from gateway.queue.shared import SHARED
+from gateway.queue.sql.amendments import AS_EDITED
 from gateway.queue.states import InboxState
 from gateway.queue.stores import InboxStore, LostTurn, Queue, Stopped, StoreUnavailable, Turn
 from gateway.queue.wakeups import Wakeups
@@ -176,6 +177,8 @@ class TurnHandler:
                 due_s = await self._store.turns.due_in(key)
             else:
                 await self._run_claimed(turn, run)
+                if AS_EDITED in run.stopped.values():
+                    due_s = 0.0  # what it was about waits again
         except (StoreUnavailable, StorageUnavailable) as error:
             self._blocked += 1
             due_s = STORE_RETRY.delay(self._blocked, random=random.random())

@@ -6,13 +6,14 @@ follows, and what has become too long is consolidated.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 import anyio
 
 from agent_core.memory.consolidation.run import ConsolidationResult
 from agent_core.memory.consolidation.worker import Consolidates, Consolidator
 from agent_core.memory.manager import MemoryManager
+from agent_core.memory.scopes import OWNER
 from agent_core.memory_ports import SearchIndexPort
 from agent_core.messages import SessionKey
 from agent_core.models import Purpose
@@ -84,23 +85,33 @@ class PostTurn:
         await self._history.settle(SessionKey.parse(session_id))
 
 
+class KnowsScope(Consolidates, Protocol):
+    """Something that consolidates sessions and knows whose they are."""
+
+    async def last_scope(self, session_id: str) -> str | None:
+        """See `MemoryManager.last_scope`."""
+        ...
+
+
 class MeteredConsolidation:
     """
-    Consolidates, each visit to a session with a meter of its own.
+    Consolidates, each visit to a session with a meter of its own. What is not the owner's conversation alone
+    has the share of other people: the owner's reserve is kept from their summaries, too.
 
     Args:
         manager: Consolidates; its model is one of `Metering.in_current`.
         clock: For how long to wait where the budget says no.
     """
 
-    def __init__(self, manager: Consolidates, spending: Metering, clock: Clock) -> None:
+    def __init__(self, manager: KnowsScope, spending: Metering, clock: Clock) -> None:
         self._manager = manager
         self._spending = spending
         self._clock = clock
 
     async def consolidate_if_due(self, session_id: str) -> ConsolidationResult:
         """As `MemoryManager.consolidate_if_due`; what the budget refuses is deferred, and nothing is lost."""
-        meter = self._spending.meter(SessionKey.parse(session_id), Purpose.CONSOLIDATION, owner=False)
+        owner = await self._manager.last_scope(session_id) == str(OWNER)
+        meter = self._spending.meter(SessionKey.parse(session_id), Purpose.CONSOLIDATION, owner=owner)
         try:
             with self._spending.paying(meter):
                 done = await self._manager.consolidate_if_due(session_id)

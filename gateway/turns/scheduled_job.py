@@ -250,6 +250,7 @@ class JobTurns:
     ) -> list[NewOutbound]:
         message = turn.head.message
         context = {**message.context, "job": _note_of(turn) or _id_of(turn)}
+        mentions = context.pop(MENTIONS, None)
         kind = OutboundKind.REPLY
         if len(context) == 1:
             # Made on the command line: it answers no message, and in private it is for one person's eyes.
@@ -264,6 +265,7 @@ class JobTurns:
                 context,
                 attachments=files,
                 hold=hold,
+                rings_for=tuple(map(str, mentions)) if isinstance(mentions, list) else None,
             )
             for part, files in message_parts(text, attachments, self.channels[turn.channel].capabilities)
         ]

@@ -273,7 +273,7 @@ class CloseContract(Part):
 
     async def _hint(self, channel: Channel, session: SessionKey) -> None:
         try:
-            with anyio.fail_after(10):
+            with anyio.fail_after(60):
                 await channel.typing(session, on=True)
                 await channel.preview(session, "unfinished")
                 await channel.typing(session, on=False)

@@ -164,7 +164,7 @@ class LLMContract:
         chunks = await rig.llm.chat(await rig.arrange(Situation.ENDLESS), TOOLS)
         async for _ in chunks:
             break
-        with anyio.fail_after(5):
+        with anyio.fail_after(60):
             await chunks.aclose()  # type: ignore[attr-defined]
 
         assert order_of(await collect(rig.llm, await rig.arrange(Situation.TALK))).startswith("t")
@@ -172,7 +172,7 @@ class LLMContract:
     async def test_cancellation_goes_through(self, rig: Rig):
         """A cancelled question ends at once, and the model answers the next one."""
         messages = await rig.arrange(Situation.ENDLESS)
-        with anyio.fail_after(10), anyio.move_on_after(0.3) as scope:
+        with anyio.fail_after(60), anyio.move_on_after(0.3) as scope:
             await collect(rig.llm, messages)
 
         assert scope.cancelled_caught

@@ -7,8 +7,8 @@ from functools import partial
 
 import pytest
 
-from agent_core.messages import Amendment, Sender, SessionKey
-from gateway.queue.model import Accepted
+from agent_core.messages import DONE_BEFORE, NOTED, Amendment, Sender, SessionKey
+from gateway.queue.model import Accepted, Receipt, Turn
 from gateway.queue.states import InboxState, OutboxState
 from gateway.queue.stores import LostTurn, Queue
 from tests.clock import ManualClock
@@ -41,6 +41,12 @@ def replace(native_id: str, text: str, *, sender: str = ALICE) -> Amendment:
 
 async def amend(store: Queue, *amendments: Amendment) -> Accepted:
     return await store.inbox.accept("matrix", BOT, [], {}, amendments)
+
+
+async def claim_and_answer(store: Queue) -> Turn:
+    turn = await claim(store)
+    await answer(store, turn)
+    return turn
 
 
 async def stop(store: Queue, native_id: str = "!stop", session: SessionKey = ROOM) -> Accepted:
@@ -76,18 +82,78 @@ class AmendContract:
         ]
         assert [row.message.text for row in (await claim(store, merge=5)).rows] == ["better"]
 
-    async def test_what_a_model_has_seen_is_not_edited(self, store: Queue, clock: ManualClock):
-        """A message of a turn stays what it is, also when the turn waits for its next try."""
+    async def test_an_edit_while_the_model_works_is_asked_again(self, store: Queue, clock: ManualClock):
+        """The turn is lost, running or waiting for its next try; all of its messages are asked with the newest text."""
+        await accept(store, "a", "b", "c")
+        turn = await claim(store, merge=2)
+        done = await amend(store, replace("a", "later"), replace("a", "later"))
+        assert [(each.turn, each.why) for each in done.stopped] == [(turn.id, "edited")]
+        with pytest.raises(LostTurn):
+            await store.turns.complete(turn, reply("the old answer"))
+        await store.maintenance.recover()
+        again = await claim(store, merge=2)
+        assert [row.message.text for row in again.rows] == ["later", "text of b"]
+        await store.turns.step_finished(again, step(0, result={}))
+        await store.turns.retry(again, "away", delay_s=60, deferral=True)
+        assert (
+            await amend(store, replace("b", "latest"), replace("a", "no", sender="@eve:hs.test"))
+        ).stopped == ()
+        third = await claim(store, merge=2)
+        assert [row.message.text for row in third.rows] == ["later", "latest"]
+        assert await store.turns.steps(third) == []
+        await answer(store, third)
+        assert [row.message.native_id for row in (await claim(store, merge=2)).rows] == ["c"]
+
+    async def test_what_was_taken_back_before_an_edit_stays_so(self, store: Queue, clock: ManualClock):
+        """Of a turn that is asked again, no message comes back that was withdrawn meanwhile."""
+        await accept(store, "a", "b")
+        turn = await claim(store, merge=2)
+        await store.turns.step_finished(turn, step(0, result={}))
+        await amend(store, withdraw("a"), replace("b", "later"))
+        assert [row.message.text for row in (await claim(store, merge=2)).rows] == ["later"]
+
+    async def test_a_model_knows_what_was_done_for_the_text_before(self, store: Queue, clock: ManualClock):
+        """The effects of a turn that an edit has ended stay, and the next one is told."""
         await accept(store, "a")
         turn = await claim(store)
+        noted = Receipt(ROOM, "send_mail", "write", {}, ALICE, "", "")
+        await store.turns.step_started(turn, replaced(step(0), receipt=noted))
         await amend(store, replace("a", "later"))
-        await store.turns.retry(turn, "away", delay_s=0, deferral=True)
-        await amend(store, replace("a", "later"))
-        again = await claim(store)
-        assert again.head.message.text == "text of a"
-        await answer(store, again)
-        await amend(store, replace("a", "too late"))
-        assert {row.message.text for row in await store.inbox.rows()} == {"text of a"}
+        told = (await claim(store)).head.message.context[DONE_BEFORE]
+        assert told == {"send_mail with an unknown outcome": 1}
+
+    async def test_an_edit_of_an_answered_message_is_noted(self, store: Queue, clock: ManualClock):
+        """Once for each text, and it is a turn of its own."""
+        await accept(store, "a")
+        await answer(store, await claim(store))
+        for text in ("text of a", "better", "better", "best"):
+            await amend(store, replace("a", text), replace("a", "forged", sender="@eve:hs.test"))
+        notes = [(await claim_and_answer(store)).head.message for _ in range(2)]
+        assert [each.text.rpartition("\n")[2] for each in notes] == ["better", "best"]
+        assert len({each.context[NOTED]["id"] for each in notes}) == 2
+        assert await store.turns.claim(ROOM) is None
+
+    async def test_a_deletion_of_an_answered_message_is_noted(self, store: Queue, clock: ManualClock):
+        """Its own line, while others of its turn stay; the turn with the last one. Told again it changes nothing."""
+        await accept(store, "a", "b")
+        turn = await claim(store, merge=2)
+        await answer(store, turn)
+        await amend(store, withdraw("b", sender="@eve:hs.test"))
+        gone = []
+        for name in ("b", "b", "a"):
+            await amend(store, withdraw(name))
+            while (note := await store.turns.claim(ROOM)) is not None:
+                gone.append((note.head.message.context[NOTED]["undoes"], note.head.message.text))
+                await answer(store, note)
+        assert gone == [(f"{turn.id}.1", ""), (turn.id, "")]
+
+    async def test_a_deletion_while_others_are_answered_is_noted(self, store: Queue, clock: ManualClock):
+        """The turn was answered as it was, and its history loses what was taken back."""
+        await accept(store, "a", "b")
+        turn = await claim(store, merge=2)
+        await amend(store, withdraw("a"))
+        await answer(store, turn)
+        assert (await claim(store)).head.message.context[NOTED] == {"undoes": f"{turn.id}.0"}
 
     async def test_what_was_taken_back_is_not_answered(self, store: Queue, clock: ManualClock):
         """A waiting message of the same sender is ignored without its text; somebody else's stays."""
@@ -127,7 +193,8 @@ class AmendContract:
         turn = await claim(store, merge=2)
         await amend(store, withdraw("a"))
         await answer(store, turn, "both")
-        assert {state for state, _ in (await states(store)).values()} == {InboxState.ANSWERED}
+        both = await states(store)
+        assert {both[name] for name in ("a", "b")} == {(InboxState.ANSWERED, None)}
         await amend(store, withdraw("b"))
         assert [row.message.text for row in await store.outbox.rows()] == ["both"], (
             "an answer is not taken back"

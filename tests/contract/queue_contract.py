@@ -18,7 +18,6 @@ from tests.clock import ManualClock
 from tests.contract import queue_data as data
 from tests.contract.queue_accept import AcceptContract
 from tests.contract.queue_amend import AmendContract
-from tests.contract.queue_cluster import ClusterContract
 from tests.contract.queue_maintenance import MaintenanceContract
 from tests.contract.queue_overtaking import OvertakingContract
 from tests.contract.queue_person import PersonContract
@@ -34,7 +33,6 @@ class QueueContract(
     SendsContract,
     PersonContract,
     MaintenanceContract,
-    ClusterContract,
 ):
     """All promises. A subclass implements `opened`."""
 

@@ -337,6 +337,36 @@ class MaintenanceContract:
         )  # the control: a new fence
         assert not await maintenance.renew_lease("daemon", holder="a", fence=first, ttl_s=30)
 
+    async def test_machines_are_seen_while_they_live_and_for_a_week_after(
+        self, store: Queue, clock: ManualClock
+    ):
+        """None of them has a right by that; one that ends in order is not missed."""
+        maintenance = store.maintenance
+
+        async def seen() -> list[tuple[str, str, bool, bool]]:
+            found = await maintenance.machines("daemon", ttl_s=30)
+            return [(one.holder, one.version, one.active, one.lives) for one in found]
+
+        for machine, version in (("one", "1.0"), ("two", "1.1")):
+            await maintenance.show_machine(machine, holder=f"{machine}/7/x", version=version, ttl_s=30)
+        assert await maintenance.leases() == []
+        assert await maintenance.lease("daemon", holder="one/7/x", ttl_s=30) == 1
+        one, two = ("one/7/x", "1.0", True, True), ("two/7/x", "1.1", False, True)
+        assert await seen() == [one, two]
+        await self.lease_time_passes(store, clock, 20)
+        await maintenance.show_machine("two", holder="two/7/x", version="1.1", ttl_s=30)
+        await self.lease_time_passes(store, clock, 20)
+        assert await seen() == [("one/7/x", "1.0", False, False), two]
+        missing, lives = await maintenance.machines("daemon", ttl_s=30)
+        assert 39 < missing.seen_s < 45 and 19 < lives.seen_s < 25
+        await maintenance.show_machine("two", holder="two/8/y", version="1.2", ttl_s=30)
+        await maintenance.hide_machine(
+            "two", holder="two/7/x", version="1.1"
+        )  # its next process is there already
+        assert (await seen())[1:] == [("two/8/y", "1.2", False, True)]
+        await maintenance.hide_machine("two", holder="two/8/y", version="1.2")
+        assert [each[0] for each in await seen()] == ["one/7/x"]
+
     async def test_the_lease_of_a_dead_holder_is_taken_at_once(self, store: Queue):
         """By whoever knows its name, with the next fence; nobody else's."""
         assert await store.maintenance.lease("daemon", holder="a", ttl_s=30) == 1

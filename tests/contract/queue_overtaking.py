@@ -92,27 +92,6 @@ class OvertakingContract:
         clock.advance(60)
         assert natives(await claim(store)) == ["a"]
 
-    async def test_what_is_due_is_found_by_who_was_not_told(self, store: Queue, clock: ManualClock):
-        """The heads that can be claimed, and the commands and reactions that can be while a turn runs or waits."""
-        assert await store.turns.due_sessions() == []
-        await accept(store, "a")
-        assert await store.turns.due_sessions() == [(ROOM, False)]
-        asked = await claim(store)
-        assert await store.turns.due_sessions() == []
-        await accept(store, "b")
-        assert await store.turns.due_sessions() == []
-        await accept(store, "!1", "!2", alone=True)
-        await accept(store, "elsewhere", session=OTHER)
-        assert await store.turns.due_sessions() == [(ROOM, True), (OTHER, False)]
-        command = await store.turns.claim(ROOM, out_of_band=True)
-        assert command is not None
-        assert await store.turns.due_sessions() == [(OTHER, False)]
-        await store.turns.complete(command, Completion())
-        await store.turns.postpone(asked, "later", delay_s=60)
-        assert await store.turns.due_sessions() == [(ROOM, True), (OTHER, False)]
-        clock.advance(60)
-        assert await store.turns.due_sessions() == [(ROOM, False), (ROOM, True), (OTHER, False)]
-
     async def test_the_old_claim_of_a_postponed_turn_is_void(self, store: Queue, clock: ManualClock):
         """Who has postponed a turn can neither end it nor postpone it again, also when it runs anew."""
         await accept(store, "a")

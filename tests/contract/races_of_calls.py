@@ -10,7 +10,6 @@ from agent_core.models import Purpose, Usage
 from agent_core.tools.grants import Grant, GrantKind, Scope
 from gateway.queue.errors import TooManyJobs
 from gateway.queue.model import APPROVAL, WITHDRAWN, Entry, Job, JobKind, Outcome
-from gateway.queue.sql.cluster import PROCESS
 from gateway.queue.states import IllegalMove, InboxState, OutboxState
 from gateway.queue.stores import Completion, LostTurn, Queue, Step
 from tests.clock import EPOCH
@@ -234,14 +233,10 @@ async def one_fence_each(ran: Ran) -> None:
     assert sorted(result or 0 for result in ran.both) == [0, 1], ran.both
 
 
-async def one_takes_it(ran: Ran) -> None:
-    assert sorted(ran.both) == [[], ["matrix"]], ran.both
-
-
 async def dead_or_alive(ran: Ran) -> None:
-    """Whoever has lost its account cannot renew, and whoever has renewed keeps it."""
+    """Whoever has lost its lease cannot renew it, and whoever has renewed keeps it."""
     renewed, taken = ran.both
-    assert renewed == (taken == []), ran.both
+    assert renewed == (taken is None), ran.both
 
 
 async def sent_or_given_up(ran: Ran) -> None:
@@ -275,30 +270,12 @@ def leased(holder: str) -> Any:
     return lambda queue, _: queue.maintenance.lease("matrix/bot", holder=holder, ttl_s=30.0)
 
 
-def took(holder: str) -> Any:
-    return lambda queue, _: queue.maintenance.take_accounts(
-        ["matrix"], configured={"matrix": BOT}, holder=holder
-    )
-
-
-def began(name: str, ttl_s: float = 30.0) -> Any:
-    """One that needs the database alone, or a process of several."""
-    return lambda queue, _: queue.maintenance.lease(name, holder=name.removeprefix(PROCESS), ttl_s=ttl_s)
-
-
-async def two_living(queue: Queue) -> None:
-    await began("process:one")(queue, None)
-    await began("process:other")(queue, None)
-
-
-async def one_with_a_lease_that_is_over(queue: Queue) -> None:
-    await began("process:one", -1.0)(queue, None)
-    await began("process:other")(queue, None)
-    await took("one")(queue, None)
+async def a_lease_that_is_over(queue: Queue) -> None:
+    await queue.maintenance.lease("daemon", holder="one", ttl_s=-1.0)
 
 
 def renewed(queue: Queue, _: Any) -> Any:
-    return queue.maintenance.renew_lease("process:one", holder="one", fence=1, ttl_s=30.0)
+    return queue.maintenance.renew_lease("daemon", holder="one", fence=1, ttl_s=30.0)
 
 
 def decided(verdict: str, grant: Grant | None = None) -> Any:
@@ -351,19 +328,11 @@ RACES = [
         one_claim,
     ),
     Race("two holders of a lease", nothing, leased("one"), leased("other"), one_fence_each),
-    Race("two take an account", two_living, took("one"), took("other"), one_takes_it),
     Race(
-        "a process begins while another one wants to be alone",
-        nothing,
-        began("process:one"),
-        began("daemon"),
-        one_fence_each,
-    ),
-    Race(
-        "an account is taken from a process that comes back",
-        one_with_a_lease_that_is_over,
+        "a lease is taken from a process that comes back",
+        a_lease_that_is_over,
         renewed,
-        took("other"),
+        lambda queue, _: queue.maintenance.lease("daemon", holder="other", ttl_s=30.0),
         dead_or_alive,
     ),
     Race(

@@ -195,7 +195,7 @@ async def test_no_save_waits_for_a_long_listing(make, tmp_path, monkeypatch):
     storage.stored = stored
     monkeypatch.setattr("channels.attachments.store._COUNT_EVERY_S", 0.01)
     message = SimpleNamespace(sender=SimpleNamespace(address="@bob:hs.test"))
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(store.keep_counted)
             await anyio.to_thread.run_sync(begun.wait)

@@ -117,7 +117,6 @@ class TestOpenAIClient(LLMContract):
         await client.aclose()
 
 
-@pytest.mark.timeout(90)
 class TestLiteLLMClient(LLMContract):
     """
     litellm. Its streamed tool call is the test that catches releases which fail on every call with tools.
@@ -213,7 +212,6 @@ class TestTheContractBites:
             await promise(rig)
 
 
-@pytest.mark.timeout(90)
 class TestCost:
     """What an answer cost, as far as anybody knows."""
 
@@ -314,7 +312,6 @@ async def anthropic() -> AsyncIterator[tuple[str, list[dict[str, Any]]]]:
     await runner.cleanup()
 
 
-@pytest.mark.timeout(90)
 @pytest.mark.parametrize("stream", [True, False])
 async def test_anthropic_is_told_where_to_keep_a_prompt(
     stream: bool, process: LiteLLMProcess, anthropic: tuple[str, list[dict[str, Any]]]

@@ -21,7 +21,6 @@ from tests.doubles.openai_server import FakeOpenAI, Status
 from tests.pictures import jpeg, png
 
 pytestmark = [
-    pytest.mark.timeout(90),  # litellm takes seconds to load
     pytest.mark.filterwarnings("ignore::DeprecationWarning:litellm"),
 ]
 

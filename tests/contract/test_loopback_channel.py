@@ -6,8 +6,6 @@ import tempfile
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import pytest
-
 from agent_core.messages import SessionKey
 from channels.base import DeliveryFailed, Redelivery
 from tests.contract import channel as contract
@@ -100,9 +98,3 @@ class TestSameKeyInAFolder(LoopbackContract):
 
 class TestProbeInAFolder(TestSameKeyInAFolder, contract.ProbeContract):
     redelivery = Redelivery.PROBE
-
-
-@pytest.fixture(autouse=True)
-def _limit(request):
-    """Nothing here needs longer than a blink."""
-    request.node.add_marker(pytest.mark.timeout(20))

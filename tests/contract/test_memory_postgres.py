@@ -20,7 +20,7 @@ from tests.contract.search import SearchContract
 from tests.postgres_server import PostgresServer
 from tests.search_house import OWNER, A, B, House
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.integration]
 
 
 @pytest.fixture(scope="module")

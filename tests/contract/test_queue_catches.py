@@ -76,14 +76,6 @@ class NewTurns(MaintenanceStore):
         await self._writer.call("spoil", lambda db: db.execute("UPDATE inbox SET turn = NULL") and None)
 
 
-class RecoversAll(MaintenanceStore):
-    """Takes what living owners of other accounts have in hand."""
-
-    async def take_accounts(self, names, **more):
-        await self.recover()
-        return await super().take_accounts(names, **more)
-
-
 class NoFence(TurnStore):
     """Lets an older claim complete."""
 
@@ -380,15 +372,7 @@ class SwapsAnything(StateStore):
         return True
 
 
-class SeesHeadsOnly(TurnStore):
-    """Finds nothing that could be done beside a turn."""
-
-    async def due_sessions(self):
-        return [found for found in await super().due_sessions() if not found[1]]
-
-
 BROKEN = [
-    (SeesHeadsOnly, "test_what_is_due_is_found_by_who_was_not_told"),
     (SwapsAnything, "test_what_another_process_has_written_is_not_overwritten"),
     (MergesPlaces, "test_of_a_conversation_in_several_places_a_turn_is_of_one"),
     (MergesSenders, "test_a_turn_is_of_one_sender"),
@@ -419,7 +403,6 @@ BROKEN = [
     (ClaimsWhatWaits, "test_a_retry_keeps_the_order"),
     (MergesTicks, "test_a_tick_is_never_merged"),
     (NewTurns, "test_a_recovered_turn_is_the_same_turn"),
-    (RecoversAll, "test_only_what_a_dead_owner_had_is_recovered"),
     (NoFence, "test_an_older_claim_has_lost_the_turn"),
     (SendsSeparately, "test_an_older_claim_has_lost_the_turn"),
     (SendsSeparately, "test_a_turn_is_settled_with_its_last_answer"),

@@ -14,7 +14,7 @@ from tests.contract.erasure import ErasureContract
 from tests.contract.queue_contract import QueueContract
 from tests.postgres_server import PostgresServer
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.integration]
 
 
 class TestPostgres(QueueContract, ErasureContract):

@@ -18,7 +18,7 @@ from tests.contract import races_of_calls, races_of_memory
 from tests.contract.races import Race, is_noticed, run_race
 from tests.postgres_server import PostgresServer
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.integration]
 
 
 @pytest.fixture(scope="module")

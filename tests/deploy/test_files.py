@@ -12,7 +12,7 @@ import yaml
 
 from tests.deploy.images import ROOT, compose_plugin
 
-pytestmark = [pytest.mark.deploy, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.deploy]
 
 DOCKERFILES = ["Dockerfile", "deploy/compose/mail/Dockerfile"]
 

@@ -21,7 +21,7 @@ from tests.deploy.engine import Engine
 from tests.deploy.images import ROOT
 from tests.unit.gateway.observability.test_metrics import queries
 
-pytestmark = [pytest.mark.deploy, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.deploy]
 
 FOLDER = ROOT / "deploy" / "prometheus"
 

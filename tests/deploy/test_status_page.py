@@ -19,7 +19,7 @@ from gateway.operations.http.status_page import StatusPage
 from tests.deploy.images import ROOT
 from tests.unit.gateway.operations.test_status_page import day, report
 
-pytestmark = [pytest.mark.deploy, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.deploy]
 
 PICTURE = ROOT / "deploy" / "status-page.png"
 

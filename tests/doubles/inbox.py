@@ -132,7 +132,7 @@ class MemoryInbox:
         self.details.clear()
         self.facts.clear()
 
-    async def until(self, condition: Callable[[MemoryInbox], bool], *, within_s: float = 10.0) -> None:
+    async def until(self, condition: Callable[[MemoryInbox], bool], *, within_s: float = 60.0) -> None:
         """Wait until ``condition(self)``; it is looked at whenever something has happened here."""
         try:
             with anyio.fail_after(within_s):
@@ -148,16 +148,16 @@ class MemoryInbox:
                 f"in {within_s} s: accepted {self.texts}, offered {len(self.offered)}, states {self.states}"
             ) from None
 
-    async def until_accepted(self, count: int, *, within_s: float = 10.0) -> list[InboundMessage]:
+    async def until_accepted(self, count: int, *, within_s: float = 60.0) -> list[InboundMessage]:
         """Wait until ``count`` messages are accepted, and return them."""
         await self.until(lambda inbox: len(inbox.accepted) >= count, within_s=within_s)
         return self.accepted
 
-    async def until_offered(self, count: int, *, within_s: float = 10.0) -> None:
+    async def until_offered(self, count: int, *, within_s: float = 60.0) -> None:
         """Wait until ``count`` messages were handed over, accepted or not."""
         await self.until(lambda inbox: len(inbox.offered) >= count, within_s=within_s)
 
-    async def until_up(self, *, within_s: float = 10.0) -> None:
+    async def until_up(self, *, within_s: float = 60.0) -> None:
         """Wait until the last report says UP."""
         await self.until(lambda inbox: inbox.state is LinkState.UP, within_s=within_s)
 
@@ -176,13 +176,13 @@ class Run:
         self.ended = anyio.Event()
         self.scope = anyio.CancelScope()
 
-    async def until_ended(self, *, within_s: float = 10.0) -> BaseException | None:
+    async def until_ended(self, *, within_s: float = 60.0) -> BaseException | None:
         """Wait for the end and return the exception, if there was one."""
         with anyio.fail_after(within_s):
             await self.ended.wait()
         return self.error
 
-    async def cancel(self, *, within_s: float = 10.0) -> None:
+    async def cancel(self, *, within_s: float = 60.0) -> None:
         """Cancel it and wait until it has let go."""
         self.scope.cancel()
         await self.until_ended(within_s=within_s)

@@ -74,7 +74,7 @@ async def running(channel: Picky, store: SqliteQueue) -> AsyncIterator[None]:
 async def quiet(store: SqliteQueue) -> None:
     """Wait until nothing is left to send."""
     opened = [OutboxState.PENDING, OutboxState.SENDING, OutboxState.UNCERTAIN]
-    with anyio.fail_after(15):
+    with anyio.fail_after(60):
         while await store.outbox.rows(states=opened):
             await anyio.sleep(0.01)
 

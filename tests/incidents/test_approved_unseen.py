@@ -12,7 +12,7 @@ import pytest
 
 from agent_core.models import ToolCall
 from channels.markup import to_html, to_text
-from gateway.turns.approvals.question_text import asking_text
+from gateway.turns.approvals.question_text import asking_text, attached_text
 from gateway.turns.approvals.text import line, quoted, visible
 
 UNTIL = datetime(2026, 1, 2, tzinfo=UTC)
@@ -59,7 +59,9 @@ def test_a_long_text_says_how_long_it_is():
     assert len(asked) < 3000
     assert "; rm -rf ~" in asked
     assert f"{len(text)} characters in all" in asked
-    assert hashlib.sha256(text.encode()).hexdigest() in asked
+    whole = attached_text(ToolCall(id="c", name="shell", arguments={"command": text}))
+    assert text in whole
+    assert hashlib.sha256(whole.encode()).hexdigest() in asked
     assert hashlib.sha256(text.encode()).hexdigest() in quoted(text, 300)
 
 

@@ -70,7 +70,7 @@ class Ruled(Forgetful):
 
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         while not await condition():
             await anyio.sleep(0.05)
 

@@ -57,7 +57,6 @@ def test_four_turns_that_died_together_are_all_answered(queue: str, nursery: Nur
     assert problems(world.evidence()) == []
 
 
-@pytest.mark.timeout(120)
 def test_the_one_that_kills_is_found_among_others(nursery: Nursery, tmp_path: Path) -> None:
     """The others are answered, and so is what comes after it in its own conversation."""
     world = World(tmp_path, nursery, pause_s=0.05)
@@ -78,7 +77,6 @@ def test_the_one_that_kills_is_found_among_others(nursery: Nursery, tmp_path: Pa
     )
 
 
-@pytest.mark.timeout(120)
 def test_two_that_kill_are_both_found(nursery: Nursery, tmp_path: Path) -> None:
     """They take turns at killing, and each gets its apology."""
     world = World(tmp_path, nursery)
@@ -96,7 +94,6 @@ def test_two_that_kill_are_both_found(nursery: Nursery, tmp_path: Path) -> None:
     assert seen["dm-cid"].strip() == "re: #3"
 
 
-@pytest.mark.timeout(120)
 def test_an_answer_that_kills_is_dead_lettered(nursery: Nursery, tmp_path: Path) -> None:
     """The person hears that there is an answer which cannot be sent; everybody else has theirs."""
     world = World(tmp_path, nursery, control="dies_composing")
@@ -112,7 +109,6 @@ def test_an_answer_that_kills_is_dead_lettered(nursery: Nursery, tmp_path: Path)
     assert seen["dm-bob"].strip() == "re: #2"
 
 
-@pytest.mark.timeout(120)
 def test_a_question_to_the_server_that_kills_needs_review(nursery: Nursery, tmp_path: Path) -> None:
     """Nobody knows whether it has arrived, so a person decides; everybody else is answered."""
     world = World(tmp_path, nursery, control="dies_probing", policy="probe")

@@ -39,10 +39,9 @@ def taken(raw: bytes) -> InboundMessage:
         b"Auto-Submitted: auto-replied\r\n",
         b"List-Id: <x.test>\r\n",
         b"Return-Path: <>\r\n",
-        b"X-Loop: x\r\n",
         b"X: x\r\n" * 2_000,
     ],
-    ids=["automatic", "list", "bounce", "loop", "too many fields"],
+    ids=["automatic", "list", "bounce", "too many fields"],
 )
 def test_a_copy_with_a_field_on_top_is_another_mail(on_top: bytes) -> None:
     """Which is not answered, or with an apology; the mail itself is, whichever comes first."""
@@ -53,7 +52,7 @@ def test_a_copy_with_a_field_on_top_is_another_mail(on_top: bytes) -> None:
     assert copy.native_id != mail.native_id
 
 
-@pytest.mark.parametrize("on_top", [b"", b"Received: from x by y\r\n", b"X-Spam: no\r\n"])
+@pytest.mark.parametrize("on_top", [b"", b"Received: from x by y\r\n", b"X-Spam: no\r\n", b"X-Loop: x\r\n"])
 def test_a_copy_that_is_read_alike_is_the_same_mail(on_top: bytes) -> None:
     """The control: it is answered once."""
     assert taken(on_top + MAIL).native_id == taken(MAIL).native_id

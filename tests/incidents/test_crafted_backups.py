@@ -164,7 +164,7 @@ def test_files_that_are_folders_too(database, tmp_path):
     "sql",
     [
         "DELETE FROM meta", "UPDATE meta SET value = x'ff'", "DROP TABLE meta",
-        "DROP TABLE inbox", "DROP TABLE jobs", "PRAGMA user_version = -3", "PRAGMA user_version = 999",
+        "DROP TABLE inbox", "DROP TABLE jobs", "PRAGMA user_version = -3", "PRAGMA user_version = 8", "PRAGMA user_version = 999",
         "PRAGMA application_id = 1",
         "DROP TABLE inbox; CREATE TABLE inbox (id TEXT); INSERT INTO inbox VALUES ('x')",
         "DROP TABLE inbox; CREATE TABLE inbox (id BLOB); INSERT INTO inbox VALUES (x'ff')",

@@ -44,7 +44,7 @@ async def test_nobody_reads_a_draft_before_it_is_released(approval: str, tmp_pat
     ) as there:
         await there.asked("!help", person=ANN)
         there.server.say(BOB, "hello")
-        with anyio.fail_after(15):
+        with anyio.fail_after(60):
             if approval == "all":
                 while not await there.built.store.outbox.rows(states=[OutboxState.HELD]):
                     await anyio.sleep(0.02)

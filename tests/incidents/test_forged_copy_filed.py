@@ -16,7 +16,7 @@ from anyio.to_thread import run_sync
 from devservers import MailServer
 from tests.integration.mail_bot import Bot, Marks, answer_to, make_bot, open_server
 
-pytestmark = [pytest.mark.slow, pytest.mark.anyio, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.slow, pytest.mark.anyio]
 UNKNOWN = "<squidbot." + "0" * 24 + "." + "1" * 24 + "@{domain}>"
 WORDS = {
     "forged": "Authentication-Results: {domain}; dmarc=fail header.from={domain}\r\n",

@@ -15,7 +15,7 @@ from devservers import MailServer
 from tests.incidents.test_forged_copy_filed import behind, in_our_name, sent
 from tests.integration.mail_bot import Bot, Marks, answer_to, make_bot, open_server
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.anyio]
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,7 @@ def opened(root, mind: Mind, server: LoopbackServer):
 
 async def running(one: World, count: int) -> None:
     """Wait until so many turns run, and no more."""
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         while (await one.inbox()).get("running") != count:
             await anyio.sleep(0.02)
     await anyio.sleep(0.1)
@@ -72,7 +72,7 @@ async def test_places_go_round_among_people(tmp_path):
         for person, count in ((EVE, 6), (BOB, 2), (CID, 2)):
             for number in range(count):
                 server.say(person, f"question of {person}", conversation=f"{person} {number}")
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while (await one.inbox()).get("ready") != 10:
                 await anyio.sleep(0.02)
         mind.gate.set()

@@ -17,7 +17,7 @@ from tests.integration.matrix_bot import Bot, call
 from tests.integration.matrix_talk import answering, asked, edit_of, in_thread, joined_room, lines, mentioning
 from tests.integration.secret_talk import secret_peers, secret_room
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120, func_only=True)]
+pytestmark = [pytest.mark.integration]
 SECRET = "the code of the safe is 1234"
 IN_1970 = 1000
 

@@ -1,14 +1,13 @@
 """
 Restores that were killed left half a home; so the other commands that change much were looked at, too.
 
-Bringing an old database up to date, making the search index anew and mending: killed before each SQL statement,
+Making the search index anew and mending: killed before each SQL statement,
 each change of a name and each opening of a file for writing. The same once more ends it, and all is whole.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import sqlite3
 import subprocess
@@ -20,11 +19,10 @@ import anyio
 import pytest
 
 from gateway.cli.check import check_data
-from gateway.queue.sql.tables import VERSION
 from gateway.system.home import Home
 from tests.home_world import ALICE, fill
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow]
 REPOSITORY = Path(__file__).resolve().parents[2]
 KILLS = """
 import os, shutil, sqlite3, sys
@@ -34,8 +32,6 @@ from agent_core.storage.layout import Layout
 from agent_core.storage.search_index import SearchIndex
 from gateway.cli.check import check_data
 from gateway.system.home import Home
-from gateway.queue.sqlite.store import SqliteQueue
-from tests.clock import ManualClock
 operation, like, folder, step = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4])
 left = 0
 def count(*_):
@@ -52,9 +48,6 @@ class Counted(sqlite3.Connection):
     def __init__(self, *args, **more):
         super().__init__(*args, **more)
         self.set_trace_callback(count)
-async def migrate(root):
-    store = await SqliteQueue.open(root / "gateway.db", clock=ManualClock())
-    await store.aclose()
 async def reindex(root):
     index = SearchIndex(root / "search.db", Layout(root, root / "workspace"))
     await index.rebuild()
@@ -114,23 +107,6 @@ def whole(root):
 @pytest.fixture
 def home(tmp_path):
     return anyio.run(fill, tmp_path / "home").home.root
-
-
-def test_migrating(home, tmp_path):
-    """At each point the database is one of a known version, whole, or its copy is; it is brought up to date after."""
-    shutil.copyfile(REPOSITORY / "tests" / "data" / "gateway-v1.db", home / "gateway.db")
-    for suffix in ("-wal", "-shm"):
-        (home / f"gateway.db{suffix}").unlink(missing_ok=True)
-    for name in ("sessions", "memory", "attachments"):
-        shutil.rmtree(home / name)
-    roots = killed("migrate", home, tmp_path / "homes", step=4)
-    for root in roots:
-        whole(root)
-    for root in (roots[1], roots[len(roots) // 2], roots[-2]):
-        done = again("migrate", home, root)
-        whole(done)
-        with closing(sqlite3.connect(done / "gateway.db")) as db:
-            assert db.execute("PRAGMA user_version").fetchone() == (VERSION,)
 
 
 def test_reindexing(home, tmp_path):

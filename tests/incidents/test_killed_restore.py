@@ -27,7 +27,7 @@ from gateway.system.restore_marker import RestoreMarker
 from tests.backup_world import NOW
 from tests.home_world import ALICE, fill, tree
 
-pytestmark = [pytest.mark.timeout(180), pytest.mark.slow]
+pytestmark = [pytest.mark.slow]
 REPOSITORY = Path(__file__).resolve().parents[2]
 # One process forks a child per kill point; the child is killed when it is about to rename for the n-th time.
 KILLS = """

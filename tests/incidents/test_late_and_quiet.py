@@ -37,7 +37,7 @@ async def test_a_repeated_job_that_was_missed_says_that_it_is_late(tmp_path, lat
         await chat.answers(3, conversation=f"dm-{BOB}")
         asked = [messages[-1].content for messages in home.model.asked]
     texts = asked[-2:] if ask else said(home)[1:]
-    assert ["2026-05-02 08:00 and is late" in text for text in texts] == [note, False]
+    assert ["2026-05-02 08:00 UTC and is late" in text for text in texts] == [note, False]
     assert all("stretch" in text for text in texts)
 
 

@@ -45,7 +45,6 @@ async def until_answered(there, peer, room, text, count, *, seen_by):
 
 
 @pytest.mark.integration
-@pytest.mark.timeout(120, func_only=True)
 @pytest.mark.parametrize(("visibility", "shown"), [("joined", False), ("invited", False), ("shared", True)])
 async def test_history_begins_with_the_joining(
     synapse, fresh_credentials, fresh_user, tmp_path, visibility, shown
@@ -79,7 +78,6 @@ async def test_history_begins_with_the_joining(
 
 
 @pytest.mark.integration
-@pytest.mark.timeout(120, func_only=True)
 async def test_who_comes_back_begins_anew_and_who_changes_a_name_does_not(
     synapse, fresh_credentials, fresh_user, tmp_path
 ):

@@ -98,7 +98,6 @@ def starts(folder: Path, mortal: str, spare: int = 100) -> tuple[int, list[Any]]
     pytest.fail("it dies at each start")
 
 
-@pytest.mark.timeout(120, func_only=True)
 def test_the_third_death_is_the_last(tmp_path: Path) -> None:
     """It is taken in as unreadable, its sender is told, and the mails around it are what they were."""
     deaths, taken = starts(tmp_path, "read_arrival")
@@ -108,7 +107,6 @@ def test_the_third_death_is_the_last(tmp_path: Path) -> None:
     assert not (tmp_path / "reading.json").exists()
 
 
-@pytest.mark.timeout(120, func_only=True)
 def test_a_header_that_kills_is_not_read_again(tmp_path: Path) -> None:
     """Then nobody knows who wrote it."""
     deaths, taken = starts(tmp_path, "read_arrival,given_up")
@@ -117,7 +115,6 @@ def test_a_header_that_kills_is_not_read_again(tmp_path: Path) -> None:
     assert taken[1][2] == "unreadable_kills"
 
 
-@pytest.mark.timeout(120, func_only=True)
 def test_two_deaths_prove_nothing(tmp_path: Path) -> None:
     """The control: what was merely in hand twice is read."""
     assert starts(tmp_path, "read_arrival", 2) == (2, [[f"number {n}", None, None] for n in (1, 2, 3)])

@@ -140,7 +140,6 @@ def test_only_the_sender_of_a_message_says_that_its_key_is_withheld(by, believed
 
 
 @pytest.mark.integration
-@pytest.mark.timeout(120, func_only=True)
 async def test_a_notice_says_only_what_the_sender_s_client_has_said(synapse, fresh_credentials, tmp_path):
     """Mallory, who may talk to the bot, says that Nia has blocked it; the notice says that the key has not come."""
     bot = Bot(fresh_credentials("bot"), synapse.url, tmp_path / "bot", allow_from=["@*:hs.test"])

@@ -173,7 +173,7 @@ async def test_it_stays_so_over_turns_a_restart_and_a_consolidation(tmp_path: Pa
         for text in ("no", "one", "two", "three", "four", "five"):
             await there.asked(text, person=ANN)
         session = str(SessionKey("matrix", f"dm-{ANN}"))
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             while not await there.built.memory.load_consolidated_cursor(session):
                 await anyio.sleep(0.05)
         lines = await there.built.memory.load_history(session)

@@ -26,7 +26,7 @@ def opened(root, mind: Mind, server: LoopbackServer):
 
 async def all_taken(one: World) -> None:
     """Wait until every place is taken and the others wait."""
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         while True:
             counts = await one.inbox()
             if (counts.get("running"), counts.get("ready")) == (PLACES, GUESTS - PLACES):
@@ -58,12 +58,12 @@ async def test_the_owner_comes_first_after_a_restart(tmp_path):
             server.say((EVE, BOB)[number % 2], "slow", conversation=f"thread {number}")
         await all_taken(one)
         server.say(ANN, "slow, too")
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while (await one.inbox()).get("running") != PLACES + 1:
                 await anyio.sleep(0.02)
     again = Mind()
     async with opened(tmp_path, again, server) as one:
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while not any("slow, too" in question for question in again.asked):
                 await anyio.sleep(0.02)
         again.gate.set()

@@ -181,7 +181,6 @@ def test_nor_are_anybodys_jobs() -> None:
     assert place("desk", ALICE_MAIL, BOB_MAIL, ALICE_MAIL).owns(job)
 
 
-@pytest.mark.timeout(120, func_only=True)
 def test_a_forger_is_told_nothing(
     mail_server: MailServer, fresh_mailbox: Callable[[str], MailPeer], tmp_path: Path
 ) -> None:

@@ -40,7 +40,6 @@ def make_peer(synapse, fresh_credentials, tmp_path):
 
 
 @pytest.mark.integration
-@pytest.mark.timeout(120, func_only=True)
 @pytest.mark.parametrize(("version", "encrypted"), [("10", False), ("12", True)])
 async def test_nobody_takes_back_what_another_has_said(bot, make_peer, version, encrypted):
     """Mallory, of power 0, withdraws neither the question nor what was said before it; the owner's redaction does."""
@@ -61,7 +60,7 @@ async def test_nobody_takes_back_what_another_has_said(bot, make_peer, version, 
         await bot.inbox.until(lambda inbox: "the last word" in inbox.texts)
         assert bot.inbox.amendments == []
         await redact(nia.peer, room, later.native_id)
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             await bot.inbox.until(lambda inbox: inbox.amendments)
 
     assert [one.native_id for one in bot.inbox.amendments] == [later.native_id]
@@ -69,7 +68,6 @@ async def test_nobody_takes_back_what_another_has_said(bot, make_peer, version, 
 
 
 @pytest.mark.integration
-@pytest.mark.timeout(120, func_only=True)
 async def test_what_was_said_before_stays_in_the_context(bot, make_peer):
     """A redaction inside of an encrypted event removes no line of what a group has said."""
     nia, mallory = make_peer(), make_peer()

@@ -67,7 +67,7 @@ async def test_nobody_wishes_in_the_name_of_another(tmp_path, first, wish, older
         await mind.thinking.wait()
         server.say(first, "WISH: please", conversation=ROOM)
         server.say(second, "hello", conversation=ROOM)
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while (await one.inbox()).get("ready") != 2:
                 await anyio.sleep(0.02)
         if older:

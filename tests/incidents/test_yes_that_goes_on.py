@@ -11,8 +11,8 @@ import pytest
 
 from agent_core.messages import Attachment, Audience, InboundMessage, Sender, SessionKey
 from gateway.turns.approvals.drafts_and_quarantine import Approvals, Decision
+from gateway.turns.approvals.yes_and_no import Sign, yes_or_no
 from gateway.turns.commands.worded_answers import WordedAnswers
-from gateway.turns.commands.yes_and_no import Sign, yes_or_no
 from tests.clock import EPOCH
 
 

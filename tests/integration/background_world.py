@@ -104,7 +104,7 @@ def texts(one: World, person: str = ANN) -> list[str]:
     return [message.text for message in one.server.seen(f"dm-{person}")]
 
 
-async def until(what: Callable[[], bool], within_s: float = 20.0) -> None:
+async def until(what: Callable[[], bool], within_s: float = 60.0) -> None:
     with anyio.fail_after(within_s):
         while not what():
             await anyio.sleep(0.02)
@@ -117,6 +117,6 @@ def started_in(text: str) -> str:
 
 
 async def until_idle(one: World) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         while {"ready", "running"} & set(await one.inbox()):
             await anyio.sleep(0.02)

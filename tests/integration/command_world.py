@@ -128,7 +128,7 @@ async def talking(root: Path, mind: Mind, *, queue: str = "merge", **more: Any) 
 
 async def settled(one: World, **wanted: int) -> None:
     """Wait until the inbox has these counts and nothing is open."""
-    with anyio.fail_after(15):
+    with anyio.fail_after(60):
         while True:
             counts = await one.inbox()
             if all(counts.get(state, 0) == count for state, count in wanted.items()) and not (

@@ -1,7 +1,6 @@
 """
-Marks every test here, and limits the time of the test function alone: what a server is made of is installed on
-first use (``tests/servers.py``), which may take longer than any test should. And the bots and people that most
-tests of the Matrix channel are about; a file that needs others makes its own under the same names.
+Marks every test here. And the bots and people that most tests of the Matrix channel are about; a file that needs
+others makes its own under the same names.
 """
 
 from __future__ import annotations
@@ -19,16 +18,12 @@ from tests.integration.secret_talk import secret_peers
 from tests.npm_packages import NodeMissing
 
 HERE = Path(__file__).parent
-LIMIT_S = 60
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if not item.path.is_relative_to(HERE):
-            continue
-        item.add_marker("integration")
-        if item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(LIMIT_S, func_only=True))
+        if item.path.is_relative_to(HERE):
+            item.add_marker("integration")
 
 
 @pytest.fixture(scope="session")

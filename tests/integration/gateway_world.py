@@ -27,7 +27,7 @@ class World:
     built: Gateway
     ended: anyio.Event
 
-    async def asked(self, text: str, *, person: str = "ann", within_s: float = 20.0) -> Delivered:
+    async def asked(self, text: str, *, person: str = "ann", within_s: float = 60.0) -> Delivered:
         """Say something and wait for the next message in that conversation."""
         place = f"dm-{person}"
         before = len(self.server.seen(place))

@@ -78,7 +78,7 @@ class MailWorld:
     async def row(self, wanted: Callable[[InboxRow], bool], *states: InboxState) -> InboxRow:
         """A row of the inbox, as soon as it is in one of these states."""
         found: list[InboxRow] = []
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while not found:
                 await anyio.sleep(0.05)
                 found = [
@@ -89,7 +89,7 @@ class MailWorld:
     async def out(self, wanted: Callable[[OutboxRow], bool]) -> OutboxRow:
         """A row of the outbox, as soon as it is like this."""
         found: list[OutboxRow] = []
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while not found:
                 await anyio.sleep(0.05)
                 found = [row for row in await self.built.store.outbox.rows(limit=500) if wanted(row)]
@@ -118,7 +118,7 @@ async def mail_world(server: MailServer, folder: Path, **email: Any) -> AsyncIte
     }
     built = await build(Settings.model_validate(settings), open_home(folder), overrides)
     async with running(built):
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             await built.supervisor.wait(lambda: built.supervisor.status("email").state is LinkState.UP)
         yield MailWorld(
             server, built, folder, bot, *(server.peer(one.partition("@")[0]) for one in (alice, bob))

@@ -75,7 +75,7 @@ class Bot:
         try:
             async with running(channel, self.inbox) as run:
                 channel.test_run = run
-                with anyio.fail_after(30):
+                with anyio.fail_after(60):
                     while self.inbox.state is not LinkState.UP and not run.ended.is_set():
                         await anyio.sleep(0.01)
                 if run.error is not None:
@@ -102,7 +102,7 @@ class Bot:
 async def joined_room(user, bot, *, version=None, direct=True, name=None):
     """A room with the bot in it; the channel runs and takes the invitation."""
     room = await call(user.create_room, [bot.user_id], is_direct=direct, room_version=version, name=name)
-    with anyio.fail_after(15):
+    with anyio.fail_after(60):
         while bot.user_id not in await call(user.members, room):
             await anyio.sleep(0.05)
     return room

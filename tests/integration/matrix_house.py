@@ -25,7 +25,7 @@ class House:
 
     async def room(self, peer, *others, direct=True):
         room = await call(peer.create_room, [self.user_id], is_direct=direct)
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while self.user_id not in await call(peer.members, room):
                 await anyio.sleep(0.05)
         for other in others:

@@ -78,7 +78,7 @@ class Person:
         return found
 
     async def until_heard(self, count):
-        with anyio.fail_after(40):
+        with anyio.fail_after(60):
             while len(found := await self.heard()) < count:
                 await anyio.sleep(0.1)
         return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 import anyio
@@ -16,22 +16,25 @@ from channels.email.config import OAuth
 from channels.matrix.client.nio_client import NioHomeserver  # noqa: F401 - before nio's private parts
 from channels.matrix.encryption.olm_machine import Machine, fetcher
 from channels.matrix.encryption.types import StoreBroken
+from gateway.app import Overrides, build
 from gateway.errors import ConfigInvalid
 from gateway.operations import moving
-from gateway.queue.lease import LeaseTimes
+from gateway.queue.lease import LeaseTimes, lost_lease_speaks
 from gateway.queue.opening import of_server
 from gateway.queue.postgres.account_state import AccountState, DatabaseFolder
 from gateway.queue.postgres.account_tables import AccountTables
 from gateway.queue.postgres.store import PostgresQueue
 from gateway.queue.state_key import StateKey
+from gateway.settings import Settings
 from gateway.system.clock import SystemClock
 from gateway.system.home import open_home
 from tests.clock import ManualClock
+from tests.doubles.loopback import LoopbackChannel, LoopbackServer
 from tests.integration.test_moving import filled
 from tests.integration.test_postgres_lease import keeper
 from tests.postgres_server import PostgresServer
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.integration]
 BOT, DEVICE, ROOM = "@bot:hs.test", "DEV", "!room"
 KEY = "k" * 32
 
@@ -377,3 +380,75 @@ async def test_a_token_that_one_machine_has_renewed_is_used_by_the_next(url: str
         assert (await credentials(theirs).get()).secret == "access-2"
         assert (await credentials(mine).get()).secret == "access-2"
         assert asked == ["refresh-0", "refresh-1"]
+
+
+@asynccontextmanager
+async def daemon_at(url: str, home: Path, address: str, *, name: str = "club"):
+    """A daemon with one account."""
+    settings = Settings.model_validate({"gateway": {"store": url, "state_key": KEY}})
+    channel = LoopbackChannel(LoopbackServer(), name=name, account=address)
+    built = await build(settings, open_home(home), Overrides(channels={name: (channel, "each")}))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(built.run)
+        with anyio.fail_after(60):
+            await built.settled.wait()
+        yield built
+        built.stop()
+
+
+@pytest.mark.parametrize("active", [True, False], ids=["beside the active machine", "alone"])
+async def test_a_machine_whose_account_is_another_one_is_refused(url: str, tmp_path: Path, *, active: bool):
+    """It takes neither the login nor a message. The controls: the same account, and a new name for the other one."""
+    one, another = "@club:hs.test", "@another:hs.test"
+    async with AsyncExitStack() as stack:
+        first = await stack.enter_async_context(daemon_at(url, tmp_path / "one", one))
+        with anyio.fail_after(60):
+            await first.started.wait()
+        if not active:
+            await stack.aclose()
+        with pytest.raises(
+            ConfigInvalid, match=f"the account club is {one}, but .* says {another}"
+        ) as refused:
+            await build(
+                Settings.model_validate({"gateway": {"store": url, "state_key": KEY}}),
+                open_home(tmp_path / "two"),
+                Overrides(
+                    channels={
+                        "club": (LoopbackChannel(LoopbackServer(), name="club", account=another), "each")
+                    }
+                ),
+            )
+        assert refused.value.exit_code == 78
+    for name, address in (("club", one), ("other", another)):
+        async with daemon_at(url, tmp_path / "three", address, name=name) as built:
+            with anyio.fail_after(60):
+                await built.started.wait()
+
+
+async def test_two_new_machines_with_different_accounts_at_once(url: str, tmp_path: Path):
+    """The one that stood by is refused when it is to take over: nobody had noted anything at its start."""
+    one, another = "@club:hs.test", "@another:hs.test"
+    async with state_at(url, tmp_path / "key"):
+        pass
+    with pytest.raises(ConfigInvalid, match="the account club is"), lost_lease_speaks():
+        async with anyio.create_task_group() as tasks:
+            settings = Settings.model_validate({"gateway": {"store": url, "state_key": KEY}})
+            built = [
+                await build(
+                    settings,
+                    open_home(tmp_path / address.strip("@").partition(":")[0]),
+                    Overrides(
+                        channels={
+                            "club": (LoopbackChannel(LoopbackServer(), name="club", account=address), "each")
+                        }
+                    ),
+                )
+                for address in (one, another)
+            ]
+            tasks.start_soon(built[0].run)
+            with anyio.fail_after(60):
+                await built[0].started.wait()
+                tasks.start_soon(built[1].run)
+                await built[1].settled.wait()
+                built[0].stop()
+                await built[1].started.wait()

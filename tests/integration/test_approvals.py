@@ -13,6 +13,9 @@ import pytest
 from agent_core.messages import InboundMessage, OutboundKind, Sender, SessionKey
 from agent_core.models import Message, ModelChunk, ToolDefinition
 from channels.base import AckState, Capabilities, Redelivery
+from channels.markup import to_text
+from gateway.cli import render
+from gateway.operations.http import status_page
 from gateway.queue.states import InboxState, OutboxState
 from gateway.system.clock import SystemClock
 from gateway.turns.approvals.drafts_and_quarantine import ASKING
@@ -58,7 +61,7 @@ async def deciding(
 
 async def notices(one: World, count: int = 1) -> list[Delivered]:
     """The questions that the owner has been asked, as soon as there are so many."""
-    with anyio.fail_after(15):
+    with anyio.fail_after(60):
         while len(found := [m for m in one.server.seen(DM) if m.kind is OutboundKind.NOTICE]) < count:
             await anyio.sleep(0.02)
     return found
@@ -66,7 +69,7 @@ async def notices(one: World, count: int = 1) -> list[Delivered]:
 
 async def held(one: World) -> list[int]:
     """The outbox ids of drafts, as soon as there is one; oldest first."""
-    with anyio.fail_after(15):
+    with anyio.fail_after(60):
         while not (rows := await one.built.store.outbox.rows(states=[OutboxState.HELD])):
             await anyio.sleep(0.02)
     return sorted(row.id for row in rows)
@@ -76,7 +79,7 @@ async def seen(one: World, number: int) -> Delivered:
     """A kept-back message was approved by its line, and so all of it is shown."""
     one.server.say(ANN, f"!approve m{number}")
     notice = (await notices(one))[-1]
-    with anyio.fail_after(15):
+    with anyio.fail_after(60):
         while not any("not seen all of" in each.text for each in one.server.seen(DM)):
             await anyio.sleep(0.02)
         while not await one.built.store.inbox.rows(session=ASKING, states=[InboxState.SETTLED]):
@@ -125,6 +128,61 @@ async def test_the_owner_is_asked_once_and_says_yes(tmp_path):
     assert refused.text.startswith(f"`d{draft}` is approved")
 
 
+async def test_a_long_answer_is_shown_whole_below(tmp_path):
+    """A glance stands above the answers, and each character below them."""
+    said = "may I come? " + "; ".join(map(str, range(900)))
+    async with deciding(tmp_path, "strangers") as one:
+        await greeted(one)
+        one.server.say(BOB, said)
+        found = await notices(one)
+        text = "".join(each.text for each in found)
+    above, _, below = text.partition("`yes` / `no`")
+    assert len(above) < 1_000
+    assert said not in above and "SHA-256" not in above
+    assert f"> echo: {said}" in below
+
+
+@pytest.mark.parametrize(("word", "sent"), [("yes please", True), ("nein", False), ("yes, but later", None)])
+async def test_a_reply_in_words_decides(tmp_path, word, sent):
+    """To the notice alone; what is more than a yes decides nothing, and without the reply neither does a yes."""
+    async with deciding(tmp_path, "strangers") as one:
+        await greeted(one)
+        one.server.say(BOB, "may I come?")
+        (notice,) = await notices(one)
+        (draft,) = await held(one)
+        assert [line for line in to_text(notice.text).splitlines() if len(line) > 60] == []
+        assert "`yes` / `no`" in notice.text and "until you decide" in notice.text
+        assert (await one.asked("yes", person=ANN)).text == "echo: yes"
+        answer = reaction(notice, word).model_copy(update={"kind": "message"})
+        await one.hand_over(answer)
+        told = (await one.server.answers(4, conversation=DM))[-1]
+        row = await one.built.store.outbox.row(draft)
+    assert ("is approved" in told.text) is (sent is True)
+    assert ("is rejected" in told.text) is (sent is False)
+    assert row is not None
+    assert (row.state is OutboxState.HELD) is (sent is None)
+
+
+async def test_a_status_says_what_waits_and_since_when(tmp_path):
+    """In a chat, at the shell and on the page, and how to answer; of nothing that waits nothing is said."""
+    told = []
+    async with deciding(tmp_path, "strangers") as one:
+        await greeted(one)
+        for _ in range(2):
+            work = (await one.built.store.maintenance.stats()).as_work()
+            report = {"version": "1", "work": work}
+            page = status_page.render(report, [], now=SystemClock().now())
+            told.append([(await one.asked("!status", person=ANN)).text, render.status(report), page])
+            if len(told) == 1:
+                one.server.say(BOB, "may I come?")
+                await notices(one)
+    for before, after, sign in zip(
+        *told, ("The oldest waits for", "the oldest of them waits for", "questions to you"), strict=True
+    ):
+        assert sign not in before
+        assert sign in after and "approve" in after
+
+
 async def test_no_is_no(tmp_path):
     """A rejected answer is never sent, and approving it later says so."""
     async with deciding(tmp_path, "strangers") as one:
@@ -168,7 +226,7 @@ async def test_a_sign_of_the_owner_decides(tmp_path):
             reaction(notice, "🎉", number=2),
             reaction(notice.model_copy(update={"key": "unknown"}), "👍", number=3),
         )
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             while (await one.inbox()).get("settled", 0) + (await one.inbox()).get("ignored", 0) < 5:
                 await anyio.sleep(0.02)
         assert one.server.seen(BOBS) == []
@@ -202,7 +260,7 @@ async def test_without_a_place_to_ask_it_waits(tmp_path):
     async with deciding(tmp_path, "strangers", settings={}) as one:
         one.server.say(BOB, "first")
         one.server.say(EVE, "second")
-        with anyio.fail_after(15):
+        with anyio.fail_after(60):
             while len(await one.built.store.outbox.rows(states=[OutboxState.HELD])) < 2:
                 await anyio.sleep(0.02)
         await anyio.sleep(0.3)
@@ -308,7 +366,7 @@ async def test_an_answer_in_parts_is_one_item(tmp_path):
     async with deciding(tmp_path, "strangers") as one:
         await greeted(one)
         one.server.say(BOB, "long " + "x" * 40_000)
-        (notice,) = await notices(one)
+        notice, *_ = await notices(one)
         parts = await held(one)
         await one.asked(f"!approve d{parts[0]}", person=ANN)
         answers = await one.server.answers(len(parts), conversation=BOBS)
@@ -340,7 +398,7 @@ async def test_messages_are_marked_as_far_as_they_are(tmp_path):
         await server.answers(2, conversation=BOBS)
         command = server.say(BOB, "!help")
         await server.answers(3, conversation=BOBS)
-        with anyio.fail_after(5):
+        with anyio.fail_after(60):
             while (command, AckState.DONE) not in channel.marks:
                 await anyio.sleep(0.02)
     assert one.built is not None

@@ -90,7 +90,7 @@ class House:
         built = await build(Settings.model_validate(settings), open_home(self.folder), overrides)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(built.run)
-            with anyio.fail_after(20):
+            with anyio.fail_after(60):
                 await built.supervisor.wait(lambda: built.supervisor.status("email").state is LinkState.UP)
             try:
                 yield built
@@ -102,7 +102,7 @@ class House:
 
     async def mails(self, name: str, wanted: Callable[[str], bool], count: int = 1) -> list[EmailMessage]:
         """What somebody got from the bot, as soon as so many fit."""
-        with anyio.fail_after(25):
+        with anyio.fail_after(60):
             while (
                 len(
                     found := [
@@ -190,7 +190,7 @@ async def test_only_who_asked_or_the_owner_decides(mail_server: MailServer, tmp_
             f"Message-ID: <forged@evil.test>\r\nIn-Reply-To: {question['Message-ID']}\r\n\r\n!approve {name}\r\n"
         ).encode()
         await run_sync(partial(mail_server.inject, house.bot, forged, sender="x@evil.test"))
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while not await built.store.inbox.rows(states=[InboxState.QUARANTINED]):
                 await anyio.sleep(0.1)
         await house.mails("eve", lambda text: bool(text))
@@ -295,7 +295,7 @@ async def test_a_mail_that_proves_its_sender_less_well_than_what_asked_decides_n
             assert waiting.verdict is None
             assert house.tool.written == []
             await house.write("owner", "yes", to=question)
-        with anyio.fail_after(25):
+        with anyio.fail_after(60):
             while await gateway.store.approvals.questions():
                 await anyio.sleep(0.2)
     is_run = asked_by == "server" or way != "no"
@@ -314,7 +314,7 @@ async def test_a_mail_that_was_let_in_decides_nothing(mail_server: MailServer, t
             f"References: {question['Message-ID']}\r\n\r\n!approve {name}\r\n"
         ).encode()
         await run_sync(partial(mail_server.inject, house.bot, forged, sender="x@evil.test"))
-        with anyio.fail_after(25):
+        with anyio.fail_after(60):
             while not (kept := await gateway.store.inbox.rows(states=[InboxState.QUARANTINED])):
                 await anyio.sleep(0.2)
         await gateway.store.inbox.admit(kept[0].id)
@@ -341,7 +341,7 @@ async def test_a_word_of_somebody_whom_nobody_verified_is_none(
                 f"References: {question['Message-ID']}\r\n\r\n{text}\r\n"
             ).encode()
             await run_sync(partial(mail_server.inject, house.bot, forged, sender="x@evil.test"))
-        with anyio.fail_after(25):
+        with anyio.fail_after(60):
             while (
                 len(await gateway.store.inbox.rows(states=[InboxState.QUARANTINED, InboxState.IGNORED])) < 2
             ):

@@ -14,7 +14,7 @@ from tests.integration.test_answers_in_words import said
 from tests.integration.test_shell import ANN, Operator, needs_landlock, settings, tried
 from tests.integration.test_tool_approval import question
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120), needs_landlock]
+pytestmark = [pytest.mark.integration, needs_landlock]
 DM = f"dm-{ANN}"
 
 

@@ -78,7 +78,7 @@ async def test_mails_with_files_wait_and_others_do_not(
         await bot.inbox.until_accepted(2)
         assert [message.text.strip() for message in bot.inbox.accepted][1:] == ["of another, too"]
         gate.way = "open"
-        with anyio.fail_after(40):
+        with anyio.fail_after(60):
             await bot.inbox.until_accepted(4)
         await anyio.sleep(0.5)
     assert [message.text.strip() for message in bot.inbox.accepted][2:] == ["look", "and this"]
@@ -110,7 +110,7 @@ async def test_an_answer_with_a_file_waits_and_goes_out_once(
         await channel.deliver(
             answer_to(asked, key="row-2").model_copy(update={"attachments": (kept,)}), uncertain=Marks()
         )
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while len(mails := await bot.answers()) < 2:
                 await anyio.sleep(0.2)
     first, second = mails
@@ -164,7 +164,7 @@ async def test_matrix_messages_with_files_wait_and_others_do_not(
             content = {"msgtype": "m.file", "body": name, "url": address}
             await call(alice.send_event, hers, "m.room.message", content)
         await call(alice.send, hers, "and this")
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while not gate.asked:
                 await anyio.sleep(0.05)
         await call(bob.send, his, "of another")
@@ -172,7 +172,7 @@ async def test_matrix_messages_with_files_wait_and_others_do_not(
     gate.way = "away"
     gate.asked.clear()
     async with bot.up():
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while not gate.asked:
                 await anyio.sleep(0.05)
         quoting = {
@@ -185,7 +185,7 @@ async def test_matrix_messages_with_files_wait_and_others_do_not(
         assert [message.text for message in bot.inbox.accepted[:2]] == ["earlier", "of another"]
         assert "this one?" in bot.inbox.accepted[2].text
         gate.way = "open"
-        with anyio.fail_after(40):
+        with anyio.fail_after(60):
             await bot.inbox.until_accepted(6)
         await anyio.sleep(0.5)
     *files, last = bot.inbox.accepted[3:]

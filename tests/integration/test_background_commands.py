@@ -145,7 +145,7 @@ async def test_the_end_of_a_command_has_a_receipt_of_its_own(tmp_path: Path) -> 
         job = started_in(
             (await one.asked("behind while ! test -e go; do sleep 0.05; done; exit 3", person=ANN)).text
         )
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while await of(one) != [("running", "", "")]:
                 await anyio.sleep(0.02)
         (tmp_path / "workspace" / "work" / "go").touch()
@@ -176,6 +176,6 @@ async def test_without_a_shell_no_command_runs_in_the_background(tmp_path: Path)
 
 async def sandbox_of(one: World) -> None:
     """Wait until the sandbox was tried."""
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         while (await one.built.status.read())["shell"]["ready"] is None:
             await anyio.sleep(0.02)

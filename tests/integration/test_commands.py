@@ -171,7 +171,7 @@ class TestAnswers:
         async with talking(tmp_path, mind, queue="each") as one:
             status = await asked(one, "!status", person=BOB)
             one.server.say(BOB, "a question")
-            with anyio.fail_after(10):
+            with anyio.fail_after(60):
                 while not [row for row in await one.built.store.inbox.rows() if row.deferrals]:
                     await anyio.sleep(0.02)
             again = await asked(one, "!status", person=CID)
@@ -191,7 +191,7 @@ class TestNewWhileAQuestionWaits:
             await asked(one, "the word is xylophone")
             mind.away = True
             one.server.say(ANN, "first of the old")
-            with anyio.fail_after(30):
+            with anyio.fail_after(60):
                 while not any(row.deferrals for row in await one.built.store.inbox.rows()):
                     await anyio.sleep(0.02)
             one.server.say(ANN, "second of the old")
@@ -219,7 +219,7 @@ class TestNewWhileAQuestionWaits:
             await asked(one, "the word is xylophone")
             mind.away = True
             one.server.say(ANN, "a question of the old")
-            with anyio.fail_after(30):
+            with anyio.fail_after(60):
                 while not any(row.deferrals for row in await one.built.store.inbox.rows()):
                     await anyio.sleep(0.02)
             await asked(one, "!new")
@@ -291,7 +291,7 @@ class TestOrder:
             await mind.thinking.wait()
             one.server.say(ANN, "two")
             changed = one.server.say(ANN, "three")
-            with anyio.fail_after(10):
+            with anyio.fail_after(60):
                 while len(await one.built.store.inbox.rows(states=[InboxState.READY])) < 2:
                     await anyio.sleep(0.02)
             edit = Amendment(kind="replace", native_id=changed, sender=ANN, text="!new")
@@ -309,7 +309,7 @@ class TestOrder:
             one.server.say(ANN, "slow first")
             await mind.thinking.wait()
             changed = one.server.say(ANN, "two")
-            with anyio.fail_after(10):
+            with anyio.fail_after(60):
                 while not await one.built.store.inbox.rows(states=[InboxState.READY]):
                     await anyio.sleep(0.02)
             edit = Amendment(kind="replace", native_id=changed, sender=ANN, text="!help")

@@ -21,7 +21,6 @@ from gateway.system.home import Home
 from tests.backup_world import NOW
 from tests.home_world import ALICE, fill, tree
 
-pytestmark = pytest.mark.timeout(180)
 REPOSITORY = Path(__file__).resolve().parents[2]
 # The n-th time that it is about to change a name, or to open a file for writing, it is killed.
 KILLED = """

@@ -34,7 +34,6 @@ from tests.integration.test_send_message import OWNER_MAIL, on_both
 
 __all__ = ["mail_server"]
 
-pytestmark = pytest.mark.timeout(90, func_only=True)
 HERE = SessionKey("matrix", f"dm-{ANN}")
 THERE = SessionKey("email", f"dm-{OWNER_MAIL}")
 

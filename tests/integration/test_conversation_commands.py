@@ -23,7 +23,6 @@ from tests.integration.test_approvals_by_mail import House, mail_server, text_of
 
 __all__ = ["mail_server"]
 
-pytestmark = pytest.mark.timeout(90, func_only=True)
 POOLS = {
     "llm": {
         "default_pool": "main",

@@ -67,7 +67,7 @@ def told(one: World, person: str) -> Counter[str]:
     return +kinds
 
 
-async def until(condition: Any, within_s: float = 20.0) -> None:
+async def until(condition: Any, within_s: float = 60.0) -> None:
     with anyio.fail_after(within_s):
         while not await condition():
             await anyio.sleep(0.02)

@@ -12,7 +12,7 @@ import pytest
 from gateway.cli.setup.model_probe import ollama_models
 
 REPOSITORY = Path(__file__).parents[2]
-pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("synapse", "mail_server")]
+pytestmark = [pytest.mark.usefixtures("synapse", "mail_server")]
 
 
 def demo(folder, *lines):

@@ -14,7 +14,6 @@ import devservers
 from devservers import ToolsMissing
 from devservers.environment import cache_folder, prepare_tools
 
-pytestmark = pytest.mark.timeout(180, func_only=True)
 PACKAGES = Path(devservers.__file__).parents[1]
 
 

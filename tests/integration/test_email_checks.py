@@ -224,7 +224,7 @@ async def test_one_mail_one_answer(server: MailServer, tmp_path: Path) -> None:
         asked = await send(one, "How are you?", "Lunch", references="<root@peer.test> <mid@peer.test>")
         answer = await one.answer_to(asked)
         bot = server.peer(one.bot.partition("@")[0])
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while not await run_sync(lambda: "Processed" in bot.folders() and bot.list("Processed")):
                 await anyio.sleep(0.1)
         flags = await run_sync(bot.flags, "Processed")

@@ -104,7 +104,7 @@ async def _all_through(one: MailWorld, uids: dict[str, int]) -> Gone:
         for number, case in enumerate(cases.values()):
             await one.inject(case.raw, sender="" if case.name == "21b" else "x@peer.test")
             await one.inject(_healthy(one, number))
-        with anyio.fail_after(60):
+        with anyio.fail_after(240):
             while True:
                 rows = await store.inbox.rows(states=list(InboxState), limit=1_000)
                 over = [
@@ -145,7 +145,6 @@ def _healthy(one: MailWorld, number: int) -> bytes:
     ).encode()
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("name", NAMES)
 async def test_each_is_what_it_should_be(gone: Gone, name: str) -> None:
     """The outcome that stands at its number; the text, the files and the background that do."""
@@ -173,14 +172,12 @@ async def test_each_is_what_it_should_be(gone: Gone, name: str) -> None:
     assert case.check(message), message
 
 
-@pytest.mark.timeout(180)
 async def test_the_healthy_ones_between_them_are_all_answered(gone: Gone) -> None:
     """Nothing in the corpus costs another mail its answer, or the loop its breath."""
     assert gone.healthy == len(gone.cases)
     assert gone.stall_s < STALL_S
 
 
-@pytest.mark.timeout(120)
 async def test_two_hundred_megabytes(mail_server: MailServer, tmp_path: Path) -> None:
     """Of a mail of any size one answer, if its sender is proven; of the rest nobody hears, and no loop stands still."""
     proof = "Authentication-Results: mail.test; dmarc=pass header.from=mail.test\r\n"

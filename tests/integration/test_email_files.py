@@ -121,7 +121,7 @@ async def test_a_full_disk_accepts_nothing_and_loses_nothing(bot: Bot) -> None:
     async with bot.running():
         pass
     await bot.send("With a file", "look", attachments=[("a.txt", "text/plain", b"a")])
-    with anyio.fail_after(10), pytest.raises(AttachmentsUnavailable):
+    with anyio.fail_after(60), pytest.raises(AttachmentsUnavailable):
         await channel.run(bot.inbox)
     assert bot.inbox.accepted == []
     assert "\\Seen" not in (await run_sync(bot.peer().flags))[0]

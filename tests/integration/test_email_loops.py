@@ -59,7 +59,7 @@ async def gateway(
     built = await build(Settings.model_validate(settings), open_home(folder))
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(built.run)
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             await built.supervisor.wait(lambda: built.supervisor.status("email").state is LinkState.UP)
         try:
             yield built
@@ -87,7 +87,7 @@ async def test_two_of_us_do_not_talk_to_each_other(mail_server: MailServer, tmp_
         gateway(mail_server, tmp_path / "two", two, first) as right,
     ):
         await run_sync(lambda: peer.send(second, "Hello", "hello"))
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while not own(await run_sync(peer.list), second):
                 await anyio.sleep(0.2)
         await anyio.sleep(QUIET_S)
@@ -214,7 +214,7 @@ async def test_a_mail_that_is_kept_back_and_let_in(mail_server: MailServer, tmp_
     person = mail_server.peer(peer)
     async with gateway(mail_server, tmp_path / "home", bot, address) as built:
         await run_sync(lambda: mail_server.inject(mail_server.address(bot), raw, sender="x@evil.test"))
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while not (rows := await built.store.inbox.rows(states=[InboxState.QUARANTINED])):
                 await anyio.sleep(0.1)
         await anyio.sleep(1.5)

@@ -327,7 +327,7 @@ async def test_a_wrong_password_is_tried_once(plain: OwnDovecot, tmp_path: Path)
     supervisor.watch(bot, inbox)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(supervisor.run)
-        with anyio.fail_after(5):
+        with anyio.fail_after(60):
             await supervisor.wait(lambda: supervisor.status("email").state is LinkState.FAILED)
         await anyio.sleep(3)
         retry_at = supervisor.status("email").retry_at

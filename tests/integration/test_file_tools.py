@@ -146,7 +146,7 @@ async def test_nobody_else_has_them_unless_the_settings_say_so(tmp_path):
         told = await one.asked('do read_file {"path": "MEMORY.md"}', person=BOB)
         assert "belongs to the owner" in told.text
         told = await one.asked('do write_file {"path": "shared", "content": "x"}', person=BOB)
-        assert "my owner's approval" in told.text
+        assert "have asked my owner" in told.text
 
 
 async def test_further_folders_are_there_for_the_owner(tmp_path):

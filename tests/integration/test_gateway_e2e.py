@@ -21,8 +21,6 @@ import pytest
 from devservers import Credentials, MailPeer, MailServer, MatrixPeer, Synapse, text_of
 from tests.daemon import Daemon, email_settings, matrix_settings
 
-pytestmark = pytest.mark.timeout(150, func_only=True)
-
 
 @dataclass(slots=True)
 class Town:
@@ -66,7 +64,7 @@ class Town:
         until(lambda: self.bot.user_id in peer.members(room))
         return room
 
-    def says(self, peer: MatrixPeer, room: str, text: str, *, within_s: float = 30.0) -> str:
+    def says(self, peer: MatrixPeer, room: str, text: str, *, within_s: float = 60.0) -> str:
         """Say something in a room; returns the bot's next message there."""
         peer.send(room, text)
         return peer.wait_for_message(
@@ -108,7 +106,7 @@ def town(
     )
 
 
-def until(true: Callable[[], bool], *, within_s: float = 30.0) -> None:
+def until(true: Callable[[], bool], *, within_s: float = 60.0) -> None:
     """Wait for something to become true."""
     deadline = time.monotonic() + within_s
     while not true():

@@ -74,7 +74,7 @@ async def settled_ticks(built: Gateway) -> int:
     return sum(row.message.kind == "tick" and row.state == "settled" for row in rows)
 
 
-async def until(condition, within_s: float = 15.0) -> None:
+async def until(condition, within_s: float = 60.0) -> None:
     with anyio.fail_after(within_s):
         while not await condition():
             await anyio.sleep(0.05)

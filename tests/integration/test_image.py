@@ -33,7 +33,6 @@ from tests.integration.test_matrix_media import fetch
 
 __all__ = ["mail_server"]
 
-pytestmark = pytest.mark.timeout(90, func_only=True)
 KEY = "key-of-the-pictures"
 
 

@@ -20,7 +20,6 @@ def world(synapse: Synapse, mail_server: MailServer, tmp_path: Path) -> World:
     return World(synapse, mail_server, tmp_path)
 
 
-@pytest.mark.timeout(240, func_only=True)
 def test_from_nothing_to_an_answer_on_both_channels(world, tmp_path):
     """
     Without a question: the file is written, check is content, the owner has one greeting in Matrix and one by
@@ -87,7 +86,6 @@ def test_from_nothing_to_an_answer_on_both_channels(world, tmp_path):
 # ── a person at a terminal ──
 
 
-@pytest.mark.timeout(240, func_only=True)
 def test_a_person_at_a_terminal_may_mistype(world, tmp_path):
     """
     Asked one by one: a wrong password is said in plain words and asked again on both channels, what is typed as
@@ -137,7 +135,6 @@ def test_a_person_at_a_terminal_may_mistype(world, tmp_path):
     assert squidbot("check", "--home", str(home)).returncode == 0
 
 
-@pytest.mark.timeout(120, func_only=True)
 def test_whoever_leaves_leaves_no_trace(world, tmp_path):
     """
     Ctrl-C after the login: nothing is in the home, and the device that the login had made is gone again. At the
@@ -163,7 +160,6 @@ def test_whoever_leaves_leaves_no_trace(world, tmp_path):
 # ── what is refused ──
 
 
-@pytest.mark.timeout(120, func_only=True)
 @pytest.mark.parametrize("channel", ["matrix", "email"])
 def test_a_wrong_password_writes_nothing(world, tmp_path, channel):
     """Without a question it is an exit code and a sentence; no file, and no device that stays."""
@@ -222,7 +218,6 @@ gateway: {{max_concurrent_turns: 3}}
 """
 
 
-@pytest.mark.timeout(180, func_only=True)
 def test_what_a_person_has_written_is_kept(world, tmp_path):
     """
     On a file that somebody has written only the mailbox is added: all of the rest stays to the letter, the file

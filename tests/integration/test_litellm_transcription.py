@@ -15,7 +15,7 @@ from devservers.transcription import Reply, TranscriptionServer
 from gateway.system.clock import SystemClock
 from tests.sounds import wav
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120, func_only=True)]
+pytestmark = [pytest.mark.slow]
 
 
 async def test_litellm_listens():

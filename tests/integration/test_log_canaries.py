@@ -79,7 +79,7 @@ async def test_a_conversation_can_be_followed_by_its_name(tmp_path, logged):
     """From the message that was accepted, over its turn, to the answer that was sent: what `logs --session` shows."""
     async with world(tmp_path) as there:
         await there.asked("hello")
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             while '"message.sent"' not in logged.getvalue():
                 await anyio.sleep(0.02)
     lines = [parse_line(raw) for raw in logged.getvalue().splitlines()]

@@ -10,11 +10,7 @@ import signal
 import subprocess
 import sys
 
-import pytest
-
 from tests.daemon import REPOSITORY, Daemon, email_settings, matrix_settings
-
-pytestmark = pytest.mark.timeout(180, func_only=True)
 
 BODY = "c4nary-of-a-b0dy"
 SUBJECT = "c4nary-of-a-subj3ct"

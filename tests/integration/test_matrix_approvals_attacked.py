@@ -6,7 +6,6 @@ import hashlib
 import re
 
 import anyio
-import pytest
 
 from channels.matrix.events.media import FileDecryption, media_in
 from tests.integration.matrix_bot import call
@@ -17,12 +16,11 @@ from tests.integration.test_matrix_media import fetch
 from tests.integration.test_tool_approval import Wishful, Writer
 
 LONG = "echo good; " * 400 + "rm\u202e -rf ~; " + "echo good; " * 400 + "true"
-pytestmark = pytest.mark.timeout(90, func_only=True)
 
 
 async def notice_in(house, peer, room):
     """The event that asks for a yes, and the name of the call."""
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         while True:
             for event in await call(peer.history, room, limit=500):
                 named = re.match(r"\*\*(a[0-9a-f]{6})\*\*|(a[0-9a-f]{6}): ", event.content.get("body", ""))
@@ -78,16 +76,16 @@ async def test_nobody_but_the_owner_says_yes_to_the_owners_wish(
             await call(bob.send, where, "!stop")
             await call(bob.send, where, "!new")
         await call(bob.send, alone, "and now?")
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             while not any("and now?" in one for one in await there.seen(bob, alone)):
                 await anyio.sleep(0.1)
         assert tool.written == []
 
         await signed(alice, room, notice)
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             while tool.written != ["the secret"]:
                 await anyio.sleep(0.1)
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             while not any("so: wrote the secret" in one for one in await there.seen(alice, room)):
                 await anyio.sleep(0.1)
         seen = await there.seen(alice, room)
@@ -111,11 +109,11 @@ async def test_a_long_question_in_an_encrypted_room_is_answered_in_a_word(
         tools=[tool],
     ) as there:
         room = await call(nia.create_room, there.user_id)
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             while there.user_id not in await call(nia.peer.members, room):
                 await anyio.sleep(0.1)
         await call(nia.send, room, f"write {LONG}", to=there.user_id)
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             while len(found := await call(nia.read, room)) < 2:
                 await anyio.sleep(0.1)
         (_, notice), (_, file) = found[-2:]
@@ -129,10 +127,10 @@ async def test_a_long_question_in_an_encrypted_room_is_answered_in_a_word(
         asked = (await call(nia.encrypted_by, room, there.user_id))[-2]
         assert tool.written == []
         await call(nia.send, room, "Yes.", to=there.user_id, **answering(asked))
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             while tool.written != [LONG]:
                 await anyio.sleep(0.1)
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             while not any("is approved" in one["body"] for _, one in await call(nia.read, room)):
                 await anyio.sleep(0.1)
     nia.close()

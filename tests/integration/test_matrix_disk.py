@@ -42,7 +42,6 @@ def fill(disk):
     assert os.statvfs(disk).f_bavail == 0
 
 
-@pytest.mark.timeout(90, func_only=True)
 async def test_a_full_disk_under_the_crypto_store(synapse, fresh_credentials, tmp_path, small_disk):
     """A key that cannot be kept is not taken; with room again the message is read, once, and answered readably."""
     nia = SecretPeer(synapse.url, fresh_credentials("nia"), tmp_path / "nia")

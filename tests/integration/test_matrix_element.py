@@ -18,8 +18,6 @@ from tests.integration.element.client import Person
 from tests.integration.matrix_bot import call
 from tests.integration.secret_peer import SecretPeer
 
-pytestmark = pytest.mark.timeout(90, func_only=True)
-
 
 @pytest.fixture
 def person(modules, synapse, fresh_credentials):

@@ -12,7 +12,7 @@ from tests.integration.element.client import Person
 from tests.integration.matrix_bot import Bot
 from tests.pictures import png
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(90, func_only=True)]
+pytestmark = [pytest.mark.integration]
 
 
 async def test_files_are_opened_on_both_sides(modules, synapse, fresh_credentials, tmp_path):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import anyio
-import pytest
 
 from agent_core.messages import OutboundKind, SessionKey
 from channels.base import AckState
@@ -15,8 +14,6 @@ from tests.integration.test_matrix_element import (  # noqa: F401 - fixtures
     person,
     secret_room,
 )
-
-pytestmark = pytest.mark.timeout(90, func_only=True)
 
 
 async def said(uma, bot, room, content):

@@ -136,7 +136,7 @@ async def test_drained_one_time_keys_are_replaced(make_bot, make_peer, synapse, 
     new = make_peer(login)
     assert new.claim(devices) == {}  # nobody could begin a session now
     async with bot.up() as channel:
-        with anyio.fail_after(15):
+        with anyio.fail_after(60):
             while not (claimed := new.claim(devices)).get(bot.user_id):
                 await anyio.sleep(0.1)
         new.machine.learn_devices(bot.user_id, {})
@@ -237,7 +237,7 @@ async def test_only_people_who_may_talk_to_the_bot_can_verify_it(make_bot, nia, 
                 "transaction_id": "t1",
             }
             one.to_device("m.key.verification.request", bot.user_id, device.device_id, request)
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             while not (answers := to_device_of(nia)):
                 await anyio.sleep(0.1)
         unanswered = to_device_of(stranger)

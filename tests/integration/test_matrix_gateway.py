@@ -13,8 +13,6 @@ from tests.integration.matrix_bot import call
 from tests.integration.matrix_house import open_house
 from tests.integration.matrix_talk import answering, edit_of, in_thread, redact
 
-pytestmark = pytest.mark.timeout(60, func_only=True)
-
 
 @pytest.fixture
 def house(synapse, fresh_credentials, tmp_path):
@@ -25,22 +23,24 @@ def house(synapse, fresh_credentials, tmp_path):
 
 
 async def test_an_edit_of_a_waiting_question_replaces_it(house, alice):
-    """What waits is asked as it was edited; what is running or answered is not asked again (M7)."""
+    """What waits or runs is asked as it was edited, once; what is answered is not asked again (M7)."""
     async with house([1.5, "one"], "two", "three", allow=[alice]) as there:
         room = await there.room(alice)
         running = await call(alice.send, room, "first")
         await there.asked(1)
         waiting = await call(alice.send, room, "secnod")
-        await call(alice.send_event, room, "m.room.message", edit_of(running, "First, edited"))
         await call(alice.send_event, room, "m.room.message", edit_of(waiting, "second"))
-        seen = await there.answers(alice, room, 2)
+        await call(alice.send_event, room, "m.room.message", edit_of(running, "First, edited"))
+        await there.answers(alice, room, 1)
         await call(alice.send_event, room, "m.room.message", edit_of(waiting, "second, too late"))
         await call(alice.send, room, "third")
-        seen = await there.answers(alice, room, 3)
+        seen = await there.answers(alice, room, 2)
         questions = await there.asked(3)
 
-    assert seen == ["one", "two", "three"]
-    assert [question.splitlines()[-1] for question in questions] == ["first", "second", "third"]
+    assert seen == ["two", "three"]
+    assert "First, edited" in questions[1]
+    assert "second" in questions[1]
+    assert questions[2].splitlines()[-1] == "third"
 
 
 async def test_a_redaction_cancels_what_waits_and_what_runs(house, alice):
@@ -55,7 +55,7 @@ async def test_a_redaction_cancels_what_waits_and_what_runs(house, alice):
         await redact(alice, room, waiting)
         await redact(alice, room, running)
         await call(alice.send, room, "Something else")
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while await there.seen(alice, room) != ["an answer"]:
                 await anyio.sleep(0.1)
         questions = await there.asked(2)
@@ -72,7 +72,7 @@ async def test_a_streamed_answer_through_everything(house, alice):
         room = await there.room(alice)
         await call(alice.send, room, "Speak!")
         whole = "".join(part for part in words if isinstance(part, str)).strip()
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while await there.seen(alice, room) != [whole]:
                 await anyio.sleep(0.05)
         events = [one for one in await call(alice.history, room) if one.sender == there.user_id]
@@ -183,7 +183,7 @@ async def test_an_approval_by_reaction_is_the_owners(house, alice, bob):
         for key in ("👍", "❌"):
             await call(alice.send_event, ours, "m.reaction", yes(asked.event_id, key))
         await call(alice.send, ours, "Is it done?")
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             while "It is." not in await there.seen(alice, ours):
                 await anyio.sleep(0.05)
         after = await there.seen(bob, his)
@@ -210,7 +210,7 @@ async def test_the_owner_is_invited_at_the_first_start(house, alice, fresh_crede
 
     plain = {"encrypt_new_rooms": False}
     async with house(bot=bot, owner=alice, **plain):
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while not await invitations():
                 await anyio.sleep(0.1)
     async with house(bot=bot, owner=alice, **plain) as there:

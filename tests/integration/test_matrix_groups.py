@@ -13,7 +13,6 @@ from tests.integration.matrix_person import KINDS, Person
 from tests.integration.proxy import FaultProxy
 from tests.integration.secret_peer import SecretPeer
 
-pytestmark = pytest.mark.timeout(120, func_only=True)
 MEGOLM = {"algorithm": "m.megolm.v1.aes-sha2"}
 
 
@@ -110,7 +109,7 @@ async def test_put_out_while_it_works(synapse, fresh_credentials, nia, tmp_path,
             assert there.model.open == 1
             before = len(proxy.seen)
             await call(nia.peer.call, "POST", f"/rooms/{quote(room)}/{how}", {"user_id": bot.user_id})
-            with anyio.fail_after(30):
+            with anyio.fail_after(60):
                 while there.model.open:
                     await anyio.sleep(0.05)
             other = await group(nia, [bot.user_id], "12", encrypted=False)

@@ -7,8 +7,6 @@ that was away has those of everybody who wrote.
 
 from __future__ import annotations
 
-import pytest
-
 from tests.integration.matrix_bot import call
 from tests.integration.secret_talk import secret_room
 
@@ -22,7 +20,6 @@ def write(peer, room, to, texts):
         peer.send(room, text, to=to)
 
 
-@pytest.mark.timeout(120, func_only=True)
 async def test_a_person_who_was_away_reads_everything(make_peer, fresh_credentials):
     """The person of the tests herself: what she cannot read is not for want of a second sync."""
     writer, reader = make_peer(fresh_credentials("ole")), make_peer(fresh_credentials("nia"))
@@ -34,7 +31,6 @@ async def test_a_person_who_was_away_reads_everything(make_peer, fresh_credentia
     assert [content["body"] for _, content in said] == [f"#{number}" for number in range(MANY)]
 
 
-@pytest.mark.timeout(120, func_only=True)
 async def test_the_bot_that_was_away_reads_everything(make_bot, nia):
     """Each message once and in order, and nobody is told that a key is missing which is on its way."""
     bot = make_bot(allow_from=[nia.user_id])

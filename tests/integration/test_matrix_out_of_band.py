@@ -13,8 +13,6 @@ from tests.integration.matrix_bot import call
 from tests.integration.matrix_house import open_house
 from tests.integration.test_tool_approval import Guarded
 
-pytestmark = pytest.mark.timeout(90, func_only=True)
-
 
 class SlowModel:
     """Thinks until ``gate`` is opened if the question says "slow"; answers in order with what it was given."""
@@ -123,7 +121,7 @@ async def test_a_tool_waits_for_the_reaction_of_who_asked(house, alice, bob):
         approved = f"`{name}` is approved: I use `write_down`."
         for key in ("✅", "❌"):
             await call(alice.send_event, room, "m.reaction", reaction(notice.event_id, key))
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             while not {"First.", approved} <= set(seen := await there.seen(alice, room)):
                 await anyio.sleep(0.05)
 

@@ -21,8 +21,6 @@ from tests.integration.matrix_person import KINDS, Person, room_of_each_kind, ro
 from tests.integration.proxy import Fault, FaultProxy, Relay
 from tests.integration.secret_peer import SecretPeer
 
-pytestmark = pytest.mark.timeout(180, func_only=True)
-
 
 async def said_once(people, text):
     """Everybody has heard this, once, as that kind of room has it, and nothing else."""

@@ -186,7 +186,7 @@ async def test_nothing_unfinished_stays_in_the_old_room(make_bot, alice_alone, s
         await bot.inbox.until_accepted(1)
         asked = bot.inbox.accepted[0]
         await channel.acknowledge(asked.session, asked.context, AckState.RECEIVED)
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while not (shown := await events(alice_alone, old, bot)):
                 await channel.preview(asked.session, "half of it")
                 await anyio.sleep(0.1)
@@ -208,6 +208,6 @@ async def test_nothing_unfinished_stays_in_the_old_room(make_bot, alice_alone, s
 
 async def gone(peer, room, bot):
     """Nothing that the bot has said there can be read any more."""
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         while any(one["content"] for one in await events(peer, room, bot)):
             await anyio.sleep(0.1)

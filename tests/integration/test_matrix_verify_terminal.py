@@ -15,8 +15,6 @@ from tests.daemon import REPOSITORY, Daemon, matrix_settings
 from tests.integration.matrix_bot import call
 from tests.integration.test_matrix_element import account, person, secret_room  # noqa: F401
 
-pytestmark = pytest.mark.timeout(120, func_only=True)
-
 
 class Terminal:
     """A command with a terminal of its own, what it has shown, and a keyboard."""
@@ -46,7 +44,7 @@ class Terminal:
         os.write(self._master, text.encode())
 
     async def until(self, text):
-        with anyio.fail_after(40):
+        with anyio.fail_after(60):
             while text not in self.shown:
                 assert self.code is None, self.shown
                 await anyio.sleep(0.05)
@@ -86,7 +84,7 @@ async def test_an_operator_compares_in_a_terminal(
             await terminal.until("see the same?")
             assert not await uma.do("trust", user=bot.user_id)
             terminal.type(f"{answer}\n")
-            with anyio.fail_after(40):
+            with anyio.fail_after(60):
                 while terminal.code is None or (outcome.seen is None and outcome.error is None):
                     await anyio.sleep(0.05)
                 while answer == "y" and not await uma.do("trust", user=bot.user_id):

@@ -50,7 +50,7 @@ def asking(root: Path, behaviour: str = "elicits", *more: str, **settings: Any) 
 
 
 async def question(one: World, place: str = PLACE, count: int = 1) -> tuple[Delivered, str]:
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         while len(found := [each for each in one.server.seen(place) if each.text.startswith("**a")]) < count:
             await anyio.sleep(0.02)
     named = re.match(r"\*\*(a[0-9a-f]{6})\*\*", found[-1].text)
@@ -60,7 +60,7 @@ async def question(one: World, place: str = PLACE, count: int = 1) -> tuple[Deli
 
 async def reply(one: World, place: str = PLACE) -> str:
     """The model's answer."""
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         while not (found := [each.text for each in one.server.seen(place) if each.text.startswith("so:")]):
             await anyio.sleep(0.02)
     return found[-1]
@@ -116,13 +116,13 @@ async def test_a_reply_answers_a_text_and_anything_else_takes_the_question_back(
         one.server.say(ANN, "please bad__echo")
         _, name = await question(one, count=2)
         one.server.say(ANN, "what a nice day")
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             while not [each for each in one.server.seen(PLACE) if "wrote something else" in each.text]:
                 await anyio.sleep(0.02)
         assert not any(
             "nice day" in each.text for each in one.server.seen(PLACE) if each.text.startswith("so:")
         )
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             while one.server.seen(PLACE)[-1].text != "echo":  # and is a question like any other
                 await anyio.sleep(0.02)
         assert "withdrawn" in (await one.asked(f"!answer {name} Rome", person=ANN)).text
@@ -227,7 +227,7 @@ async def test_nobody_is_told_that_an_answer_is_passed_on_when_nobody_waits_for_
         assert f"`{name}` is closed" in (await one.asked(f"!answer {name} Berlin", person=ANN)).text
         assert f"`{name}` is closed" in (await one.asked(f"!reject {name}", person=ANN)).text
         await one.hand_over(in_reply(notice, "Berlin"))
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while sum(f"`{name}` is closed" in each.text for each in one.server.seen(PLACE)) < 3:
                 await anyio.sleep(0.02)
         with pytest.raises(CallEnded):
@@ -356,7 +356,7 @@ async def test_a_call_that_dies_with_the_process_is_unknown_and_its_question_clo
             ANN, "please bad__echo", native_id="m1"
         )  # the first one, which this server does not know
         one.server.say(ANN, f"!answer {name} Rome", native_id="later")
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while "Nothing waits for you" not in one.server.seen(PLACE)[-1].text:
                 await anyio.sleep(0.02)
         assert (tmp_path / "calls").read_text() == "hello\n"

@@ -59,7 +59,7 @@ async def servers(folder, on_changes=lambda *_: None, *, first=True, **named):
     )
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(found.run)
-        with anyio.fail_after(40):
+        with anyio.fail_after(60):
             for one in found.by_name.values():
                 is_first = not one.pins.approved
                 while not (one.is_listed or one.connection.trouble):
@@ -372,7 +372,7 @@ async def test_a_server_that_says_that_it_has_changed(tmp_path, behaviour, name)
     async with servers(tmp_path, changed, bad=server(behaviour, state)) as found:
         assert f"bad__{name}" in [tool.name for tool in found.tools(OWNER, keep)]
         assert await echoed(found, "bad") == "hello"
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while not told:
                 await anyio.sleep(0.05)
         assert name in told[0]
@@ -408,7 +408,7 @@ async def test_a_full_disk_costs_no_connection(tmp_path, monkeypatch):
         one = found.by_name["bad"]
         monkeypatch.setattr(files, "replace", full)
         assert await echoed(found, "bad") == "hello"
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while not told:
                 await anyio.sleep(0.05)
         with pytest.raises(OSError, match="No space"):
@@ -440,7 +440,7 @@ async def test_what_is_approved_while_a_list_is_kept_is_kept_after_it(tmp_path, 
     ) as found:
         monkeypatch.setattr(files, "replace", slow)
         assert await echoed(found, "bad") == "hello"
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while not told:
                 await anyio.sleep(0.01)
         assert await reviewed(found.by_name["bad"]) == ["another", "echo"]

@@ -36,7 +36,7 @@ def _sdk():
 async def real_server(port, program=_SERVER):
     child = subprocess.Popen([sys.executable, "-c", program, str(port)], stderr=subprocess.DEVNULL)
     try:
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             while True:
                 try:
                     await (await anyio.connect_tcp("127.0.0.1", port)).aclose()

@@ -224,7 +224,7 @@ async def servers(folder, **named):
     )
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(found.run)
-        with anyio.fail_after(40):
+        with anyio.fail_after(60):
             for each in found.by_name.values():
                 while not (each.is_listed or each.connection.trouble):
                     await anyio.sleep(0.02)
@@ -428,7 +428,7 @@ async def test_the_browser_of_this_machine_ends_the_login(oauth):
                 return await stream.receive()
 
         server = McpServerSettings.model_validate(settings(one))
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(browse)
                 login = await oauth.log_in(server, SystemClock(), show=shown.append, pasted=nobody)

@@ -68,7 +68,7 @@ class Obedient:
         yield Usage(prompt_tokens=5, completion_tokens=1, calls=1)
 
 
-async def until(condition: Callable[[], Any], within_s: float = 20) -> None:
+async def until(condition: Callable[[], Any], within_s: float = 60.0) -> None:
     with anyio.fail_after(within_s):
         while not (found := condition()) or (hasattr(found, "__await__") and not await found):
             await anyio.sleep(0.05)

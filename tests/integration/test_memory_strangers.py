@@ -13,14 +13,11 @@ from email.message import EmailMessage
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-import pytest
-
 from devservers import text_of
 from tests.integration.test_gateway_e2e import Town, town, until
 
 __all__ = ["town"]
 
-pytestmark = pytest.mark.timeout(240, func_only=True)
 
 NOTED, SAID = "NOTED-4711", "SAID-9922"
 TRICKS: list[tuple[str, dict[str, Any]]] = [

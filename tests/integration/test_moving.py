@@ -33,7 +33,7 @@ from tests.contract.queue_data import OTHER, ROOM, accept, answer, claim, step
 from tests.integration.test_postgres_refusals import squidbot
 from tests.postgres_server import PASSWORD, PostgresServer
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.integration]
 BOB = MemoryScope(ScopeKind.PERSON, "bob@hs.test")
 LONG = MemoryScope(ScopeKind.PERSON, f"{'x' * 200}@hs.test")
 THIRD = SessionKey("matrix", "!third:hs.test")

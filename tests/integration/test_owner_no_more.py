@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-
 from agent_core.memory.scopes import OWNER
 from channels.attachments import AttachmentStore
 from tests.doubles.loopback import LoopbackServer
 from tests.integration.command_world import ANN, BOB, Mind
 from tests.integration.gateway_world import world
 
-pytestmark = pytest.mark.timeout(90, func_only=True)
 COMMANDS = (
     "!search heron", "!search stork", "!continue", "!continue 1", "!memory", "!did", "!files", "!jobs", "!remind",
     "!usage", "!status", "!undo", "!export", "!retry", "hello",

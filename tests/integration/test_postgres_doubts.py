@@ -27,7 +27,7 @@ from tests.contract.queue_data import BOT, OTHER, ROOM, accept, claim, out
 from tests.postgres_server import PostgresServer
 from tests.unit.gateway.queue.test_wakeups import NOTE, House, question
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.integration]
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def is_asked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 async def until(found: Callable[[], bool]) -> None:
     """Wait for what is told by itself."""
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         while not found():
             await anyio.sleep(0.01)
 
@@ -191,7 +191,7 @@ async def test_an_undo_that_is_refused_does_not_keep_the_server_busy(
     await asyncio.sleep(1.5)
     assert (tries <= 3) == pauses, tries
     full_no_more = True
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         await writer._none_open.wait()
 
 
@@ -254,7 +254,7 @@ async def test_a_caller_does_not_wait_for_ever(house: House, cuts: Cuts, monkeyp
     """After a while they are told that nobody knows, and what was committed is told when the server is back."""
     monkeypatch.setattr(unknown_commits, "TOLD_WITHIN_S", 0.1)
     cuts.left, cuts.away = [True], 10_000
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         with pytest.raises(StoreUnavailable):
             await accept(house.store, "a")
         assert house.heard["session"] == []
@@ -268,7 +268,7 @@ async def test_a_queue_with_a_doubt_can_be_closed(house: House, cuts: Cuts):
     cuts.left, cuts.away = [True], 10_000
     task = asyncio.ensure_future(accept(house.store, "a"))
     await until(lambda: not cuts.left)
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         await house.store.aclose()
     with pytest.raises(StoreUnavailable):
         await task

@@ -24,7 +24,7 @@ from tests.contract.erasure import EVE, MAIL
 from tests.contract.queue_data import accept, claim, reply
 from tests.postgres_server import PostgresServer
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.integration]
 
 
 async def test_a_person_is_exported_and_erased(postgres: PostgresServer, tmp_path: Path):

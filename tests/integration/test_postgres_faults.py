@@ -21,7 +21,7 @@ from tests.clock import ManualClock
 from tests.contract.queue_data import accept, pending
 from tests.postgres_server import ROLE, PostgresServer
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.integration]
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ class House:
 
     async def until(self, signal: str, count: int = 1) -> list[object]:
         """What a signal has said, as soon as it has said so much."""
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             while len(self.heard[signal]) < count:
                 await anyio.sleep(0.01)
         return self.heard[signal]
@@ -57,7 +57,7 @@ async def said(store: Queue, key: str, text: str, sender: Sender) -> None:
     """A message with this text and sender was accepted."""
     new = pending(key, sender=sender)
     message = new.message.model_copy(update={"text": text})
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         await store.inbox.accept(
             message.channel, message.account, [dataclasses.replace(new, message=message)], {}
         )
@@ -81,12 +81,12 @@ async def test_a_fact_that_cannot_be_read_keeps_no_caller_waiting(
             "SELECT set_config('squidbot.facts', 'not JSON' || chr(10) || '[\"outbox\", \"m\"]', true)"
         )
 
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         await house.store.database.writer.call("damage", write, locks=NOTHING)
         assert await house.until("outbox") == ["m"]
     # Whatever is wrong with who is told.
     monkeypatch.setattr(Signals, "tell", lambda *_: 1 / 0)
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         await accept(house.store, "a")
         await house.store.aclose()
 
@@ -145,7 +145,7 @@ async def test_a_database_without_its_tables_is_unavailable_and_no_connection_st
         for key in ("b", "c"):
             with pytest.raises(StoreUnavailable):
                 await accept(house.store, key)
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while db.execute(of_ours, (name,)).fetchone() != (0,):
                 await anyio.sleep(0.05)
         db.execute("ALTER SCHEMA aside RENAME TO squidbot")

@@ -34,7 +34,7 @@ from tests.contract.queue_data import BOT, OTHER, ROOM, accept, answer, claim, o
 from tests.integration.test_postgres_refusals import squidbot
 from tests.postgres_server import PostgresServer
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.integration]
 
 BOB = Sender(address="@bob:hs.test", verified=True)
 ALICE = Sender(address="@alice:hs.test", verified=True)

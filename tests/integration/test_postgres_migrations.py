@@ -18,7 +18,7 @@ from tests.clock import ManualClock
 from tests.contract.queue_data import OTHER, accept, answer, claim
 from tests.postgres_server import PostgresServer
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.integration]
 DATA = Path(__file__).parents[1] / "data"
 VERSIONS = sorted(int(file.stem.rpartition("-v")[2]) for file in DATA.glob("postgres-v*.sql"))
 

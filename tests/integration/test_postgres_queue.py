@@ -24,7 +24,7 @@ from tests.contract.queue_data import OTHER, ROOM, accept, answer, claim, pendin
 from tests.pooler import Pooler
 from tests.postgres_server import PASSWORD, PostgresServer
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.integration]
 
 
 @pytest.fixture

@@ -15,11 +15,10 @@ import pytest
 from agent_core.messages import Sender
 from gateway.app import build
 from gateway.errors import ConfigInvalid
-from gateway.queue.lease import LeaseTaken
+from gateway.queue.lease import DAEMON, LeaseTaken
 from gateway.queue.opening import opened_queue
 from gateway.queue.postgres.connection import connect
 from gateway.queue.postgres.store import PostgresQueue, migrate
-from gateway.queue.sql.cluster import EVERYTHING, PROCESS
 from gateway.queue.state_key import StateKey
 from gateway.queue.stores import StoreUnavailable, StoreUnusable
 from gateway.settings import Settings
@@ -29,7 +28,7 @@ from tests.daemon import Daemon
 from tests.integration.test_postgres_faults import said
 from tests.postgres_server import PASSWORD, ROLE, PostgresServer
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.integration]
 
 ROOT = Path(__file__).resolve().parents[2]
 TEMPORARY, CONFIGURATION = 75, 78
@@ -260,8 +259,9 @@ def test_a_second_daemon_is_refused_and_the_first_goes_on(
 
     with Daemon(tmp_path / "first", settings(url)) as first:
         first.up(within_s=100)
+        first.wait_until(lambda: len(leases()) == 2)  # the home's, and what shows its machine
         before, held = content(postgres, database), leases()
-        assert sum(name.startswith(PROCESS) for name, _ in held) == 1
+        assert sum(name == DAEMON for name, _ in held) == 1
         second("two clusters", url, OTHER_KEY)
         second("no such role", postgres.url(database, user="nobody-here"))
         second("replica", replica.url(database))
@@ -285,7 +285,7 @@ def test_a_second_daemon_is_refused_and_the_first_goes_on(
         assert first.asked("/readyz")[1]["ready"]
         with Daemon(tmp_path / "third", settings(url)) as third:
             third.up(within_s=100)
-            assert sum(name.startswith(PROCESS) for name, _ in leases()) == 2
+            assert sum(name.startswith("machine:") for name, _ in leases()) == 2
             third.terminate()
             assert third.ended() == 0
 
@@ -293,20 +293,22 @@ def test_a_second_daemon_is_refused_and_the_first_goes_on(
 async def test_a_wrong_state_key_is_refused_before_anything_is_taken(
     postgres: PostgresServer, tmp_path: Path
 ):
-    """Somebody has the database alone, so a lease would be refused first; with the right key it is."""
+    """With the right key it would stand by: somebody has the lease."""
     url = postgres.with_tables()
+
+    def settings_with(key: str) -> Settings:
+        return Settings.model_validate({"gateway": {"store": url, "state_key": key}})
+
     async with await PostgresQueue.open(url, clock=SystemClock()) as queue:
         state = queue.account_state(StateKey(KEY, tmp_path / "state-key"))
         state.open()
         state.close()
-        assert await queue.maintenance.lease(EVERYTHING, holder="somebody", ttl_s=600)
-        for key, refusal, words in (
-            (OTHER_KEY, ConfigInvalid, "another state key"),
-            (KEY, LeaseTaken, "works on"),
-        ):
-            settings = Settings.model_validate({"gateway": {"store": url, "state_key": key}})
-            with pytest.raises(refusal, match=words):
-                await build(settings, open_home(tmp_path / key))
+        assert await queue.maintenance.lease(DAEMON, holder="somebody", ttl_s=600)
+        with pytest.raises(ConfigInvalid, match="another state key"):
+            await build(settings_with(OTHER_KEY), open_home(tmp_path / "one"))
+        built = await build(settings_with(KEY), open_home(tmp_path / "two"))
+        with pytest.raises(LeaseTaken, match="works on"):
+            await built.take_lease()
 
 
 EVERY = "SELECT, INSERT, UPDATE, DELETE"
@@ -380,7 +382,7 @@ async def test_a_role_that_owns_nothing_but_may_do_all_works_also_if_it_may_tell
         assert daemon.ended() == 0, daemon.log()[-3000:]
         assert "Traceback" not in daemon.log()
     with postgres.admin(database) as db:
-        left = db.execute("SELECT count(*) FROM squidbot.all_leases WHERE name LIKE 'process:%'").fetchone()
+        left = db.execute("SELECT count(*) FROM squidbot.all_leases WHERE name LIKE 'machine:%'").fetchone()
     assert left == (0,)
     async with await PostgresQueue.open(url, clock=SystemClock()) as queue:
         await said(queue, "m1", "hello", Sender(address="ann"))
@@ -398,6 +400,15 @@ MISTYPED = {
     "in the query": "postgresql://127.0.0.1/database?password={0}%zz{1}",
     "in the query, ampersand": "postgresql://127.0.0.1/database?password={0}&{1}",
 }
+
+
+def test_a_misspelt_parameter_is_named_as_it_is_meant(tmp_path):
+    """The control is a sign of the password, which is told as before."""
+    url = "postgresql://u:secret@127.0.0.1/database?sslmod=verify-full"
+    code, told = squidbot(tmp_path / "home", url, "migrate")
+    assert code == CONFIGURATION and "Did you mean sslmode?" in told and "%25" not in told, told
+    code, told = squidbot(tmp_path / "home", MISTYPED["at"].format("a", "b"), "migrate")
+    assert code == CONFIGURATION and "%25" in told, told
 
 
 @pytest.mark.parametrize("kind", MISTYPED)
@@ -460,7 +471,7 @@ def test_without_the_driver_the_extra_is_named(tmp_path, command):
     code, told = squidbot(
         tmp_path / "home", "postgresql://u:x@h/d", *command.split(), path=str(blocked.parent)
     )
-    assert (code, "squidbot-gateway[postgres]" in told, "Traceback" in told) == (
+    assert (code, ".[postgres]" in told, "Traceback" in told) == (
         CONFIGURATION,
         True,
         False,

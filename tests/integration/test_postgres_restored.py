@@ -15,6 +15,7 @@ from gateway.app import Overrides, build
 from gateway.errors import ConfigInvalid
 from gateway.operations.restored import restored
 from gateway.queue.errors import StoreUnusable
+from gateway.queue.lease import lost_lease_speaks
 from gateway.queue.postgres import restore_detection as recognising
 from gateway.queue.postgres.store import PostgresQueue, migrate
 from gateway.queue.rollback_guard import Extent, Gap, HighWaterMark, read_high_water_mark
@@ -23,9 +24,9 @@ from gateway.settings import Settings
 from gateway.system.clock import SystemClock
 from gateway.system.home import Home, open_home
 from tests.contract.queue_data import OTHER, accept, out
-from tests.postgres_server import ADMIN, PostgresServer, _other_user
+from tests.postgres_server import ADMIN, PASSWORD, ROLE, PostgresServer, _other_user
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
 NOW = datetime(2026, 1, 3, tzinfo=UTC)
 
 
@@ -77,11 +78,12 @@ async def runs(url: str, home: Home) -> None:
     """A start of a daemon, and its end."""
     settings = Settings.model_validate({"gateway": {"store": url, "state_key": "a-key-of-the-tests-for-it"}})
     built = await build(settings, home, Overrides())
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(built.run)
-        with anyio.fail_after(60):
-            await built.started.wait()
-        built.stop()
+    with lost_lease_speaks():
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(built.run)
+            with anyio.fail_after(60):
+                await built.started.wait()
+            built.stop()
 
 
 async def test_nothing_is_taken_from_an_earlier_moment_until_a_person_has_said_so(tmp_path: Path):
@@ -121,7 +123,7 @@ async def test_nothing_is_taken_from_an_earlier_moment_until_a_person_has_said_s
                 )  # of the past, in the time of today
 
             for place in (home, open_home(tmp_path / "other")):
-                with pytest.raises(ConfigInvalid, match="another timeline") as refused:
+                with pytest.raises(ConfigInvalid, match="may have been restored") as refused:
                     await runs(there, place)
                 assert refused.value.exit_code == 78
                 assert "squidbot restored --until" in str(refused.value)
@@ -148,6 +150,78 @@ async def test_nothing_is_taken_from_an_earlier_moment_until_a_person_has_said_s
                 assert not gap.holds(now + timedelta(seconds=5))
         finally:
             base.stop()
+
+
+async def in_both(primary: PostgresServer, replica: PostgresServer, name: str) -> str:
+    """The URL that names both."""
+    hosts = f"127.0.0.1:{primary.port},127.0.0.1:{replica.port}"
+    return f"postgresql://{ROLE}:{PASSWORD}@{hosts}/{name}"
+
+
+async def said(url: str, native_id: str) -> None:
+    async with await PostgresQueue.open(url, clock=SystemClock()) as queue:
+        await accept(queue, native_id)
+
+
+@pytest.mark.parametrize("knows", [True, False], ids=["a home that knows it", "control: a new home"])
+async def test_a_start_accepts_the_replica_for_which_commits_have_waited(tmp_path: Path, *, knows: bool):
+    """It was off while the replica took over; from then on the new server is the known one, also for others."""
+    home, new = open_home(tmp_path / "home"), open_home(tmp_path / "new")
+    with PostgresServer.start() as server:
+        name = server.with_tables().rpartition("/")[2]
+        with PostgresServer.replica_of(server) as replica:
+            await anyio.to_thread.run_sync(server.confirmed_by_replica)
+            url = await in_both(server, replica, name)
+            await said(url, "a")
+            await runs(url, home)
+            server.kill()
+            await anyio.to_thread.run_sync(replica.promote)
+            if not knows:
+                with pytest.raises(ConfigInvalid, match="another timeline"):
+                    await runs(url, new)
+                return
+            await runs(url, home)
+            await runs(url, new)
+            async with await PostgresQueue.open(url, clock=SystemClock()) as queue:
+                assert [row.message.native_id for row in await queue.inbox.rows()] == ["a"]
+
+
+@pytest.mark.parametrize("confirmed", [True, False])
+async def test_a_replica_that_lacks_something_asks_a_person(tmp_path: Path, *, confirmed: bool):
+    """Also one for which commits had waited until it was away; what a person says is noted beside a daemon, too."""
+    home = open_home(tmp_path / "home")
+    with PostgresServer.start() as server:
+        name = server.with_tables().rpartition("/")[2]
+        with PostgresServer.replica_of(server) as replica:
+            if confirmed:
+                await anyio.to_thread.run_sync(server.confirmed_by_replica)
+            url = await in_both(server, replica, name)
+            await said(url, "a")
+            await runs(url, home)
+            until = time.monotonic() + 60
+            with psycopg.connect(replica.url(name), autocommit=True) as db:
+                while db.execute("SELECT count(*) FROM squidbot.all_inbox").fetchone() != (1,):
+                    assert time.monotonic() < until
+                    await anyio.sleep(0.1)
+            replica.kill()
+            with server.admin() as db:
+                db.execute("ALTER SYSTEM SET synchronous_standby_names = ''")
+                db.execute("SELECT pg_reload_conf()")
+            await said(server.url(name), "lost")
+            await runs(server.url(name), home)
+            server.kill()
+            replica.begin()
+            await anyio.to_thread.run_sync(replica.promote)
+            with pytest.raises(ConfigInvalid, match="had more messages than now") as refused:
+                await runs(url, home)
+            assert refused.value.exit_code == 78
+            with pytest.raises(ConfigInvalid, match="another timeline"):
+                await runs(url, open_home(tmp_path / "new"))
+            async with await PostgresQueue.open(url, clock=SystemClock()) as queue:
+                assert await queue.maintenance.lease("daemon", holder="one that goes on", ttl_s=600)
+                restored(home, url, now=SystemClock().now(), until=None, moved=True)
+                await queue.maintenance.release_lease("daemon", holder="one that goes on")
+            await runs(url, home)
 
 
 async def test_a_move_to_another_server_changes_nothing(

@@ -7,7 +7,7 @@ import pytest
 
 from tests.postgres_server import PostgresServer
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.integration]
 
 
 @pytest.fixture

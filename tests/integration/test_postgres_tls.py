@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from tests.integration.test_postgres_refusals import CONFIGURATION, opened, squidbot
 from tests.postgres_server import PASSWORD, PostgresServer
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.integration]
 PAST = datetime.now(UTC) - timedelta(days=1)
 
 

@@ -25,7 +25,7 @@ from tests.unit.gateway.queue.test_wakeups import (  # noqa: F401 - run here wit
     test_whoever_runs_a_turn_is_told_that_it_was_taken_away,
 )
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.integration]
 
 
 @pytest.fixture

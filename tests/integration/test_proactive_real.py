@@ -10,12 +10,9 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from devservers import Credentials, MailPeer, MailServer, MatrixPeer, Synapse, text_of
 from tests.daemon import REPOSITORY, Daemon, email_settings, matrix_settings
 
-pytestmark = pytest.mark.timeout(150, func_only=True)
 EVERY = 0.02  # minutes
 
 

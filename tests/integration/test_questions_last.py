@@ -95,7 +95,7 @@ async def test_it_outlives_two_days_and_an_update(tmp_path: Path, days: int, wri
         assert "so: wrote it" in found
         assert len(notices) == 1
     else:
-        assert notices[1] == f"Nobody answered `{name}` in time, so I continue without `write_down`."
+        assert notices[1] == f"Nobody answered `{name}` in time; I go on without `write_down`."
     with closing(sqlite3.connect(tmp_path / "gateway.db")) as db:
         assert db.execute("PRAGMA user_version").fetchone() == (VERSION,)
 

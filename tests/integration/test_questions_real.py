@@ -33,7 +33,6 @@ from tests.integration.test_email_loops import own
 
 __all__ = ["mail_server"]
 
-pytestmark = [pytest.mark.timeout(180, func_only=True)]
 HOSTILE = Path(__file__).resolve().parents[1] / "hostile_mcp.py"
 NAME = re.compile(r"\b(a[0-9a-f]{6})\b")
 

@@ -15,8 +15,6 @@ from devservers import Credentials, MatrixPeer, Synapse
 from tests.daemon import Daemon, matrix_settings
 from tests.integration.secret_peer import SecretPeer
 
-pytestmark = [pytest.mark.timeout(120, func_only=True)]
-
 
 def settings(synapse: Synapse, bot: Credentials, owner: str) -> dict[str, Any]:
     return {

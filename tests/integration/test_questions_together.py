@@ -60,9 +60,10 @@ async def test_one_answer_is_for_all_that_was_shown(tmp_path, yes):
         server.say(BOB, "write one two three")
         _, name = await question(one, f"dm-{BOB}")
         (asked,) = notices(server)
-        assert "before I use `write_down` 3 times" in asked
+        assert "approval for 3 calls:" in asked
         assert [
-            f"{number}. what: {word}" in asked for number, word in enumerate(["one", "two", "three"], 1)
+            f"{number}. write_down: {word}\n" in asked
+            for number, word in enumerate(["one", "two", "three"], 1)
         ] == [True] * 3
         server.say(BOB, f"!{'approve' if yes else 'reject'} {name}")
         told = (await answers(one, f"dm-{BOB}", 2))[-1]
@@ -95,7 +96,7 @@ async def test_what_a_strangers_text_adds_is_shown_whole_and_a_no_runs_nothing(t
         server.say(ANN, "write one")
         _, name = await question(one, f"dm-{ANN}")
         (asked,) = notices(server, ANN)
-        assert "2 times" in asked
+        assert "for 2 calls" in asked
         assert asked.count(OBEY) == 2 or f"{name}.txt" in asked
         server.say(ANN, f"!reject {name}")
         await answers(one, f"dm-{ANN}", 2)
@@ -191,8 +192,8 @@ async def test_calls_of_several_tools_are_one_question(tmp_path, yes):
         server.say(ANN, "go")
         _, name = await question(one, f"dm-{ANN}")
         (asked,) = notices(server, ANN)
-        assert "before I use `write_down`, `note` and `run_it`" in asked
-        told = ("1. write_down, what: write_down-1", "2. note, what: note-1", "3. run_it, what: run_it-1")
+        assert "for 3 calls:" in asked
+        told = ("1. write_down: write_down-1", "2. note: note-1", "3. run_it: run_it-1")
         assert [each in asked for each in told] == [True] * 3
         server.say(ANN, f"!{'approve' if yes else 'reject'} {name}")
         said = await answers(one, f"dm-{ANN}", 2)
@@ -210,10 +211,10 @@ async def test_what_somebody_else_may_approve_is_a_question_of_its_own(tmp_path)
         server.say(BOB, "go")
         _, name = await question(one, f"dm-{BOB}")
         (asked,) = notices(server)
-        assert "before I use `write_down` and `note`" in asked
+        assert "for 2 calls:" in asked
         assert "run_it" not in asked
         server.say(BOB, f"!approve {name}")
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while not (owners := notices(server, ANN)):
                 await anyio.sleep(0.02)
         assert "before I use `run_it`" in owners[0]

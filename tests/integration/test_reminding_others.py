@@ -58,7 +58,7 @@ async def test_who_is_reminded(tmp_path, here, said, whom, mentions):
         seen = (await home.chat.answers(2, conversation="room"))[-1]
     assert told.startswith(f"I will remind {', '.join(mentions) if mentions else 'you'}, ")
     assert seen.text == f"For {whom}: leave"
-    assert seen.context.get(MENTIONS) == mentions
+    assert seen.rings_for == (tuple(mentions) if mentions else None) and MENTIONS not in seen.context
 
 
 async def test_who_is_not_certain_is_asked_once(tmp_path, here):
@@ -92,7 +92,6 @@ async def test_many_are_notified_for_a_moderator_alone(tmp_path, here):
             await desk.mentioned(Place(ROOM, "bot", BOB), "Cid")
 
 
-@pytest.mark.timeout(120, func_only=True)
 async def test_in_a_real_room(synapse, fresh_credentials, fresh_user, tmp_path):
     """A reminder for all of a room names each by a pill, and so does an answer with an id in it."""
     nia, carol, bot = await call(fresh_user, "nia"), await call(fresh_user, "carol"), fresh_credentials("bot")
@@ -107,7 +106,7 @@ async def test_in_a_real_room(synapse, fresh_credentials, fresh_user, tmp_path):
         await there.answers(nia, room, 1)
         await call(nia.send, room, "!remind us in 1s to leave", **mention)
         await there.answers(nia, room, 3)
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while True:
                 events = await call(nia.history, room, limit=500)
                 said = [one.content for one in events if one.sender == bot.user_id and "body" in one.content]

@@ -15,13 +15,9 @@ from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
 
-import pytest
-
 from devservers import text_of
 from tests.daemon import REPOSITORY, Daemon, email_settings, matrix_settings
 from tests.integration.secret_peer import SecretPeer
-
-pytestmark = pytest.mark.timeout(180, func_only=True)
 
 
 def squidbot(home: Path, *arguments: str) -> str:

@@ -9,13 +9,9 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-import pytest
-
 from devservers import Credentials, MailPeer, MailServer, MatrixPeer, Synapse, text_of
 from tests.daemon import Daemon, email_settings, matrix_settings
 from tests.integration.test_gateway_e2e import until
-
-pytestmark = pytest.mark.timeout(150, func_only=True)
 
 
 def direct_room(peer: MatrixPeer, bot: str) -> str:

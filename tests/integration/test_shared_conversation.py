@@ -21,7 +21,6 @@ from tests.integration.command_world import ANN, BOB, Mind
 from tests.integration.test_continue import HERE, THERE, Two, two
 from tests.integration.test_send_message import OWNER_MAIL, Writer
 
-pytestmark = pytest.mark.timeout(90, func_only=True)
 MAIL = f"dm-{OWNER_MAIL}"
 
 

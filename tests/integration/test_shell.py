@@ -17,7 +17,7 @@ from gateway.cli.render import status as rendered
 from tests.doubles.agent import call
 from tests.integration.gateway_world import World, world
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.integration]
 needs_landlock = pytest.mark.skipif(
     landlock_version() < 1 or platform.machine() not in ("x86_64", "aarch64"),
     reason="this kernel has no Landlock, or the machine is not known",
@@ -57,7 +57,7 @@ def settings(**shell: object) -> dict[str, object]:
 
 async def tried(one: World) -> dict[str, object]:
     """What the status says of the shell, as soon as its sandbox was tried."""
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         while (found := (await one.built.status.read())["shell"])["ready"] is None:
             await anyio.sleep(0.02)
     return found

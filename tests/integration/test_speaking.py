@@ -23,7 +23,6 @@ from tests.integration.secret_peer import SecretPeer
 from tests.integration.test_matrix_media import about, fetch, upload
 from tests.sounds import ogg_opus
 
-pytestmark = pytest.mark.timeout(90, func_only=True)
 VOICE = "org.matrix.msc3245.voice"
 SECONDS = "org.matrix.msc1767.audio"
 

@@ -59,7 +59,7 @@ class TestStop:
             await mind.thinking.wait()
             one.server.say(ANN, "!stop")
             one.server.say(ANN, "!stop")
-            with anyio.fail_after(10):
+            with anyio.fail_after(60):
                 while not texts(one):
                     await anyio.sleep(0.02)
             await settled(one)
@@ -86,7 +86,7 @@ class TestStop:
         server.delay_s = 0.3
         async with talking(tmp_path, Mind(), server=server) as one:
             server.say(ANN, "hello")
-            with anyio.fail_after(10):
+            with anyio.fail_after(60):
                 while not (await one.inbox()).get("answered"):
                     await anyio.sleep(0.01)
             server.say(ANN, "!stop")
@@ -142,7 +142,7 @@ class TestStop:
             one.server.say(ANN, "one")
             await stores[0].reached.wait()
             one.server.say(ANN, "!stop")
-            with anyio.fail_after(10):
+            with anyio.fail_after(60):
                 while len(await one.built.store.inbox.rows(states=list(InboxState))) < 2:
                     await anyio.sleep(0.01)
             await anyio.sleep(0.05)

@@ -21,8 +21,6 @@ from tests.integration.test_conversation_commands import in_group, say
 
 __all__ = ["mail_server"]
 
-pytestmark = pytest.mark.timeout(90, func_only=True)
-
 
 async def marks(one: World, session: str = f"matrix/{DM.replace(':', '%3a')}") -> list[str]:
     tail = await one.built.memory.load_history(str(SessionKey.parse(session)))
@@ -168,7 +166,7 @@ class TestRetry:
         assert seen == ["answer 1", "answer 2", "answer 3", "answer 4"]
 
     async def test_what_was_edited_since_is_asked_as_it_is_now(self, tmp_path):
-        """Edited by its sender after or during its answer; an edit of somebody else is none."""
+        """Edited by its sender after its answer; an edit of somebody else is none."""
         mind = Mind()
         async with talking(tmp_path, mind) as one:
 
@@ -182,18 +180,8 @@ class TestRetry:
             await edit(first, "alpha, corrected")
             await asked(one, "!retry")
             after = mind.asked[-1]
-            mind.thinking = anyio.Event()
-            second = one.server.say(ANN, "slow beta")
-            await mind.thinking.wait()
-            await edit(second, "beta, corrected")
-            mind.gate.set()
-            await one.server.answers(3, conversation=DM)
-            during = mind.asked[-1]
-            await asked(one, "!retry")
         assert after.endswith("alpha, corrected")
         assert "mallory" not in after
-        assert during.endswith("slow beta")
-        assert mind.asked[-1].endswith("beta, corrected")
 
     async def test_what_was_deleted_since_is_not_asked_anew(self, tmp_path):
         """Its sender has taken it back."""
@@ -257,7 +245,7 @@ async def test_on_a_real_homeserver_the_answer_is_edited(synapse, fresh_credenti
         for count in (2, 3):
             await call(alice.send, room, "!retry")
             await there.asked(count)
-            with anyio.fail_after(20):
+            with anyio.fail_after(60):
                 while answers[count - 1] not in (seen := await there.seen(alice, room)):
                     await anyio.sleep(0.05)
             assert seen == [answers[count - 1]]

@@ -19,8 +19,6 @@ from tests.integration.command_world import ANN, BOB, DM, Mind, asked, settled, 
 from tests.integration.gateway_world import World
 from tests.integration.test_taint import Notes
 
-pytestmark = pytest.mark.timeout(90, func_only=True)
-
 
 async def among_others(one: World, person: str, text: str, number: int) -> str:
     """Say something in the room that was a conversation of the owner alone, now that others are in it."""

@@ -47,7 +47,6 @@ async def test_the_operator_decides_while_it_runs(tmp_path, yes):
     assert answer == "so: wrote it" if yes else "as I said" in answer
 
 
-@pytest.mark.timeout(120, func_only=True)  # six processes, one after the other
 async def test_the_operator_decides_while_nothing_runs(tmp_path):
     """`squidbot inbox list --held`, `inbox approve a…` on the home folder; the tool runs at the next start."""
     tool, model = Writer(), Wishful()

@@ -49,7 +49,7 @@ async def test_a_guest_says_no_yes_for_the_owner(tmp_path, older):
         await model.thinking.wait()
         server.say(BOB, "hello", conversation="room")
         server.say(ANN, "write the secret", conversation="room")
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while (await one.inbox()).get("ready") != 2:
                 await anyio.sleep(0.02)
         if older:

@@ -34,7 +34,6 @@ from tests.integration.test_taint import Notes
 from tests.web_world import http, server
 
 pytestmark = [
-    pytest.mark.timeout(180, func_only=True),
     pytest.mark.skipif(landlock_version() < 1, reason="this kernel has no Landlock"),
 ]
 TOOLS = {"shell": {"allow": "owner"}, "web": {"allow_private": ["127.0.0.1"]}}
@@ -48,7 +47,7 @@ async def proved(built: Gateway) -> None:
             await anyio.sleep(0.05)
 
 
-async def until(person: Person, wanted: str, *, within_s: float = 40) -> str:
+async def until(person: Person, wanted: str, *, within_s: float = 60.0) -> str:
     """What the bot has said with these words, as soon as it has."""
     with anyio.fail_after(within_s):
         while True:
@@ -114,7 +113,7 @@ async def by_mail(there: House, **overrides: Any) -> AsyncIterator[Gateway]:
     built = await build(Settings.model_validate(settings), open_home(there.folder), given)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(built.run)
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             await built.supervisor.wait(lambda: built.supervisor.status("email").state is LinkState.UP)
         await proved(built)
         try:

@@ -13,7 +13,7 @@ from tests.integration.secret_peer import SecretPeer
 from tests.integration.test_matrix_media import encrypted_file, upload
 from tests.sounds import m4a, ogg_opus, wav
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(180, func_only=True)]
+pytestmark = [pytest.mark.integration]
 VOICE = {"org.matrix.msc3245.voice": {}, "org.matrix.msc1767.audio": {"duration": 2000}}
 
 

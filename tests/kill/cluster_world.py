@@ -237,28 +237,28 @@ class Cluster:
                 process.send_signal(signal.SIGCONT)
             self.frozen.discard(number)
 
-    def owner(self, account: str) -> int | None:
-        """The living machine that has an account, as the database says."""
+    def active(self) -> int | None:
+        """The living machine that is the daemon of the home, as the database says."""
         pids = {
             str(daemon.process.pid): number
             for number, daemon in enumerate(self.daemons)
             if daemon.process is not None and number in self.living()
         }
-        query = "SELECT holder FROM squidbot.all_leases WHERE name = %s"
+        query = "SELECT holder FROM squidbot.all_leases WHERE name = 'daemon'"
         with contextlib.suppress(psycopg.Error), psycopg.connect(self.url, connect_timeout=5) as db:
-            found = db.execute(query, (f"account:{account}",)).fetchone()
+            found = db.execute(query).fetchone()
             if found is not None and found[0] is not None:
                 return pids.get(found[0].split("/")[1])
         return None
 
     def taken_over(self, account: str) -> float | None:
         """
-        Kill whoever has an account and nobody else; how long a message takes to its answer then.
+        Kill the active machine and nobody else; how long a message by an account takes to its answer then.
 
-        None: nobody had it, or nobody else was there.
+        None: there was none, or nobody else was there.
         """
-        self.until(lambda: self.restarted() and None not in map(self.owner, ACCOUNTS))
-        victim = self.owner(account)
+        self.until(lambda: self.restarted() and self.active() is not None)
+        victim = self.active()
         if victim is None or len(self.awake()) < 2:
             return None
         self.kill(victim)

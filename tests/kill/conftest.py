@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).parent
 DEFAULT_KILLS = 20
-LIMIT_S = 90
-"""A life is short, but a machine that runs four tests at once has slow moments."""
 LEDGER = os.environ.get("SQUIDBOT_KILL_LEDGER", "")
 HITS = "sigkills"
 
@@ -37,8 +35,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.path.is_relative_to(HERE):
             item.add_marker("kill")
-            if item.get_closest_marker("timeout") is None:
-                item.add_marker(pytest.mark.timeout(LIMIT_S))
     ledger = Ledger.read(Path(LEDGER)) if LEDGER else None
     if ledger is not None:
         done = [item for item in items if item.nodeid in ledger.passed]

@@ -51,7 +51,7 @@ async def live(folder: Path, moment: str) -> None:
         settings={"llm": {"budget": {"tokens_per_day": 100_000}}},
     ) as one:
         one.server.say("ann", "a question", native_id="$1")
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while await one.inbox() != {"settled": 1}:
                 await anyio.sleep(0.02)
 

@@ -31,7 +31,7 @@ from tests.kill.tally import TALLY
 from tests.kill.tally import chance as chance_of
 
 _, KILLS = random_kills()
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(180 + 40 * KILLS, func_only=True)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300 + 40 * KILLS, func_only=True)]
 NUMBER = re.compile(r"task (\d+)\b")
 RESULT = re.compile(r"found out (\d+)\b")
 WITHIN_S = 120.0

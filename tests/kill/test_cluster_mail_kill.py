@@ -53,7 +53,7 @@ def daemons(
 
 def owner(url: str, daemons: list[Daemon]) -> Daemon | None:
     """Which of them has the account."""
-    query = "SELECT holder FROM squidbot.all_leases WHERE name = 'account:email'"
+    query = "SELECT holder FROM squidbot.all_leases WHERE name = 'daemon'"
     with psycopg.connect(url) as db:
         [holder] = db.execute(query).fetchone() or [None]
     pids = {str(daemon.process.pid): daemon for daemon in daemons if daemon.process is not None}

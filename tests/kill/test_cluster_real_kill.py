@@ -114,7 +114,7 @@ def test_any_process_may_die_at_any_moment(cluster: Cluster, number: int) -> Non
     assert cluster.problems() == [], cluster.logs()
 
 
-@pytest.mark.timeout(120 + 120 * TAKEOVERS, func_only=True)
+@pytest.mark.timeout(300 + 120 * TAKEOVERS, func_only=True)
 def test_who_waits_when_a_daemon_dies_waits_for_its_lease_and_a_moment(cluster: Cluster) -> None:
     """With the times that a daemon has by default; from the kill to the answer of another daemon."""
     chance = chance_of("default lease")
@@ -131,32 +131,6 @@ def test_who_waits_when_a_daemon_dies_waits_for_its_lease_and_a_moment(cluster: 
     print(json.dumps({"takeovers": took, "said": len(cluster.said), "kills": cluster.kills}))
     assert took[-1] < LeaseTimes().ttl_s + 5, (took, cluster.logs())
     assert cluster.problems() == [], cluster.logs()
-
-
-def test_an_account_comes_back_to_a_process_that_has_had_it_before(cluster: Cluster) -> None:
-    """
-    It works with the keys that another one has got meanwhile, also with a key of the room that came to that one alone. It
-    had its own in memory still, could not read, and noticed that only when it had something to write.
-    """
-    cluster.up(0)
-    cluster.restarted(1)
-    given = lambda: next((name for name in cluster.rooms if cluster.owner(name) == 1), "")  # noqa: E731
-    cluster.until(lambda: cluster.restarted(0, 1) and given())
-    account = given()
-    cluster.rooms[account].peer.new_key(cluster.rooms[account].room)
-    cluster.say(account)
-    cluster.quiet(0, 1)
-    cluster.kill(1)
-    cluster.until(lambda: cluster.owner(account) == 0)
-    cluster.say(account)
-    cluster.quiet(0)
-    log = cluster.daemons[0].log()
-    assert "accounts.given_back" in log
-    assert "matrix.key_missing" not in log, cluster.logs()
-    assert "has written to the keys" not in log, cluster.logs()
-    cluster.daemons[0].terminate()
-    assert cluster.daemons[0].ended() == 0
-    assert cluster.problems() == []
 
 
 def test_the_oracle_finds_out_keys_that_have_stayed_on_one_machine(cluster: Cluster) -> None:

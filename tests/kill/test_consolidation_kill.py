@@ -15,8 +15,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 REPOSITORY = Path(__file__).parents[2]
 MESSAGES = 24
 CHILD = """
@@ -122,13 +120,11 @@ def killed_and_finished(tmp_path: Path, mode: str, *, first_only: bool = False) 
     return wrong
 
 
-@pytest.mark.timeout(180)
 def test_a_death_at_any_operation_loses_and_doubles_nothing(tmp_path: Path) -> None:
     """Between answer and record, in the middle of the record's rename, between record and readable copy."""
     assert killed_and_finished(tmp_path, "real") == []
 
 
-@pytest.mark.timeout(180)
 def test_the_kills_catch_two_writes(tmp_path: Path) -> None:
     """Negative control: with summary and cursor in two writes some death doubles a segment."""
     assert killed_and_finished(tmp_path, "naive", first_only=True) != []

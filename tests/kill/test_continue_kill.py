@@ -94,7 +94,7 @@ def test_lines_that_are_written_twice_are_found_out(nursery: Nursery, tmp_path: 
 
 @pytest.mark.slow
 @pytest.mark.integration
-@pytest.mark.timeout(180 + 60 * ROUNDS, func_only=True)
+@pytest.mark.timeout(300 + 60 * ROUNDS, func_only=True)
 def test_between_real_mail_and_a_real_room(
     synapse: Synapse,
     mail_server: MailServer,

@@ -92,7 +92,7 @@ def test_a_death_while_consolidating_skips_and_doubles_nothing(
     assert consolidated(world) > 4
 
 
-@pytest.mark.timeout(max(120, 5 * KILLS))
+@pytest.mark.timeout(max(300, 5 * KILLS))
 def test_random_deaths_while_consolidating(nursery: Nursery, tmp_path: Path) -> None:
     """Killed from outside at any time."""
     chance = chance_of("consolidation")

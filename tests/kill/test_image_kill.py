@@ -35,7 +35,6 @@ def noted(world: World) -> float:
     return anyio.run(look)
 
 
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("number", [1, 2])
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_it_is_paid_once(moment: str, number: int, nursery: Nursery, tmp_path) -> None:
@@ -58,7 +57,6 @@ def test_it_is_paid_once(moment: str, number: int, nursery: Nursery, tmp_path) -
     assert noted(world) == PRICE * paid or "unknown" in answer.text
 
 
-@pytest.mark.timeout(240)
 def test_a_tool_that_is_repeated_pays_twice(nursery: Nursery, tmp_path) -> None:
     """Negative control: as if a call that was cut off could simply be made again."""
     with ImageServer() as server:

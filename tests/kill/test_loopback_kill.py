@@ -19,7 +19,7 @@ from tests.doubles.loopback import FileLoopbackServer
 ROOT = Path(__file__).parents[2]
 COUNT = 8
 
-pytestmark = [pytest.mark.kill, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.kill]
 
 
 def start(folder: Path, where: str, defect: str) -> subprocess.Popen[bytes]:

@@ -40,7 +40,7 @@ FEW = {
     "append": ("content",),
     "none": ("accepted",),
 }
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120 + 6 * KILLS + 200 * ALL, func_only=True)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300 + 6 * KILLS + 200 * ALL, func_only=True)]
 
 
 def settings(server: MailServer, bot: MailPeer, people: list[MailPeer], **email: Any) -> dict[str, Any]:

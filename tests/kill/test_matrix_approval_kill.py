@@ -22,7 +22,7 @@ from tests.kill.tally import chance as chance_of
 
 WISHES = 3
 WITHIN_S = 90.0
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(60 + 150 * WISHES, func_only=True)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300 + 150 * WISHES, func_only=True)]
 NAME = re.compile(r"^\*\*(a[0-9a-f]{6})\*\*")
 
 

@@ -36,7 +36,7 @@ from tests.kill.tally import chance as chance_of
 from tests.npm_packages import NodeMissing
 
 KILLS = int(os.environ.get("SQUIDBOT_KILLS", "0")) or 5
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(180 + 15 * KILLS, func_only=True)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300 + 15 * KILLS, func_only=True)]
 SETTLED_S = 2.0
 STUCK_S = 60.0
 SLOW_START_S = 30.0

@@ -23,7 +23,7 @@ from tests.kill.tally import TALLY
 from tests.kill.tally import chance as chance_of
 
 _, KILLS = random_kills()
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120 + 30 * KILLS, func_only=True)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300 + 30 * KILLS, func_only=True)]
 WORDS = [f"word{number} " for number in range(20)]
 WHOLE = "".join(WORDS).strip()
 APOLOGY = "Sorry, I could not answer this. I crashed each time I tried, so I stopped trying."

@@ -21,7 +21,7 @@ from tests.kill.tally import chance as chance_of
 
 _, KILLS = random_kills()
 KILLS = max(3, KILLS)
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120 + 30 * KILLS, func_only=True)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300 + 30 * KILLS, func_only=True)]
 NUMBER = re.compile(r"(\d+)\.bin")
 
 

@@ -37,7 +37,7 @@ from tests.kill.proactive_life import PATIENCE_S, Life, ledger_problems, once_ea
 
 _, KILLS = random_kills()
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(180 + 30 * KILLS, func_only=True)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300 + 30 * KILLS, func_only=True)]
 
 EVERY = 0.02  # minutes
 

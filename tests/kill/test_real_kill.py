@@ -25,7 +25,7 @@ from tests.kill.tally import TALLY
 from tests.kill.tally import chance as chance_of
 
 _, KILLS = random_kills()
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120 + 30 * KILLS, func_only=True)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300 + 30 * KILLS, func_only=True)]
 NUMBER = re.compile(r"#(\d+)")
 ANSWERED_WITHIN_S = 90.0
 SETTLED_S = 2.0

@@ -29,7 +29,6 @@ def told(world: World) -> list[str]:
     return [each.text for each in world.server.seen("dm-bob") if not each.text.startswith("re:")]
 
 
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("moment", [*MOMENTS, *DECIDING])
 def test_it_is_sent_once(moment: str, nursery: Nursery, tmp_path: Path) -> None:
     """Killed at a moment before and after the yes: Bob gets it once, and nothing before the yes."""
@@ -51,7 +50,6 @@ def test_it_is_sent_once(moment: str, nursery: Nursery, tmp_path: Path) -> None:
     assert len([text for text in seen(world) if text.startswith("re: #2")]) == 1
 
 
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize(
     "moment", ["jobs.add_job.before", "jobs.add_job.after", "turns.complete.before", "turns.complete.after"]
 )

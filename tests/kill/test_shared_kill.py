@@ -191,7 +191,7 @@ class Typist:
 
 @pytest.mark.slow
 @pytest.mark.integration
-@pytest.mark.timeout(240 + 45 * KILLS, func_only=True)
+@pytest.mark.timeout(300 + 45 * KILLS, func_only=True)
 def test_between_real_matrix_mail_and_terminal(
     synapse: Synapse,
     mail_server: MailServer,

@@ -32,7 +32,7 @@ NUMBER = re.compile(r"#(\d+)\b")
 NO_BRAKE = dict.fromkeys(
     ("answers_per_hour", "thread_answers_per_hour", "max_identical_replies", "bounces_per_hour"), 0
 )
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(180 + 30 * KILLS, func_only=True)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300 + 30 * KILLS, func_only=True)]
 
 
 class People:

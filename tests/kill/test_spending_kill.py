@@ -47,7 +47,6 @@ async def calls_and_counted(folder: Path) -> tuple[int, int]:
         return made, sum(row.usage.calls for row in await store.usage.spent(since="2000-01-01", by="day"))
 
 
-@pytest.mark.timeout(90)
 @pytest.mark.parametrize("moment", MOMENTS)
 async def test_at_most_one_call_is_not_counted_and_none_twice(moment: str, tmp_path: Path) -> None:
     """After a death at the moment and another life to the end: all calls but one, at the most, and no more."""

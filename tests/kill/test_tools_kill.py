@@ -156,7 +156,6 @@ def _about(what: str, times: int, receipts: Sequence[Receipt]) -> list[str]:
     return []
 
 
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_killed_at_a_moment(moment: str, nursery: Nursery, tmp_path: Path, site: str) -> None:
     """Three deaths in a row at the same moment, later each time; then everything is as if it was called unknown or done."""
@@ -169,7 +168,6 @@ def test_killed_at_a_moment(moment: str, nursery: Nursery, tmp_path: Path, site:
     assert problems(world) == []
 
 
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("moment", DECIDING)
 def test_killed_while_it_is_asked_and_decided(
     moment: str, nursery: Nursery, tmp_path: Path, site: str
@@ -212,7 +210,6 @@ def test_killed_at_random(nursery: Nursery, tmp_path: Path, site: str) -> None:
         assert problems(world) == [], (story, world.deaths)
 
 
-@pytest.mark.timeout(240)
 def test_a_gateway_that_forgets_what_it_has_begun_is_found_out(nursery: Nursery, tmp_path: Path) -> None:
     """The control: without the note of its start a command runs after each death."""
     world = World(tmp_path, nursery, tools=True, max_attempts=20, control="forgets_steps")

@@ -37,7 +37,7 @@ KILLS = max(3, random_kills()[1])
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.slow,
-    pytest.mark.timeout(180 + 30 * KILLS, func_only=True),
+    pytest.mark.timeout(300 + 30 * KILLS, func_only=True),
 ]
 
 

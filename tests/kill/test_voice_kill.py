@@ -33,7 +33,7 @@ KILLS = max(30, KILLS)
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.slow,
-    pytest.mark.timeout(180 + 30 * KILLS, func_only=True),
+    pytest.mark.timeout(300 + 30 * KILLS, func_only=True),
 ]
 NUMBER = re.compile(r"number (\d+)")
 

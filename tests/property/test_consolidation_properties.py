@@ -227,7 +227,7 @@ OPTIONS = settings(
 )
 
 
-@pytest.mark.timeout(120 if examples(1) == 1 else 3600)
+@pytest.mark.timeout(300 if examples(1) == 1 else 3600)
 def test_nothing_is_lost_or_doubled_whatever_happens() -> None:
     """Random interleavings hold the invariants."""
     run_state_machine_as_test(Conversation, settings=OPTIONS)

@@ -23,7 +23,6 @@ TestStore.settings = settings(
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
-TestStore.pytestmark = [pytest.mark.timeout(120)]
 
 
 class ForgetsRetryTimes(TurnStore):
@@ -60,7 +59,6 @@ class SendsDrafts(TurnStore):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("kind", [ForgetsRetryTimes, SettlesEarly, WithdrawsOnlyWhatWaits, SendsDrafts])
 def test_the_machine_sees_a_broken_store(kind):
     """A store with one defect does not get through."""

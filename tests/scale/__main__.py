@@ -1,5 +1,5 @@
 """
-``make scale-bench``: what several daemons on one PostgreSQL carry, with many conversations and a slow model.
+``make scale-bench``: what a daemon on PostgreSQL carries, with many conversations and a slow model.
 
     python -m tests.scale [--quick] [--seconds S] [--daemons D ...] [--sessions N ...] [--json FILE] [--anew]
 
@@ -152,7 +152,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=8.0, help="of each load")
     parser.add_argument("--turns", type=int, default=8, help="gateway.max_concurrent_turns (default 8)")
     parser.add_argument("--model-ms", type=float, default=200.0)
-    parser.add_argument("--daemons", type=int, nargs="+", metavar="D", default=[1, 2, 4])
+    parser.add_argument("--daemons", type=int, nargs="+", metavar="D", default=[1])
     parser.add_argument("--sessions", type=int, nargs="+", metavar="N", default=[200, 2_000, 20_000])
     parser.add_argument("--json", type=Path, metavar="FILE", help="default .cache/scale-bench-daemons.json")
     parser.add_argument("--anew", action="store_true", help="measure again what the file has")

@@ -20,8 +20,6 @@ from tests.proactive_world import ANN, ANN_MAIL, house
 from tests.soak.census import census, grown
 from tests.soak.clock import SoakClock, SoakLoop
 
-pytestmark = pytest.mark.timeout(120)
-
 DAY_S = 86_400.0
 DAYS = 7
 WARM_DAYS = 3

@@ -21,7 +21,6 @@ from gateway.queue.lease import LeaseTimes
 from gateway.queue.postgres.connection import _LIMITS, LEASE_IDLE_S
 from gateway.queue.sql import receipts
 from gateway.settings import Settings
-from gateway.supervision import other_processes
 from gateway.system import clock
 from gateway.turns.approvals import question_text
 
@@ -91,7 +90,6 @@ TOLD = [
     ("postgres.md", "the server lets go after {} seconds", _LIMITS["idle_in_transaction_session_timeout"].removesuffix("s")),
     ("postgres.md", "if that was its lease, after {}", IN_WORDS[LEASE_IDLE_S]),
     ("postgres.md", "wrong by {} seconds or more", IN_WORDS[clock._TOLD_S]),
-    ("postgres.md", "a look finds it within {} seconds", IN_WORDS[LeaseTimes().retried_s * other_processes._RARE_LOOKS]),
     ("scaling.md", "The lease lasts {:g} seconds", LeaseTimes().ttl_s),
     ("scaling.md", "is renewed every {}", IN_WORDS[LeaseTimes().renewed_s]),
     ("service.md", "reached the database for {:g} seconds", LeaseTimes().lost_s),

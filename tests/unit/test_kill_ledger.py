@@ -6,8 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.kill.tally import Ledger, Run
 
 RUN = Run(commit="abc", seed=7, kills=20)
@@ -40,7 +38,6 @@ def test_no_file_and_no_header_are_no_run(tmp_path):
     assert Ledger.read(tmp_path / "damaged") is None
 
 
-@pytest.mark.timeout(120)  # it begins pytest several times
 def test_pytest_runs_only_what_is_left(tmp_path):
     """The plugin of the kill tests: a failed test stays, a passed one with its SIGKILLs does not run again."""
     folder = tmp_path / "of-a-run"

@@ -36,7 +36,7 @@ from agent_core.memory.consolidation.key_facts import (
 )
 from agent_core.memory.consolidation.policy import Rules, Segment
 from agent_core.memory.document_cache import DocumentCache
-from agent_core.memory.withdrawn_messages import in_force, undone_in
+from agent_core.memory.withdrawn_messages import in_force, is_undone, undone_in
 from agent_core.memory_ports import MemoryPort
 from agent_core.models import AnswerEnd, HistoryTail, Message, ModelChunk, Usage
 from agent_core.ports import LLMPort
@@ -204,13 +204,13 @@ class Consolidation(ABC):
         return page
 
     async def _undone(self, session_id: str) -> frozenset[str]:
-        """The turns after the cursor that were taken back."""
+        """What was taken back after the cursor."""
         return undone_in((await self._storage.load_history(session_id)).messages)
 
     async def _check_undone(self, session_id: str, segment: Segment, undone: frozenset[str]) -> None:
         """Raises `CursorMoved` if something of a segment was taken back since ``undone`` was."""
         since = await self._undone(session_id) - undone
-        if any(message.turn in since for message in segment.messages):
+        if any(is_undone(message, since) for message in segment.messages):
             raise CursorMoved("some of it was withdrawn while it was consolidated")
 
     async def _save(self, session_id: str, segment: Segment, summary: str) -> None:

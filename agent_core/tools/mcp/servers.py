@@ -52,9 +52,7 @@ _log = structlog.get_logger(__name__)
 @asynccontextmanager
 async def _by_sdk(settings: McpServerSettings, stderr: Stderr, bearer: Bearer | None) -> AsyncIterator[Link]:
     if find_spec("mcp") is None:
-        raise ServerUnavailable(
-            "squidbot is installed without its extra 'mcp' (pip install 'squidbot-gateway[mcp]')"
-        )
+        raise ServerUnavailable("squidbot is installed without its extra 'mcp' (pip install '.[mcp]')")
     sdk = await anyio.to_thread.run_sync(import_module, "agent_core.tools.mcp.sdk_client")  # a second
     async with sdk.linked(settings, stderr, bearer) as link:
         yield link

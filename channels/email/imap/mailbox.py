@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Collection, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from math import inf
@@ -133,7 +133,7 @@ class Mailbox:
 
     async def select(self, folder: str = "INBOX", *, read_only: bool = False) -> Selected:
         """Open a folder."""
-        with self._door("select"), anyio.fail_after(self._timing.transfer_s):
+        with self._door("select"):
             reply = await self._protocol.open_folder(
                 folder, read_only=read_only, timeout_s=self._timing.command_s
             )
@@ -152,7 +152,7 @@ class Mailbox:
 
     async def search(self, *criteria: str) -> list[int]:
         """UIDs of the open folder, ascending."""
-        with self._door("search"), anyio.fail_after(self._timing.transfer_s):
+        with self._door("search"):
             return await self._protocol.uid_search(*criteria, timeout_s=self._timing.command_s)
 
     async def newer_than(self, uid: int, *, sender: str = "") -> list[int]:
@@ -200,7 +200,7 @@ class Mailbox:
         if not uids:
             return []
         wanted = set(uids)
-        with self._door("fetch"), anyio.fail_after(self._timing.transfer_s):
+        with self._door("fetch"):
             reply = await self._protocol.run(
                 "FETCH", uid_set(uids), items, uid=True, timeout_s=self._timing.command_s
             )
@@ -214,7 +214,7 @@ class Mailbox:
         # In pieces small enough that nothing else waits for them to be read.
         for first in range(1, self._protocol.exists + 1, DATES_AT_ONCE):
             last = min(first + DATES_AT_ONCE - 1, self._protocol.exists)
-            with self._door("fetch"), anyio.fail_after(self._timing.transfer_s):
+            with self._door("fetch"):
                 reply = await self._protocol.run(
                     "FETCH", f"{first}:{last}", "(UID INTERNALDATE)", timeout_s=self._timing.command_s
                 )
@@ -261,7 +261,7 @@ class Mailbox:
 
     async def append(self, folder: str, raw: bytes, flags: Collection[str] = ("\\Seen",)) -> None:
         """Put a mail into a folder."""
-        with self._door("append"), anyio.fail_after(self._timing.transfer_s):
+        with self._door("append"):
             await self._protocol.put(folder, raw, flags, timeout_s=self._timing.command_s)
 
     async def folders(self) -> list[Folder]:
@@ -322,7 +322,7 @@ class Mailbox:
         Call `look`, look, then `wait`: nothing that happens in between is missed.
         """
         protocol, timing, most_s = self._protocol, self._timing, inf if most_s is None else most_s
-        with self._door("idle"):
+        with door(self._server, "idle", self.abort):  # as long as nothing is new; its steps have their limits
             if protocol.pushed.is_set():
                 pass
             elif "IDLE" in self.capabilities:
@@ -338,8 +338,11 @@ class Mailbox:
         with self._door(name.lower()):
             await self._protocol.run(name, *args, uid=uid, timeout_s=self._timing.command_s)
 
-    def _door(self, doing: str) -> AbstractContextManager[None]:
-        return door(self._server, doing, self.abort)
+    @contextmanager
+    def _door(self, doing: str) -> Iterator[None]:
+        """Translate errors, and give the whole step, however busy the line, its time."""
+        with door(self._server, doing, self.abort), anyio.fail_after(self._timing.transfer_s):
+            yield
 
 
 def _number_in(reply: Reply, code: str) -> int | None:

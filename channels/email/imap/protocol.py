@@ -42,7 +42,7 @@ from aioimaplib import aioimaplib
 from channels.email.imap.syntax import ImapResponse, ResponseReader, WireError, quote
 
 MAX_RESPONSES = 500_000
-"""Untagged responses to one command: more than any mailbox that a person reads in has mails."""
+"""Responses between two commands: more than any mailbox that a person reads in has mails."""
 MAX_ANSWER_BYTES = 128_000_000
 """All of them together: far more than is ever asked for at once."""
 
@@ -68,6 +68,7 @@ class HardenedProtocol(aioimaplib.IMAP4ClientProtocol):  # type: ignore[misc]  #
         self._command: Command | None = None
         self._sasl: list[str] = []
         self._upload: bytes | None = None
+        self._responses = 0
         self._answer_bytes = 0
         self._deaf = False
 
@@ -118,6 +119,10 @@ class HardenedProtocol(aioimaplib.IMAP4ClientProtocol):  # type: ignore[misc]  #
     def _dispatch(self, response: ImapResponse) -> None:
         if self._deaf:
             raise WireError("the server kept sending plaintext after it had agreed to TLS")
+        self._responses += 1
+        self._answer_bytes += sum(map(len, response))
+        if self._responses > MAX_RESPONSES or self._answer_bytes > MAX_ANSWER_BYTES:
+            raise WireError("the server's answer does not end")
         head = response[0]
         if self.state == aioimaplib.CONNECTED:
             self._greet(head)
@@ -147,9 +152,6 @@ class HardenedProtocol(aioimaplib.IMAP4ClientProtocol):  # type: ignore[misc]  #
             self.pushed.set()
         command = self._command
         if command is not None and command.name != "IDLE":
-            self._answer_bytes += sum(map(len, response))
-            if len(command.response.lines) >= MAX_RESPONSES or self._answer_bytes > MAX_ANSWER_BYTES:
-                raise WireError("the server's answer does not end")
             command.append_to_resp(response)
 
     def _tagged(self, line: bytes) -> None:
@@ -232,7 +234,7 @@ class HardenedProtocol(aioimaplib.IMAP4ClientProtocol):  # type: ignore[misc]  #
         if known is not None and self.state not in known.valid_states:
             raise RuntimeError(f"{command.name} in state {self.state}")
         self._command = command
-        self._answer_bytes = 0
+        self._responses = self._answer_bytes = 0
         try:
             yield
         finally:

@@ -249,10 +249,6 @@ class LoopGuard:
                 _log.warning("limits.unreadable", file=f"{self._state}/{_BREAKER}", error="damaged")
             self._loaded = True
 
-    def forget(self) -> None:
-        """Make the next `load` read the stored counts again: another process may have counted meanwhile."""
-        self._loaded = False
-
     async def _read(self, name: str) -> str | None:
         try:
             found = await anyio.to_thread.run_sync(self._state.read, name)

@@ -66,6 +66,15 @@ class GroupContext:
             if line.said.sender == sender:
                 line.said = _short(line.said.model_copy(update={"text": text}))
 
+    def place_of(self, room_id: str, event_id: str, sender: str) -> tuple[str, str] | None:
+        """Return where a line of this sender is, which nobody has asked about yet; None if there is none."""
+        for place, lines in self._places.items():
+            if place[0] == room_id and any(
+                (line.event_id, line.said.sender) == (event_id, sender) for line in lines
+            ):
+                return place
+        return None
+
     def take_back(self, room_id: str, event_id: str, sender: str = "") -> None:
         """Remove a redacted line: by its sender, or by somebody who may redact."""
         for lines, line in self._lines(room_id, event_id):

@@ -26,7 +26,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 from urllib.parse import quote
 
-from agent_core.messages import EVERYBODY, MENTIONS, SPEECH, OutboundKind, OutboundMessage, SessionKey
+from agent_core.messages import EVERYBODY, SPEECH, OutboundKind, OutboundMessage, SessionKey
 from channels.markup import sayable, to_html
 from channels.matrix.client.json_access import JsonObject, object_of, text_of
 from channels.matrix.events.inbound import AUTHOR, MARK
@@ -72,7 +72,7 @@ def in_room(message: OutboundMessage, room_id: str) -> OutboundMessage:
     if room_id == message.context.get("room", message.session.conversation):
         context = dict(message.context)
     else:
-        kept = message.context.keys() & {"sender", "direct", SPEECH, MENTIONS}
+        kept = message.context.keys() & {"sender", "direct", SPEECH}
         context = {key: message.context[key] for key in kept}
     session = SessionKey(message.session.channel, room_id, message.session.thread)
     return message.model_copy(update={"session": session, "context": context})
@@ -111,20 +111,20 @@ def build_content(
         members: Who is in the room, with their names.
     """
     text = sayable(message.text)
+    answers = message.kind in (OutboundKind.REPLY, OutboundKind.APOLOGY)
+    begins = first and not message.context.get("part")
+    # The default push rules ring for each text in a room of two, never for a notice: an answer rings once.
+    quiet = not begins if answers else message.kind is OutboundKind.NOTICE and not _rings(message)
     content: dict[str, Any] = {
-        "msgtype": "m.notice" if message.kind is OutboundKind.NOTICE and not _rings(message) else "m.text",
+        "msgtype": "m.notice" if quiet else "m.text",
         "body": text,
         "m.mentions": {},
         MARK: name or transaction_id(message.id),
         AUTHOR: message.account,
     }
-    answers = message.kind in (OutboundKind.REPLY, OutboundKind.APOLOGY)
-    begins = first and not message.context.get("part")
     if answers or _rings(message):
         _relate(content, message.context, reply=reply, first=begins)
-    if whom := [each for each in message.rings_for or () if _USER_ID.fullmatch(each)]:
-        content["m.mentions"] = {"user_ids": whom}
-    meant = _meant(message.context)
+    meant = [each for each in message.rings_for or () if each == EVERYBODY or _USER_ID.fullmatch(each)]
     if meant and begins:
         content["m.mentions"] = {"room": True} if EVERYBODY in meant else {"user_ids": meant}
     if formatted:
@@ -158,13 +158,6 @@ def with_pills(rendered: str, names: Mapping[str, str]) -> tuple[str, list[str]]
             depth += (-1 if piece[1] else 1) if piece[2] in _VERBATIM else 0
         pieces.append(piece[0] if depth or piece[2] is not None else standing.sub(pill, piece[0]))
     return "".join(pieces), list(named)
-
-
-def _meant(context: JsonObject) -> list[str]:
-    """For whom the gateway says that a message is."""
-    meant = context.get(MENTIONS)
-    found = [each for each in meant if isinstance(each, str)] if isinstance(meant, list) else []
-    return [each for each in found if each == EVERYBODY or _USER_ID.fullmatch(each)]
 
 
 def _rings(message: OutboundMessage) -> bool:

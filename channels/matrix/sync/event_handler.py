@@ -13,7 +13,7 @@ from __future__ import annotations
 import random
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any, TypeVar
@@ -29,7 +29,7 @@ from channels.matrix.client.json_access import JsonObject, object_of, text_of
 from channels.matrix.config import MatrixConfig
 from channels.matrix.events.edits import Early, Senders, bundled_edit, edited_text, edits, read_edit, redacts
 from channels.matrix.events.group_context import GroupContext
-from channels.matrix.events.inbound import Me, Skip, read_event
+from channels.matrix.events.inbound import Me, Skip, mentions, read_event
 from channels.matrix.events.media import MEDIA
 from channels.matrix.events.outbound import transaction_id
 from channels.matrix.events.room_policy import Rules
@@ -173,7 +173,9 @@ class EventHandler:
         if isinstance(message, Skip):
             if message.reason == "own":
                 self._quotes.forget(room_id, edits(event))
-            return self._edited(room_id, event) if message.reason == "edit" else message
+            if message.reason != "edit":
+                return message
+            return await self._asked_by_edit(room_id, event, seen_at) or self._edited(room_id, event)
         self._senders.note(room_id, message.native_id, sender)
         message = message.model_copy(update={"text": self._newest(room_id, event) or message.text})
         here = self.rules.allows(room_id, sender)
@@ -300,6 +302,35 @@ class EventHandler:
         text = edited_text(clear) if clear is not None else None
         return text or self._early.take(room_id, text_of(event, "event_id"), text_of(event, "sender"))
 
+    async def _asked_by_edit(
+        self, room_id: str, event: JsonObject, seen_at: float | None
+    ) -> InboundMessage | Unfinished | None:
+        """What was said to others and is meant for the bot since this edit; None: it is not so."""
+        sender, target = text_of(event, "sender"), edits(event)
+        place = self._talk.place_of(room_id, target, sender)
+        if place is None or not self.rules.is_heard(room_id, sender):
+            return None
+        thread = {"m.relates_to": {"rel_type": "m.thread", "event_id": place[1]}} if place[1] else {}
+        content = {**object_of(object_of(event, "content"), "m.new_content"), **thread}
+        me = replace(
+            self.rules.me_in(room_id, self._me, sender),
+            name_here=self._rooms.name_in(room_id, self._me.user_id),
+        )
+        if me.group_policy != "mention" or not mentions(content, me):
+            return None
+        self._talk.take_back(room_id, target)
+        asked = await self._message(room_id, {**event, "content": content}, seen_at)
+        if isinstance(asked, Unfinished):
+            finish = asked.finish
+
+            async def finished() -> InboundMessage | Skip:
+                return _about(await finish(), target)
+
+            message = _about(asked.message, target)
+            return None if isinstance(message, Skip) else Unfinished(message, finished)
+        found = _about(asked, target) if isinstance(asked, InboundMessage) else None
+        return found if isinstance(found, InboundMessage) else None
+
     def _edited(self, room_id: str, event: JsonObject) -> Amendment | Skip:
         edit = read_edit(event)
         if isinstance(edit, Amendment):
@@ -389,6 +420,13 @@ def _with_file(message: InboundMessage, noted: Mapping[str, Any] | None) -> Inbo
     if not noted:
         return message
     return message.model_copy(update={"context": {**message.context, MEDIA: {**noted, "remark": ""}}})
+
+
+def _about(message: InboundMessage | Skip, event_id: str) -> InboundMessage | Skip:
+    """The message, answered below the event that it has edited."""
+    if isinstance(message, Skip):
+        return message
+    return message.model_copy(update={"context": {**message.context, "event_id": event_id}})
 
 
 def _asker(message: InboundMessage) -> Asker:

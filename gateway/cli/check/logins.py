@@ -209,21 +209,23 @@ async def check_parts(report: Report, settings: Settings, home: Home, unreachabl
     ``unreachable`` are accounts whose server was not reached, with the part of the report that says why.
     """
     from gateway.app import build  # noqa: PLC0415 - the heaviest import there is
-    from gateway.queue.lease import LeaseTaken  # noqa: PLC0415
+    from gateway.app.account_state import account_folders  # noqa: PLC0415 - as above
     from gateway.queue.stores import StoreUnavailable, StoreUnusable  # noqa: PLC0415
+    from gateway.system.clock import SystemClock  # noqa: PLC0415
 
     try:
+        if settings.store_url is not None:  # the first process there says which state key counts
+            async with account_folders(settings, home, SystemClock()):
+                pass
         built = await build(settings, home)
     except (StoreUnusable, StoreUnavailable) as error:
         remedy = "squidbot check --data looks through it"
         report.fail("database", StateUnusable(str(error)), remedy if settings.store_url is None else "")
         return
-    except (ConfigInvalid, LeaseTaken) as error:
+    except ConfigInvalid as error:
         report.fail("database", error, "")
         return
     try:
-        if built.lease is not None:  # nothing in the queue is touched
-            await built.lease.give_back()
         report.add("database", Verdict.OK, built.store.snapshots.file)
         async with anyio.create_task_group() as tasks:
             for name, channel in built.channels.items():

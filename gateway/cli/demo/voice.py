@@ -22,6 +22,10 @@ _SPEAK_LIMIT_S = 30.0
 _LONGEST = 1000
 
 
+class NotSpoken(DevServerError):
+    """espeak-ng is not installed, or does not speak."""
+
+
 def ears(stack: ExitStack) -> dict[str, Any]:
     """The settings with which the daemon transcribes by the stand-in, which runs as long as the demo."""
     server = stack.enter_context(TranscriptionServer())
@@ -33,18 +37,18 @@ def speak(alice: MatrixPeer, room: str, text: str) -> None:
     Say something as a voice message.
 
     Raises:
-        DevServerError: espeak-ng is not installed, or does not speak.
+        NotSpoken: There is no voice message.
     """
     program = shutil.which("espeak-ng")
     if program is None:
-        raise DevServerError("espeak-ng is not installed; on Debian: apt install espeak-ng")
+        raise NotSpoken("espeak-ng is not installed; on Debian: apt install espeak-ng")
     with tempfile.TemporaryDirectory(prefix="squidbot-voice-") as folder:
         path = Path(folder) / "voice.wav"
         command = [program, "-w", str(path), "--", text[:_LONGEST]]
         try:
             subprocess.run(command, check=True, capture_output=True, timeout=_SPEAK_LIMIT_S)  # noqa: S603
         except (OSError, subprocess.SubprocessError) as error:
-            raise DevServerError(f"espeak-ng does not speak: {error}") from error
+            raise NotSpoken(f"espeak-ng does not speak: {error}") from error
         sound = with_words(path.read_bytes(), text[:_LONGEST])
     content = {
         "msgtype": "m.audio",

@@ -49,7 +49,7 @@ def status(report: Mapping[str, Any]) -> str:
     channels = report.get("channels") or {}
     for name, one in channels.items():
         lines += _channel(name, one)
-    lines += _processes(report)
+    lines += _machines(report)
     work = report["work"]
     lines.append(f"inbox      {_counts(work['inbox'])}")
     lines.append(f"outbox     {_counts(work['outbox'])}")
@@ -63,6 +63,9 @@ def status(report: Mapping[str, Any]) -> str:
         (work.get("waiting_for_yes"), "tool calls that wait for approval", "--held"),
     ):
         lines += [f"{what}: {count} (squidbot inbox list {option})"] if count else []
+    if work.get("oldest_question_s") is not None:
+        age = duration(work["oldest_question_s"])
+        lines.append(f"the oldest of them waits for {age} (squidbot inbox approve|reject NAME)")
     if report.get("sessions") is not None:
         lines.append(f"sessions   {report['sessions']}")
     lines += _models(report.get("models") or {})
@@ -86,20 +89,21 @@ def status(report: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _processes(report: Mapping[str, Any]) -> list[str]:
-    """Who works on the database, where it is not one for itself."""
-    processes, without = report.get("processes") or [], report.get("without_process") or []
-    if len(processes) < 2 and not without and report.get("running"):
+def _machines(report: Mapping[str, Any]) -> list[str]:
+    """The machines of a home on PostgreSQL."""
+    machines = report.get("machines")
+    if machines is None:
         return []
     lines = []
-    for one in processes:
-        accounts = [*one["accounts"], *(["heartbeat, jobs and terminal"] if one["rest"] else [])]
+    for one in machines:
         here = " (this one)" if one["here"] else ""
-        does = plain_line(", ".join(accounts) or "standing by")
-        lines.append(f"  {one['process']}{here}: {does}")
-    head = ["processes on this database:"] if lines else []
-    missing = [f"NO PROCESS WORKS FOR: {plain_line(', '.join(without))}"] if without and processes else []
-    return head + lines + missing
+        for_s = one["seen_s"] if one["does"] == "missing" else one["up_s"]
+        does = one["does"].upper() if one["does"] == "missing" else one["does"]
+        version = plain_line(one["version"])
+        lines.append(f"  {plain_line(one['process'])}{here}: {does} for {duration(for_s)}, version {version}")
+    head = ["machines of this home:"] if lines else []
+    nobody = [] if any(one["does"] == "active" for one in machines) else ["NO MACHINE IS ACTIVE"]
+    return head + lines + nobody
 
 
 def _channel(name: str, one: Mapping[str, Any]) -> list[str]:
@@ -119,7 +123,8 @@ def _channel(name: str, one: Mapping[str, Any]) -> list[str]:
 def _process(report: Mapping[str, Any]) -> list[str]:
     """Whether it runs, since when, and what it is made of."""
     running = bool(report.get("running"))
-    lines = [f"squidbot {report['version']}: {'running' if running else 'not running'}"]
+    does = "standing by" if report.get("standing_by") else "running" if running else "not running"
+    lines = [f"squidbot {report['version']}: {does}"]
     if running:
         memory = f", {report['memory_mb']} MB" if report.get("memory_mb") else ""
         lines[0] += f" (process {report.get('pid')}, up {duration(report.get('uptime_s'))}{memory})"

@@ -39,8 +39,8 @@ class Dialogue(Protocol):
         """One line; ``default`` for an empty one. ``flag`` would have answered it."""
         ...
 
-    def secret(self, question: str, *, flag: str, kept: bool = False) -> str | None:
-        """A password, not shown; None keeps the present one (``kept``)."""
+    def secret(self, question: str, *, flag: str, empty: str = "") -> str | None:
+        """A password, not shown; None for an empty answer, if ``empty`` says what that does."""
         ...
 
     def agree(self, question: str, *, default: bool) -> bool:
@@ -71,12 +71,12 @@ class Terminal:
             except ValueError as error:
                 self.say(f"  {error}")
 
-    def secret(self, question: str, *, flag: str, kept: bool = False) -> str | None:
+    def secret(self, question: str, *, flag: str, empty: str = "") -> str | None:
         """Ask without showing what is typed."""
-        shown = f"{question} (not shown{'; empty keeps the present one' if kept else ''}): "
+        shown = f"{question} (not shown{f'; empty {empty}' if empty else ''}): "
         while True:
             typed = self._hidden(shown)
-            if kept and not typed.strip():
+            if empty and not typed.strip():
                 return None
             try:
                 return clean_secret(typed, "the answer")
@@ -139,9 +139,9 @@ class Silent:
         except ValueError as error:
             raise InitRefused(f"{flag or question}: {error}") from error
 
-    def secret(self, question: str, *, flag: str, kept: bool = False) -> str | None:
-        """Keep the present one, or refuse."""
-        if kept:
+    def secret(self, question: str, *, flag: str, empty: str = "") -> str | None:
+        """Answer nothing, or refuse."""
+        if empty:
             return None
         raise InitRefused(f"{question} is missing: give {flag}")
 

@@ -65,9 +65,10 @@ def _logged_in(given: Given, current: EmailConfig | None, dialogue: Dialogue) ->
         username = username or address
         if asks and (password is None or not first):
             kept = bool(tried) or (first and same is not None and same.password is not None)
+            empty = "keeps the present one" if kept else ""
             question = f"  The password of {username}"
             password = (
-                dialogue.secret(question, flag="--email-password-file FILE", kept=kept) or tried or None
+                dialogue.secret(question, flag="--email-password-file FILE", empty=empty) or tried or None
             )
         known = same.password.get_secret_value() if same and same.password else ""
         login = MailboxLogin(address, username, known if password is None else password, ca_file)

@@ -143,6 +143,7 @@ async def _here(settings: Settings, home: Home, to: Sequence[str], known: _Known
 
 async def _greetings(built: Gateway, settings: Settings, to: Sequence[str], known: _Known) -> list[Greeting]:
     greetings: list[Greeting] = []
+    await built.take_lease()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(built.run)
         try:

@@ -92,7 +92,9 @@ def _logged_in(
         if password is None or not first:
             kept = same and current is not None and current.password is not None and first
             flag = "--matrix-password-file FILE"
-            password = dialogue.secret(f"  The password of {user}", flag=flag, kept=kept)
+            password = dialogue.secret(
+                f"  The password of {user}", flag=flag, empty="keeps the present one" if kept else ""
+            )
         dialogue.say(f"  logging in at {homeserver} …")
         try:
             entrance = _enter(

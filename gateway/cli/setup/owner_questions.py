@@ -146,7 +146,9 @@ def _another(dialogue: Dialogue, environ: Mapping[str, str]) -> ModelOffer:
     base = dialogue.ask("  The address of a server of your own, or - for the provider's", "-")
     offer = named(model, api_base="" if base == "-" else base, api_key="", environ=environ)
     if offer.provider and not offer.api_key:
-        key = dialogue.secret("  Its API key", flag="--api-key-file FILE", kept=bool(offer.api_base))
+        key = dialogue.secret(
+            "  Its API key", flag="--api-key-file FILE", empty="for none" if offer.api_base else ""
+        )
         offer = named(model, api_base=offer.api_base, api_key=key or "", environ=environ)
     return offer
 

@@ -189,13 +189,21 @@ class Init:
             say(f"- {line}")
         for kind in sorted(off):
             say(f"- {kind} is switched off")
-        if not planned.same and not self.dialogue.agree("Write this?", default=True):
+        if not planned.same and not self._is_wanted():
             raise InitFailed("nothing was written")
         self._changes = not planned.same
         settings = put(planned, self.environ, datetime.now(UTC))
         for warning in settings.warnings:
             say(f"Warning: {warning}")
         return settings
+
+    def _is_wanted(self) -> bool:
+        """Ask before all is written; one Ctrl-C alone does not throw all answers away."""
+        try:
+            return self.dialogue.agree("Write this?", default=True)
+        except KeyboardInterrupt:
+            self.dialogue.say("\nNothing is written yet. Ctrl-C again leaves, and your answers are lost.")
+            return self.dialogue.agree("Write this?", default=True)
 
     def _give_back(self, matrix: MatrixAsked) -> None:
         if matrix.entrance is not None:

@@ -46,9 +46,8 @@ HEAD_NAME = "squidbot-backup.json"
 MANIFEST_NAME = "manifest.json"
 PREFIX = "home/"
 ENCRYPTED_SUFFIX = ".enc"
-_OURS = re.compile(r"squidbot-\d{8}T\d{6}Z(?:-\d+)?\.tar\.gz(?:\.enc|\.sealed)?")
-"""Encrypted ones were called ``.sealed`` before."""
-_PART = re.compile(r"\..+\.tar\.gz(?:\.enc|\.sealed)?\.\d+\.part")
+_OURS = re.compile(r"squidbot-\d{8}T\d{6}Z(?:-\d+)?\.tar\.gz(?:\.enc)?")
+_PART = re.compile(r"\..+\.tar\.gz(?:\.enc)?\.\d+\.part")
 _WHOLE_BYTES = 16 * 1024 * 1024
 _BLOCK = 1024 * 1024
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import stat
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +24,7 @@ from gateway.errors import GatewayError, StateUnusable, describe
 from gateway.operations.control.terminal import terminal_routes
 from gateway.operations.http.health import Health, json_answer, one_more
 from gateway.operations.service import Operations
+from gateway.queue.lease import LeaseTaken
 from gateway.system.home import Home, short_path
 
 if TYPE_CHECKING:
@@ -55,13 +56,17 @@ async def serve_control(
     Raises:
         StateUnusable: The socket cannot be made.
     """
+
+    async def not_here() -> str:
+        return "" if built is None else await built.not_here()
+
     app = web.Application(client_max_size=_BODY_LIMIT)
-    app.add_routes([web.post("/op/{name}", _Calls(operations).answer), *routes])
+    app.add_routes([web.post("/op/{name}", _Calls(operations, not_here).answer), *routes])
     if health is not None:
         app.add_routes(health.routes())
     terminal = built.channels.get("terminal") if built is not None else None
     if isinstance(terminal, TerminalChannel):
-        app.add_routes(terminal_routes(terminal, built.accounts if built is not None else None))
+        app.add_routes(terminal_routes(terminal, not_here))
     runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=2)
     await runner.setup()
     path = home.control_socket
@@ -91,8 +96,13 @@ async def serve_control(
 class _Calls:
     """Turns requests into operations and their errors into answers."""
 
-    def __init__(self, operations: Operations) -> None:
+    def __init__(self, operations: Operations, not_here: Callable[[], Awaitable[str]]) -> None:
         self._operations = operations
+        self._not_here = not_here
+
+    async def _refuse_elsewhere(self, name: str) -> None:
+        if name != "status" and (refusal := await self._not_here()):
+            raise LeaseTaken(refusal)
 
     async def answer(self, request: web.Request) -> web.Response:
         name = request.match_info["name"]
@@ -101,6 +111,7 @@ class _Calls:
             if not isinstance(arguments, dict):
                 return _refused("RequestInvalid", "the arguments must be an object", 2, status=400)
             with anyio.fail_after(_LIMIT_S):
+                await self._refuse_elsewhere(name)
                 return json_answer({"result": await self._operations.call(name, arguments)})
         except GatewayError as error:
             return _refused(type(error).__name__, str(error), error.exit_code, status=400)

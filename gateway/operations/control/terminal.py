@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import aiohttp
 import anyio
@@ -35,28 +35,10 @@ _PING_S = 30.0
 _SAY_LIMIT_S = 30.0
 
 
-class KnowsOwners(Protocol):
-    """Knows which process has the account of a channel."""
-
-    def elsewhere(self, channel: str) -> str:
-        """The other process that has it, as people read it; empty: there is none."""
-        ...
-
-
-def not_here(accounts: KnowsOwners | None, terminal: TerminalChannel) -> str:
-    """Where to go, if another process on the same database works for the terminal; empty: it may be here."""
-    where = "" if accounts is None else accounts.elsewhere(terminal.name)
-    return (
-        f"the terminal belongs to {where}; run `squidbot chat` there to continue the same conversation"
-        if where
-        else ""
-    )
-
-
 def terminal_routes(
-    terminal: TerminalChannel, accounts: KnowsOwners | None = None
+    terminal: TerminalChannel, not_here: Callable[[], Awaitable[str]]
 ) -> list[web.AbstractRouteDef]:
-    """The route that connects to ``terminal``."""
+    """The route that connects to ``terminal``; ``not_here`` says why it may not be used on this machine."""
 
     async def talk(request: web.Request) -> web.StreamResponse:
         socket = web.WebSocketResponse(heartbeat=_PING_S, max_msg_size=_MESSAGE_LIMIT)
@@ -66,7 +48,7 @@ def terminal_routes(
         except ChannelUnavailable as error:
             await socket.close(code=aiohttp.WSCloseCode.TRY_AGAIN_LATER, message=str(error).encode()[:120])
             return socket
-        await _Talk(socket, link, lambda: not_here(accounts, terminal)).run()
+        await _Talk(socket, link, not_here).run()
         return socket
 
     return [web.get("/terminal", talk)]
@@ -76,7 +58,7 @@ class _Talk:
     """One client and its link."""
 
     def __init__(
-        self, socket: web.WebSocketResponse, link: TerminalLink, elsewhere: Callable[[], str]
+        self, socket: web.WebSocketResponse, link: TerminalLink, elsewhere: Callable[[], Awaitable[str]]
     ) -> None:
         self._elsewhere = elsewhere
         self._socket = socket
@@ -131,7 +113,7 @@ class _Talk:
         try:
             await self._link.say(text, native_id=native_id)
         except ChannelUnavailable as error:
-            told = {"type": "refused", "id": native_id, "message": self._elsewhere() or str(error)}
+            told = {"type": "refused", "id": native_id, "message": await self._elsewhere() or str(error)}
         try:
             await self._socket.send_str(json.dumps(told))
         except ConnectionError:

@@ -135,6 +135,14 @@ def _sections(report: Mapping[str, Any], now: datetime) -> list[str]:
         ("inbox", _counts(work["inbox"]), duration(work.get("oldest_unanswered_s"))),
         ("outbox", _counts(work["outbox"]), duration(work.get("oldest_unsent_s"))),
     ]
+    asked = {
+        "calls": work.get("waiting_for_yes") or 0,
+        "drafts": work["outbox"].get("held") or 0,
+        "in quarantine": work["inbox"].get("quarantined") or 0,
+    }
+    if work.get("oldest_question_s") is not None:
+        told = f"{_counts(asked)} (!approve, or squidbot inbox list --held)"
+        queue.append(("questions to you", told, duration(work["oldest_question_s"])))
     dead = [
         (escape(str(one["name"])), escape(str(one["channel"])), escape(str(one["what"])))
         for one in report.get("stuck") or []

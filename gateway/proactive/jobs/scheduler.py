@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any
@@ -68,7 +68,6 @@ class Scheduler:
         conversations: Tell in which session a job is done; by default in that of its place.
         config: Jitter, and what is said of what is late.
         wakeups: Say when a job is due sooner than was known, and when a link has come up.
-        is_ours: Whether this process works for a channel; it knows who may speak there.
     """
 
     def __init__(
@@ -82,9 +81,7 @@ class Scheduler:
         config: ScheduleConfig,
         clock: Clock,
         wakeups: Wakeups,
-        is_ours: Callable[[str], bool] = lambda _: True,
     ) -> None:
-        self._is_ours = is_ours
         self._plans = plans
         self._store = store
         self._access = access
@@ -143,8 +140,6 @@ class Scheduler:
         else:
             jobs = await self._plans.jobs(until=now + timedelta(seconds=2 * _LOOK_EVERY_S))
         for number, job in enumerate(jobs):
-            if not self._is_ours(job.session.channel):
-                continue
             if job.state is JobState.PAUSED and job.note == LEFT:
                 await self._resume(job, now)
             if job.state is not JobState.ACTIVE or job.next_at is None:

@@ -19,6 +19,7 @@ import contextlib
 import secrets
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -38,12 +39,14 @@ _Result = TypeVar("_Result")
 KEY_CHECK = ("", "state-key")
 KEY_PROOF = b"squidbot"
 """The name and the plaintext of the document that shows whether a key is the right one."""
+_ADDRESS = "address"
+"""The name of the document with the address of an account."""
 _AT_ONCE = 500
 _ROWS_A_SECOND = 500
 _LONGEST_S = 10.0
 _DOCUMENTS = (
     *("session.json", "cross_signing.json", "verified.json", "pickle_key"),
-    *("oauth.json", "answer-limits.json", "answer-brake.json"),
+    *("oauth.json", "answer-limits.json", "answer-brake.json", _ADDRESS),
 )
 _OF_SERVERS = (".login", ".told", ".json")
 
@@ -109,6 +112,38 @@ class AccountState:
         with self._closed_if_not():
             encrypted = StateEncryption(self._key.made()).encrypted(KEY_PROOF, *KEY_CHECK)
             self._compare(self.call("write_state_key", lambda db: _first(db, *KEY_CHECK, encrypted)))
+
+    def check_accounts(self, addresses: Mapping[str, str], *, note: bool) -> None:
+        """
+        Check that the logins and keys under each name of an account belong to its address.
+
+        Args:
+            addresses: The configured addresses by name.
+            note: Record the address of an account that has none yet.
+
+        Raises:
+            StateAway: The database cannot be used now.
+            StoreUnusable: They belong to another address.
+        """
+        if self._encryption is None:
+            return  # nobody has stored anything yet
+        for name, address in addresses.items():
+            encrypted = self.encryption.encrypted(address.encode(), name, _ADDRESS)
+            query = partial(_first, folder=name, name=_ADDRESS, content=encrypted)
+            found = self.call("write_state", query) if note else self._stored_address(name)
+            if found is None:
+                continue
+            other = self.encryption.decrypted(found, name, _ADDRESS).decode()
+            if other.casefold() != address.casefold():
+                raise StoreUnusable(
+                    f"In {self._reach.where} the account {name} is {other}, but the configuration of this"
+                    f" machine says {address}. The login, the keys and the messages there are {other}'s."
+                    " Correct the address here, or give the new account another name.",
+                    path=self._reach.where,
+                )
+
+    def _stored_address(self, name: str) -> bytes | None:
+        return self.call("read_state", lambda db: _content(db, name, _ADDRESS))
 
     @contextlib.contextmanager
     def _closed_if_not(self) -> Iterator[None]:

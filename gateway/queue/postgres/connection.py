@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -106,8 +107,17 @@ def _parts(url: str) -> dict[str, Any]:
     is_plain = "@" not in path and not (at and "/" in before and "?" not in before)
     ports = str(found.get("port") or "").split(",")
     if not found or not is_plain or not all(not port or port.isdigit() for port in ports):
-        raise NoAddress
+        raise NoAddress(_meant_parameter(after if at else place))
     return found
+
+
+def _meant_parameter(after: str) -> str:
+    """Return the parameter of libpq that is misspelt behind the question mark; empty: nothing like that."""
+    known = [option.keyword.decode() for option in psycopg.pq.Conninfo.get_defaults()]
+    for name, sign, _value in (each.partition("=") for each in after.partition("?")[2].split("&")):
+        if sign and name not in known and (close := get_close_matches(name, known, n=1)):
+            return close[0]  # not what stands there: it may be a part of the password
+    return ""
 
 
 def place_of(url: str) -> str:

@@ -90,6 +90,10 @@ _NO_ADDRESS = (
     " % / @ : ? # and blanks are written as %25 %2F %40 %3A %3F %23 %20; behind a question mark only"
     " parameters of libpq may stand."
 )
+_MISSPELT = (
+    "gateway.store is no address of a PostgreSQL database: behind the question mark stands something that is"
+    " no parameter of libpq. Did you mean {}?"
+)
 _READ_ONLY = re.compile(r"session is read-only|hot standby|not in read-write")
 
 
@@ -109,7 +113,7 @@ def may_not(where: str, said: str) -> StoreUnusable:
 def refused(error: psycopg.Error, where: str, operation: str) -> Exception:
     """Return the error to raise when the database cannot be opened: temporary or permanent."""
     if isinstance(error, NoAddress):
-        return StoreUnusable(_NO_ADDRESS, path=where)
+        return StoreUnusable(_MISSPELT.format(error) if str(error) else _NO_ADDRESS, path=where)
     said = " ".join(str(error.diag.message_primary or error).split())
     if _READ_ONLY.search(said):
         return StoreUnavailable(

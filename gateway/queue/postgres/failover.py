@@ -4,8 +4,9 @@ Detects whether commits of this process may be missing after another server has 
 Theory of operation. A promoted replica continues with another timeline. If each commit waited for a replica,
 the replica has them all. If not, it may lack the last ones, whose positions and answers this process has
 already confirmed to homeservers and sent to people. Nobody could detect that from the database later, because
-ids are assigned again. So a running process does not work with such a server: its lease expires, the process
-ends, and its next start says what a person has to do (``restore_detection.py``).
+ids are assigned again. So a process that works does not go on with such a server: its lease expires, the
+process ends, and its next start says what a person has to do (``restore_detection.py``). One that stands by
+has confirmed nothing; it looks when it takes over.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ import threading
 
 import psycopg
 
-_HERE = """
-SELECT left(pg_walfile_name(pg_current_wal_lsn()), 8), current_setting('synchronous_standby_names') <> ''
-"""
+from gateway.queue.postgres.restore_detection import COMMITS_WAIT
+
+_HERE = f"SELECT left(pg_walfile_name(pg_current_wal_lsn()), 8), ({COMMITS_WAIT})"
 
 
 class Failover:
@@ -28,9 +29,9 @@ class Failover:
         self._is_confirmed = False
         """Whether commits waited for a replica at the last connection."""
 
-    def check(self, db: psycopg.Connection) -> None:
+    def check(self, db: psycopg.Connection, *, works: bool) -> None:
         """
-        Check that nothing can be missing on this new connection.
+        Check that nothing can be missing on this new connection of a process that ``works``.
 
         Raises:
             psycopg.OperationalError: The last commits may be missing.
@@ -43,7 +44,7 @@ class Failover:
             return
         timeline, is_confirmed = str(found[0]), bool(found[1])
         with self._lock:
-            if self._timeline not in ("", timeline) and not self._is_confirmed:
+            if works and self._timeline not in ("", timeline) and not self._is_confirmed:
                 raise psycopg.OperationalError(
                     "a replica has taken over for which no commit has waited, so it may lack the last ones"
                 )

@@ -32,7 +32,6 @@ from gateway.queue.postgres.account_tables import AccountTables
 from gateway.queue.postgres.connection import FACTS, SCHEMA, Transaction, connect, place_of
 from gateway.queue.postgres.errors import refused
 from gateway.queue.postgres.histories import lines, records
-from gateway.queue.sql.cluster import lock_of
 from gateway.queue.sql.engine import lock_first, named_lock
 from gateway.queue.sql.leases import lease, leases
 
@@ -58,9 +57,10 @@ class PostgresTables:
 
     @classmethod
     @contextmanager
-    def opened(cls, url: str, home: int, holders: Holders) -> Iterator[Self]:
+    def opened(cls, url: str, home: int, holders: Holders | None) -> Iterator[Self]:
         """
-        Open one transaction with exclusive use of the database; it is committed if the body raises nothing.
+        Open one transaction, with exclusive use of the database unless ``holders`` is None; it is committed
+        if the body raises nothing.
 
         Raises:
             LeaseTaken: A daemon, or a command that changes something, works there.
@@ -73,7 +73,8 @@ class PostgresTables:
                 schema.check(raw, where)
                 tables = cls(raw, home, where)
                 try:
-                    tables._take(holders)
+                    if holders is not None:
+                        tables._take(holders)
                     yield tables
                     tables._db.commit()
                 except BaseException:
@@ -103,7 +104,7 @@ class PostgresTables:
         name, before = holders.new()
         if lease(self._db, DAEMON, name, LeaseTimes().ttl_s, float(now), before) is None:
             held = leases(self._db, float(now))
-            who = [process_of(holder) for each, holder, *_ in held if lock_of(each) == DAEMON]
+            who = [process_of(holder) for each, holder, *_ in held if each == DAEMON]
             raise LeaseTaken(
                 f"another squidbot works on {self.where}, or did until a moment ago ({', '.join(who)})",
                 path=self.where,

@@ -42,7 +42,7 @@ from gateway.queue.sql.engine import NOTHING, Connection, Locks, lock_first
 
 _TRIES = 10
 _LOCK_TIMEOUT = "55P03"
-_ABOUT_LEASES = frozenset({"lease", "renew_lease", "release_lease", "tell"})
+_ABOUT_LEASES = frozenset({"lease", "renew_lease", "release_lease", "show_machine", "hide_machine"})
 _Result = TypeVar("_Result")
 Heard = Callable[[str], object]
 """Called on the event loop with what the triggers of a committed transaction have recorded."""
@@ -347,6 +347,11 @@ class Writing(Pool):
     def work_under(self, name: str, holder: str, fence: int) -> None:
         """From now on every call requires this lease, except those about leases."""
         self._needs = (name, holder, fence)
+
+    @property
+    def has_lease(self) -> bool:
+        """Whether calls require a lease."""
+        return self._needs is not None
 
     async def idle(self) -> None:
         """Return when no call is in progress."""

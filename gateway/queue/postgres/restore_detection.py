@@ -1,10 +1,12 @@
 """
 Detects a database that was restored to an earlier moment, or taken over by another server.
 
-``meta`` records the server on which a daemon last began, and its timeline. A restore with archived WAL begins
-another timeline, a restored dump is on another server, and so is a promoted replica. None of them can tell by
-itself whether something is lost, so no daemon begins until a person has decided (`squidbot restored`). A
-home's record of how far the database was finds what the server cannot show (`gateway.queue.rollback_guard`).
+``meta`` records the server on which a daemon last worked, its timeline, and whether commits waited for a
+replica. A restore with archived WAL begins another timeline, a restored dump is on another server, and so is
+a promoted replica. None of them can tell by itself whether something is lost. Only the replica for which
+commits have waited has them all; it is accepted where this home's record of how far the database was
+(`gateway.queue.rollback_guard`) agrees. In all other cases no daemon begins until a person has decided
+(`squidbot restored`).
 """
 
 from __future__ import annotations
@@ -19,9 +21,15 @@ from gateway.queue.sql.engine import Connection
 
 _SERVER = "server"
 _RESTORED = "restored"
+_CONFIRMED = "confirmed"
 _HERE = (
     "SELECT (SELECT system_identifier FROM pg_control_system())::text || '/' ||"
     " left(pg_walfile_name(pg_current_wal_lsn()), 8)"
+)
+
+COMMITS_WAIT = (
+    "SELECT current_setting('synchronous_standby_names') <> ''"
+    " AND current_setting('synchronous_commit') NOT IN ('off', 'local')"
 )
 
 
@@ -56,22 +64,37 @@ def set_restored(db: Connection, restored: Restored) -> None:
         }
     )
     _put(db, _RESTORED, text)
-    _put(db, _SERVER, _here(db))
+    note_server(db)
 
 
-def begin(db: Connection, where: str) -> Restored | None:
+def begin(db: Connection, where: str, mark: HighWaterMark | None, now: Extent) -> Restored | None:
     """
-    Check at the start of a daemon that the server is the same as before.
+    Check at the start of a daemon that nothing is lost, and record the server.
+
+    Args:
+        mark: How far this home has known the database to be.
+        now: How far it is.
 
     Raises:
-        StoreUnusable: It is another server, or another timeline.
+        StoreUnusable: A person must decide: another server, or another timeline, may lack something.
     """
-    here, before = _here(db), _meta(db, _SERVER)
-    if before is None:
-        _put(db, _SERVER, here)
-    elif before != here:
-        raise _refused(where, "its server is another one than before, or another timeline of it")
-    return read_restored(db)
+    before, restored = _meta(db, _SERVER), read_restored(db)
+    refuse_older(where, mark, now, restored)
+    if before not in (None, _here(db)):
+        is_known = mark is not None and mark.extent.identity == now.identity
+        is_replica = str(before).partition("/")[0] == _here(db).partition("/")[0]
+        if not (is_known and is_replica and _meta(db, _CONFIRMED) == "yes"):
+            raise _refused(where, "its server is another one than before, or another timeline of it")
+    note_server(db)
+    return restored
+
+
+def note_server(db: Connection) -> None:
+    """Record the server, and whether commits wait for a replica, so that the next start knows it."""
+    confirmed = "yes" if db.execute(COMMITS_WAIT).fetchone()[0] else "no"
+    for name, value in ((_SERVER, _here(db)), (_CONFIRMED, confirmed)):
+        if _meta(db, name) != value:
+            _put(db, name, value)
 
 
 def refuse_older(where: str, mark: HighWaterMark | None, now: Extent, restored: Restored | None) -> None:

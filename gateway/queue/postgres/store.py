@@ -29,14 +29,12 @@ from gateway.queue.postgres.connection import connect, place_of
 from gateway.queue.postgres.errors import may_not, refused
 from gateway.queue.postgres.failover import Failover
 from gateway.queue.postgres.histories.memory import PostgresMemory, PostgresSearch, journal_of
-from gateway.queue.postgres.notifications import Notifications, tell_once
 from gateway.queue.postgres.pool import Reading, Writing
-from gateway.queue.postgres.restore_detection import begin, refuse_older
+from gateway.queue.postgres.restore_detection import begin, note_server
 from gateway.queue.postgres.rights import without_rights
 from gateway.queue.postgres.snapshots import NoSnapshots
 from gateway.queue.rollback_guard import Extent, Gap, HighWaterMark
 from gateway.queue.sql.base import Database, Journal
-from gateway.queue.sql.cluster import EVERYBODY
 from gateway.queue.sql.engine import ALONE, NOTHING, Connection
 from gateway.queue.sql.signals import Fact, Signals
 from gateway.queue.state_key import StateKey
@@ -65,15 +63,10 @@ class PostgresQueue(Queue):
 
     home = HOME
     writer: Writing
-    _connect: Callable[[], psycopg.Connection]
 
     def account_state(self, key: StateKey) -> AccountState:
         """Return the state of accounts in the same database; the caller opens it."""
         return AccountState(self.writer, key)
-
-    def notifications(self) -> Notifications:
-        """Return the notifications between the processes on this database; the caller runs them."""
-        return Notifications(self.writer.where, self._connect, self.home)
 
     async def check_rights(self) -> None:
         """
@@ -89,13 +82,6 @@ class PostgresQueue(Queue):
             named = ", ".join(found[:_NAMED])
             raise may_not(self.writer.where, f"it may not read, or not change, {named}{more}")
 
-    async def tell_others(self, name: str = EVERYBODY) -> None:
-        """
-        Make every daemon on this database look for what was written for its accounts, or for whatever else a
-        name stands for. It needs no lease. Raises `StoreUnavailable`.
-        """
-        await self.writer.call("tell", lambda db: tell_once(db, self.home, name), locks=NOTHING)
-
     async def begun(self, mark: HighWaterMark | None) -> Gap | None:
         """
         Check at the start of a daemon, which holds its lease, that the database was not restored to an
@@ -107,10 +93,20 @@ class PostgresQueue(Queue):
             StoreUnavailable: The database cannot be used now.
         """
         where = self.writer.where
-        restored = await self.database.writer.call("begin", lambda db: begin(db, where), locks=ALONE)
         extent = Extent.of(self.database.secret, *await self.maintenance.last_ids())
-        refuse_older(where, mark, extent, restored)
+        restored = await self.database.writer.call(
+            "begin", lambda db: begin(db, where, mark, extent), locks=ALONE
+        )
         return None if restored is None else restored.gap
+
+    async def note_server(self) -> None:
+        """
+        Record for the next start on which server this daemon works, and whether commits wait for a replica.
+
+        Raises:
+            StoreUnavailable: The database cannot be used now.
+        """
+        await self.database.writer.call("note_server", note_server, locks=NOTHING)
 
     def memory_in_database(self) -> MemoryInDatabase:
         """Return the histories and memory in the same database."""
@@ -149,7 +145,7 @@ class PostgresQueue(Queue):
             try:
                 with connect(url) as db:
                     schema.check(db, where)
-                    failover.check(db)
+                    failover.check(db, works=False)
                     _server_clock(clock, db)
                     return schema.identity(db, where, home)
             except psycopg.Error as error:
@@ -166,7 +162,7 @@ class PostgresQueue(Queue):
             db = connect(url)
             try:
                 schema.check(db, where)
-                failover.check(db)
+                failover.check(db, works=writer.has_lease)
                 found = schema.identity(db, where, home)
             except StoreUnusable as error:
                 # It was usable at the start, and may be so again: somebody is restoring it at this moment.
@@ -196,7 +192,6 @@ class PostgresQueue(Queue):
         )
         queue = cls(database, NoSnapshots(where))
         queue.home, queue.writer = home, writer
-        queue._connect = opened
         return queue
 
 

@@ -31,10 +31,7 @@ _TAKEN_AWAY_WITHIN_S = 86_400.0
 
 
 def everything(db: Connection) -> Iterator[Fact]:
-    """
-    Yield the facts of everything that waits. Work that waits for no turn is reported as if it had just
-    arrived.
-    """
+    """Yield the facts of everything that waits."""
     newest = db.execute("SELECT accepted_at FROM inbox ORDER BY id DESC LIMIT 1").fetchone()
     since = 0.0 if newest is None else newest[0] - _TAKEN_AWAY_WITHIN_S
     for session, turn, why in db.execute(_TAKEN_AWAY, (since,)).fetchall():
@@ -42,8 +39,7 @@ def everything(db: Connection) -> Iterator[Fact]:
     for session, next_at, channel, kind, payload in db.execute(_HEADS).fetchall():
         sender = (payload_object(payload) or {}).get("sender")
         said = sender if isinstance(sender, dict) else {}
-        is_quick = kind in ("alone", "reaction")
-        yield "session", session, next_at, channel, kind, is_quick, said.get("address"), said.get("verified")
+        yield "session", session, next_at, channel, kind, said.get("address"), said.get("verified")
     for question in questions_in(db):
         if question.verdict is not None:
             yield "decided", question.name

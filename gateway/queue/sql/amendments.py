@@ -2,8 +2,10 @@
 Applies amendments to accepted messages: edits, withdrawals, stops, and releases from quarantine. As SQL.
 
 A turn that has begun is a unit. It may have had effects that its steps record, and the steps fit only the
-question as it was. So a message is removed from the turn only if no step is lost by that, or if all of its
-messages are removed. Until then it is marked in ``withdrawn``. When the last row of a turn is marked, all
+question as it was. So an edit ends the turn: its messages wait again, and the next model is told what was
+done for the text as it was. An edit or a deletion of an answered message becomes a note (`Note`), which
+nobody answers. A message is removed from a turn only if no step is lost by that, or if all of its messages
+are removed. Until then it is marked in ``withdrawn``. When the last row of a turn is marked, all
 rows leave ``running`` in the same transaction, and the handler working on the turn finds that its claim is
 lost. Nothing needs to be remembered across a crash.
 """
@@ -14,7 +16,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from agent_core.messages import EDITED, REDACTED, Amendment, InboundMessage, SessionKey
+from agent_core.messages import (
+    DONE_BEFORE,
+    EDITED,
+    NOTED,
+    REDACTED,
+    Amendment,
+    InboundMessage,
+    SessionKey,
+)
 from gateway.queue.shared import SHARED
 from gateway.queue.sql.codec import (
     Raw,
@@ -31,17 +41,33 @@ from gateway.queue.sql.locking import OUTBOX_OF_CHANNEL, in_conversation
 from gateway.queue.sql.moves import inbox_sources, outbox_sources
 from gateway.queue.states import UNINVITED, IllegalMove, InboxState, OutboxState
 
+AS_EDITED = "edited"
+"""The reason for which a turn is stopped whose messages are asked again."""
 _AT_ONCE = 500
+_QUOTED = 120
 _WORK = (InboxState.READY, InboxState.RUNNING)
 _OPEN = (*_WORK, InboxState.QUARANTINED)
+_OVER = (InboxState.ANSWERED, InboxState.SETTLED)
+_EDITS = "edits"
+"""In the context of an answered message: how often it was edited since."""
+_OUTCOMES = {"done": "", "failed": " without success"}
 _UNSENT = (OutboxState.PENDING, OutboxState.SENDING, OutboxState.UNCERTAIN, OutboxState.HELD)
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A message to be accepted in a session, for its history alone (`NOTED`)."""
+
+    session: str
+    message: InboundMessage
 
 
 @dataclass(slots=True)
 class Effects:
-    """The effects of amendments: the running turns that were stopped (session, turn, why)."""
+    """The effects of amendments: the running turns that were stopped (session, turn, why), and notes."""
 
     stopped: list[tuple[str, str, str]] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
 
 
 def ignore(
@@ -122,11 +148,47 @@ class _Amender:
         message = None if row is None else read_payload(row[4])
         if row is None or message is None or message.sender.address != amendment.sender:
             return
-        if row[3] is not None:
-            self._note_in(row[0], message, {EDITED: amendment.text})
-        elif row[2] in (InboxState.READY, InboxState.QUARANTINED):
-            changed = dump(message.model_copy(update={"text": amendment.text}))
-            self.db.execute("UPDATE inbox SET payload = ? WHERE id = ?", (changed, row[0]))
+        row_id, session, state, turn, _, kind = row
+        now_says = message.context.get(EDITED, message.text)
+        if amendment.text == now_says or REDACTED in message.context:
+            return
+        changed = message.model_copy(update={"text": amendment.text})
+        if turn is None:
+            if state in (InboxState.READY, InboxState.QUARANTINED):
+                self.db.execute("UPDATE inbox SET payload = ? WHERE id = ?", (dump(changed), row_id))
+        elif state in _WORK and kind == "message":
+            done = _done_in(self.db, turn, message.context.get(DONE_BEFORE))
+            more = {DONE_BEFORE: done} if done else {}
+            changed = changed.model_copy(update={"context": {**message.context, **more}})
+            self.db.execute("UPDATE inbox SET payload = ? WHERE id = ?", (dump(changed), row_id))
+            self._ask_again(session, turn, state)
+        else:
+            count = int(message.context.get(_EDITS, 0)) + 1
+            self._note_in(row_id, message, {EDITED: amendment.text, _EDITS: count})
+            if state in _OVER and kind == "message":
+                text = f"[Of what I wrote before, this is corrected: {_quote(now_says)}]\n{amendment.text}"
+                line = {"turn": turn, "id": f"{_line_of(self.db, turn, row_id)[0]}.edited {count}"}
+                self.effects.notes.append(_note(session, message, f"edited {count}", text, line))
+
+    def _ask_again(self, session: str, turn: str, state: str) -> None:
+        """End a turn that has begun; its messages wait again, but for those that were withdrawn."""
+        gone = "session = ? AND turn = ? AND withdrawn IS NOT NULL"
+        ignore(self.db, gone, (session, turn), "withdrawn", self.now, only=_WORK)
+        self.db.execute(
+            "UPDATE inbox SET state = 'ready', attempts = 0, deferrals = 0, first_deferred_at = NULL,"
+            " next_at = NULL, waits_for = NULL, turn = NULL, tail = NULL, error = NULL"
+            f" WHERE session = ? AND turn = ? AND {inbox_sources(InboxState.READY, InboxState.RUNNING)}",
+            (session, turn),
+        )
+        self.db.execute(
+            "UPDATE inbox SET attempts = 0, deferrals = 0, first_deferred_at = NULL, next_at = NULL,"
+            " waits_for = NULL, turn = NULL, tail = NULL, error = NULL"
+            " WHERE session = ? AND turn = ? AND state = 'ready'",
+            (session, turn),
+        )
+        forget_steps(self.db, turn)
+        if state == InboxState.RUNNING:
+            self.effects.stopped.append((session, turn, AS_EDITED))
 
     def withdraw(self, amendment: Amendment) -> None:
         row = self._row(amendment)
@@ -135,6 +197,8 @@ class _Amender:
             return
         if row[3] is not None:
             self._note_in(row[0], message, {REDACTED: True})
+        if row[2] in _OVER and REDACTED not in message.context:
+            self.effects.notes += _withdrawals(self.db, row[3], row[0], row[1], message)
         self._take_away("id = ?", (row[0],), "withdrawn")
 
     def _note_in(self, row_id: int, message: InboundMessage, more: Mapping[str, object]) -> None:
@@ -210,7 +274,7 @@ class _Amender:
 
     def _row(self, amendment: Amendment) -> Raw | None:
         row: Raw | None = self.db.execute(
-            "SELECT id, session, state, turn, payload FROM inbox"
+            "SELECT id, session, state, turn, payload, kind FROM inbox"
             " WHERE channel = ? AND account = ? AND native_id = ?",
             (*self.place, key_text(amendment.native_id)),
         ).fetchone()
@@ -236,6 +300,72 @@ class _Amender:
             if gone and state == InboxState.RUNNING:
                 self.effects.stopped.append((session, turn, why))
         return marked
+
+
+def withdrawn_while_answered(db: Connection, turn: str) -> list[Note]:
+    """Return the notes for messages that were taken back while their turn ran, which has answered them."""
+    rows = db.execute(
+        "SELECT id, session, payload FROM inbox WHERE turn = ? AND withdrawn = 'withdrawn'"
+        " AND state IN ('answered', 'settled')",
+        (turn,),
+    ).fetchall()
+    notes: list[Note] = []
+    for row_id, session, payload in rows:
+        if (message := read_payload(payload)) is not None:
+            notes += _withdrawals(db, turn, row_id, session, message)
+    return notes
+
+
+def _withdrawals(db: Connection, turn: str, row_id: int, session: str, message: InboundMessage) -> list[Note]:
+    """Return what takes an answered message out of the history: its turn, or its own lines if others stay."""
+    line, others = _line_of(db, turn, row_id)
+    edits = int(message.context.get(_EDITS, 0)) if others else 0
+    gone = [line, *(f"{line}.edited {count + 1}" for count in range(edits))] if others else [turn]
+    return [
+        _note(session, message, f"withdrawn {number}", "", {"undoes": each})
+        for number, each in enumerate(gone)
+    ]
+
+
+def _line_of(db: Connection, turn: str, row_id: int) -> tuple[str, bool]:
+    """Return the id of an answered message's line, and whether the turn has others that were not redacted."""
+    query = "SELECT id, payload FROM inbox WHERE turn = ? AND state IN ('answered', 'settled') ORDER BY id"
+    rows = db.execute(query, (turn,)).fetchall()
+    others = any(other != row_id and not _is_redacted(payload) for other, payload in rows)
+    return f"{turn}.{[other for other, _ in rows].index(row_id)}", others
+
+
+def _is_redacted(payload: str | None) -> bool:
+    message = read_payload(payload)
+    return message is not None and REDACTED in message.context
+
+
+def _note(session: str, message: InboundMessage, what: str, text: str, line: Mapping[str, str]) -> Note:
+    noted = message.model_copy(
+        update={
+            "native_id": f"{message.native_id} {what}",
+            "text": text,
+            "attachments": (),
+            "background": (),
+            "context": {**message.context, NOTED: dict(line)},
+        }
+    )
+    return Note(session, noted)
+
+
+def _quote(text: str) -> str:
+    words = " ".join(text.split())
+    return words if len(words) <= _QUOTED else f"{words[:_QUOTED]} […]"
+
+
+def _done_in(db: Connection, turn: str, before: object) -> dict[str, int]:
+    """Return which tools were used in a turn, how often, and with what success, and ``before`` it."""
+    done = {str(name): int(count) for name, count in before.items()} if isinstance(before, Mapping) else {}
+    rows = db.execute("SELECT tool, outcome FROM receipts WHERE turn = ?", (turn,)).fetchall()
+    for tool, outcome in rows:
+        name = f"{tool}{_OUTCOMES.get(outcome, ' with an unknown outcome')}"
+        done[name] = done.get(name, 0) + 1
+    return done
 
 
 def ignore_withdrawn(db: Connection, session: str, turn: str, now: float) -> bool:

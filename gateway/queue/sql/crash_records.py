@@ -6,19 +6,14 @@ judgement is pure.
 ``sending`` at that moment were in flight at the death. One row of ``deaths`` stands for one of them at one
 death. It has the number of steps in the journal, and how many others were in flight as well.
 
-Where several processes work, each on its own accounts, the caller passes the rows of the dead one to
-`record`.
-
 A death is weak evidence against everything that was in flight. It is strong evidence against something that
 was alone.
 """
 
-# ruff: noqa: S608 - only constants of this package are put into statements; every value is a parameter
-
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from gateway.queue.sql.engine import Connection
@@ -76,25 +71,17 @@ def _in_a_row(newest_first: Iterable[Death], newest: Death) -> int:
     return count
 
 
-Where = tuple[str, Sequence[str]]
-"""A condition that begins with AND, or an empty one, and its parameters."""
-
-
-def record(db: Connection, now: float, inbox: Where = ("", ()), outbox: Where = ("", ())) -> None:
-    """Record what is in flight among the rows of these conditions; their process is dead."""
-    only, whose = inbox
+def record(db: Connection, now: float) -> None:
+    """Record what is in flight; its process is dead."""
     in_flight: list[tuple[str, int]] = [
         (of_turn(turn), steps)
         for turn, steps in db.execute(
             "SELECT turn, (SELECT COUNT(*) FROM turn_steps WHERE turn_steps.turn = inbox.turn) FROM inbox"
-            f" WHERE state = 'running'{only} GROUP BY turn",
-            whose,
+            " WHERE state = 'running' GROUP BY turn"
         )
     ]
-    only, whose = outbox
     in_flight += [
-        (of_send(row_id), 0)
-        for (row_id,) in db.execute(f"SELECT id FROM outbox WHERE state = 'sending'{only}", whose)
+        (of_send(row_id), 0) for (row_id,) in db.execute("SELECT id FROM outbox WHERE state = 'sending'")
     ]
     if not in_flight:
         return

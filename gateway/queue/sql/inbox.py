@@ -57,18 +57,21 @@ class InboxStore(Part):
         Then, in the same transaction, the amendments are applied, each to earlier messages of this channel
         and account:
 
-        - ``replace``: a row of the same sender that waits and was never in a turn gets the new text.
+        - ``replace``: a row of the same sender that is not answered yet gets the new text. Its turn
+          is lost, and the rows of that wait again. Of an answered row the new text is noted (`NOTED`).
         - ``withdraw``: a row of the same sender that waits (or is quarantined) becomes IGNORED as
           ``withdrawn``. In a turn that runs, or has steps that must not be repeated, it is marked. As soon as
           all rows of that turn are marked they become IGNORED; otherwise the turn is answered as it is. A
-          marked row is left out when a turn without steps is claimed again.
+          marked row is left out when a turn without steps is claimed again. An answered row is taken out of
+          the history by a note.
         - ``leave``: everything that waits or runs in the sessions of ``session.conversation`` becomes IGNORED
           as ``left``, and unsent messages there become DEAD.
         - ``stop``: everything that waits or runs in ``session`` and was accepted before the message
           ``native_id`` becomes IGNORED as ``stopped``; the message's ``context["stopped"]`` has the number.
           If that message is not new, nothing happens. Without a ``native_id`` all rows are meant.
 
-        A turn whose rows are IGNORED is lost to the handler working on it; `Accepted.stopped` names it.
+        A turn whose rows are IGNORED, or wait again, is lost to the handler working on it; `Accepted.stopped`
+        names it.
         """
         now = self._now()
         rows: list[inbox_sql.NewRow] = []
@@ -98,6 +101,7 @@ class InboxStore(Part):
                 return ids, amending.Effects(), []
             new = {row.native_id: row_id for row, row_id in zip(rows, ids, strict=True) if row_id is not None}
             effects = amending.amend(db, channel, account, amendments, new=new, now=now)
+            inbox_sql.accept_notes(db, effects.notes, now)
             return ids, effects, inbox_sql.rows_by_id(db, new.values())
 
         def locks(db: Connection) -> Iterator[str]:

@@ -16,8 +16,8 @@ from agent_core.models import Usage
 from gateway.queue.errors import LostTurn
 from gateway.queue.model import Turn
 from gateway.queue.sql import crash_records
-from gateway.queue.sql.amendments import ignore_withdrawn
-from gateway.queue.sql.codec import INBOX, Raw, key_digest, read_payload
+from gateway.queue.sql.amendments import Note, ignore_withdrawn
+from gateway.queue.sql.codec import INBOX, Raw, dump, key_digest, key_text, read_payload
 from gateway.queue.sql.due import LONGEST_S, wait_s
 from gateway.queue.sql.engine import Connection, Cursor
 from gateway.queue.sql.moves import inbox_sources
@@ -99,6 +99,14 @@ def accept(
             (channel, account, name, value),
         )
     return ids
+
+
+def accept_notes(db: Connection, notes: Iterable[Note], now: float) -> None:
+    """Insert what is only noted in a history; like a command it waits for no turn."""
+    for note in notes:
+        said, key = note.message, key_text(note.message.native_id)
+        row = NewRow(key, note.session, "alone", dump(said), InboxState.READY.value, None)
+        accept(db, said.channel, said.account, [row], positions={}, now=now)
 
 
 def rows_by_id(db: Connection, ids: Iterable[int]) -> list[Raw]:

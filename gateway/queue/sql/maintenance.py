@@ -6,11 +6,11 @@ The SQL is in ``maintenance_sql.py``, ``crash_records.py`` and ``leases.py``.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 
-from gateway.queue.model import Cluster, Lease, Suspect
-from gateway.queue.sql import cluster, crash_records, leases, maintenance_sql, receipts
+from gateway.queue.model import Lease, Machine, Suspect
+from gateway.queue.sql import crash_records, leases, maintenance_sql, receipts
 from gateway.queue.sql.approvals import forget_withdrawn
 from gateway.queue.sql.base import Part
 from gateway.queue.sql.codec import session_or_none
@@ -32,10 +32,8 @@ class MaintenanceStore(Part):
         repeated, even after a crash in the middle. What was running or sending is recorded as in flight at a
         death.
         """
-        now, all_rows = self._now(), ("", ())
-        await self._writer.call(
-            "recover", lambda db: maintenance_sql.recover(db, now, all_rows, all_rows), locks=ALONE
-        )
+        now = self._now()
+        await self._writer.call("recover", lambda db: maintenance_sql.recover(db, now), locks=ALONE)
 
     async def suspects(self) -> list[Suspect]:
         """
@@ -141,40 +139,25 @@ class MaintenanceStore(Part):
             "release_lease", lambda db: leases.release_lease(db, name, holder), locks=_of_lease(name)
         )
 
-    async def cluster(self) -> Cluster:
-        """
-        Return the live processes, each with a lease of its own, and which of them has which account.
-
-        A lease for the whole database is not granted while a process lives, and vice versa.
-        """
+    async def show_machine(self, machine: str, *, holder: str, version: str, ttl_s: float) -> None:
+        """Note that a daemon of the home lives, active or standing by; it gives no right."""
         at = self._database.lease_clock()
-        return await self._reader.call("cluster", lambda db: cluster.cluster(db, at(db)))
-
-    async def take_accounts(
-        self, names: Sequence[str], *, configured: Mapping[str, str], holder: str
-    ) -> list[str]:
-        """
-        Take those of these accounts that no other live process has; return which ones they are.
-
-        What was in flight by the accounts that are new to this process is recovered (`recover`) in the same
-        transaction. If a process whose lease has expired had them, its lease ends: whatever it still tries
-        raises `Fenced`. An account is named by its channel; the empty name stands for what belongs to no
-        account. ``configured`` are the accounts that the caller knows, each with the bot's address there.
-        """
-        now, at = self._now(), self._database.lease_clock()
-        return await self._writer.call(
-            "take_accounts",
-            lambda db: cluster.take(db, names, configured, holder, at(db), now),
-            locks=[*ALONE, named_lock("lease", cluster.EVERYTHING)],
-        )
-
-    async def give_account(self, name: str, *, holder: str) -> None:
-        """Give up an account that has nothing in flight any more, for another process to take."""
         await self._writer.call(
-            "give_account",
-            lambda db: cluster.give(db, name, holder),
-            locks=_of_lease(cluster.EVERYTHING),
+            "show_machine",
+            lambda db: leases.show_machine(db, machine, holder, version, ttl_s, at(db)),
+            locks=NOTHING,
         )
+
+    async def hide_machine(self, machine: str, *, holder: str, version: str) -> None:
+        """Remove the note of a daemon that ends in order."""
+        await self._writer.call(
+            "hide_machine", lambda db: leases.hide_machine(db, machine, holder, version), locks=NOTHING
+        )
+
+    async def machines(self, daemon: str, *, ttl_s: float) -> list[Machine]:
+        """Return the machines of the home, also those that are missing; for arguments see `leases`."""
+        at = self._database.lease_clock()
+        return await self._reader.call("machines", lambda db: leases.machines(db, daemon, ttl_s, at(db)))
 
     async def last_ids(self) -> tuple[int, int]:
         """Return the highest ids of inbox and outbox."""
@@ -197,7 +180,7 @@ class MaintenanceStore(Part):
 
 
 def _of_lease(name: str) -> Locks:
-    return [named_lock("lease", cluster.lock_of(name))]
+    return [named_lock("lease", name)]
 
 
 def _alone(_: Sequence[int]) -> Locks:

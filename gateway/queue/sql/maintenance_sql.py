@@ -12,9 +12,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from gateway.queue.sql import crash_records
 from gateway.queue.sql.amendments import forget_steps, ignore
 from gateway.queue.sql.codec import INBOX, OUTBOX, Raw, key_digest, sender_of
-from gateway.queue.sql.due import LONGEST_S
 from gateway.queue.sql.engine import Connection
-from gateway.queue.sql.inbox_sql import ASKS, QUICK, wait_of
+from gateway.queue.sql.inbox_sql import wait_of
 from gateway.queue.sql.moves import UNINDEXED_STATE, inbox_sources, outbox_sources
 from gateway.queue.states import QUARANTINE_S, UNINVITED, UNINVITED_S, InboxState, OutboxState
 
@@ -23,22 +22,15 @@ PAGE_ROWS = 250
 _COMMON = frozenset({InboxState.SETTLED, InboxState.IGNORED, OutboxState.SENT})
 
 
-def recover(db: Connection, now: float, inbox: crash_records.Where, outbox: crash_records.Where) -> None:
-    """
-    Recover the rows of these conditions, each of which begins with AND or is empty. Nobody works on them;
-    those in flight were so when the process died.
-    """
-    crash_records.record(db, now, inbox, outbox)
-    running = inbox_sources(InboxState.READY, InboxState.RUNNING)
-    only, whose = inbox
-    db.execute(f"UPDATE inbox SET state = 'ready' WHERE {running}{only}", whose)
-    only, whose = outbox
+def recover(db: Connection, now: float) -> None:
+    """Recover all rows. Nobody works on them; those in flight were so when the process died."""
+    crash_records.record(db, now)
+    db.execute(
+        f"UPDATE inbox SET state = 'ready' WHERE {inbox_sources(InboxState.READY, InboxState.RUNNING)}"
+    )
     for target, doubt in ((OutboxState.PENDING, "IS NULL"), (OutboxState.UNCERTAIN, "IS NOT NULL")):
         sending = outbox_sources(target, OutboxState.SENDING)
-        db.execute(
-            f"UPDATE outbox SET state = ? WHERE {sending} AND uncertain_at {doubt}{only}",
-            (target.value, *whose),
-        )
+        db.execute(f"UPDATE outbox SET state = ? WHERE {sending} AND uncertain_at {doubt}", (target.value,))
 
 
 def work_in(db: Connection, sessions: Mapping[int, str]) -> int:
@@ -68,26 +60,6 @@ def open_sessions(db: Connection, now: float) -> list[tuple[str, float]]:
         " (SELECT session FROM inbox WHERE state = 'running') GROUP BY session) ORDER BY id"
     )
     return [(session, wait_of(db, session, next_at, now)) for session, next_at in rows.fetchall()]
-
-
-_IDLE = "session NOT IN (SELECT session FROM inbox WHERE state = 'running')"
-_DUE = "state = 'ready' AND (next_at IS NULL OR next_at <= ?)"
-_HEADS = f"id IN (SELECT MIN(id) FROM inbox WHERE state = 'ready' AND NOT ({ASKS}) GROUP BY session)"
-
-
-def due_sessions(db: Connection, now: float) -> list[tuple[str, bool]]:
-    """
-    Return sessions whose head is due now and that have no running turn. True marks sessions with a due row
-    that may overtake, and with no such row running. Turns that wait for a person's approval are passed over.
-    """
-    rows = db.execute(
-        f"SELECT session, id, 0 FROM inbox WHERE {_DUE} AND {_HEADS} AND {_IDLE}"
-        f" UNION ALL SELECT session, id, 1 FROM inbox WHERE {_DUE} AND {QUICK}"
-        f" AND session NOT IN (SELECT session FROM inbox WHERE state = 'running' AND {QUICK})"
-        " ORDER BY 2, 3",
-        (now, now, now + LONGEST_S, now),
-    )
-    return list(dict.fromkeys((session, bool(overtakes)) for session, _, overtakes in rows.fetchall()))
 
 
 def waiting_people(db: Connection) -> list[tuple[str, str]]:

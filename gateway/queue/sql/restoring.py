@@ -45,14 +45,7 @@ class Runs(Protocol):
 
 
 def set_aside_open_work(
-    db: Runs,
-    *,
-    backed_up_at: float,
-    now: float,
-    runs_once: Callable[[str], bool],
-    quarantine: InboxState = InboxState.QUARANTINED,
-    has_jobs: bool = True,
-    has_grants: bool = True,
+    db: Runs, *, backed_up_at: float, now: float, runs_once: Callable[[str], bool]
 ) -> Parked:
     """
     Park the open work, inside a transaction.
@@ -60,9 +53,6 @@ def set_aside_open_work(
     Args:
         backed_up_at: The moment of the backup.
         runs_once: Returns whether a job of this timing runs a single time.
-        quarantine: The state in which questions wait for a person.
-        has_jobs: Whether the tables have jobs.
-        has_grants: Whether the tables have grants.
     """
     answers = db.execute(
         "UPDATE outbox SET state = 'uncertain', uncertain_at = COALESCE(uncertain_at, ?),"
@@ -76,12 +66,16 @@ def set_aside_open_work(
     ).rowcount
     questions = db.execute(
         "UPDATE inbox SET state = ?, error = ?, accepted_at = ?, ended_at = ?, next_at = NULL"
-        f" WHERE {offline_sources(quarantine)}",
-        (quarantine.value, RESTORED, now, now),  # a quarantine ends a month after it began, which is now
+        f" WHERE {offline_sources(InboxState.QUARANTINED)}",
+        (
+            InboxState.QUARANTINED.value,
+            RESTORED,
+            now,
+            now,
+        ),  # a quarantine ends a month after it began, which is now
     ).rowcount
-    jobs = _past_jobs(db, now, runs_once) if has_jobs else 0
-    if has_grants:
-        db.execute("DELETE FROM grants")
+    jobs = _past_jobs(db, now, runs_once)
+    db.execute("DELETE FROM grants")
     return Parked(answers, questions, ticks, jobs)
 
 

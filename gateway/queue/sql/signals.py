@@ -68,13 +68,11 @@ class Signals:
             _log.exception("signal.unreadable", signal=str(fact[:1]))
 
     def _work(self, session: str, next_at: float | None, *of: Any) -> None:
-        channel, kind, new, sender, verified = of
+        channel, kind, *_, sender, verified = of  # triggers of PostgreSQL say whether it is new, too
         key = session_or_none(session)
         if key is not None:
             due_s = wait_s(next_at, self._now())
-            self._wakeups.session.fire(
-                Work(key, due_s, channel, sender or "", bool(verified), kind, bool(new))
-            )
+            self._wakeups.session.fire(Work(key, due_s, channel, sender or "", bool(verified), kind))
 
     def _stopped(self, session: str, turn: str, why: str) -> None:
         key = session_or_none(session)

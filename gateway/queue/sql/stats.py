@@ -10,7 +10,8 @@ from gateway.queue.sql.moves import UNINDEXED_STATE
 from gateway.queue.states import BUDGET, PLACE, InboxState, OutboxState, StoreStats
 
 _ASKED = (
-    "SELECT asked.session, asked.turn FROM inbox AS asked JOIN turn_steps AS step ON step.turn = asked.turn"
+    "SELECT asked.session, asked.turn, asked.accepted_at"
+    " FROM inbox AS asked JOIN turn_steps AS step ON step.turn = asked.turn"
     " WHERE asked.state = 'ready' AND asked.next_at > ? AND asked.next_at <= ?"
     " AND step.kind = 'approval' AND step.result IS NULL"
 )
@@ -37,7 +38,12 @@ def counted(db: Connection, now: float) -> StoreStats:
     counted_in = dict(db.execute("SELECT state, COUNT(*) FROM inbox GROUP BY state").fetchall())
     counted_out = dict(db.execute("SELECT state, COUNT(*) FROM outbox GROUP BY state").fetchall())
     asked = (now, now + LONGEST_S)
-    (waiting,) = db.execute(f"SELECT COUNT(DISTINCT session) FROM ({_ASKED}) AS waiting", asked).fetchone()
+    waiting, asked_at = db.execute(
+        f"SELECT COUNT(DISTINCT session), MIN(accepted_at) FROM ({_ASKED}) AS waiting", asked
+    ).fetchone()
+    (drafted_at,) = db.execute("SELECT MIN(created_at) FROM outbox WHERE state = 'held'").fetchone()
+    (kept_at,) = db.execute("SELECT MIN(accepted_at) FROM inbox WHERE state = 'quarantined'").fetchone()
+    questions = [at for at in (asked_at, drafted_at, kept_at) if at is not None]
     (accepted_at,) = db.execute(_OURS, asked + asked).fetchone()
     (created_at,) = db.execute(
         "SELECT MIN(created_at) FROM outbox WHERE state IN ('pending', 'sending', 'uncertain')"
@@ -54,5 +60,6 @@ def counted(db: Connection, now: float) -> StoreStats:
         oldest_unsent_s=None if created_at is None else max(0.0, now - created_at),
         journal_lines=lines,
         waiting_for_yes=waiting,
+        oldest_question_s=max(0.0, now - min(questions)) if questions else None,
         background_jobs=jobs,
     )

@@ -2,7 +2,7 @@
 Defines the tables of the queue. The text is SQLite's; `gateway.queue.postgres.schema` derives PostgreSQL's
 from it.
 
-Every change here gets the next version number and a step in the migrations of each engine.
+Every change here gets the next version number; PostgreSQL has steps to it (`gateway.queue.postgres.schema`).
 
 ``inbox`` has one row per accepted message; its ``id`` is the order of everything. ``tail`` is the last row of
 the turn, to which the answers in ``outbox`` refer. ``history_journal`` holds lines that are not yet durable

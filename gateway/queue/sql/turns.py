@@ -8,6 +8,7 @@ from typing import Any
 from agent_core.messages import SessionKey
 from gateway.queue.model import Completion, NewOutbound, OutboxRow, Step, Turn
 from gateway.queue.sql import inbox_sql, jobs, maintenance_sql, outbox_sql, receipts
+from gateway.queue.sql.amendments import withdrawn_while_answered
 from gateway.queue.sql.base import Part, pending
 from gateway.queue.sql.codec import dump, error_text, inbox_row, new_outbox, session_or_none, step_of, to_json
 from gateway.queue.sql.due import due_at
@@ -112,6 +113,7 @@ class TurnStore(Part):
 
         def write(db: Connection) -> list[int]:
             inbox_sql.end(db, owned, state, now)
+            inbox_sql.accept_notes(db, withdrawn_while_answered(db, owned.turn), now)
             self._journal(db, owned.session, lines, now)
             inbox_sql.spend(db, day, owned.session, purpose, usage)
             for session, told in others:
@@ -209,15 +211,6 @@ class TurnStore(Part):
         now = self._now()
         found = await self._reader.call("open_sessions", lambda db: maintenance_sql.open_sessions(db, now))
         return [(key, due_s) for text, due_s in found if (key := session_or_none(text)) is not None]
-
-    async def due_sessions(self) -> list[tuple[SessionKey, bool]]:
-        """
-        Return sessions whose head is due and that have no running turn: fewer than `open_sessions`, and
-        faster. True marks sessions with something to claim ``out_of_band``.
-        """
-        now = self._now()
-        found = await self._reader.call("due_sessions", lambda db: maintenance_sql.due_sessions(db, now))
-        return [(key, beside) for text, beside in found if (key := session_or_none(text)) is not None]
 
     async def waiting_people(self) -> dict[SessionKey, str]:
         """Return the address of the head's sender for each waiting session."""

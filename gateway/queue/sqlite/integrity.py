@@ -20,7 +20,7 @@ from urllib.parse import quote
 from gateway.queue.moving.marker import NAME as MOVED
 from gateway.queue.moving.marker import refuse_moved
 from gateway.queue.sql.tables import VERSION
-from gateway.queue.sqlite.migrations import APPLICATION_ID
+from gateway.queue.sqlite.schema import APPLICATION_ID
 
 _MOST = 20
 _FILE = re.compile(r"attachments/[0-9a-f]{2}/[0-9a-f]{64}\.[a-z0-9]{1,8}")

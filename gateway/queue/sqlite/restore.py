@@ -14,10 +14,7 @@ from gateway.queue.errors import StoreCorrupt, StoreTooNew
 from gateway.queue.sql.restoring import Parked, set_aside_open_work
 from gateway.queue.sql.tables import VERSION
 from gateway.queue.sqlite.errors import unavailable
-from gateway.queue.sqlite.migrations import APPLICATION_ID
-from gateway.queue.states import InboxState
-
-_WITH_GRANTS = 9
+from gateway.queue.sqlite.schema import APPLICATION_ID
 
 
 def examine_copy(path: Path) -> tuple[int, str, int, int]:
@@ -40,6 +37,12 @@ def examine_copy(path: Path) -> tuple[int, str, int, int]:
                     path=str(path),
                     found=version,
                     known=VERSION,
+                )
+            if version < VERSION:
+                raise StoreCorrupt(
+                    f"it was made by a version from before the first release (schema {version}, this version "
+                    f"knows {VERSION})",
+                    path=str(path),
                 )
             # A view can run forever, and a trigger can do anything: our schema has neither.
             foreign = db.execute(
@@ -70,7 +73,7 @@ def quarantine_open_work(
     Park the open work, in one transaction.
 
     Args:
-        path: The copy. An older schema is not updated; only what it can hold is changed.
+        path: The copy.
         runs_once: Returns whether a job of this timing runs a single time.
 
     Raises:
@@ -78,18 +81,8 @@ def quarantine_open_work(
     """
     try:
         with closing(sqlite3.connect(path, isolation_level=None)) as db:
-            (version,) = db.execute("PRAGMA user_version").fetchone()
             db.execute("BEGIN IMMEDIATE")
-            parked = set_aside_open_work(
-                db,
-                backed_up_at=backed_up_at,
-                now=now,
-                runs_once=runs_once,
-                # Version 1 had no quarantine; there a person finds it among the failed messages.
-                quarantine=InboxState.QUARANTINED if version >= 2 else InboxState.DEAD,
-                has_jobs=version >= 3,
-                has_grants=version >= _WITH_GRANTS,
-            )
+            parked = set_aside_open_work(db, backed_up_at=backed_up_at, now=now, runs_once=runs_once)
             db.execute("COMMIT")
             return parked
     except sqlite3.Error as error:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import secrets
 import sqlite3
-from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import quote
 
@@ -22,7 +21,6 @@ from gateway.queue.moving.marker import NAME as MOVED
 from gateway.queue.moving.marker import refuse_moved
 from gateway.queue.sql.tables import TABLES, VERSION
 from gateway.queue.sqlite.errors import name_of
-from gateway.queue.sqlite.migrations import APPLICATION_ID, MIGRATIONS, Migration, migrate
 
 
 class EmbeddedConnection(sqlite3.Connection):
@@ -36,6 +34,8 @@ class EmbeddedConnection(sqlite3.Connection):
         self.execute("SELECT became_true(?, ?)", (fact, of))
 
 
+APPLICATION_ID = 0x53514254
+"""The id that distinguishes a ``gateway.db`` from other databases."""
 _OLDEST_SQLITE = (3, 35, 0)
 # A cache grows to its limit and stays, and the system keeps the file's pages anyway.
 _WRITER_CACHE_KIB = 2000
@@ -51,6 +51,10 @@ _FOREIGN = (
 _TOO_NEW = (
     "{path} was written by a later version of squidbot (schema {found}, this version knows {known}). It was "
     "not touched. Install that version again, or bring back a backup from before the upgrade."
+)
+_TOO_OLD = (
+    "{path} was written by a version from before the first release (schema {found}, this version knows "
+    "{known}). It was not touched. Start a version in between once, or move the file away to begin anew."
 )
 
 
@@ -104,19 +108,13 @@ def open_reader(path: Path, *, busy_timeout_s: float) -> EmbeddedConnection:
     return db
 
 
-def prepare(
-    db: sqlite3.Connection,
-    path: Path,
-    *,
-    version: int = VERSION,
-    migrations: Mapping[int, Migration] = MIGRATIONS,
-) -> None:
+def prepare(db: sqlite3.Connection, path: Path) -> None:
     """
-    Create the tables in an empty file, or update older ones, each step in one transaction and with a copy of
-    the older file beside it.
+    Create the tables in an empty file.
 
     Raises:
         StoreTooNew: A later version wrote it.
+        StoreUnusable: A version before the first release wrote it.
         StoreCorrupt: It is not squidbot's.
     """
     if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
@@ -131,12 +129,12 @@ def prepare(
         found = VERSION
     elif owner != APPLICATION_ID:
         raise StoreCorrupt(_FOREIGN.format(path=path), path=str(path))
-    if found > version:
+    if found > VERSION:
         raise StoreTooNew(
-            _TOO_NEW.format(path=path, found=found, known=version), path=str(path), found=found, known=version
+            _TOO_NEW.format(path=path, found=found, known=VERSION), path=str(path), found=found, known=VERSION
         )
-    if found < version:
-        migrate(db, path, found, to=version, steps=migrations)
+    if found < VERSION:
+        raise StoreUnusable(_TOO_OLD.format(path=path, found=found, known=VERSION), path=str(path))
 
 
 def _create(db: sqlite3.Connection) -> None:

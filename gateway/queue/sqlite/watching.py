@@ -15,7 +15,7 @@ from typing import Any
 from gateway.queue.sql.signals import Fact, Signals
 
 _WORK = (
-    "SELECT became_true('session', session, next_at, channel, kind, {new},"
+    "SELECT became_true('session', session, next_at, channel, kind,"
     " CASE WHEN json_valid(payload) THEN json_extract(payload, '$.sender.address') END,"
     " CASE WHEN json_valid(payload) THEN json_extract(payload, '$.sender.verified') END)"
     " FROM main.inbox WHERE {which};"
@@ -29,7 +29,7 @@ _NEXT = (
 _TRIGGERS = (
     f"""
     CREATE TEMP TRIGGER work_added AFTER INSERT ON main.inbox WHEN NEW.state = 'ready'
-    BEGIN {_WORK.format(new=1, which="id = NEW.id")} END
+    BEGIN {_WORK.format(which="id = NEW.id")} END
     """,
     # A row that is put back without a time fires nothing: its handler knows when to continue.
     f"""
@@ -37,14 +37,14 @@ _TRIGGERS = (
     WHEN NEW.state = 'ready' AND NOT (OLD.state = 'running' AND NEW.next_at IS NULL)
         AND (OLD.state <> 'ready' OR (OLD.next_at IS NOT NULL
             AND (NEW.next_at IS NULL OR NEW.next_at < OLD.next_at)))
-    BEGIN {_WORK.format(new=0, which="id = NEW.id")} END
+    BEGIN {_WORK.format(which="id = NEW.id")} END
     """,
     # A row that is done unblocks the next one.
     f"""
     CREATE TEMP TRIGGER work_next AFTER UPDATE OF state ON main.inbox
     WHEN OLD.state IN ('ready', 'running') AND NEW.state NOT IN ('ready', 'running')
     BEGIN
-        {_WORK.format(new=0, which=_NEXT)}
+        {_WORK.format(which=_NEXT)}
     END
     """,
     """

@@ -29,12 +29,13 @@ from agent_core.messages import Attachment, Audience, InboundMessage, Sender, Se
 from agent_core.models import Message
 from gateway.proactive.alerts import is_for_daily_note
 from gateway.proactive.owner_notifier import OwnerNotifier
-from gateway.queue.states import IllegalMove, InboxState, OutboxState
+from gateway.queue.states import QUARANTINE_S, IllegalMove, InboxState, OutboxState
 from gateway.queue.stores import InboxRow, NewOutbound, OutboxRow, Pending, Queue, StoreUnavailable, Turn
 from gateway.queue.wakeups import Wakeups
 from gateway.routing.access import Access, Role, is_let_in
-from gateway.turns.approvals.text import beside, line, literal, outcome, quoted, waits, words
+from gateway.turns.approvals.text import beside, line, literal, outcome, quoted, visible, waits, words
 from gateway.turns.approvals.tool_decisions import NOT_PROVED, ToolDecisions, is_call, place_of
+from gateway.turns.approvals.yes_and_no import Sign, read_answer
 
 Approval = Literal["none", "strangers", "all"]
 """Whose answers the owner sees before they leave: nobody's, those to other people, or all."""
@@ -47,7 +48,7 @@ _ACCOUNT = "gateway"
 _TOPIC = "approvals"
 _LOOK_EVERY_S = 30.0
 _PAGE = 500
-_QUOTED_CHARS = 1_500
+_QUOTED_CHARS = 600
 _QUOTED_CHARS_OF_MANY = 300
 _YES = frozenset("👍✅👌✔☑💯🆗")
 _NO = frozenset("👎❌✖🚫⛔")
@@ -170,31 +171,34 @@ class Approvals:
             return []
         room = _QUOTED_CHARS if len(waiting) == 1 else _QUOTED_CHARS_OF_MANY
         told = [await self._question(name, item, room) for name, item in waiting]
-        name = waiting[0][0] if len(waiting) == 1 else "NAME"
-        how = f"Write `!approve {name}` or `!reject {name}`" + (
-            ", or react with 👍 or 👎." if len(waiting) == 1 else ", with one of the names above."
-        )
-        text = "\n\n".join([*told, how])
+        if len(waiting) == 1:
+            ((first, rest),), name = told, waiting[0][0]
+            parts = [first, "Reply `yes` / `no`, or 👍 / 👎", _waits(waiting[0][1])]
+            parts += [f"Also: `!approve {name}`, `!reject {name}`", rest]
+        else:
+            parts = [part for each in told for part in each]
+            parts.append("Write `!approve NAME` or `!reject NAME` for each.")
+        text = "\n\n".join(filter(None, parts))
         return await self._notifier.compose(_TOPIC, text, {"approves": [name for name, _ in waiting]})
 
-    async def _question(self, name: str, item: OutboxRow | InboxRow, room: int) -> str:
-        """What the owner is told of an item."""
+    async def _question(self, name: str, item: OutboxRow | InboxRow, room: int) -> tuple[str, str]:
+        """What the owner is told of an item: what it is and why, and what stands below, such as all of it."""
+        text, below = quoted(item.message.text, room, hashed=room != _QUOTED_CHARS), list[str]()
+        if room == _QUOTED_CHARS and (size := len(visible(item.message.text))) > room:
+            below.append(f"All of it:\n\n{quoted(item.message.text, size)}")
         if isinstance(item, InboxRow):
-            sender, why = line(item.message.sender.address), words(item.error)
-            whose = "from" if item.message.sender.verified else "that claims to be from"
-            return (
-                f"**{name}**: a message {whose} `{sender}` is quarantined ({why}). If you "
-                "approve it, I answer "
-                f"it.\n\n{quoted(item.message.text, room)}{_besides(item, item.message.sender.address, room)}"
-            )
+            sender, why = item.message.sender.address, words(item.error)
+            whose = "It is from" if item.message.sender.verified else "It claims to be from"
+            first = f"**{name}**: may I answer this? {whose} `{line(sender)}`."
+            below.append(_besides(item, sender, room))
+            return f"{first}\n\n{text}\n\nQuarantined: {why}.", "\n\n".join(filter(None, below))
         asked = await self._asked(item)
         who = f" to `{line(asked.sender.address)}`" if asked else ""
-        lines = [f"**{name}**: my answer{who} by {item.message.channel} waits for your approval."]
-        if asked:
-            lines.append(f"The question:\n\n{quoted(asked.text, room // 2)}")
-        lines.append(f"My answer:\n\n{quoted(item.message.text, room)}")
-        besides = _besides(item, asked.sender.address if asked else "", room)
-        return "\n\n".join(lines) + besides
+        first = f"**{name}**: my answer{who} waits for your approval:"
+        why = f"You approve what I send by {item.message.channel}."
+        below += [f"It answers:\n\n{quoted(asked.text, room // 2)}"] if asked else []
+        below.append(_besides(item, asked.sender.address if asked else "", room))
+        return f"{first}\n\n{text}\n\n{why}", "\n\n".join(filter(None, below))
 
     async def _asked(self, item: OutboxRow) -> InboundMessage | None:
         found = None if item.inbox_id is None else await self._store.inbox.row(item.inbox_id)
@@ -287,14 +291,24 @@ class Approvals:
 
     async def written(self, message: InboundMessage) -> Decision | None:
         """
-        Take a word that is written below the notice, in an email: ``approve`` or ``reject``, with or without
-        the sign of a command, and nothing else in its first line. None: it is no decision, but a message like
-        any other. Raises `StoreUnavailable`.
+        Take a reply to the notice: in its first line ``approve`` or ``reject``, with or without the sign of a
+        command, and nothing else; or a plain yes or no about a draft or a kept message. None: it is no
+        decision, but a message like any other. Raises `StoreUnavailable`.
         """
-        word = message.text.lstrip().partition("\n")[0].strip().strip(".!/").lower()
-        if message.kind != "message" or word not in _WRITTEN:
+        if message.kind != "message" or not message.context.get("outbound"):
             return None
-        return await self._about_notice(message, yes=_WRITTEN[word])
+        word = message.text.lstrip().partition("\n")[0].strip().strip(".!/").lower()
+        if word in _WRITTEN:
+            return await self._about_notice(message, yes=_WRITTEN[word])
+        said = read_answer(message.text)
+        if (
+            said is None
+            or said.sign is Sign.UNCLEAR
+            or said.span
+            or any(map(is_call, await self._notice(message)))
+        ):
+            return None
+        return await self._about_notice(message, yes=said.sign is not Sign.NO)
 
     async def _about_notice(self, message: InboundMessage, *, yes: bool) -> Decision | None:
         """A decision in answer to a notice; None if it is not this person's to take, or no notice."""
@@ -350,7 +364,12 @@ class Approvals:
 def _besides(item: OutboxRow | InboxRow, sender: str, room: int) -> str:
     """What else goes with it, letter for letter; empty for nothing."""
     told = beside(item.message, sender=sender)
-    return f"\n\nWith it:\n\n{literal(told, room)}" if told else ""
+    return f"With it:\n\n{literal(told, room)}" if told else ""
+
+
+def _waits(item: OutboxRow | InboxRow) -> str:
+    days = round(QUARANTINE_S / 86_400)
+    return f"It is kept for {days} days." if isinstance(item, InboxRow) else "It waits until you decide."
 
 
 def _question(name: str) -> InboundMessage:

@@ -1,8 +1,9 @@
 """
 The text of a question about a tool call: the whole call, and whose idea it may be. Pure.
 
-Whatever is too long for a message stands in a file that goes with it, with its size and its SHA-256 in the
-message. In both a person sees every character (`gateway.turns.approvals.text.visible`).
+The first lines fit a phone; no line of ours is longer than 60 characters, names of others aside. Whatever is
+too long stands in a file that goes with it; its size and SHA-256 end the message. In both a person sees every
+character (`gateway.turns.approvals.text.visible`).
 """
 
 from __future__ import annotations
@@ -35,8 +36,18 @@ _PURPOSES = {
     "web_fetch": "to fetch a page",
     "schedule": "to change the schedule",
 }
-_MAIN = {"shell": "command", "web_fetch": "url"}
+_MAIN = {
+    "shell": "command",
+    "web_fetch": "url",
+    "write_file": "path",
+    "edit_file": "path",
+    "delete_file": "path",
+    "send_message": "to",
+}
 """The argument that is shown first, without its name."""
+_IDEA = "It may not be your idea: I was shown"
+_LISTED_CHARS = 56
+"""Of a call in a list: a line of a phone, without its number."""
 _MOST_QUOTED = 20
 
 
@@ -66,35 +77,35 @@ def asking_text(
     told = _told(call, review, also)
     whole = attached_text(call, review, also)
     is_short = bool(whole) and is_attached
-    shown = (
-        literal(told, _QUOTED_CHARS)
-        if is_short
-        else literal(told, max(_QUOTED_CHARS, 2 * len(whole) * max(1, len(told))), most=len(told))
-    )
-    idea, trust = f"It may not be your idea: before this I was shown {described(origins, most=KEPT)}.", ""
+    everything = literal(told, max(_QUOTED_CHARS, 2 * len(whole) * max(1, len(told))), most=len(told))
+    shown = literal(told, _QUOTED_CHARS, hashed=False) if is_short else everything
     if doubted := trust_of(origins) is not Trust.OWNER:
-        trust = f"{spared_by} spares further questions because of that." if spared_by else ""
-    is_brief = len(origins) <= _FEW_SOURCES
-    why = [
-        "What you approved has changed since, so I ask again." if is_again else "",
-        (idea if is_brief else f"Asked because of {len(origins)} sources, named below.") if doubted else "",
-    ]
+        few = len(origins) <= _FEW_SOURCES
+        why = (
+            f"{_IDEA} {described(origins, dated=False)}."
+            if few
+            else f"Asked because of {len(origins)} sources, see below."
+        )
+    else:
+        few, why = True, "I always ask before this."
+    if is_again:
+        why = f"What you approved has changed since.\n\n{why}"
     answers = "`yes` / `no`" + (" / `yes for an hour`" if offer else "")
-    how = f"{answers}{' in the first line' if email_style else ', or ✅ / ❌'}"
-    hour = f"An hour covers {grant_text(offer)}, or `!grant {name} 1h`." if offer else ""
-    at = until.astimezone(zone).strftime("%H:%M on %d %B")
+    grant = f", `!grant {name} 1h`" if offer else ""
     raw = whole.encode()
-    digest = hashlib.sha256(raw).hexdigest()
     parts = [
         f"**{name}**: I need your approval {_purpose(call, also)}:",
-        shown,
-        *why,
-        how,
-        hour,
-        f"Until {at}. Also: `!approve {name}`, `!reject {name}`.",
-        trust,
-        idea if doubted and not is_brief else "",
-        f"All of it is in the file `{name}.txt`: {len(raw)} bytes, SHA-256 `{digest}`." if is_short else "",
+        _list_of(call, review, also) if also else shown,
+        f"All of it is in the file `{name}.txt`." if is_short else "",
+        why,
+        f"{answers}{' in the first line' if email_style else ', or ✅ / ❌'}",
+        f"An hour covers {grant_text(offer)}." if offer else "",
+        f"It waits until {_time(until, zone)}.",
+        f"Also: `!approve {name}`, `!reject {name}`{grant}",
+        f"{spared_by} spares further questions because of that." if doubted and spared_by else "",
+        f"{_IDEA} {described(origins, most=KEPT)}." if not few else "",
+        everything if also and not is_short and not _is_listed_whole(call, review, also) else "",
+        f"{name}.txt: {len(raw)} bytes, SHA-256 `{hashlib.sha256(raw).hexdigest()}`" if is_short else "",
     ]
     return "\n\n".join(filter(None, parts))
 
@@ -102,7 +113,13 @@ def asking_text(
 def subject_of(call: ToolCall, also: Sequence[tuple[ToolCall, str]] = ()) -> str:
     """The subject of a question by mail, in one line."""
     value = next(iter(_told(call, "", also).values()), "")
-    purpose = _purpose(call, also).removeprefix("to ").removeprefix("before I ").replace("`", "")
+    purpose = (
+        _purpose(call, also)
+        .removeprefix("to ")
+        .removeprefix("before I ")
+        .removeprefix("for ")
+        .replace("`", "")
+    )
     return f"Approve? {purpose}: {line(value)}"
 
 
@@ -127,29 +144,56 @@ def form_text(name: str, form: Form, until: datetime, *, zone: tzinfo | None, em
         told["it wants you to open"] = form.address
     size = sum(len(visible(each)) for each in told.values())
     shown = literal(told, (size + 1) * len(told), most=len(told))
-    if form.address:
-        how = f"I do not open it. When you have been there and the server may continue: `!answer {name} yes`."
-        short = ", or answer `yes` or `no`"
-    elif not form.fields:
-        how, short = f"If the server may continue: `!answer {name} yes`.", ", or answer `yes` or `no`"
-    elif len(form.fields) == 1:
-        how, short = f"Your answer: `!answer {name} VALUE`, or reply to this message with it.", ""
+    example = "yes"
+    if not form.fields:
+        how = f"`yes` / `no`{' in the first line' if email_style else ', or ✅ / ❌'}"
     else:
-        example = "; ".join(f"{line(each.name)}: …" for each in form.fields)
-        how, short = f"Your answer: `!answer {name} {example}`, or reply to this message with it.", ""
-    no = f"`!reject {name}` in the first line" if email_style else f"❌ or `!reject {name}`"
-    at = until.astimezone(zone).strftime("%H:%M on %d %B")
-    return (
-        f"**{name}**: the server `{line(form.asker)}` asks for something before it continues. These are "
-        f"its words, not mine:\n\n{shown}\n\n{how} To say no: {no}{short}. Your answer goes to that "
-        f"server: do not give it a password or a code. I wait until {at}, or until the person who asked "
-        "for it writes something else here."
-    )
+        example = (
+            "VALUE" if len(form.fields) == 1 else "; ".join(f"{line(one.name)}: …" for one in form.fields)
+        )
+        how = f"Reply to this message with `{example}`, or `no`"
+    parts = [
+        f"**{name}**: the server `{line(form.asker)}` asks, in its words, not mine:",
+        shown,
+        "It has to know that before it continues.",
+        "I do not open it. Say yes when you have been there." if form.address else "",
+        how,
+        f"It waits until {_time(until, zone)}, or your next message.",
+        "Your answer goes to that server: no password, no code.",
+        f"Also: `!answer {name} {example}`, `!reject {name}`",
+    ]
+    return "\n\n".join(filter(None, parts))
 
 
 def expired_text(name: str, tool: str) -> str:
     """The text for a question that nobody has decided in time."""
-    return f"Nobody answered `{name}` in time, so I continue without `{tool}`."
+    return f"Nobody answered `{name}` in time; I go on without `{tool}`."
+
+
+def _time(at: datetime, zone: tzinfo | None) -> str:
+    return at.astimezone(zone).strftime("%H:%M on %d %B")
+
+
+def _listed(call: ToolCall, review: str) -> str:
+    """A call of several in one line, uncut: its tool, and what it is about or its first value."""
+    main = call.arguments.get(_MAIN.get(call.name, "")) if review else None
+    value = _shown(main) if main else next(iter(_told(call, "").values()), "")
+    return f"{call.name}: {value}"
+
+
+def _list_of(call: ToolCall, review: str, also: Sequence[tuple[ToolCall, str]]) -> str:
+    """The calls of a question, numbered, one line each."""
+    every = [_listed(*one) for one in [(call, review), *also]]
+    lines = [f"{number}. {line(one, _LISTED_CHARS)}" for number, one in enumerate(every, start=1)]
+    return literal({"": "\n".join(lines)}, sum(map(len, lines)) + len(lines), indented=False)
+
+
+def _is_listed_whole(call: ToolCall, review: str, also: Sequence[tuple[ToolCall, str]]) -> bool:
+    """Whether the list shows each character of every call."""
+    return not any(
+        each or len(one.arguments) > 1 or line(_listed(one, each), _LISTED_CHARS) != _listed(one, each)
+        for one, each in [(call, review), *also]
+    )
 
 
 def _uses(call: ToolCall, also: Sequence[tuple[ToolCall, str]]) -> str:
@@ -161,7 +205,9 @@ def _uses(call: ToolCall, also: Sequence[tuple[ToolCall, str]]) -> str:
 
 def _purpose(call: ToolCall, also: Sequence[tuple[ToolCall, str]]) -> str:
     """The kind of what would be done, in a few words."""
-    return (not also and _PURPOSES.get(call.name)) or f"before I use {_uses(call, also)}"
+    if also:
+        return f"for {len(also) + 1} calls"
+    return _PURPOSES.get(call.name) or f"before I use {_uses(call, also)}"
 
 
 def _calls(call: ToolCall, also: Sequence[tuple[ToolCall, str]]) -> list[ToolCall]:
@@ -172,7 +218,7 @@ def _told(call: ToolCall, review: str, also: Sequence[tuple[ToolCall, str]] = ()
     if also:
         every, mixed = [(call, review), *also], len({one.name for one in _calls(call, also)}) > 1
         return {
-            f"{number}. {f'{line(one[0].name)}, ' if mixed else ''}{key}": value
+            f"{number}. {', '.join(filter(None, [line(one[0].name) if mixed else '', key]))}": value
             for number, one in enumerate(every, start=1)
             for key, value in (_told(*one) or {"": ""}).items()
         }

@@ -85,8 +85,8 @@ def _is_seen(char: str, before: str, after: str) -> bool:
     return char.isprintable() and char not in _BLANK and not selector
 
 
-def excerpt(text: str, room: int) -> str:
-    """A text with every character visible; of a long one both ends, with its size and SHA-256."""
+def excerpt(text: str, room: int, *, hashed: bool = True) -> str:
+    """A text with every character visible; of a long one both ends, its size and, ``hashed``, SHA-256."""
     shown = visible(text.strip())
     if len(shown) <= room:
         return shown
@@ -97,14 +97,14 @@ def excerpt(text: str, room: int) -> str:
             shown[: room - end].rstrip(),
             f"[… {len(shown) - room} characters are not shown here …]",
             shown[-end:].lstrip(),
-            f"[{len(text)} characters in all, SHA-256 {digest}]",
+            f"[{len(text)} characters in all{f', SHA-256 {digest}' if hashed else ''}]",
         ]
     )
 
 
-def line(text: str) -> str:
+def line(text: str, most: int = 80) -> str:
     """The beginning of a text, in one line, with nothing in it that clients show in another way."""
-    return one_line(visible(" ".join(text.split())), 80).replace("`", "'")
+    return one_line(visible(" ".join(text.split())), most).replace("`", "'")
 
 
 def beside(message: InboundMessage | OutboundMessage, *, sender: str) -> dict[str, str]:
@@ -128,12 +128,19 @@ def beside(message: InboundMessage | OutboundMessage, *, sender: str) -> dict[st
     return told
 
 
-def quoted(text: str, room: int) -> str:
+def quoted(text: str, room: int, *, hashed: bool = True) -> str:
     """A text as a quotation, see `excerpt`; nothing in it can look like our own words."""
-    return "\n".join(f"> {line}" for line in (excerpt(text, room) or "(nothing)").split("\n"))
+    return "\n".join(f"> {line}" for line in (excerpt(text, room, hashed=hashed) or "(nothing)").split("\n"))
 
 
-def literal(arguments: Mapping[str, str], room: int, *, most: int = _MOST_ARGUMENTS) -> str:
+def literal(
+    arguments: Mapping[str, str],
+    room: int,
+    *,
+    most: int = _MOST_ARGUMENTS,
+    hashed: bool = True,
+    indented: bool = True,
+) -> str:
     """
     The arguments of a call, character by character: no markup in them has an effect.
 
@@ -143,12 +150,14 @@ def literal(arguments: Mapping[str, str], room: int, *, most: int = _MOST_ARGUME
     """
     each = max(_SHORTEST_ARGUMENT, room // max(1, len(arguments)))
     told = [
-        f"{f'{line(key)}: ' if key else ''}{excerpt(value, each)}".replace("\n", "\n    ")
+        f"{f'{line(key)}: ' if key else ''}{excerpt(value, each, hashed=hashed)}".replace(
+            "\n", "\n    " if indented else "\n"
+        )
         for key, value in arguments.items()
     ]
     if len(told) > most:
         rest = "\n".join(told[most:])
-        told = [*told[:most], f"and {len(told) - most} more: {excerpt(rest, each)}"]
+        told = [*told[:most], f"and {len(told) - most} more: {excerpt(rest, each, hashed=hashed)}"]
     text = "\n".join(told) or "(nothing)"
     longest = max((len(run) for run in _TICKS.findall(text)), default=0)
     fence = "`" * max(3, longest + 1)

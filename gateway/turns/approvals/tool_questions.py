@@ -70,7 +70,7 @@ _NOBODYS_WISH = (
     "not try it again."
 )
 _MOST_TOGETHER = 10
-_OWNER_IS_ASKED = "I need my owner's approval for that, and have asked."
+_OWNER_IS_ASKED = "I have asked my owner, who sees who wants this and all that I would do."
 _log = structlog.get_logger(__name__)
 
 

@@ -13,7 +13,7 @@ from datetime import datetime
 import anyio.to_thread
 
 from agent_core.memory.scopes import hidden_from, private_in
-from agent_core.memory.withdrawn_messages import undone_in
+from agent_core.memory.withdrawn_messages import is_undone, undone_in
 from agent_core.memory_ports import SearchPort
 from agent_core.messages import Attachment, Audience, SessionKey
 from agent_core.models import Message, SearchHit
@@ -138,7 +138,7 @@ def as_markdown(lines: Sequence[Message], *, left_out: int = 0, undone: Collecti
         parts.append(f"_{left_out} older messages are not in this file._\n")
     for line in lines:
         files = "".join(f"\n- file: {one_line(file.name, 120)}" for file in line.attachments)
-        back = " (taken back)" if line.turn in undone else ""
+        back = " (taken back)" if is_undone(line, undone) else ""
         # As a quotation: whatever somebody has written, it looks like no heading of ours.
         said = "\n".join(f"> {each}".rstrip() for each in for_people(line).strip().splitlines())
         parts.append(f"## {_who(line)}, {_when(line)}{back}\n\n{said}\n{files}")

@@ -201,6 +201,10 @@ class CommandHandlers:
         if asked.owner:
             calls = await self._approvals.calls.overview(asked.message, everywhere=True)
             lines += ["", *about_parts(report), await self._approvals.overview(calls)]
+            if (oldest := (report.get("work") or {}).get("oldest_question_s")) is not None:
+                lines.append(
+                    f"The oldest waits for {span(float(oldest))}. Answer: `!approve NAME`, `!reject NAME`"
+                )
         return "\n".join(lines)
 
     async def _undo_memory(self, asked: Asked) -> str:

@@ -20,7 +20,6 @@ from agent_core.messages import SessionKey
 from gateway.queue.shared import SHARED
 from gateway.queue.states import InboxState
 from gateway.queue.stores import InboxRow, Queue, Turn
-from gateway.queue.wakeups import Wakeups
 from gateway.routing.access import normalise
 from gateway.turns.commands.histories import Histories
 
@@ -35,17 +34,14 @@ class NewConversation:
 
     Args:
         store: Where the numbers of waiting ``!new`` are kept.
-        wakeups: Say that a process may have kept some for sessions that are of this one now.
     """
 
-    def __init__(self, store: Queue, histories: Histories, wakeups: Wakeups | None = None) -> None:
+    def __init__(self, store: Queue, histories: Histories) -> None:
         self._store = store
         self._histories = histories
         self._after: dict[str, int] | None = None
-        """What was kept; of sessions of this process it is so still, because no other one works on those."""
+        """What was kept."""
         self._lock = anyio.Lock()
-        if wakeups is not None:
-            wakeups.taken.connect(self._look_again)
 
     async def is_of_one(self, turn: Turn) -> bool:
         """
@@ -102,9 +98,6 @@ class NewConversation:
     async def _open(self, session: SessionKey) -> list[InboxRow]:
         open_now = [InboxState.READY, InboxState.RUNNING]
         return await self._store.inbox.rows(states=open_now, session=session, limit=_LOOKED_AT)
-
-    def _look_again(self, _: str) -> None:
-        self._after = None
 
     async def _known(self) -> dict[str, int]:
         if self._after is None:

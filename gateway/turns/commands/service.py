@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from agent_core.messages import InboundMessage
+from agent_core.messages import NOTED, InboundMessage
 from agent_core.models import Message, Purpose
 from gateway.observability import metrics
 from gateway.queue.stores import Completion, Turn
@@ -25,7 +25,7 @@ from gateway.turns.commands.parsing import Command, Misread, is_only_read, parse
 from gateway.turns.commands.stop import is_stop
 from gateway.turns.commands.worded_answers import said_of_answer
 from gateway.turns.commit import TurnCommit
-from gateway.turns.user_input import session_of
+from gateway.turns.user_input import session_of, user_lines
 
 _EDITED = (
     "(A message that was edited into a command does not run it. Please send the command as a separate "
@@ -56,6 +56,7 @@ class CommandService:
         return (
             self._command(message) is not None
             or "unreadable" in message.context
+            or NOTED in message.context
             or said_of_answer(message) is not None
         )
 
@@ -83,6 +84,9 @@ class CommandService:
         if is_only_read(turn.head.message):
             await self._file(turn)
             return None
+        if NOTED in turn.head.message.context:
+            await self._note(turn)
+            return None
         if (decision := await self._decision(turn, commands)) is not None:
             await self._reply(turn, decision)
             return None
@@ -101,7 +105,7 @@ class CommandService:
         if len(commands) > 1:
             return None if None in commands else Decision(_EDITED)
         # Below a notice `!approve` means what the notice is about, and needs no name.
-        written = await self.approvals.written(head) if head.channel in self.email_style else None
+        written = await self.approvals.written(head)
         (command,) = commands
         if written is not None or command is None:
             return written
@@ -114,6 +118,17 @@ class CommandService:
         await self.commit.complete(turn, await self.ingest_only.completion(turn))
         metrics.TURNS.labels(turn.channel, "filed").inc()
         _log.info("turn.ingested", channel=turn.channel)
+
+    async def _note(self, turn: Turn) -> None:
+        """Note in the history what has become of an earlier message, and answer nobody."""
+        message = turn.head.message
+        (line,) = user_lines(turn, self.access)
+        update = {"scope": str(session_of(turn, self.access, Purpose.CHAT).scope), **message.context[NOTED]}
+        if "undoes" in update:
+            update |= {"role": "system", "content": "[This was taken back.]"}
+        line = line.model_copy(update=update)
+        await self.commit.complete(turn, Completion(history=[line]))
+        metrics.TURNS.labels(turn.channel, "filed").inc()
 
     async def _ask(self, turn: Turn) -> None:
         """Ask the owner, as soon as there is a place to ask in."""

@@ -27,6 +27,7 @@ from agent_core.messages import (
     DONE_BEFORE,
     EDITED,
     KNOWN_WORDS,
+    NOTED,
     OTHERS_WORDS,
     REDACTED,
     SPEECH,
@@ -142,7 +143,8 @@ class TakeBack:
             return Decision(_LOOKS_AGAIN if asked.owner else _BUSY)
         lines, total = await self._lines(asked)
         done = _done_by(asked, lines)
-        gone = {each.undoes for each in lines if each.undoes} - {done}
+        # Of a question that its sender has deleted, they are told so.
+        gone = {each.undoes for each in lines if each.undoes and (each.id or "").endswith(".undo")} - {done}
         rows = await self._question(asked, gone, done)
         left = [row for row in rows if REDACTED not in row.message.context]
         if not left:
@@ -254,7 +256,7 @@ class TakeBack:
         return (
             message.kind == "reaction"
             or is_only_read(message)
-            or "unreadable" in message.context
+            or not message.context.keys().isdisjoint({"unreadable", NOTED})
             or said_of_answer(message) is not None
             or parse_command(message, email_style=email_style) is not None
         )

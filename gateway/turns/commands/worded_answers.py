@@ -40,8 +40,8 @@ from gateway.turns.approvals.tool_decisions import (
     place_of,
     said_of,
 )
+from gateway.turns.approvals.yes_and_no import Reading, Sign, asks, goes_on, read_answer, yes_or_no
 from gateway.turns.commands.parsing import without_name
-from gateway.turns.commands.yes_and_no import Reading, Sign, asks, goes_on, read_answer, yes_or_no
 from gateway.turns.user_input import HEARD
 
 _CROSSED = timedelta(seconds=5)

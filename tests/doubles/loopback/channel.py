@@ -138,6 +138,7 @@ class LoopbackChannel:
             text=message.text,
             kind=message.kind,
             context=message.context,
+            rings_for=message.rings_for,
             attachments=message.attachments,
         )
         provider_id = None

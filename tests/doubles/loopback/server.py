@@ -54,6 +54,7 @@ class Delivered(BaseModel):
     text: str
     kind: OutboundKind = OutboundKind.REPLY
     context: dict[str, Any] = Field(default_factory=dict)
+    rings_for: tuple[str, ...] | None = None
     attachments: tuple[Attachment, ...] = ()
     provider_id: str = ""
 
@@ -153,7 +154,7 @@ class LoopbackServer:
         return said.native_id
 
     async def answers(
-        self, count: int, *, conversation: str | None = None, within_s: float = 20.0
+        self, count: int, *, conversation: str | None = None, within_s: float = 60.0
     ) -> list[Delivered]:
         """
         Wait until the people (of one conversation) see ``count`` messages from the bot.

@@ -142,3 +142,44 @@ def test_nothing_that_leaves_steers_a_terminal():
         assert not set(said) & {chr(code) for code in (*range(9), *range(11, 32), *range(127, 160))}
         assert all(word in said for word in ("one", "two", "three", "four", "\U0001f600"))
     assert sayable("a\r\n\tb") == "a\r\n\tb"
+
+
+FORMULA = '<span data-mx-maths="a_i*b_i + c_i*d_i"><code>a_i*b_i + c_i*d_i</code></span>'
+
+
+@pytest.mark.parametrize(
+    ("source", "shown", "plain"),
+    [
+        (r"So \(a_i*b_i + c_i*d_i\).", f"<p>So {FORMULA}.</p>", r"So \(a_i*b_i + c_i*d_i\)."),
+        ("$$x<1$$", '<div data-mx-maths="x&lt;1"><pre><code>x&lt;1</code></pre></div>', "$$x<1$$"),
+        (
+            "So\n\\[\nx = 1\n+ y\n\\]",
+            '<p>So</p>\n<div data-mx-maths="x = 1\n+ y"><pre><code>x = 1\n+ y</code></pre></div>',
+            "So\n\n\\[\nx = 1\n+ y\n\\]",
+        ),
+        ("a_i*b_i + c_i*d_i, *so*", "<p>a_i*b_i + c_i*d_i, <em>so</em></p>", "a_i*b_i + c_i*d_i, so"),
+        ("$5 and $10, $$ and $$", "<p>$5 and $10, $$ and $$</p>", "$5 and $10, $$ and $$"),
+        (
+            "He is ||the <i>||!",
+            '<p>He is <span data-mx-spoiler="">the &lt;i&gt;</span>!</p>',
+            "He is ||the <i>||!",
+        ),
+        ("a || b || c", "<p>a || b || c</p>", "a || b || c"),
+        ("`||x||` `\\(x\\)`", "<p><code>||x||</code> <code>\\(x\\)</code></p>", "||x|| \\(x\\)"),
+        (
+            "So[^1].\n\n[^1]: Wiki",
+            "<p>So<sup>[1]</sup>.</p>\n<p><sup>[1]</sup>: Wiki</p>",
+            "So[^1].\n\n[^1]: Wiki",
+        ),
+        (
+            "<details>\n<summary><b>More</b> &amp;</summary>\n\nhidden\n\n</details>\n\nend",
+            "<details>\n<summary>More &amp;</summary>\n<p>hidden</p>\n</details>\n<p>end</p>",
+            "More &\n\nhidden\n\nend",
+        ),
+        ("<details>\nnever closed", "<p>&lt;details&gt;<br>\nnever closed</p>", "<details>\nnever closed"),
+    ],
+)
+def test_what_models_write_beyond_markdown_is_shown(source, shown, plain):
+    """Formulas, prices, spoilers, footnotes and details, for clients that know them and as text."""
+    assert to_html(source) == shown
+    assert to_text(source) == plain

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from agent_core.llm.config import LLMSpec
+from agent_core.llm.config import LLMSpec, check_references
 from agent_core.llm.factory import build_models
+from agent_core.llm.ollama_client import OllamaClient
 from agent_core.llm.providers import _PROVIDERS
 from tests.clock import ManualClock
 
@@ -63,8 +64,16 @@ def test_it_can_be_built(spec: LLMSpec) -> None:
     """With a window of its own and a known price; litellm is needed only where the page says so."""
     models = build_models(spec, ManualClock())
 
-    assert models.pool()
+    assert check_references(spec) == []
+    assert models.pool().models
     for model in spec.models.values():
         assert "max_context_tokens" in model.model_fields_set or model.model.startswith("ollama/")
         assert spec.has_price(model) or model.model.startswith("ollama/")
         assert spec.is_plain(model) is (model.model.partition("/")[0] not in ("bedrock", "vertex_ai"))
+
+
+def test_ollama_comes_first_with_the_window_that_it_says() -> None:
+    """The example's window is what is asked for."""
+    [client] = build_models(specs()[0], ManualClock()).pool().models
+    assert isinstance(client, OllamaClient)
+    assert client.window == 16_384

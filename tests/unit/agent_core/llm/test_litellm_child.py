@@ -178,7 +178,6 @@ def test_which_variables_are_handed_over():
 # ── the real one ──
 
 
-@pytest.mark.timeout(120)
 async def test_the_real_one_is_warm_and_asks_nobody(tmp_path):
     """
     It starts, without a stranger on the line, and gives a streamed answer with a tool call; the loop goes

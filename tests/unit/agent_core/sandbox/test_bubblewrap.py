@@ -23,7 +23,6 @@ from .test_standing import BARE, NOBODY, OTHER, tried
 
 BWRAP = bubblewrap.found()
 pytestmark = [
-    pytest.mark.timeout(120),
     pytest.mark.skipif(
         landlock_version() < 1 or platform.machine() not in ("x86_64", "aarch64"),
         reason="this kernel has no Landlock, or the machine is not known",

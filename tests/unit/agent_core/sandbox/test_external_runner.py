@@ -25,7 +25,6 @@ from .conftest import HERE
 from .escaping import FETCH, serve_a_page
 
 pytestmark = [
-    pytest.mark.timeout(120),
     pytest.mark.skipif(
         landlock_version() < 4 or not bubblewrap.found() or platform.machine() not in ("x86_64", "aarch64"),
         reason="this kernel has no Landlock, bubblewrap is not installed, or the machine is not known",

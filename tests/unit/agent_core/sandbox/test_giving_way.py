@@ -26,7 +26,6 @@ from agent_core.sandbox.rights import Limits
 from .conftest import proved, sandbox_in
 from .test_limits import ROOT, marked, none_left
 
-pytestmark = pytest.mark.timeout(120)
 needs_sandbox = pytest.mark.skipif(
     landlock_version() < 1 or platform.machine() not in ("x86_64", "aarch64"),
     reason="this kernel has no Landlock, or the machine is not known",

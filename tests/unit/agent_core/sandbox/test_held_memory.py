@@ -13,7 +13,6 @@ from .conftest import proved, sandbox_in
 from .test_limits import SMALL, python
 
 pytestmark = [
-    pytest.mark.timeout(120),
     pytest.mark.skipif(
         landlock_version() < 1 or platform.machine() not in ("x86_64", "aarch64"),
         reason="this kernel has no Landlock, or the machine is not known",

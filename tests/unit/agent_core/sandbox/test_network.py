@@ -29,7 +29,6 @@ from agent_core.tools.web.ip_rules import Reach
 from .conftest import proved, sandbox_in
 
 pytestmark = [
-    pytest.mark.timeout(120),
     pytest.mark.skipif(
         not bubblewrap.found() or platform.machine() not in ("x86_64", "aarch64"),
         reason="bubblewrap is not installed, or the machine is not known",
@@ -446,7 +445,7 @@ async def test_the_proxy_ends_with_the_command_also_with_connections_under_way(s
     async with listening(hold) as port:
         asked = f"GET http://{HOST}:{port}/ HTTP/1.1\r\n\r\n"
         one = proxy(names)
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             outcome = await sandbox.run(
                 asking('proxied(given["asked"])', asked=asked), seconds=4, serve=one.serve
             )

@@ -14,7 +14,6 @@ from agent_core.sandbox.removal import remove_folder
 from .conftest import proved, sandbox_in
 from .test_limits import python
 
-pytestmark = pytest.mark.timeout(120)
 DEEP = 1200
 NESTED = f"""
 import os

@@ -26,7 +26,6 @@ SCRIPT = Path(__file__).with_name("standing.py")
 SYSTEM_PYTHON = Path(f"/usr/bin/python3.{sys.version_info.minor}")
 NOBODY = 65534
 pytestmark = [
-    pytest.mark.timeout(120),
     pytest.mark.skipif(
         landlock_version() < 1 or platform.machine() not in ("x86_64", "aarch64"),
         reason="this kernel has no Landlock, or the machine is not known",

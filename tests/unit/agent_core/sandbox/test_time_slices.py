@@ -19,7 +19,6 @@ from agent_core.sandbox.time_slices import Rotation
 from .conftest import proved, sandbox_in
 from .test_limits import python
 
-pytestmark = pytest.mark.timeout(120)
 needs_sandbox = pytest.mark.skipif(
     landlock_version() < 1 or platform.machine() not in ("x86_64", "aarch64"),
     reason="this kernel has no Landlock, or the machine is not known",

@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 
 import anyio
-import pytest
 
 from agent_core.storage import JsonlMemory
 from tests.clock import ManualClock
@@ -44,7 +43,6 @@ anyio.run(main)
 """
 
 
-@pytest.mark.timeout(90)
 def test_three_processes_that_talk_and_consolidate_lose_and_double_nothing(tmp_path: Path) -> None:
     """Each line has a position of its own, and each message is in the summary once or behind the cursor."""
     firsts = (1000, 2000, 3000)

@@ -6,7 +6,7 @@ import pytest
 
 from channels.email.parsing.message import parse_mail
 from channels.email.parsing.reply_stripping import divided
-from gateway.turns.commands.yes_and_no import yes_or_no
+from gateway.turns.approvals.yes_and_no import yes_or_no
 
 QUESTION = """**a1b2c3**: I need your approval before I use `shell`:
 

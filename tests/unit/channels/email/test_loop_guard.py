@@ -88,26 +88,6 @@ class TestSafety:
         assert told == []
         assert not safety.breaker_is_open(str(THREAD))
 
-    async def test_what_another_process_has_counted_meanwhile_counts(self, tmp_path: Path) -> None:
-        """The account was elsewhere, and comes back. The control has forgotten nothing, and knows nothing of it."""
-        known = {}
-        for forgets in (True, False):
-            folder = tmp_path / str(forgets)
-            folder.mkdir()
-            (first, *_), (other, *_) = (self.make(folder, max_identical_replies=1) for _ in range(2))
-            await first.load()
-            await first.save(now=True)
-            if forgets:
-                first.forget()
-            await other.load()
-            other.sent(answer(), "<id>")
-            with pytest.raises(ChannelUnavailable):
-                other.before_sending(answer())
-            await other.save()
-            await first.load()
-            known[forgets] = first.breaker_is_open(str(THREAD))
-        assert known == {True: True, False: False}
-
     async def test_a_pulled_brake_is_kept_at_once(self, tmp_path: Path) -> None:
         """Whatever kills the process next: the next one knows, says so in the status, and a person can end it."""
         safety, clock, told = self.make(tmp_path, max_identical_replies=1)

@@ -101,3 +101,18 @@ def test_who_is_named_by_a_list():
     assert names_person(("*",), "@ann:hs.test")
     assert not names_person(("@*:hs.test", "@ann:hs.test"), "@ann:hs.test.evil")
     assert not names_person((), "@ann:hs.test")
+
+
+@pytest.mark.parametrize(
+    ("settings", "warned"),
+    [
+        ({}, False),
+        ({"group_policy": "open"}, True),
+        ({"rooms": {"!a:hs.test": {"policy": "open"}}}, True),
+        ({"rooms": {"!a:hs.test": {"policy": "mention"}}}, False),
+    ],
+)
+def test_that_every_message_costs_a_model_call_is_said(settings, warned):
+    """Of the whole account or of a single room."""
+    config = MatrixConfig(homeserver="http://hs", user_id="@bot:hs.test", password="pw", **settings)
+    assert any("model call" in one for one in config.warnings) is warned

@@ -68,6 +68,28 @@ async def test_an_edit_that_the_server_bundles_counts():
     ]
 
 
+async def test_an_edit_that_adds_the_mention_is_a_question():
+    """Once, below what was said; not of somebody else, not of what was asked already, and not without the mention."""
+    desk = Desk(rooms_with(ALICE, CAROL))
+    for event_id, more in (("$2", MENTION), ("$1", {}), ("$3", {})):
+        await desk.read(
+            {**text(event_id, "when?"), "content": {**text(event_id, "when?")["content"], **more}}
+        )
+
+    async def edited(event_id, sender=ALICE, **more):
+        event = edit(event_id, "when today?", sender)
+        event["content"]["m.new_content"] = {**event["content"]["m.new_content"], **more}
+        return await desk.read(event)
+
+    for found in (await edited("$1", CAROL, **MENTION), await edited("$1"), await edited("$2", **MENTION)):
+        assert isinstance(found, Amendment)
+    asked = await edited("$1", **MENTION)
+    assert (asked.text, asked.addressed, asked.context["event_id"]) == ("when today?", True, "$1")
+    assert asked.native_id != "$1"
+    assert [line.text for line in asked.background] == ["when?"], "the other line, and not its own"
+    assert isinstance(await edited("$1", **MENTION), Amendment)
+
+
 @pytest.mark.parametrize("where", ["content", "top"])
 async def test_a_redaction_withdraws_for_the_sender(where):
     """In both shapes of the event; a moderator's counts as the sender's own, our own and that of others is none."""

@@ -74,6 +74,7 @@ def test_only_the_first_part_points_back():
 
     assert first["m.mentions"] == {"user_ids": ["@alice:hs.test"]}
     assert more["m.mentions"] == {}
+    assert [one["msgtype"] for one in (first, more)] == ["m.text", "m.notice"], "the phone rings once"
     assert [one["m.relates_to"]["event_id"] for one in (first, more)] == ["$root", "$root"]
     assert [one["m.relates_to"]["is_falling_back"] for one in (first, more)] == [False, True]
 
@@ -190,10 +191,10 @@ def test_the_gateway_says_for_whom_it_is():
     for meant, expected in (
         ([BOB, "@far:hs.test"], {"user_ids": [BOB, "@far:hs.test"]}),
         (["@room"], {"room": True}),
-        (["nonsense", 7], {"user_ids": ["@alice:hs.test"]}),
-        ("@room", {"user_ids": ["@alice:hs.test"]}),
+        (["nonsense"], {"user_ids": ["@alice:hs.test"]}),
+        ([], {"user_ids": ["@alice:hs.test"]}),
     ):
-        message = outbound(f"For {BOB}: {CAROL} x", context={**ASKED, "mentions": meant})
+        message = outbound(f"For {BOB}: {CAROL} x", context=ASKED, rings_for=tuple(meant))
         assert build_content(message, members=MEMBERS)["m.mentions"] == (
             expected
             if expected != {"user_ids": ["@alice:hs.test"]}

@@ -42,5 +42,5 @@ async def test_what_the_start_has_loaded_is_frozen_before_anybody_is_served(monk
     gc.unfreeze()
     loaded = len(gc.get_objects())
     with pytest.raises(RuntimeError, match="enough"):
-        await daemon._running(SimpleNamespace(), None, None, None)
+        await daemon._running(SimpleNamespace(), None, None, None, None)
     assert frozen_when_served[0] > 0.9 * loaded

@@ -17,7 +17,7 @@ from agent_core.memory.consolidation.worker import Consolidator
 from agent_core.models import ModelChunk, Purpose, Usage
 from gateway.budget.config import BudgetSettings
 from gateway.budget.metering import Metering
-from gateway.budget.policy import LOOK_AGAIN_S, Amount
+from gateway.budget.policy import LOOK_AGAIN_S, Amount, BudgetTier, Limits
 from gateway.observability import metrics
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.stores import Completion
@@ -209,7 +209,7 @@ class TestSpending:
             for name, purpose, owner in (
                 ("owner", Purpose.CHAT, True),
                 ("others", Purpose.CHAT, False),
-                ("consolidation", Purpose.CONSOLIDATION, False),
+                ("consolidation", Purpose.CONSOLIDATION, True),
                 ("heartbeat", Purpose.HEARTBEAT, False),
             ):
                 if name not in stopped and await spending.refusal(purpose, owner=owner):
@@ -326,6 +326,17 @@ class TestWaiting:
         (row,) = [row for row in await store.usage.rows() if row.purpose == "consolidation"]
         assert (row.session, row.usage.calls) == (str(ROOM), 1)
 
+    @pytest.mark.parametrize(
+        ("scope", "done"), [("owner", 1), ("person:@bob:hs.test", 0), ("room:matrix/!x", 0), (None, 0)]
+    )
+    async def test_the_owners_reserve_is_kept_from_summaries_of_others(self, scope, done, store, clock):
+        """From their share of the day on they are put off; the control is the owner's, which has more."""
+        amount = Limits(tokens=10**9, shares={BudgetTier.OTHERS: 1e-9, BudgetTier.CONSOLIDATION: 1.0})
+        spending = Metering(store, store.usage, amount, clock)
+        await say(Costly(), spending)
+        paid = MeteredConsolidation(Consolidates(spending, scope), spending, clock)
+        assert (await paid.consolidate_if_due(str(ROOM))).segments == done
+
 
 class AtOnce:
     """A store that takes everything."""
@@ -337,8 +348,12 @@ class AtOnce:
 class Consolidates:
     """Consolidates by one call, as `Consolidation` does: a failure is a text."""
 
-    def __init__(self, spending: Metering) -> None:
+    def __init__(self, spending: Metering, scope: str | None = "owner") -> None:
         self._llm = spending.in_current(Costly())
+        self._scope = scope
+
+    async def last_scope(self, session_id: str) -> str | None:
+        return self._scope
 
     async def consolidate_if_due(self, session_id: str) -> ConsolidationResult:
         try:

@@ -58,12 +58,12 @@ class TestDecision:
         assert decide(Amount(10**12, 1e6), Limits(), BudgetTier.HEARTBEAT, EPOCH) == Decision(go=True)
 
     def test_the_owner_is_never_taken_for_somebody_else(self):
-        """What the owner asks for, jobs too, is the owner's; check-ins and summaries are nobody's."""
+        """What the owner asks for, jobs too, is the owner's; summaries of others' words are theirs."""
         assert tier_of(Purpose.CHAT, owner=True) is BudgetTier.OWNER
         assert tier_of(Purpose.JOB, owner=True) is BudgetTier.OWNER
         assert tier_of(Purpose.JOB, owner=False) is BudgetTier.OTHERS
         assert tier_of(Purpose.BACKGROUND, owner=True) is BudgetTier.BACKGROUND
-        for purpose in set(Purpose) - {Purpose.HEARTBEAT, Purpose.CONSOLIDATION}:
+        for purpose in set(Purpose) - {Purpose.HEARTBEAT}:
             assert tier_of(purpose, owner=False) is BudgetTier.OTHERS
         assert tier_of(Purpose.HEARTBEAT, owner=True) is BudgetTier.HEARTBEAT
         assert tier_of(Purpose.CONSOLIDATION, owner=True) is BudgetTier.CONSOLIDATION

@@ -190,6 +190,13 @@ class TestCommands:
         (root / "squidbot.yaml").chmod(0o600)
         return root
 
+    @pytest.mark.parametrize("text", ["", "# nothing yet\n", "{}\n"])
+    def test_check_does_not_call_an_empty_file_fine(self, home, text):
+        (home / "squidbot.yaml").write_text(text)
+        done = squidbot(home, "config", "check")
+        assert done.returncode == 0
+        assert "fine" not in done.stdout and "squidbot init" in done.stdout
+
     def test_check_says_everything_and_ends_with_78(self, home):
         """All problems with their places, what has changed since it worked, and the way back, which works."""
         good = home / "squidbot.yaml"

@@ -23,7 +23,6 @@ from tests.clock import EPOCH
 
 CONFIG = "owner: {aliases: ['@a:hs.test']}\nagents: {heartbeat: {enabled: false}}\n"
 PLACE = SessionKey("matrix", "!dm:hs.test")
-pytestmark = pytest.mark.timeout(120)
 
 
 # One process for several commands, because most of the time of each goes into its start.

@@ -193,3 +193,11 @@ def test_a_voice_message_is_said_by_espeak(monkeypatch, capsys):
     assert talk.read_out(["/voice again"]) == 1
     assert "apt install espeak-ng" in capsys.readouterr().out
     assert not talk._owed
+
+
+def test_without_espeak_a_sentence_says_so_and_no_log(monkeypatch, capsys):
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert not _Talk(Double(), typing=False)._handle("/voice hello")
+    said = capsys.readouterr().out
+    assert "espeak-ng is not installed" in said
+    assert "the log" not in said

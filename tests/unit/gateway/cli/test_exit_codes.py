@@ -22,7 +22,6 @@ channels:
   email: {address: bot@mail.test, username: bot, password: pw, imap: {host: h}, smtp: {host: h},
     trusted_authserv_ids: [h]}
 """
-pytestmark = pytest.mark.timeout(120)
 
 
 @pytest.fixture(scope="module")

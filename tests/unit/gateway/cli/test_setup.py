@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -24,17 +25,18 @@ from channels.email.self_test import authentication_servers
 from gateway.cli.check.logins import _check_pool
 from gateway.cli.check.report import Report
 from gateway.cli.setup.config_changes import Answers, draft
-from gateway.cli.setup.dialogue import Silent
+from gateway.cli.setup.dialogue import Cancelled, Silent, Terminal
 from gateway.cli.setup.mail_probe import _word
 from gateway.cli.setup.mail_providers import Place, guess, parse_place
 from gateway.cli.setup.matrix_probe import is_in_clear, resolve
 from gateway.cli.setup.matrix_questions import InitFailed
 from gateway.cli.setup.model_probe import named, offers, ollama_problem, prove
 from gateway.cli.setup.options import Given, InitRefused, given_of
-from gateway.cli.setup.owner_questions import ask_model, ask_owner, ask_timezone
-from gateway.cli.setup.wizard import missing
+from gateway.cli.setup.owner_questions import _another, ask_model, ask_owner, ask_timezone
+from gateway.cli.setup.wizard import Init, missing
 from gateway.settings import Settings
 from gateway.system.clock import SystemClock
+from gateway.system.home import Home
 from tests.doubles.ollama_server import FakeOllama, Pulled
 from tests.doubles.openai_server import FakeOpenAI, Say, Status
 
@@ -158,6 +160,42 @@ def test_the_terminal_alone_needs_no_server(tmp_path):
     broken = squidbot(home, *words)
     assert (broken.returncode, (home / "squidbot.yaml").read_text()) == (78, "owner: {alias: 1}\n")
     assert "Fix this first" in broken.stderr
+
+
+class Interrupted(Silent):
+    """Somebody who presses Ctrl-C so many times at the last question."""
+
+    def __init__(self, times):
+        self.left = times
+
+    def agree(self, question, *, default):
+        if question == "Write this?" and self.left:
+            self.left -= 1
+            raise KeyboardInterrupt
+        return default
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_one_interrupt_at_the_end_loses_no_answer(tmp_path, times):
+    """The second one leaves, and nothing is written."""
+    home = tmp_path / "home"
+    given = Given(matrix=False, email=False, model="demo", hello=False)
+    init = Init(given, Home(home), home / "squidbot.yaml", Interrupted(times), {})
+    if times == 2:
+        with pytest.raises(Cancelled):
+            init.run()
+    else:
+        assert init.run() == 0
+    assert (home / "squidbot.yaml").exists() is (times == 1)
+
+
+def test_an_empty_answer_keeps_nothing_where_nothing_is(monkeypatch, capsys):
+    """The key of an own model server: there was none before."""
+    monkeypatch.setattr("sys.stdin", io.StringIO("openai/own\nhttp://127.0.0.1:1/v1\n\n"))
+    offer = _another(Terminal(), {})
+    assert (offer.api_base, offer.api_key) == ("http://127.0.0.1:1/v1", "")
+    said = capsys.readouterr().out
+    assert "empty for none" in said and "keeps" not in said
 
 
 # ── mail servers ──

@@ -176,11 +176,10 @@ def squidbot(home, *arguments, types="", **environ):
     )
 
 
-@pytest.mark.timeout(150, func_only=True)
 def test_the_command_asks_once_and_writes_it(tmp_path):
     """Typed by a person, it stands in the file; where nobody can, that is said and nothing is written."""
     one, two = tmp_path / "one", tmp_path / "two"
-    first = squidbot(one, "--no-probe", types="1\n2\ny\nn\n", OPENAI_API_KEY="k4n4ry")
+    first = squidbot(one, "--no-probe", types="UTC\n1\n2\ny\nn\n", OPENAI_API_KEY="k4n4ry")
     assert first.returncode == 0, first.stderr + first.stdout
     assert first.stdout.count("Should squidbot understand voice messages?") == 1
     assert "docs/voice.md" not in first.stdout.partition("Next:")[2]

@@ -13,7 +13,6 @@ from agent_core.errors import ToolDenied, ToolFailed, ToolRetry
 from agent_core.messages import Audience, Sender, SessionKey
 from channels.base import ChannelUnavailable
 from gateway.proactive.messenger import PER_HOUR, Messenger
-from gateway.proactive.owner_contact import OwnerContact
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.stores import Pending
 from gateway.routing.access import Access, Alias
@@ -165,35 +164,3 @@ class Away(LoopbackChannel):
 
     async def is_in(self, session: SessionKey) -> bool:
         raise ChannelUnavailable("not connected to the homeserver yet")
-
-
-@pytest.mark.parametrize("to", [f"matrix:{ANN}", f"matrix:{HALL.conversation}"])
-async def test_the_process_that_has_the_account_finds_the_place(store: SqliteQueue, to: str) -> None:
-    """Whoever has not the account puts it into the outbox; the owner's room is only for the owner."""
-    await store.inbox.accept("matrix", BOT, [said(BOB, 1, session=HALL, audience=Audience.GROUP)], {})
-    access, channel = (
-        Access([Alias("matrix", ANN)], {"matrix": ("*",)}),
-        Away(LoopbackServer(), name="matrix"),
-    )
-    contact = OwnerContact(store.state, channels={"matrix": channel}, access=access)
-    here = SessionKey("email", "thread")
-    for is_ours in (True, False):
-        sender = Messenger(
-            store,
-            contact,
-            access=access,
-            channels={"matrix": channel},
-            clock=ManualClock(),
-            is_ours=lambda _, ours=is_ours: ours,
-        )
-        if is_ours:
-            with pytest.raises(ToolFailed):
-                await sender.send(here, "turn", to, "hello", [], key="1", origins=())
-        else:
-            await sender.send(here, "turn", to, "hello", [], key="1", origins=())
-    [row] = await store.outbox.rows()
-    assert row.message.session == SessionKey("matrix", to.partition(":")[2])
-    owners = to == f"matrix:{ANN}"
-    assert (row.message.context.get("direct"), row.message.context.get("sender")) == (
-        (True, ANN) if owners else (None, None)
-    )

@@ -12,7 +12,6 @@ from agent_core.messages import Amendment, SessionKey
 from agent_core.models import Message
 from gateway.queue.errors import TooManyJobs
 from gateway.queue.model import Collected, Entry, Job, JobKind, JobState, Outcome
-from gateway.queue.sqlite.migrations import MIGRATIONS
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.stores import Completion, LostTurn, NewOutbound, Pending
 from tests.clock import EPOCH, ManualClock
@@ -193,28 +192,3 @@ class TestTogether:
         assert await store.jobs.collected() == [one]
         assert await store.outbox.post(new, once=("digest", "monday"), collected=[one.id])
         assert await store.jobs.collected() == []
-
-
-def test_an_older_database_gets_the_same_tables(tmp_path):
-    """What the migration makes is what a new database has, column by column."""
-
-    def tables(db) -> dict[str, list[tuple]]:
-        return {
-            name: [row[1:] for row in db.execute(f"PRAGMA table_info({name})")]
-            + sorted(row[1] for row in db.execute(f"PRAGMA index_list({name})"))
-            for name in ("jobs", "ledger", "collected")
-        }
-
-    import anyio
-
-    async def make() -> None:
-        async with await SqliteQueue.open(tmp_path / "new.db", clock=ManualClock()):
-            pass
-
-    anyio.run(make)
-    older = sqlite3.connect(":memory:")
-    MIGRATIONS[2](older)
-    new = sqlite3.connect(tmp_path / "new.db")
-    assert tables(older) == tables(new)
-    older.close()
-    new.close()

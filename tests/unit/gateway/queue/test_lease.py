@@ -12,7 +12,6 @@ import pytest
 
 from gateway.queue.lease import DAEMON, Holders, LeaseKeeper, LeaseLost, LeaseTaken, lost_lease_speaks
 from gateway.queue.sql import leases
-from gateway.queue.sql.cluster import PROCESS
 from gateway.queue.sql.tables import TABLES
 from gateway.queue.stores import Lease, StoreUnavailable
 from gateway.system.event_loop import WatchfulLoop, loop_for
@@ -319,11 +318,50 @@ async def test_a_slow_start_is_no_reason_to_end(world):
         await late.begin()
 
 
-async def test_a_command_that_is_refused_names_all_daemons_and_says_what_helps(world):
-    for holder in ("one/11/a", "two/22/b"):
-        await world.server.lease(PROCESS + holder, holder=holder, ttl_s=30)
+async def test_a_command_that_is_refused_names_the_daemon_and_says_what_helps(world):
+    await world.server.lease(DAEMON, holder="one/11/a", ttl_s=30)
     with pytest.raises(LeaseTaken) as refused:
         await world.keeper("command").take()
     told = str(refused.value)
-    assert "(process 11 on one, process 22 on two)" in told
-    assert told.endswith("in the home of a daemon that runs, or stop all daemons first.")
+    assert "process 11 on one" in told
+    assert told.endswith("on that machine, or stop squidbot on all machines first.")
+
+
+async def test_a_standby_takes_the_lease_at_most_a_second_after_its_end(world):
+    """After a kill when it has ended; at once after it was given back; the control is one that is renewed."""
+    one, two, stop, standing_by = world.keeper("one"), world.keeper("two"), anyio.Event(), anyio.Event()
+    await one.take()
+    await one.begin()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(two.wait, stop, standing_by)
+        tasks.start_soon(one.run)
+        await anyio.sleep(100)
+        assert standing_by.is_set() and not two.is_held
+        tasks.cancel_scope.cancel()
+    killed_at = now()
+    one._deadline.cancel()  # what a kill does
+    assert await two.wait(stop, standing_by)
+    assert now() - killed_at <= 31
+    given_back_at = now()
+    await two.give_back()
+    three = world.keeper("three")
+    assert await three.wait(stop, standing_by)
+    assert now() - given_back_at <= 1
+
+
+async def test_a_standby_outlives_a_server_that_is_away_and_ends_when_it_is_told_to(world):
+    one, stop = world.keeper("one"), anyio.Event()
+    async with anyio.create_task_group() as tasks:
+        world.server.away = True
+        tasks.start_soon(one.wait, stop, anyio.Event())
+        await anyio.sleep(100)
+        world.server.away = False
+        await anyio.sleep(2)
+        assert one.is_held
+    await world.keeper("one").take()
+    two = world.keeper("two")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(two.wait, stop, anyio.Event())
+        await anyio.sleep(10)
+        stop.set()
+    assert not two.is_held

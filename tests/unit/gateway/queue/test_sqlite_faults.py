@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import textwrap
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ import pytest
 from gateway.queue.sqlite import schema
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.states import InboxState
-from gateway.queue.stores import StoreCorrupt, StoreTooNew, StoreUnavailable
+from gateway.queue.stores import StoreCorrupt, StoreTooNew, StoreUnavailable, StoreUnusable
 from tests.clock import ManualClock
 from tests.contract.queue_data import BOT, accept, claim, pending, reply
 from tests.unit.gateway.queue.writer_calls import pragma, together
@@ -91,29 +92,17 @@ async def test_a_newer_schema_is_refused(tmp_path):
     )
 
 
-async def test_an_older_schema_is_brought_up_to_date(tmp_path):
-    """Each step runs with its number in one transaction; one that fails leaves the file at its old version."""
+async def test_an_older_schema_is_refused_and_stays_as_it_is(tmp_path):
+    """Versions from before the first release are not updated."""
     path = tmp_path / "gateway.db"
     async with await SqliteQueue.open(path, clock=ManualClock()) as store:
         await accept(store, "a")
-    db = schema.open_writer(path, busy_timeout_s=1)
-    version = schema.VERSION
-
-    def add_column(db: sqlite3.Connection) -> None:
-        db.execute("ALTER TABLE inbox ADD COLUMN colour TEXT")
-
-    def fail(db: sqlite3.Connection) -> None:
-        db.execute("ALTER TABLE inbox ADD COLUMN taste TEXT")
-        raise RuntimeError
-
-    steps = {version: add_column, version + 1: fail}
-    with pytest.raises(RuntimeError):
-        schema.prepare(db, path, version=version + 2, migrations=steps)
-    assert db.execute("PRAGMA user_version").fetchone() == (version + 1,)
-    columns = {row[1] for row in db.execute("PRAGMA table_info (inbox)")}
-    assert "colour" in columns
-    assert "taste" not in columns
-    db.close()
+    with closing(sqlite3.connect(path)) as db:
+        db.execute(f"PRAGMA user_version = {schema.VERSION - 1}")
+    with pytest.raises(StoreUnusable, match="before the first release"):
+        await SqliteQueue.open(path, clock=ManualClock())
+    with closing(sqlite3.connect(path)) as db:
+        assert db.execute("SELECT count(*) FROM inbox").fetchone() == (1,)
 
 
 async def test_a_crash_while_the_file_is_made_leaves_nothing_half(tmp_path):

@@ -36,7 +36,6 @@ def flood(first, count=BATCH):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 async def test_a_flood_of_ignored_messages_is_kept_as_digests(tmp_path):
     """Of 100,000 at most 64 bytes each are left after a week; all are known, and what is not ignored is not hurt."""
     path, clock = tmp_path / "gateway.db", ManualClock()

@@ -93,7 +93,7 @@ async def running(channel: Any, store: Any, **more: Any) -> AsyncIterator[Delive
 
 async def settled(store: SqliteQueue, *texts: str, state: OutboxState = OutboxState.SENT) -> list[OutboxRow]:
     """Wait until exactly these messages are in a state."""
-    with anyio.fail_after(15):
+    with anyio.fail_after(60):
         while True:
             rows = await store.outbox.rows(states=[state])
             if sorted(row.message.text for row in rows) == sorted(texts):
@@ -364,14 +364,14 @@ async def test_a_drain_sends_what_is_due_and_ends(store: SqliteQueue) -> None:
     delivery = Delivery(channel, store, SystemClock())
     delivery.link(up=True)
     delivery.drain()
-    with anyio.fail_after(10):
+    with anyio.fail_after(60):
         await delivery.run()
     assert channel.tries == ["one", "two"]
 
     await post(store, ANN, "three")
     away = Delivery(channel, store, SystemClock())
     away.drain()
-    with anyio.fail_after(10):
+    with anyio.fail_after(60):
         await away.run()
     assert channel.tries == ["one", "two"]
 

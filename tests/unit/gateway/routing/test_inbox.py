@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import anyio
-import pytest
-
 from agent_core.messages import Amendment, Sender, SessionKey
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.states import InboxState
@@ -212,23 +209,3 @@ class TestTaking:
             )
 
         await on_store(tmp_path, work)
-
-
-@pytest.mark.parametrize("closes", [True, False], ids=["closes", "control"])
-async def test_a_batch_that_waited_does_not_enter_a_gate_that_was_closed_meanwhile(closes):
-    gate, entered = IntakeGate(), anyio.Event()
-
-    async def enter():
-        async with gate.passed("matrix"):
-            entered.set()
-
-    gate.hold("matrix")
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(enter)
-        await anyio.wait_all_tasks_blocked()
-        if closes:
-            gate.close()
-        gate.go_on("matrix")
-        await anyio.wait_all_tasks_blocked()
-        assert entered.is_set() is not closes
-        tasks.cancel_scope.cancel()

@@ -204,3 +204,10 @@ def test_the_environment_is_the_default_source(tmp_path, monkeypatch):
     monkeypatch.setenv("SQUIDBOT_TEST_X", "here")
     path = write(tmp_path, 'agents: {workspace: "${SQUIDBOT_TEST_X}"}')
     assert load_settings(path).agents.workspace == "here"
+
+
+def test_a_section_of_which_all_lines_were_removed_is_an_empty_one(tmp_path):
+    """The control: a key of a section is not."""
+    assert loaded(tmp_path, "gateway:\nattachments:\n", {}).store_url is None
+    with pytest.raises(ConfigInvalid):
+        loaded(tmp_path, "gateway:\n  log:\n    level:\n", {})

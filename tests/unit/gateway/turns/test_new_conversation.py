@@ -9,7 +9,6 @@ import pytest
 
 from agent_core.messages import SessionKey
 from gateway.queue.sqlite.store import SqliteQueue
-from gateway.queue.wakeups import Wakeups
 from gateway.turns.commands.histories import Histories
 from gateway.turns.commands.new_conversation import NewConversation
 from tests.clock import ManualClock
@@ -22,9 +21,8 @@ async def store(tmp_path: Path) -> AsyncIterator[SqliteQueue]:
         yield opened
 
 
-def of_a_process(store: SqliteQueue) -> tuple[NewConversation, Wakeups]:
-    wakeups = Wakeups()
-    return NewConversation(store, Histories(None, None), wakeups), wakeups
+def of_a_process(store: SqliteQueue) -> NewConversation:
+    return NewConversation(store, Histories(None, None))
 
 
 async def is_wished(conversation: NewConversation, store: SqliteQueue, session: SessionKey) -> None:
@@ -36,20 +34,11 @@ async def is_wished(conversation: NewConversation, store: SqliteQueue, session: 
     assert command is not None and await conversation.wish(command) == 1
 
 
-async def test_an_account_that_comes_back_brings_what_another_process_has_kept(store: SqliteQueue) -> None:
-    """A has the account, then B, where somebody writes `!new` behind a question, then A again."""
-    (a, woken), (b, _) = of_a_process(store), of_a_process(store)
-    assert not await a.waits(ROOM)
-    await is_wished(b, store, ROOM)
-    woken.taken.fire(ROOM.channel)
-    assert await a.waits(ROOM)
-
-
 async def test_what_several_processes_keep_is_kept(store: SqliteQueue) -> None:
-    """Each has an account of its own and has looked before: neither takes away what the other one keeps."""
-    (a, _), (b, _) = of_a_process(store), of_a_process(store)
+    """Both have looked before: neither takes away what the other one keeps."""
+    a, b = of_a_process(store), of_a_process(store)
     assert [await each.waits(ROOM) for each in (a, b)] == [False, False]
     await is_wished(a, store, ROOM)
     await is_wished(b, store, OTHER)
-    (following, _) = of_a_process(store)
+    following = of_a_process(store)
     assert [await following.waits(session) for session in (ROOM, OTHER)] == [True, True]

@@ -44,10 +44,11 @@ def test_a_command_as_it_is_asked() -> None:
     assert question("shell", command="wc -w < squids.txt") == (
         "**a3f2c9d**: I need your approval to run in the workspace:\n\n"
         "```\nwc -w < squids.txt\n```\n\n"
-        "It may not be your idea: before this I was shown the page `http://page.test`.\n\n"
+        "It may not be your idea: I was shown the page `http://page.test`.\n\n"
         "`yes` / `no` / `yes for an hour`, or ✅ / ❌\n\n"
-        "An hour covers exactly this call of `shell`, or `!grant a3f2c9d 1h`.\n\n"
-        "Until 12:00 on 02 January. Also: `!approve a3f2c9d`, `!reject a3f2c9d`.\n\n"
+        "An hour covers exactly this call of `shell`.\n\n"
+        "It waits until 12:00 on 02 January.\n\n"
+        "Also: `!approve a3f2c9d`, `!reject a3f2c9d`, `!grant a3f2c9d 1h`\n\n"
         "`!new` or `!trust` spares further questions because of that."
     )
 

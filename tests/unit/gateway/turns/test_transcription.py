@@ -101,7 +101,7 @@ class Slow:
         self.go = anyio.Event()
 
     async def has_begun(self, count):
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             while self.begun < count:
                 await anyio.sleep(0.01)
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.turns.commands.yes_and_no import _TABLE, Reading, Sign, asks, read_answer, yes_or_no
+from gateway.turns.approvals.yes_and_no import _TABLE, Reading, Sign, asks, read_answer, yes_or_no
 
 YES = {
     "en": "yes please|Yes.|YES!|yes, thank you|ok do it|okay|sure, go ahead|`yes`|👍|👍🏽|✅ thanks|approve",
@@ -34,7 +34,7 @@ YES = {
     "hi": "हाँ|हां|जी हाँ|ठीक है|हाँ, कृपया",
 }
 NO = {
-    "en": "no|No!|no, thanks|nope|never mind|don't do it|cancel|❌|reject",
+    "en": "no|No!|no, thanks|nope|never mind|never mind, don't|nevermind|drop it|don't do it|cancel|❌|reject",
     "de": "nein|Nein, danke|nee|lass es|nö",
     "fr": "non|non merci|laisse tomber",
     "es": "no|no, gracias|cancela",

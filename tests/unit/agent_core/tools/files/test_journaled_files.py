@@ -239,7 +239,6 @@ async def test_the_workspace_has_a_limit_as_a_whole(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 async def test_a_hundred_thousand_files_are_listed_and_searched(tmp_path):
     """Listing shows a bounded part and says how many there are; searching ends, whole or with a note."""
     desk = FileDesk(tmp_path / "home")

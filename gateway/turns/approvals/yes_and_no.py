@@ -1,0 +1,310 @@
+"""
+The yes or no that a text is, in the usual languages. Pure.
+
+A text is one only if all of it is known: words for yes or no, and what is polite beside them. So no
+condition, negation or further wish can stand in a yes. What begins with a sign and is more is unclear.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Sign(StrEnum):
+    """The meaning of a text as an answer."""
+
+    YES = "yes"
+    FINE = "fine"
+    """A yes directly after a question; after anything else it may just take note of that."""
+    NO = "no"
+    UNCLEAR = "unclear"
+    """It begins with a yes or a no, and is more than that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A sign, and for how long a yes holds, such as ``1h``; empty: for once."""
+
+    sign: Sign
+    span: str = ""
+
+
+_POLITE, _HOUR = "polite", "an hour"
+_TABLE: dict[str, tuple[str, str, str, str, str]] = {
+    # yes | fine | no | polite | for an hour
+    "en": (
+        "yes|yeah|yep|yup|y|approve|approved",
+        "ok|okay|fine|alright|all right|sure|of course|go ahead|do it|do that|please do|proceed|go for it",
+        (
+            "no|nope|nah|n|reject|rejected/never mind|nevermind|never mind don't|cancel|cancel it|cancel that"
+            "|stop|stop it|stop that|forget it|drop it|leave it|don't do it|don't do that"
+        ),
+        "please|pls|thanks|thank you|thx|very much|cheers|regards|best|best regards|kind regards|best wishes",
+        "for an hour|for one hour",
+    ),
+    "de": (
+        "ja|jo|jep|jawohl|j",
+        "klar|gerne|gern|in ordnung|einverstanden|mach das|mach es|mach's|mach mal|tu das|nur zu|passt",
+        "nein|nee|nö|ne/lass es|lass das|abbrechen|vergiss es|mach das nicht|mach es nicht|tu das nicht",
+        "bitte|danke|vielen dank|bitteschön|viele grüße|liebe grüße|gruß|lg|vg|mfg",
+        "für eine stunde|für 1 stunde|eine stunde lang",
+    ),
+    "fr": (
+        "oui|ouais",
+        "d'accord|bien sûr|vas y|allez y|fais le|faites le|fais ça",
+        "non/annule|annulez|laisse tomber|ne le fais pas|ne fais pas ça",
+        "s'il te plaît|s'il vous plaît|stp|svp|merci|merci beaucoup|cordialement|bien à vous",
+        "pour une heure|pendant une heure",
+    ),
+    "es": (
+        "sí|si",
+        "vale|de acuerdo|claro|hazlo|adelante|dale",
+        "no/cancela|cancelar|no lo hagas|déjalo",
+        "por favor|gracias|muchas gracias|saludos",
+        "por una hora|durante una hora",
+    ),
+    "it": (
+        "sì",
+        "va bene|certo|d'accordo|fallo|procedi|fai pure",
+        "no/annulla|lascia stare|non farlo",
+        "per favore|per piacere|grazie|grazie mille|saluti|cordiali saluti",
+        "per un'ora|per una ora",
+    ),
+    "pt": (
+        "sim",
+        "está bem|tá bom|claro|pode ser|faça isso|faz isso|pode fazer",
+        "não/cancela|cancele|não faça isso|deixa pra lá",
+        "por favor|se faz favor|obrigado|obrigada|cumprimentos|abraço",
+        "por uma hora|durante uma hora",
+    ),
+    "nl": (
+        "ja|jawel",
+        "oké|prima|is goed|doe het|doe maar|doe dat|ga je gang|akkoord",
+        "nee/annuleer|laat maar|niet doen|doe het niet",
+        "graag|alsjeblieft|alstublieft|aub|dank je|dank u|bedankt|dank je wel|groeten|groetjes",
+        "voor een uur|een uur lang",
+    ),
+    "sv": (
+        "ja|japp",
+        "okej|visst|gör det|kör|kör på|självklart",
+        "nej/avbryt|låt bli|gör det inte|glöm det",
+        "tack|snälla|tack så mycket|vänliga hälsningar|mvh",
+        "i en timme|för en timme",
+    ),
+    "da": (
+        "ja|jep",
+        "okay|gør det|kør|fint|gerne|tak",
+        "nej|nej tak/annuller|lad være|gør det ikke|glem det",
+        "mange tak|venlig hilsen|mvh",
+        "i en time|for en time",
+    ),
+    "no": (
+        "ja|jo",
+        "greit|gjør det|kjør|kjør på",
+        "nei/avbryt|la være|ikke gjør det|glem det",
+        "takk|tusen takk|vennlig hilsen|hilsen",
+        "i en time|for en time",
+    ),
+    "fi": (
+        "kyllä|joo|juu",
+        "selvä|hyvä|tee se|tee niin|toki|anna mennä",
+        "ei|ei kiitos/peruuta|älä tee sitä|unohda se",
+        "kiitos|kiitti|ole hyvä|terveisin|terv",
+        "tunniksi|tunnin ajan|yhdeksi tunniksi",
+    ),
+    "pl": (
+        "tak",
+        "dobrze|jasne|zgoda|zrób to|śmiało|proszę zrób to",
+        "nie/anuluj|nie rób tego|zostaw to",
+        "proszę|poproszę|dziękuję|dzięki|pozdrawiam",
+        "na godzinę|przez godzinę|na jedną godzinę",
+    ),
+    "cs": (
+        "ano|jo",
+        "dobře|jasně|udělej to|do toho|souhlasím",
+        "ne|nechci/zruš to|nedělej to|nech to být",
+        "prosím|děkuji|díky|s pozdravem",
+        "na hodinu|na jednu hodinu",
+    ),
+    "ru": (
+        "да|ага",
+        "хорошо|ладно|конечно|давай|сделай|сделай это|делай|ок|окей",
+        "нет|не надо|не нужно/отмена|не делай|не делай этого",
+        "пожалуйста|спасибо|с уважением",
+        "на час|на один час",
+    ),
+    "uk": (
+        "так|ага",
+        "добре|гаразд|звичайно|зроби це|зроби|давай",
+        "ні|не треба/скасуй|не роби|не роби цього",
+        "будь ласка|дякую|прошу|з повагою",
+        "на годину|на одну годину",
+    ),
+    "tr": (
+        "evet",
+        "tamam|olur|yap|yap bunu|elbette|tabii",
+        "hayır|hayir|yok|olmaz/iptal|yapma|vazgeç",
+        "lütfen|teşekkürler|teşekkür ederim|sağ ol|saygılar",
+        "bir saat|bir saatliğine|bir saat için",
+    ),
+    "el": (
+        "ναι",
+        "εντάξει|οκ|κάν'το|κάντο|κάνε το|προχώρα|βεβαίως",
+        "όχι/άκυρο|μην το κάνεις|άστο",
+        "παρακαλώ|ευχαριστώ|σε παρακαλώ",
+        "για μία ώρα|για μια ώρα",
+    ),
+    "he": (
+        "כן",
+        "בסדר|אוקיי|אוקי|בטח|תעשה|תעשי|תעשה את זה|קדימה",
+        "לא/בטל|עזוב|אל תעשה|אל תעשה את זה",
+        "בבקשה|תודה|תודה רבה",
+        "לשעה|למשך שעה",
+    ),
+    "ar": (
+        "نعم|أجل|ايوه|أيوه",
+        "حسنا|حسنًا|موافق|تمام|طيب|افعل|افعل ذلك|تفضل",
+        "لا|كلا/ألغ|الغاء|إلغاء|لا تفعل|لا تفعل ذلك",
+        "من فضلك|لو سمحت|شكرا|شكرًا",
+        "لمدة ساعة|لساعة",
+    ),
+    "zh": (
+        "是|是的|对|對",
+        "好|好的|行|可以|同意|没问题|沒問題|做吧|去做吧",
+        "不|不是|不要|不好|不行|不用|不可以|不同意|否/取消|算了",
+        "请|請|谢谢|謝謝|麻烦了|麻煩了",
+        "一小时|一小時|一个小时|一個小時",
+    ),
+    "ja": (
+        "はい|ええ|うん",
+        "オーケー|オッケー|了解|了解です|承知しました|やって|やってください|どうぞ|実行して|実行してください",
+        "いいえ|いや|だめ|ダメ|駄目/やめて|やめてください|しないで|キャンセル|却下",
+        "お願い|お願いします|おねがいします|ください|ありがとう|ありがとうございます",
+        "1時間|一時間",
+    ),
+    "ko": (
+        "네|예|응|그래|그래요",
+        "좋아|좋아요|알겠어요|오케이|해줘|해 줘|해주세요|해 주세요|진행해|진행해 주세요",
+        "아니|아니요|아니오|아뇨/하지마|하지 마|하지 마세요|안돼|안 돼|취소|됐어",
+        "부탁해|부탁해요|부탁합니다|고마워|감사합니다|고맙습니다",
+        "한 시간|한시간|한 시간 동안|1시간",
+    ),
+    "hi": (
+        "हाँ|हां|जी हाँ|जी हां|haan",
+        "ठीक है|करो|कर दो|कर दीजिए|बिल्कुल",
+        "नहीं|nahi|nahin/मत करो|रहने दो|रद्द करो",
+        "कृपया|जी|धन्यवाद|शुक्रिया",
+        "एक घंटे के लिए|एक घंटा",
+    ),
+}
+_SIGNS = {Sign.FINE: "👍👌✅✔☑🆗💯", Sign.NO: "👎❌✖🚫⛔", _POLITE: "🙏🙂😊😀😃❤"}
+_DOUBTFUL = "yeah yeah|ja ja|да ладно|ага конечно|はいはい"
+"""What is said to mean that one does not believe it, or has heard enough."""
+_CONDITIONS = (
+    "but only unless except if when not however aber nur wenn falls außer nicht mais sauf seulement pero",
+    "solo ma se mas só maar alleen als men bara kun hvis mutta jos ale tylko jeśli pokud но если але якщо",
+    "ama eğer αλλά αν אבל אם لكن إذا",
+)
+_LONGEST = 200
+_SKIN_TONES = dict.fromkeys(range(0x1F3FB, 0x1F400))
+_SPAN = re.compile(r"(?:for )?(\d{1,4}) ?(m|h|d)(?:in|ins|inutes?|ours?|ays?)?(?!\w)")
+_UNSPACED = re.compile("[\u3040-\u30ff\u3400-\u9fff]")
+"""Characters of languages that put no blanks between words."""
+_ASKS = re.compile("[?؟‽⸮](?![A-Za-z0-9])|¿|[\u0370-\u03ff\u1f00-\u1fff];")
+"""Question marks, but not that of an address; the Greek one is written as a semicolon."""
+
+
+def _normal(text: str) -> str:
+    """A text without case, punctuation and marks of stress."""
+    text = unicodedata.normalize("NFKC", text.translate(_SKIN_TONES).replace("\ufe0f", "")).casefold()
+    # What is struck out with U+0334 to U+0338 stays so.
+    text = re.sub("[\u0300-\u0333\u0339-\u036f]", "", unicodedata.normalize("NFD", text)).replace("’", "'")
+    kept = "".join(char if _is_told(char) else " " for char in text)
+    return unicodedata.normalize("NFC", " ".join(kept.split()))
+
+
+def _is_told(char: str) -> bool:
+    category = unicodedata.category(char)
+    return char == "'" or (category[0] in "LMNS" and category != "Sk")
+
+
+def _phrases() -> dict[str, str]:
+    """The meaning of each phrase; of several meanings the least decided one."""
+    found: dict[str, str] = {}
+    for column, kind in ((0, Sign.YES), (1, Sign.FINE), (4, _HOUR), (3, _POLITE), (2, Sign.NO)):
+        for row in _TABLE.values():
+            found |= dict.fromkeys(map(_normal, re.split("[|/]", row[column])), kind)
+        found |= dict.fromkeys(_SIGNS.get(kind, ""), kind)
+    return found | dict.fromkeys(map(_normal, _DOUBTFUL.split("|")), Sign.UNCLEAR)
+
+
+_PHRASES = _phrases()
+_BY_LENGTH = sorted({len(each) for each in _PHRASES}, reverse=True)
+_WHOLE = {_normal(each) for row in _TABLE.values() for each in row[2].partition("/")[2].split("|")}
+"""What says no alone, and begins a request otherwise, such as "cancel"."""
+
+
+def asks(text: str) -> bool:
+    """Whether a text may ask something."""
+    return _ASKS.search(unicodedata.normalize("NFKC", text)) is not None
+
+
+def goes_on(paragraph: str) -> bool:
+    """Whether a paragraph seems to go on with the sentence above it."""
+    start = paragraph.lstrip()[:40]
+    return (
+        start[:2].islower()
+        or start.replace(",", " ").casefold().partition(" ")[0] in " ".join(_CONDITIONS).split()
+    )
+
+
+def read_answer(text: str) -> Reading | None:
+    """The sign that a text is, or begins with; None for any other."""
+    if len(text.strip()) > _LONGEST:
+        return None
+    rest, found, spans = _normal(text), list[str](), list[str]()
+    while rest:
+        span, phrase = _SPAN.match(rest), _first(rest)
+        if span is None and not phrase:
+            break
+        if span is not None:
+            spans.append(span[1] + span[2])
+        elif _PHRASES[phrase] == _HOUR:
+            spans.append("1h")
+        else:
+            found.append(phrase)
+        rest = rest[len(phrase) if span is None else span.end() :].lstrip()
+    signs = [phrase for phrase in found if _PHRASES[phrase] != _POLITE]
+    means = {_PHRASES[phrase] for phrase in signs}
+    if not signs or (rest and signs[0] in _WHOLE):
+        return None
+    is_mixed = Sign.NO in means and (len(means) > 1 or bool(spans))
+    if rest or is_mixed or Sign.UNCLEAR in means or len(spans) > 1 or asks(text):
+        return Reading(Sign.UNCLEAR)
+    return Reading(next(sign for sign in (Sign.NO, Sign.YES, Sign.FINE) if sign in means), "".join(spans))
+
+
+def yes_or_no(text: str) -> bool | None:
+    """The yes or no that a text is; None if it is anything else."""
+    found = read_answer(text)
+    if found is None or found.span or found.sign is Sign.UNCLEAR:
+        return None
+    return found.sign is not Sign.NO
+
+
+def _first(text: str) -> str:
+    """The longest phrase with which a text begins; empty: none."""
+    for length in _BY_LENGTH:
+        phrase, after = text[:length], text[length : length + 1]
+        if phrase in _PHRASES and not (after and _is_joined(phrase[-1], after)):
+            return phrase
+    return ""
+
+
+def _is_joined(end: str, after: str) -> bool:
+    """Whether two characters belong to one word."""
+    letters = all(unicodedata.category(char)[0] in "LMN" or char == "'" for char in (end, after))
+    return letters and _UNSPACED.match(end) is None

@@ -1,0 +1,90 @@
+"""Edits and deletions by people through the whole gateway: while the model works, and after the answer."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+
+from agent_core.messages import Amendment, SessionKey
+from tests.integration.command_world import ANN, BOB, DM, Mind, asked, settled, talking, texts
+from tests.integration.gateway_world import World
+
+pytestmark = pytest.mark.timeout(300, func_only=True)
+
+
+async def amend(one: World, native_id: str, text: str | None = None, *, sender: str = ANN) -> None:
+    kind = "withdraw" if text is None else "replace"
+    change = Amendment(kind=kind, native_id=native_id, sender=sender, text=text or "")
+    await one.hand_over(amendments=[change])
+
+
+async def test_the_newest_text_is_answered_once(tmp_path):
+    """Edited while the model works: it is asked again, and the old answer is never sent."""
+    mind = Mind()
+    async with talking(tmp_path, mind) as one:
+        edited = one.server.say(ANN, "slow heron")
+        await mind.thinking.wait()
+        await amend(one, edited, "stork", sender=BOB)
+        await amend(one, edited, "swan")
+        await settled(one, settled=1)
+        told = texts(one)
+    assert mind.cut_off == 1
+    assert len(told) == 1
+    assert [("swan" in each, "heron" in each) for each in mind.asked] == [(False, True), (True, False)]
+
+
+async def test_a_correction_is_known_to_the_next_question(tmp_path):
+    """Edited after its answer: nobody is answered again, and the next prompt has both texts."""
+    mind = Mind()
+    async with talking(tmp_path, mind) as one:
+        edited = one.server.say(ANN, "a table for four")
+        await settled(one, settled=1)
+        await amend(one, edited, "a table for five", sender=BOB)
+        await amend(one, edited, "a table for six")
+        await settled(one, settled=2)
+        await asked(one, "how many?")
+        assert len(texts(one)) == 2
+    assert "corrected: a table for four]" in mind.shown[-1]
+    assert ("a table for six" in mind.shown[-1], "for five" in mind.shown[-1]) == (True, False)
+
+
+async def test_a_deleted_question_is_shown_to_no_model(tmp_path):
+    """Deleted after its answer: neither it nor its correction nor its answer is in the next prompt."""
+    mind = Mind()
+    async with talking(tmp_path, mind) as one:
+        await asked(one, "a crane")
+        deleted = one.server.say(ANN, "a heron")
+        await settled(one, settled=2)
+        await amend(one, deleted, "a stork")
+        await settled(one, settled=3)
+        await amend(one, deleted, sender=BOB)
+        await asked(one, "first?")
+        before = mind.shown[-1]
+        await amend(one, deleted)
+        await settled(one, settled=5)
+        await asked(one, "second?")
+        tail = await one.built.memory.load_history(str(SessionKey("matrix", DM)))
+        retried = await asked(one, "!undo")
+        assert len(texts(one)) == 5
+    assert "heron" in before
+    shown = mind.shown[-1]
+    assert ("crane" in shown, "heron" in shown, "stork" in shown) == (True, False, False)
+    assert len([each for each in tail.messages if each.undoes]) == 1
+    assert "second?" in retried.text
+
+
+async def test_an_edit_survives_a_death_of_the_process(tmp_path):
+    """The text is stored with the edit: the next life answers it, once."""
+    mind, again = Mind(), Mind()
+    async with talking(tmp_path, mind) as one:
+        edited = one.server.say(ANN, "slow heron")
+        await mind.thinking.wait()
+        mind.away = True
+        await amend(one, edited, "swan")
+        server = one.server
+    assert mind.cut_off == 1
+    async with talking(tmp_path, again, server=server) as one:
+        with anyio.fail_after(60):
+            await one.server.answers(1, conversation=f"dm-{ANN}", within_s=60)
+        assert len(texts(one)) == 1
+    assert ["swan" in each for each in again.asked] == [True]
