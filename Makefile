@@ -1,5 +1,5 @@
 # Everything runs through uv. Where it is missing, `make` gets it into .cache/uv by itself.
-.PHONY: demo test test-slow test-all scale-test lint check fmt kill explore fuzz bench scale-bench agentdojo soak image service-test setup clean help
+.PHONY: demo test test-slow test-all scale-test lint check fmt kill explore fuzz bench scale-bench recall agentdojo soak image service-test setup clean help
 SHELL := /bin/bash
 UV := $(shell command -v uv 2>/dev/null || echo .cache/uv/bin/uv)
 PYTHON ?= $(shell command -v python3)
@@ -45,6 +45,9 @@ fuzz: setup        ## bad input for the parsers of mail, a minute for each
 
 bench: setup       ## speed and size, as ratios against floors measured beside them
 	.venv/bin/python -m tests.bench
+
+recall: setup      ## how often the search finds what was said, beside baselines (seconds; ARGS="--seeds 20 --missed")
+	PYTHONPATH=. .venv/bin/python -m tests.recall $(ARGS)
 
 agentdojo:         ## the injections of AgentDojo against a model that obeys everything (an environment of its own; 5 minutes)
 	@test -x .cache/agentdojo/bin/python || $(PYTHON) -m venv .cache/agentdojo

@@ -12,7 +12,7 @@ from agent_core.memory.consolidation import policy
 from agent_core.memory.consolidation.key_facts import essentials, excerpts, merge_list, missing
 from agent_core.messages import Audience, InboundMessage, OutboundKind, OutboundMessage, Sender, SessionKey
 from agent_core.models import Message
-from agent_core.prompt import background_text, email_text, fenced, user_text, without_words_of
+from agent_core.prompt import background_text, email_text, fenced, searched_words, user_text, without_words_of
 from agent_core.prompt_budget import TokenEstimate
 from agent_core.tools.shell.proxy_request import ProxyRefused, request_of, server_name_of
 from agent_core.tools.web.urls import followed
@@ -230,6 +230,7 @@ ENTRIES: dict[str, tuple[Callable[[str], Any], int]] = {
     "a command": (_command, LONG),
     "a prompt": (_prompt, LONG),
     "what is forgotten of a prompt": (_forgotten, LONG),
+    "what is looked up for a question": (searched_words, LONG),
     "a text in parts": (lambda text: split_markdown(text, 4_000), LONG),
     "a text in small parts": (lambda text: split_markdown(text, 100), LONG),
     "a conversation to be consolidated": (_consolidated, LONG),

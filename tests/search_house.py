@@ -36,7 +36,12 @@ class House:
         return SearchIndex(self.home / "search.db", self.memory.layout)
 
     async def say(
-        self, session: str, *texts: str, scope: MemoryScope | None = OWNER, days: float = 0.01
+        self,
+        session: str,
+        *texts: str,
+        scope: MemoryScope | None = OWNER,
+        days: float = 0.01,
+        **more: Any,
     ) -> None:
         for text in texts:
             self.clock.advance(days * 86_400)
@@ -51,6 +56,7 @@ class House:
                     id=str(self.said),
                     scope=told,
                     sender="@x:hs" if role == "user" else None,
+                    **more,
                 ),
             )
 

@@ -17,7 +17,7 @@ from agent_core.errors import ContextTooLong, ModelError, ModelRefused, TurnLimi
 from agent_core.llm.completion import ask
 from agent_core.memory.manager import MemoryManager
 from agent_core.messages import Attachment
-from agent_core.models import Answer, Message, Session, ToolCall, ToolDefinition, ToolResult, Usage
+from agent_core.models import Answer, Message, Purpose, Session, ToolCall, ToolDefinition, ToolResult, Usage
 from agent_core.ports import AllowancePort, ChannelPort, Clock, LLMPort, StepJournal, ToolPort
 from agent_core.prompt import own_part
 from agent_core.prompt_budget import clip
@@ -215,6 +215,8 @@ class AgentRun:
             context_tokens=context_tokens,
             attachments=self._session.attachments,
             since=self._session.since,
+            origins=self._session.origins,
+            lookup=self._session.purpose is not Purpose.HEARTBEAT,
         )
         # The last one is the question, whose origins the session knows.
         self._shown(self._session.named, *(message.sources for message in prompt[:-1]))

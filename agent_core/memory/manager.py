@@ -26,9 +26,10 @@ from agent_core import prompt
 from agent_core.errors import SkillInvalid
 from agent_core.memory.consolidation.policy import Rules
 from agent_core.memory.consolidation.run import CALL_LIMIT_S, Consolidation
+from agent_core.memory.lookup import SHARE, Lookup
 from agent_core.memory.scopes import OWNER, hidden_from, private_in
 from agent_core.memory.withdrawn_messages import in_force
-from agent_core.memory_ports import MemoryPort
+from agent_core.memory_ports import MemoryPort, SearchPort
 from agent_core.messages import Attachment
 from agent_core.models import HistoryTail, MemoryDocument, MemoryScope, Message
 from agent_core.ports import LLMPort, SkillsPort
@@ -42,7 +43,7 @@ from agent_core.prompt_budget import (
     sound_history,
     with_newest_pictures,
 )
-from agent_core.provenance import arriving, joined
+from agent_core.provenance import Origins, arriving, joined
 
 DEFAULT_CONTEXT_TOKENS = 24_000
 DEFAULT_CONSOLIDATION_TOKENS = 12_000
@@ -62,6 +63,7 @@ class MemoryManager(Consolidation):
 
     Args:
         skills: Where skills come from; without it the prompt has none.
+        search: Where earlier turns are looked up for each question (`lookup`); None: they are not.
         llm: Who consolidates. Without it nothing is consolidated, and nothing is announced either.
         consolidation_threshold: So many messages after the cursor are too many.
         keep_recent_ratio: This part of the threshold stays word for word when the rest is consolidated.
@@ -79,6 +81,7 @@ class MemoryManager(Consolidation):
         storage: MemoryPort,
         *,
         skills: SkillsPort | None = None,
+        search: SearchPort | None = None,
         llm: LLMPort | None = None,
         consolidation_threshold: int = 100,
         keep_recent_ratio: float = 0.2,
@@ -102,6 +105,7 @@ class MemoryManager(Consolidation):
             on_unusable=on_unusable,
         )
         self._skills = skills
+        self._lookup = None if search is None else Lookup(search, storage)
         self._always_skills = frozenset(always_skills)
         self._pictures = pictures
         self._shown: OrderedDict[str, int] = OrderedDict()
@@ -137,9 +141,11 @@ class MemoryManager(Consolidation):
         context_tokens: int | None = None,
         attachments: Sequence[Attachment] = (),
         since: datetime | None = None,
+        origins: Origins = (),
+        lookup: bool = True,
     ) -> list[Message]:
         """
-        The prompt for one turn.
+        The prompt for one turn. Between history and question stand the passages that were looked up, if any.
 
         Args:
             system_prompt: The base of the system text, such as `prompt.BASE_PROMPT`.
@@ -150,6 +156,8 @@ class MemoryManager(Consolidation):
             context_tokens: Less than usual, for example after the model said that it was too much.
             attachments: The files of this question. Pictures among them are shown to models that look.
             since: Nothing of what was said before is shown.
+            origins: Whose words the question is made of; passages of others are left out.
+            lookup: Whether there is a question at all, and not only a check-in.
         """
         limit = self.context_tokens if context_tokens is None else context_tokens
         document = await self.remembered.document(scope)
@@ -160,7 +168,23 @@ class MemoryManager(Consolidation):
             attachments=self._shown_pictures(attachments, limit),
             scope=str(scope),
         )
-        return await self._assembled(session_id, system_prompt, question, document, tool_names, limit, since)
+        looks_up = self._lookup if lookup else None
+        share = 0 if looks_up is None else limit // SHARE
+        rest = limit - share
+        built = await self._assembled(session_id, system_prompt, question, document, tool_names, rest, since)
+        if looks_up is None:
+            return built
+        found = await looks_up.passages(
+            question.content,
+            session_id,
+            scope=scope,
+            shown=built[1:-1],
+            since=since,
+            origins=origins,
+            max_tokens=share,
+            estimate=self.estimate,
+        )
+        return built if found is None else [*built[:-1], found, question]
 
     async def _assembled(  # noqa: PLR0917 - what `build_messages` has worked out
         self,

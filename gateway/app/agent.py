@@ -18,7 +18,7 @@ from agent_core.llm.factory import Models, build_models
 from agent_core.llm.images import MAX_PICTURE_BYTES
 from agent_core.llm.model_client import ModelClient
 from agent_core.memory.manager import MemoryManager
-from agent_core.memory_ports import MemoryPort, SearchIndexPort
+from agent_core.memory_ports import MemoryPort, SearchIndexPort, SearchPort
 from agent_core.messages import Attachment, InboundMessage
 from agent_core.models import Purpose, ScopeKind, Session
 from agent_core.ports import Clock, LLMPort, SkillsPort, ToolPort
@@ -129,6 +129,7 @@ def build_agent(env: Environment, queue: Queue, state: AccountState | None) -> A
         memory,
         skills,
         built,
+        search=search if settings.memory.lookup else None,
         paid=metering.in_current,
         on_unusable=lambda what: wakeups.alert.fire(memory_unusable(what)),
     )
@@ -315,10 +316,11 @@ def memory_manager(
     skills: SkillsPort,
     models: Models,
     *,
+    search: SearchPort | None = None,
     paid: Callable[[LLMPort], LLMPort] = lambda llm: llm,
     on_unusable: Callable[[str], None] = lambda _: None,
 ) -> MemoryManager:
-    """The memory manager of these settings; ``paid`` has the consolidating model metered."""
+    """The memory manager; ``paid`` has the consolidating model metered, ``search`` looks up."""
     agents = settings.agents
     known = {skill.name: skill for skill in skills.list_skills()} if settings.skills.always else {}
     for name in settings.skills.always:
@@ -329,6 +331,7 @@ def memory_manager(
     return MemoryManager(
         memory,
         skills=skills,
+        search=search,
         llm=paid(models.pool(agents.consolidation_pool)),
         consolidation_threshold=agents.consolidation_threshold,
         consolidation_tokens=agents.consolidation_tokens,

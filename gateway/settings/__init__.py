@@ -59,6 +59,7 @@ __all__ = [
     "HttpSettings",
     "LLMSettings",
     "LogSettings",
+    "MemorySettings",
     "OwnerSettings",
     "S3Settings",
     "Settings",
@@ -275,6 +276,13 @@ class SkillSettings(_Strict):
     always: tuple[str, ...] = ()
 
 
+class MemorySettings(_Strict):
+    """Finding again what was said."""
+
+    lookup: bool = True
+    """Whether the best earlier turns about a question are shown to the model with it."""
+
+
 class Settings(_Strict):
     """Everything. Texts of secrets are in `SecretStr`s only."""
 
@@ -292,6 +300,7 @@ class Settings(_Strict):
     mcp: McpSettings = McpSettings()
     attachments: AttachmentSettings = AttachmentSettings()
     skills: SkillSettings = SkillSettings()
+    memory: MemorySettings = MemorySettings()
     voice: VoiceSettings = VoiceSettings()
 
     @field_validator("timezone")

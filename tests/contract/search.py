@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from agent_core.models import MemoryScope, ScopeKind
+from agent_core.models import MemoryScope, Message, ScopeKind
 from tests.search_house import BOB, OWNER, A, B, House, R
 
 ROOM = MemoryScope(ScopeKind.ROOM, "matrix/!room")
@@ -142,6 +142,11 @@ class SearchContract:
             ("Wir haben zwei Katzen", "Katze"),
             ("Ich habe die Häuser gesehen", "Haus"),
             ("自転車の鍵は引き出しの中にあります", "自転車の鍵はどこですか"),
+            ("姉とお茶を飲みました", "姉は何を飲みましたか"),
+            ("今は仙台に住んでいます", "住む町"),
+            ("きのうはとてもたのしかった", "たのしかった"),
+            ("자전거를 부엌에 두었어요", "자전거는 어디에 있어요?"),
+            ("어제 새 신발을 샀어요", "신발"),
             ("我的自行车是红色的", "自行车是什么颜色"),
             ("Мы купили новую лодку", "лодка"),
             ("Compré unos zapatos rojos", "¿De qué color es mi zapato?"),
@@ -164,6 +169,17 @@ class SearchContract:
         """What was said again later stands first."""
         await house.say(A, "I live in Kiel now", "x", "x", "I live in Bonn now", days=60)
         assert await house.found("where do I live now") == ["I live in Bonn now", "I live in Kiel now"]
+
+    async def test_what_was_taken_back_is_not_found(self, house: House) -> None:
+        """Neither as a hit nor beside one, whether the mark of it is indexed already or not."""
+        for turn, text in (("t1", "tea one"), ("t2", "the wrong tea"), ("t3", "tea three")):
+            await house.say(A, text, turn=turn)
+        assert (await house.found("wrong tea"))[0] == "the wrong tea"
+        mark = Message(role="system", content="taken back", id="u", turn="u", scope="owner", undoes="t2")
+        await house.memory.append_message(A, mark)
+        hits = (await house.index.search(OWNER, "wrong tea")).hits
+        assert [each.content for hit in hits for each in hit.messages] == ["tea one", "tea three"]
+        assert hits[0].messages[hits[0].at].turn == "t3"
 
     async def test_hostile_texts_are_found(self, house: House) -> None:
         """NUL, half a surrogate pair, words of any length and a long text hide nothing, themselves neither."""

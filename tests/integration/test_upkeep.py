@@ -159,3 +159,23 @@ async def test_a_stranger_finds_nothing_of_the_owner(tmp_path: Path) -> None:
         assert "dm-ann" in told.text
         answer = await there.asked("search safe", person="eve")
         assert "4711" not in answer.text and "1234" not in answer.text
+
+
+async def test_each_is_reminded_of_their_own_words_alone(tmp_path: Path) -> None:
+    """Before the model is asked, in another conversation, over restarts; unless the setting is off."""
+    async with world(tmp_path, settings=OWNED, models={"demo": Talker()}) as there:
+        await there.asked("the code of the safe is 4711", person="ann")
+        await there.asked("the code of the safe is 1234", person="bob")
+    for settings, owners, bobs in (
+        (OWNED, ["4711"], ["1234"]),
+        ({**OWNED, "memory": {"lookup": False}}, [], []),
+    ):
+        model = Talker()
+        async with world(tmp_path, server=there.server, settings=settings, models={"demo": model}) as there:
+            for person, expected in (("ann", owners), ("bob", bobs), ("eve", [])):
+                asked = f"which code does my safe have, {person}?"
+                there.server.say(person, asked, conversation=f"other-{person}-{len(owners)}")
+                await there.server.answers(1, conversation=f"other-{person}-{len(owners)}")
+                before = "".join(each.content for each in model.prompts[-1][1:-1])
+                assert [code for code in ("4711", "1234") if code in before] == expected
+                assert model.prompts[-1][-1].content.endswith(asked)

@@ -68,7 +68,18 @@ def _told(raw: bytes | None, position: int, byte: int) -> tuple[Line | None, int
     value = codec.as_object(raw) if raw else None
     number = codec.position_in(value, byte)
     here = number if number is not None and number >= position else position
-    return searched_line(value, here), here + 1
+    return searched_line(value, here) or _mark_in(value, here), here + 1
+
+
+def undone_turn(value: dict[str, Any] | None) -> str:
+    """Return the turn that the object of a line takes back, or an empty text."""
+    undone = None if value is None else value.get("undoes")
+    return undone if isinstance(undone, str) else ""
+
+
+def _mark_in(value: dict[str, Any] | None, position: int) -> Line | None:
+    undone = undone_turn(value)
+    return Line(position, 0, "system", None, "", "", undoes=undone) if undone else None
 
 
 def searched_line(value: dict[str, Any] | None, position: int) -> Line | None:
@@ -86,16 +97,24 @@ def searched_line(value: dict[str, Any] | None, position: int) -> Line | None:
         codec.storable(message.content),
         message.scope,
         None if message.origins is None else json.dumps(to_json(message.origins)),
+        message.turn,
     )
 
 
 def look_through(
-    unread: Unread, query: Query, scope: str, *, since_ms: int, budget: Budget, statistics: Statistics
+    unread: Unread,
+    query: Query,
+    scope: str,
+    *,
+    since_ms: int,
+    budget: Budget,
+    statistics: Statistics,
+    undone: set[str],
 ) -> list[Found]:
     """
     Scan what is not indexed for candidates of a scope, from the end of the file as far as the budget goes.
 
-    They are counted in ``statistics``.
+    They are counted in ``statistics``. Turns that were taken back are left out and added to ``undone``.
     """
     lines: list[Line] = []
     try:
@@ -112,10 +131,11 @@ def look_through(
                 budget.cut = True
                 break
             value = codec.as_object(raw) if raw else None
+            undone.add(undone_turn(value))
             number = codec.position_in(value, byte)
             before = lines[-1].position if lines else byte
             line = searched_line(value, number if number is not None else before - 1)
-            if line is not None and line.scope == scope:
+            if line is not None and line.scope == scope and line.turn not in undone:
                 lines.append(line)
     finally:
         close(handle)

@@ -90,30 +90,42 @@ class SearchIndex:
             marks, lines, statistics = {}, {}, Statistics()
         budget = Budget()
         scanned: list[Found] = []
+        undone: set[str] = set()
         for unread in self._unread(marks):
             if budget.spent:
                 budget.cut = True
                 break
             scanned += look_through(
-                unread, query, scope, since_ms=since_ms, budget=budget, statistics=statistics
+                unread,
+                query,
+                scope,
+                since_ms=since_ms,
+                budget=budget,
+                statistics=statistics,
+                undone=undone,
             )
-        texts = {number: (line.ms, folded(line.text)) for number, line in lines.items()}
+        texts = {
+            number: (line.ms, folded(line.text)) for number, line in lines.items() if line.turn not in undone
+        }
         for number, (_, near, at) in enumerate(scanned):
             texts[-1 - number] = (near[at].ms, folded(near[at].text))
         ranked = rank(query, statistics, texts)
         try:
-            hits = chosen(self._found(ranked, scanned), limit)
+            hits = chosen(self._found(ranked, scanned, undone), limit)
         except sqlite3.Error as error:
             self._note_unusable(error)
             return SearchAnswer((), complete=False)
         return SearchAnswer(hits, complete=not budget.cut)
 
-    def _found(self, ranked: list[int], scanned: list[Found]) -> Iterator[Found]:
+    def _found(self, ranked: list[int], scanned: list[Found], undone: set[str]) -> Iterator[Found]:
         for number in ranked:
             if number < 0:
                 yield scanned[-1 - number]
             elif self._reader is not None and (hit := self._reader.around(number)) is not None:
-                yield hit
+                session, near, at = hit
+                shown = [line for line in near if line.turn not in undone]
+                if near[at] in shown:
+                    yield session, shown, shown.index(near[at])
 
     def _note_unusable(self, error: sqlite3.Error) -> None:
         log.warning("search.index_unusable", error=str(error))

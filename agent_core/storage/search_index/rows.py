@@ -29,7 +29,7 @@ from agent_core.storage.search_index.ranking import (
 )
 from agent_core.storage.search_index.text import Query, Term, folded
 
-_VERSION = 3
+_VERSION = 4
 _COUNTER_BITS = 12
 _MOST_TEXT = 20_000
 _BUSY_MS = 2000
@@ -43,17 +43,20 @@ CREATE TABLE sessions (
 );
 CREATE TABLE lines (
     id INTEGER PRIMARY KEY, session INTEGER NOT NULL, position INTEGER NOT NULL, scope INTEGER NOT NULL,
-    role TEXT NOT NULL, sender TEXT, text TEXT NOT NULL, origins TEXT
+    role TEXT NOT NULL, sender TEXT, text TEXT NOT NULL, origins TEXT, turn TEXT
 );
 CREATE UNIQUE INDEX lines_place ON lines (session, position);
-CREATE VIRTUAL TABLE words USING fts5(text, scope, content='',
+CREATE VIRTUAL TABLE words USING fts5(text, scope, content='', columnsize=0,
     tokenize="unicode61 remove_diacritics 0");
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One message of a session, as it is indexed and shown."""
+    """
+    One message of a session, as it is indexed and shown; or, with ``undoes``, the mark that a turn was taken
+    back: from then on nobody finds its lines.
+    """
 
     position: int
     ms: int
@@ -63,6 +66,8 @@ class Line:
     scope: str
     origins: str | None = None
     """`Message.origins` as JSON."""
+    turn: str | None = None
+    undoes: str = ""
 
     def message(self) -> Message:
         """The line as a message; long texts are there only as far as they are searched."""
@@ -70,7 +75,13 @@ class Line:
         at = datetime.fromtimestamp(self.ms / 1000, UTC) if self.ms else None
         origins = None if self.origins is None else from_json(json.loads(self.origins))
         return Message(
-            role=role, content=self.text, sender=self.sender, timestamp=at, scope=self.scope, origins=origins
+            role=role,
+            content=self.text,
+            turn=self.turn,
+            sender=self.sender,
+            timestamp=at,
+            scope=self.scope,
+            origins=origins,
         )
 
 
@@ -154,13 +165,17 @@ class Rows:
         free: dict[int, int] = {}
         with self._transaction():
             for line in lines:
+                if line.undoes:
+                    self._delete(self._of_turn(mark.session, line.undoes))
+                    continue
                 last_ms = line.ms or last_ms  # a line without a time is as old as the one before it
                 number = self._free_number(last_ms, free)
                 scope = scopes.get(line.scope) or self._new_scope(line.scope)
                 scopes[line.scope] = scope
                 added = self._db.execute(
-                    "INSERT OR IGNORE INTO lines (id, session, position, scope, role, sender, text, origins) "
-                    "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                    "INSERT OR IGNORE INTO lines"
+                    " (id, session, position, scope, role, sender, text, origins, turn)"
+                    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
                     (
                         number,
                         mark.session,
@@ -170,6 +185,7 @@ class Rows:
                         line.sender,
                         line.text[:_MOST_TEXT],
                         line.origins,
+                        line.turn,
                     ),
                 )
                 if added.rowcount:
@@ -192,16 +208,24 @@ class Rows:
                 "SELECT id, text, scope FROM lines WHERE session = ? LIMIT ?", (mark.session, _DROP_LINES)
             ).fetchall()
             with self._transaction():
-                for number, text, scope in lines:
-                    self._db.execute(
-                        "INSERT INTO words (words, rowid, text, scope) VALUES ('delete', ?, ?, ?)",
-                        (number, folded(text), _label(scope)),
-                    )
-                    self._db.execute("DELETE FROM lines WHERE id = ?", (number,))
+                self._delete(lines)
                 if not lines:
                     self._db.execute("DELETE FROM sessions WHERE id = ?", (mark.session,))
             if not lines:
                 return
+
+    def _of_turn(self, session: int, turn: str) -> list[tuple[int, str, int]]:
+        return self._db.execute(
+            "SELECT id, text, scope FROM lines WHERE session = ? AND turn = ?", (session, turn)
+        ).fetchall()
+
+    def _delete(self, lines: Sequence[tuple[int, str, int]]) -> None:
+        for number, text, scope in lines:
+            self._db.execute(
+                "INSERT INTO words (words, rowid, text, scope) VALUES ('delete', ?, ?, ?)",
+                (number, folded(text), _label(scope)),
+            )
+            self._db.execute("DELETE FROM lines WHERE id = ?", (number,))
 
     def counts(self) -> tuple[int, int]:
         """How many sessions and lines there are."""
@@ -274,12 +298,12 @@ class Rows:
     def _lines(self, numbers: Sequence[int], scope: str) -> dict[int, Line]:
         marks = ", ".join("?" * len(numbers))
         rows = self._db.execute(
-            f"SELECT id, position, role, sender, text, origins FROM lines WHERE id IN ({marks})",  # noqa: S608
+            f"SELECT id, position, role, sender, text, origins, turn FROM lines WHERE id IN ({marks})",  # noqa: S608
             numbers,
         )
         return {
-            number: Line(position, number >> _COUNTER_BITS, role, sender, text, scope, origins)
-            for number, position, role, sender, text, origins in rows
+            number: Line(position, number >> _COUNTER_BITS, role, sender, text, scope, origins, turn)
+            for number, position, role, sender, text, origins, turn in rows
         }
 
     def around(self, number: int) -> tuple[str, list[Line], int] | None:
@@ -295,14 +319,14 @@ class Rows:
         lines: list[Line] = []
         for where, order in (("<", "DESC"), ("=", "ASC"), (">", "ASC")):
             near = self._db.execute(
-                "SELECT position, id, role, sender, text, origins FROM lines "  # noqa: S608 - of our own constants
+                "SELECT position, id, role, sender, text, origins, turn FROM lines "  # noqa: S608 - of our own constants
                 f"WHERE session = ? AND position {where} ? AND scope = ? ORDER BY position {order} LIMIT 1",
                 (session, position, scope),
             ).fetchone()
             if near is not None:
-                place, number, role, sender, text, origins = near
+                place, number, role, sender, text, origins, turn = near
                 ms = number >> _COUNTER_BITS
-                lines.append(Line(place, ms, role, sender, text, scope_name, origins))
+                lines.append(Line(place, ms, role, sender, text, scope_name, origins, turn))
         return name, lines, next(at for at, line in enumerate(lines) if line.position == position)
 
 

@@ -2,17 +2,58 @@
 Stems of words in the languages that people write here, and the words that say nothing alone. Pure.
 
 A message does not say its language, so a word has a stem in each language of its script, and two words are
-forms of one if they share a stem. The stems are those of the Snowball project.
+forms of one if they share a stem. The stems are those of the Snowball project; of a Korean word it is what
+stands before its particle.
 """
 
 from __future__ import annotations
 
+import unicodedata
 from functools import cache, lru_cache
 
 from Stemmer import Stemmer
 
 _LATIN = ("english", "german", "french", "spanish", "italian", "portuguese", "dutch", "swedish")
 _OTHER = (("\u0370", "\u03ff", "greek"), ("\u0400", "\u04ff", "russian"), ("\u0600", "\u06ff", "arabic"))
+
+# The longer ones first, in single letters as in folded words.
+_PARTICLES = tuple(
+    unicodedata.normalize("NFKD", particle)
+    for particle in [
+        "에서는",
+        "이에요",
+        "입니다",
+        "에게서",
+        "으로는",
+        "에서",
+        "에게",
+        "한테",
+        "부터",
+        "까지",
+        "으로",
+        "이랑",
+        "하고",
+        "처럼",
+        "보다",
+        "이나",
+        "예요",
+        "은",
+        "는",
+        "이",
+        "가",
+        "을",
+        "를",
+        "에",
+        "의",
+        "로",
+        "와",
+        "과",
+        "도",
+        "만",
+        "랑",
+    ]
+)
+_SYLLABLE = 2  # letters at least
 
 
 @cache
@@ -32,6 +73,11 @@ def stems(word: str) -> frozenset[str]:
     """Return the stems of a folded word; itself, if it has none."""
     if word.isdigit() or len(word) > 60:
         return frozenset((word,))
+    if "\u1100" <= word[:1] <= "\u11ff":
+        particle = next((each for each in _PARTICLES if word.endswith(each)), "")
+        return frozenset(
+            (word[: len(word) - len(particle)] if len(word) >= _SYLLABLE + len(particle) else word,)
+        )
     return frozenset(each.stemWord(word) for each in _stemmers(_script(word))) or frozenset((word,))
 
 

@@ -2,8 +2,10 @@
 Normalises texts for searching: splits and folds words, so that the index and a plain scan agree. Pure.
 
 Case, accents and widths do not count. Scripts that put no spaces between words are taken character by
-character, and a query in them is looked for in pairs of characters. A query consists of words, of which any
-may match, and of phrases between double quotes, which must; no other character means anything.
+character, and a query in them is looked for in pairs of characters: of Japanese without those of hiragana
+alone, which mostly are endings, and with each character that stands between hiragana. A query consists of
+words, of which any may match, and of phrases between double quotes, which must; no other character means
+anything.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ _UNSPACED_CHARS = (
 )
 _UNSPACED = re.compile(f"([{_UNSPACED_CHARS}])")
 _RUNS = re.compile(f"[{_UNSPACED_CHARS}]+|[^{_UNSPACED_CHARS}\\W_]+")
+_ENDING = re.compile("[\u3041-\u309f ]+")
 _PARTS = re.compile(r"\"([^\"]*)\"|([^\"]+)")
 _MOST_TERMS = 16
 _LONGEST_QUERY = 4_000
@@ -102,10 +105,12 @@ def parse_query(text: str) -> Query:
 def _bare_terms(text: str) -> Iterator[str]:
     """Yield each word, and of a row of characters without spaces each pair."""
     for run in _RUNS.findall(_fold(text)):
-        if not _UNSPACED.match(run) or len(run) == 1:
+        if not _UNSPACED.match(run):
             yield run
-        else:
-            yield from (f"{one} {two}" for one, two in pairwise(run))
+            continue
+        pairs = [f"{one} {two}" for one, two in pairwise(run)]
+        yield from [pair for pair in pairs if not _ENDING.fullmatch(pair)] or pairs or [run]
+        yield from (part for part in _ENDING.split(run) if len(part) == 1)
 
 
 def _beginning(words: str) -> str | None:

@@ -10,9 +10,9 @@ from agent_core.models import Message
 from agent_core.prompt_budget import message_chars
 from agent_core.storage.lines import as_object, from_object, stamped, to_line
 from agent_core.storage.paging import Entry
-from agent_core.storage.search_index.files import searched_line
+from agent_core.storage.search_index.files import searched_line, undone_turn
 from agent_core.storage.search_index.rows import line_time
-from gateway.queue.postgres.histories.search import Searched
+from gateway.queue.postgres.histories.search import Searched, withdraw
 from gateway.queue.sql.engine import Connection
 
 _LONGEST_ID = 200
@@ -50,6 +50,9 @@ def append(db: Connection, home: int, session: str, messages: Sequence[Message],
 def insert(db: Connection, rows: Sequence[Sequence[object]]) -> None:
     """Insert rows: session, position, and the `columns_of` a line."""
     db.executemany(_ADD, rows)
+    for session, _, _, raw, *_ in rows:
+        if '"undoes"' in str(raw) and (undone := undone_turn(as_object(str(raw).encode()))):
+            withdraw(db, str(session), undone)
 
 
 def columns_of(home: int, raw: str, seq: int) -> tuple[object, ...]:
@@ -81,8 +84,10 @@ def replace(db: Connection, home: int, session: str, changed: Sequence[tuple[int
     """Replace the lines at these positions; the caller holds the lock of the session."""
     for seq, raw in changed:
         db.execute(
-            "UPDATE history SET msg_id = ?, line = ?, scope = ?, at = ?, said = ?,"
-            " words = array_to_tsvector(CAST(? AS text[])) WHERE session = ? AND seq = ?",
+            "UPDATE history SET msg_id = ?, line = ?, scope = ?, at = ?,"
+            " said = CASE WHEN said IS NOT NULL THEN CAST(? AS text) END,"
+            " words = CASE WHEN said IS NOT NULL THEN array_to_tsvector(CAST(? AS text[])) END"
+            " WHERE session = ? AND seq = ?",
             (*columns_of(home, raw, seq), session, seq),
         )
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from agent_core.storage.lines import as_object, storable
-from agent_core.storage.search_index.files import Found, searched_line
+from agent_core.storage.search_index.files import Found, searched_line, undone_turn
 from agent_core.storage.search_index.ranking import (
     MOST_CANDIDATES,
     MOST_POSTINGS,
@@ -136,6 +136,19 @@ def _near(where: str, order: str) -> str:
     )
 
 
+def withdraw(db: Connection, session: str, turn: str) -> None:
+    """Take the lines of a turn out of the search, because a later line takes it back."""
+    rows = db.execute(
+        "SELECT seq, line FROM history WHERE session = ? AND said IS NOT NULL AND strpos(line, ?) > 0",
+        (session, turn),
+    ).fetchall()
+    for seq, raw in rows:
+        if (as_object(raw.encode()) or {}).get("turn") == turn:
+            db.execute(
+                "UPDATE history SET said = NULL, words = NULL WHERE session = ? AND seq = ?", (session, seq)
+            )
+
+
 def recut(db: Connection, home: int, after: tuple[str, int]) -> tuple[int, tuple[str, int] | None]:
     """
     Split the lines after a position into words again, up to a limit.
@@ -148,7 +161,10 @@ def recut(db: Connection, home: int, after: tuple[str, int]) -> tuple[int, tuple
     ).fetchall()
     count = 0
     for session, seq, raw in rows:
-        line = searched_line(as_object(raw.encode()), seq)
+        value = as_object(raw.encode())
+        if undone := undone_turn(value):
+            withdraw(db, session, undone)
+        line = searched_line(value, seq)
         told = None if line is None else Searched.of(home, line)
         count += told is not None
         db.execute(

@@ -1,0 +1,125 @@
+"""
+Looks up earlier turns for a question before a model is asked (``memory.lookup``).
+
+The question itself is the search, so no model is asked. What is found stands between the history and the
+question, so that a provider that caches prompts from their beginning finds the same beginning again. It never
+brings new origins into a turn: passages with words of somebody who has no part in the question are left out,
+so that no tool call has to be approved because of a lookup. ``search_history`` finds them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from agent_core.memory.withdrawn_messages import undone_in
+from agent_core.memory_ports import MemoryPort, SearchPort
+from agent_core.models import MemoryScope, Message, SearchHit
+from agent_core.prompt import Passage, remembered_text, searched_words
+from agent_core.prompt_budget import TokenEstimate
+from agent_core.provenance import Origins, joined
+from agent_core.text import one_line
+
+SHARE = 16
+"""Passages take this part of a prompt at most."""
+_MOST = 5
+_LOOKED_AT = 15
+_MARKS_AMONG = 50  # a mark that the index may not have read yet is among the newest lines
+_LINE_CHARS = 300
+
+
+class Lookup:
+    """Finds the passages for a question."""
+
+    def __init__(self, search: SearchPort, histories: MemoryPort) -> None:
+        self._search = search
+        self._histories = histories
+
+    async def passages(
+        self,
+        question: str,
+        session_id: str,
+        *,
+        scope: MemoryScope,
+        shown: Sequence[Message],
+        since: datetime | None,
+        origins: Origins,
+        max_tokens: int,
+        estimate: TokenEstimate,
+    ) -> Message | None:
+        """
+        The best earlier turns as one message of the prompt; None if there are none.
+
+        Args:
+            question: As it stands in the prompt. A single word finds nothing: it is mostly a greeting.
+                Scripts without capitals may have no blanks between words either.
+            shown: The history that is in the prompt anyway.
+            since: Nothing of what was said before is shown.
+            origins: Whose words the question is made of besides the owner's.
+        """
+        words = searched_words(question)
+        if len(words.split()) <= 1 and words.lower() != words.upper():
+            return None
+        answer = await self._search.search(scope, words, since=since, max_results=_LOOKED_AT)
+        known = {(each.kind, each.where) for each in origins}
+        found: list[Passage] = []
+        sources: list[Origins] = []
+        for hit in answer.hits:
+            turn = [line for line in _turn_of(hit) if since is None or _is_from(line, since)]
+            of_turn = joined(*(line.sources for line in turn))
+            if (
+                not turn
+                or _is_shown(hit, session_id, shown)
+                or any((each.kind, each.where) not in known for each in of_turn)
+                or await self._is_undone(hit)
+            ):
+                continue
+            passage = _told(turn, "here" if hit.session_id == session_id else hit.session_id)
+            if estimate.text(remembered_text([*found, passage])) > max_tokens:
+                break
+            found.append(passage)
+            sources.append(of_turn)
+            if len(found) == _MOST:
+                break
+        if not found:
+            return None
+        # As a message of a person it would count as words in which that person names what a tool may reach.
+        return Message(role="system", content=remembered_text(found), origins=joined(*sources))
+
+    async def _is_undone(self, hit: SearchHit) -> bool:
+        newest = await self._histories.load_history(hit.session_id, max_messages=_MARKS_AMONG)
+        return hit.messages[hit.at].turn in undone_in(newest.messages)
+
+
+def _turn_of(hit: SearchHit) -> Sequence[Message]:
+    """The hit with its question or its answer, where that is beside it."""
+    line = hit.messages[hit.at]
+    start, end = hit.at, hit.at + 1
+    if line.role == "assistant" and start > 0 and hit.messages[start - 1].role == "user":
+        start -= 1
+    elif line.role == "user" and end < len(hit.messages) and hit.messages[end].role == "assistant":
+        end += 1
+    return hit.messages[start:end]
+
+
+def _is_from(line: Message, since: datetime) -> bool:
+    return line.timestamp is not None and line.timestamp >= since
+
+
+def _is_shown(hit: SearchHit, session_id: str, shown: Sequence[Message]) -> bool:
+    """Whether the prompt has the message already, or one that was said before it in the same conversation."""
+    if hit.session_id != session_id or not shown:
+        return False
+    line, first = hit.messages[hit.at], shown[0].timestamp
+    later = first is not None and line.timestamp is not None and line.timestamp >= first
+    return later or any(line.content == each.content for each in shown)
+
+
+def _told(turn: Sequence[Message], place: str) -> Passage:
+    at = turn[0].timestamp
+    day = f"On {at.day} {at:%B %Y}" if at else "Earlier"
+    said = [
+        ("you" if line.role == "assistant" else line.sender or "user", one_line(line.content, _LINE_CHARS))
+        for line in turn
+    ]
+    return f"{day}, {place}", said

@@ -1,0 +1,84 @@
+"""The search of squidbot and three baselines, which give the numbers of the five best messages of a history."""
+
+from __future__ import annotations
+
+import math
+import re
+import sqlite3
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from agent_core.memory.manager import MemoryManager
+from tests.recall.histories import History
+from tests.search_house import OWNER, A, B, House
+
+BEST = 5
+Search = Callable[[str], Awaitable[list[set[int]]]]
+"""Gives for each hit the numbers of its messages: a hit is shown with its neighbours."""
+
+
+def _with_neighbours(number: int) -> set[int]:
+    return {number - 1, number, number + 1}
+
+
+async def squidbot(history: History, home: Path) -> tuple[Search, House]:
+    """The index of squidbot over the history in ``home``, and its parts."""
+    house = House(home)
+    starts = set(history.starts)
+    for number, (_, text) in enumerate(history.messages):
+        await house.say(A, text, days=2 if number in starts else 0.0005)
+    await house.index.update_all()
+    tail = await house.memory.load_segment(A, start=0, max_messages=len(history.messages))
+    by_time = {message.timestamp: number for number, message in enumerate(tail.messages)}
+
+    async def search(query: str) -> list[set[int]]:
+        found = await house.index.search(OWNER, query, max_results=BEST)
+        return [{by_time[each.timestamp] for each in hit.messages} for hit in found.hits]
+
+    return search, house
+
+
+async def in_the_prompt(history: History, house: House, query: str, evidence: frozenset[int]) -> float:
+    """The share of these messages that is in the prompt of a question in another conversation, unasked."""
+    manager = MemoryManager(house.memory, search=house.index)
+    prompt = "".join(each.content for each in await manager.build_messages(B, "sys", query))
+    return sum(history.messages[number][1] in prompt for number in evidence) / max(1, len(evidence))
+
+
+def fts5(history: History, joining: str) -> Search:
+    """FTS5 as it comes with ``bm25()``; its words joined with OR, or with AND: all must occur."""
+    db = sqlite3.connect(":memory:")
+    db.execute("CREATE VIRTUAL TABLE said USING fts5(text)")
+    db.executemany("INSERT INTO said (rowid, text) VALUES (?, ?)", enumerate(t for _, t in history.messages))
+
+    async def search(query: str) -> list[set[int]]:
+        words = joining.join(f'"{word}"' for word in re.findall(r"\w+", query))
+        rows = db.execute(
+            "SELECT rowid FROM said WHERE said MATCH ? ORDER BY bm25(said) LIMIT ?", (words, BEST)
+        )
+        return [_with_neighbours(number) for (number,) in rows]
+
+    return search
+
+
+def plain_bm25(history: History) -> Search:
+    """Okapi BM25 over the words as they stand, as a textbook has it."""
+    texts = [Counter(re.findall(r"\w+", text.lower())) for _, text in history.messages]
+    usual = sum(map(Counter.total, texts)) / len(texts)
+    having = Counter(word for text in texts for word in text)
+
+    def rated(words: list[str], text: Counter[str]) -> float:
+        return sum(
+            math.log(1 + (len(texts) - having[word] + 0.5) / (having[word] + 0.5))
+            * (text[word] * 2.5 / (text[word] + 1.5 * (0.25 + 0.75 * text.total() / usual)))
+            for word in words
+        )
+
+    async def search(query: str) -> list[set[int]]:
+        words = re.findall(r"\w+", query.lower())
+        points = {number: rated(words, text) for number, text in enumerate(texts)}
+        best = sorted((each for each in points if points[each]), key=lambda each: -points[each])
+        return [_with_neighbours(number) for number in best[:BEST]]
+
+    return search

@@ -1,0 +1,82 @@
+"""
+``make recall ARGS=--speed``: indexing and searching of many messages, beside plain FTS5 in the same run, in processor time.
+
+The messages are those of the histories; a search is a question, key words or five to eight words of them.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import tempfile
+import time
+from collections.abc import Callable
+from itertools import cycle, islice
+from pathlib import Path
+
+from agent_core.storage.search_index.ranking import rank
+from agent_core.storage.search_index.rows import Line, Rows
+from agent_core.storage.search_index.text import folded, parse_query
+from tests.recall.histories import LANGUAGES, History, history
+
+_BATCH = 400
+
+
+def measure_speed(count: int) -> str:
+    """Return the figures of an index of so many messages as text for people."""
+    made = [history(language, seed) for language in LANGUAGES for seed in range(4)]
+    said = list(islice(cycle(text for each in made for _, text in each.messages), count))
+    lines = [
+        Line(number, number * 60_000, "user", None, text, "owner", "[]", f"{number // 2}-0123abcd")
+        for number, text in enumerate(said)
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        ours = Path(folder) / "ours.db"
+        rows = Rows(ours, writable=True)
+        mark = rows.begin("matrix/!a", 1)
+        start = time.process_time()
+        for first in range(0, count, _BATCH):
+            rows.add(mark, lines[first : first + _BATCH], position=first, byte=first)
+        seconds = time.process_time() - start
+        text_bytes = sum(len(text.encode()) for text in said)
+        told = [
+            (
+                f"{count:,} messages: indexed {count / seconds:,.0f} a second,"
+                f" the index takes {ours.stat().st_size / text_bytes:.1f} times the text"
+            )
+        ]
+
+        plain = sqlite3.connect(Path(folder) / "plain.db")
+        plain.execute("CREATE VIRTUAL TABLE said USING fts5(text)")
+        plain.executemany("INSERT INTO said (text) VALUES (?)", ((text,) for text in said))
+        plain.commit()
+
+        def search(query: str) -> None:
+            asked = parse_query(query)
+            found, statistics = rows.candidates(asked, "owner", since_ms=0)
+            ranked = rank(asked, statistics, {at: (line.ms, folded(line.text)) for at, line in found.items()})
+            for number in ranked[:5]:
+                rows.around(number)
+
+        def search_plain(query: str) -> None:
+            words = " OR ".join(f'"{word}"' for word in folded(query).split())
+            plain.execute(
+                "SELECT text FROM said WHERE said MATCH ? ORDER BY bm25(said) LIMIT 5", (words,)
+            ).fetchall()
+
+        told += [
+            f"{name}: {_times(made, each)}"
+            for name, each in (("squidbot", search), ("FTS5, OR", search_plain))
+        ]
+        rows.close()
+        plain.close()
+    return "\n".join(told)
+
+
+def _times(made: list[History], search: Callable[[str], None]) -> str:
+    took = []
+    for query in dict.fromkeys(asked.query for each in made for asked in each.asked):
+        start = time.process_time()
+        search(query)
+        took.append(1000 * (time.process_time() - start))
+    took.sort()
+    return f"a search takes {took[len(took) // 2]:.0f} ms, p95 {took[len(took) * 95 // 100]:.0f} ms"
