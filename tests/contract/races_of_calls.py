@@ -166,10 +166,17 @@ async def never_half_reset(ran: Ran) -> None:
     assert await state_of(ran.queue) is (InboxState.IGNORED if ran.one is None else InboxState.RUNNING)
 
 
-async def as_it_was_taken(ran: Ran) -> None:
-    found = await ran.queue.inbox.row(1)
-    assert found is not None
-    assert ran.one.head.message.text == found[0].message.text, ran.both
+async def asked_as_edited(ran: Ran) -> None:
+    """The claim has the new text, or is lost, and the next one has it."""
+    assert ran.failed == 0, ran.both
+    text, turn = REPLACE.text, ran.one
+    if turn.head.message.text != text:
+        assert [each.turn for each in ran.other.stopped] == [turn.id], ran.both
+        assert await state_of(ran.queue) is InboxState.READY
+        turn = await claim(ran.queue)
+    else:
+        assert not ran.other.stopped, ran.both
+    assert turn.head.message.text == text, ran.both
 
 
 async def one_row(ran: Ran) -> None:
@@ -387,7 +394,7 @@ RACES = [
         taken_and_stopped_or_never,
     ),
     Race(
-        "a claim against an edit", waiting, claimed, lambda queue, _: amend(queue, REPLACE), as_it_was_taken
+        "a claim against an edit", waiting, claimed, lambda queue, _: amend(queue, REPLACE), asked_as_edited
     ),
     Race(
         "a claim against a reset",
