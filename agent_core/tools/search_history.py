@@ -39,8 +39,7 @@ class SearchHistoryTool:
     effect = Effect.PRIVATE_READ
     repeatable = True
     description = (
-        "Search what was said, here and elsewhere. Any word may match: give five to eight, the subject and "
-        "its synonyms."
+        "Search what was said, here and elsewhere. Any word may match: give five to eight with synonyms."
     )
     parameters: Mapping[str, Any] = {
         "type": "object",
