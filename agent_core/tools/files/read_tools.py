@@ -79,7 +79,7 @@ class ReadFileTool(FileTool):
         more = f" Further folders, by absolute path: {roots}." if roots else ""
         picture = "" if look is None else ", or a picture"
         self.description = (
-            f"Read a text file (numbered lines), PDF, office document{picture}. "
+            f"Read text (numbered lines), a PDF or office document{picture}. "
             f"Paths start in the workspace.{more}"
         )
 
