@@ -92,7 +92,7 @@ def question_of(messages: Sequence[InboundMessage]) -> str:
             shared=shared,
             attached=[_about_files(message) for message in messages],
         )
-    return "\n\n".join(filter(None, (before, said, *map(_done_before, messages))))
+    return "\n\n".join(filter(None, (before, said, _done_before(messages))))
 
 
 def _about_files(message: InboundMessage) -> str:
@@ -101,10 +101,20 @@ def _about_files(message: InboundMessage) -> str:
     return "\n".join(filter(None, (*heard, attachment_lines(message.attachments))))
 
 
-def _done_before(message: InboundMessage) -> str:
+def used_before(messages: Sequence[InboundMessage]) -> dict[str, int]:
+    """Return how often which tool was used for messages; those of one turn all tell of the same uses."""
+    used: dict[str, int] = {}
+    for each in messages:
+        noted = each.context.get(DONE_BEFORE)
+        for tool, count in noted.items() if isinstance(noted, Mapping) else ():
+            used[str(tool)] = max(used.get(str(tool), 0), int(count))
+    return used
+
+
+def _done_before(messages: Sequence[InboundMessage]) -> str:
     """What a model is told of the effects of an earlier answer that was taken back; empty if it had none."""
-    used = message.context.get(DONE_BEFORE)
-    if message.kind != "message" or not isinstance(used, Mapping) or not used:
+    used = used_before([each for each in messages if each.kind == "message"])
+    if not used:
         return ""
     tools = ", ".join(f"{tool} ({count}×)" for tool, count in sorted(used.items()))
     return (

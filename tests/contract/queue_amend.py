@@ -122,6 +122,28 @@ class AmendContract:
         told = (await claim(store)).head.message.context[DONE_BEFORE]
         assert told == {"send_mail with an unknown outcome": 1}
 
+    async def test_what_was_done_is_told_whichever_message_stays(self, store: Queue, clock: ManualClock):
+        """Also if the edited message is taken back before the turn is asked again."""
+        await accept(store, "a", "b")
+        turn = await claim(store, merge=2)
+        noted = Receipt(ROOM, "send_mail", "write", {}, ALICE, "", "")
+        await store.turns.step_started(turn, replaced(step(0), receipt=noted))
+        await amend(store, replace("a", "later"), withdraw("a"))
+        again = await claim(store, merge=2)
+        assert [row.message.native_id for row in again.rows] == ["b"]
+        assert again.head.message.context[DONE_BEFORE] == {"send_mail with an unknown outcome": 1}
+
+    async def test_an_edit_of_what_failed_is_asked_when_it_is_tried_again(
+        self, store: Queue, clock: ManualClock
+    ):
+        """A person who requeues a dead message asks its newest text, and later edits apply to that."""
+        (row,) = await accept(store, "a")
+        await store.turns.dead_letter(await claim(store), "no")
+        await amend(store, replace("a", "better"))
+        assert await store.inbox.requeue(row.id) == ROOM
+        await amend(store, replace("a", "best"), replace("a", "better"))
+        assert (await claim(store)).head.message.text == "better"
+
     async def test_an_edit_of_an_answered_message_is_noted(self, store: Queue, clock: ManualClock):
         """Once for each text, and it is a turn of its own."""
         await accept(store, "a")

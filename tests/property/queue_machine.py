@@ -22,7 +22,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from agent_core.messages import Sender, SessionKey
+from agent_core.messages import NOTED, Sender, SessionKey
 from agent_core.models import Message
 from gateway.queue.states import InboxState, OutboxState
 from gateway.queue.stores import Completion, LostTurn, Turn
@@ -36,6 +36,8 @@ BY_TEXT = {str(session): session for session in SESSIONS}
 session_keys = st.sampled_from(SESSIONS)
 indexes = st.integers(0, 1000)
 delays = st.sampled_from([0.0, 5.0, 50.0])
+GONE = (InboxState.IGNORED, InboxState.ANSWERED, InboxState.SETTLED)
+"""States in which a text is no longer kept, or may be forgotten."""
 ACTS = ["complete", "complete", "bury", "retry", "deferral", "release", "start", "finish", "steps"]
 MOVES = ["sending", "uncertain", "sent", "again", "perhaps", "dead", "park"]
 
@@ -117,6 +119,7 @@ class TurnMachine(RuleBasedStateMachine):
                 Row(
                     row.id, native, str(session), tick, row.state,
                     alone=first_alone[native], sender=sender_of(native), ended_at=self.model.now,
+                    text=row.message.text,
                 )
             )  # fmt: skip
 
@@ -225,12 +228,35 @@ class TurnMachine(RuleBasedStateMachine):
         for row in rows:
             answered = InboxState.ANSWERED if made else InboxState.SETTLED
             row.go(InboxState.DEAD if buried else answered)
+        if not buried:
+            gone = [(row.sender, each) for row in rows if row.marked for each in self.model.lines_gone(row)]
+            self.noted(str(turn.session), gone)
         self.model.steps.pop(turn.id, None)
         for number, row in enumerate(made):
             assert row.inbox_id == rows[-1].id
             assert row.state is (OutboxState.HELD if number == 1 else OutboxState.PENDING)
             session = str(row.message.session)
             self.model.sends.append(Send(row.id, rows[-1].id, turn.id, session, row.message.text, row.state))
+
+    def noted(self, session, notes):
+        """Compare what is new in the store with these notes; and take them into the model."""
+        known = {row.id for row in self.model.rows}
+        found = self.run(self.store.inbox.rows(states=list(InboxState), limit=10_000))
+        new = sorted((row for row in found if row.id not in known), key=lambda row: row.id)
+        assert [(row.message.sender.address, row.message.context.get(NOTED)) for row in new] == notes
+        for row, (sender, says) in zip(new, notes, strict=True):
+            self.model.rows.append(
+                Row(
+                    row.id,
+                    row.message.native_id,
+                    session,
+                    False,
+                    row.state,
+                    alone=True,
+                    sender=sender,
+                    says=says,
+                )
+            )
 
     # ── what must be the same ──
     @invariant()
@@ -241,6 +267,8 @@ class TurnMachine(RuleBasedStateMachine):
         assert {row.id: (row.state, row.attempts, row.deferrals) for row in rows} == {
             row.id: (row.state, row.attempts, row.deferrals) for row in self.model.rows
         }
+        said = {row.id: row.text for row in self.model.rows if row.says is None and row.state not in GONE}
+        assert {row.id: row.message.text for row in rows if row.id in said} == said
         sends = self.run(self.store.outbox.rows(limit=10_000))
         assert {row.id: (row.state, row.attempts) for row in sends} == {
             send.id: (send.state, send.attempts) for send in self.model.sends

@@ -30,6 +30,11 @@ class Row:
     sender: str = "@alice:hs.test"
     marked: str | None = None
     ended_at: float = 0.0
+    text: str = ""
+    newest: str | None = None
+    redacted: bool = False
+    edits: int = 0
+    says: dict[str, str] | None = None
 
     def go(self, state: InboxState) -> None:
         assert state in INBOX_MOVES[self.state], (self.state, state)
@@ -158,6 +163,7 @@ class Model:
             row.go(IN.READY)
             row.attempts = row.deferrals = 0
             row.next_at = row.turn = row.marked = None
+            row.text, row.newest = row.newest or row.text, None
             return True
         if row.state is not IN.ANSWERED:
             return False
@@ -213,6 +219,56 @@ class Model:
         self.ignore([row for row in rows if row.turn is None])
         cleared = {row.turn for row in rows if row.turn is not None and self.clear(row.turn)}
         return sorted(turn for turn in running & cleared if turn)
+
+    def withdraw(self, row: Row) -> tuple[list[str], list[dict[str, str]]]:
+        """Returns the turns that were stopped, and what the new notes say, in their order."""
+        notes: list[dict[str, str]] = []
+        if row.state in (IN.ANSWERED, IN.SETTLED) and not row.redacted:
+            notes = self.lines_gone(row)
+        row.redacted = row.redacted or row.turn is not None
+        return self.take_away([row], "withdrawn"), notes
+
+    def lines_gone(self, row: Row) -> list[dict[str, str]]:
+        """The turn goes out of the history with its last message; before that only the message's own lines do."""
+        mine = self.answered(row.turn or "")
+        line = f"{row.turn}.{mine.index(row)}"
+        if all(other is row or other.redacted for other in mine):
+            return [{"undoes": row.turn or ""}]
+        return [{"undoes": line}, *({"undoes": f"{line}.edited {n + 1}"} for n in range(row.edits))]
+
+    def answered(self, turn: str) -> list[Row]:
+        rows = [row for row in self.rows if row.turn == turn and row.state in (IN.ANSWERED, IN.SETTLED)]
+        return sorted(rows, key=lambda row: row.id)
+
+    def edit(self, row: Row, text: str) -> tuple[list[str], list[dict[str, str]]]:
+        """The same for an edit: whoever has not answered yet must answer the newest text."""
+        if row.redacted or row.state is IN.IGNORED or text == (row.newest or row.text):
+            return [], []
+        if row.turn is None:
+            row.text = text
+        elif row.state in (IN.READY, IN.RUNNING) and not (row.tick or row.alone):
+            row.text = text
+            return self.ask_again(row.turn), []
+        else:
+            row.newest, row.edits = text, row.edits + 1
+            if row.state in (IN.ANSWERED, IN.SETTLED) and not (row.tick or row.alone):
+                line = f"{row.turn}.{self.answered(row.turn).index(row)}.edited {row.edits}"
+                return [], [{"turn": row.turn, "id": line}]
+        return [], []
+
+    def ask_again(self, turn: str) -> list[str]:
+        """All messages of the turn start afresh, but for those that were taken back."""
+        mine = [row for row in self.rows if row.turn == turn and row.state in (IN.READY, IN.RUNNING)]
+        ran = any(row.state is IN.RUNNING for row in mine)
+        self.ignore([row for row in mine if row.marked])
+        for row in mine:
+            if not row.marked:
+                if row.state is IN.RUNNING:
+                    row.go(IN.READY)
+                row.attempts = row.deferrals = 0
+                row.next_at = row.turn = None
+        self.steps.pop(turn, None)
+        return [turn] if ran else []
 
     def clear(self, turn: str) -> bool:
         mine = [row for row in self.rows if row.turn == turn and row.state in (IN.READY, IN.RUNNING)]

@@ -22,15 +22,34 @@ class AmendingMachine(TurnMachine):
     @rule(index=indexes, honest=st.booleans(), follow=indexes)
     def take_back(self, index, honest, follow):
         """One message or two in a row, by the one who wrote them or by somebody else."""
-        running = [row for row in self.model.rows if row.state is InboxState.RUNNING]
-        newest = running if running and index % 2 else sorted(self.model.rows, key=lambda row: -row.id)
-        for number in {index % min(8, len(newest)), follow % min(8, len(newest))}:
-            row = newest[number]
+        for row in self.some_of(index, follow):
             sender = row.sender if honest else "@eve:hs.test"
             asked = Amendment(kind="withdraw", native_id=row.native, sender=sender)
-            done = self.run(self.store.inbox.accept("matrix", BOT, [], {}, [asked]))
-            expected = self.model.take_away([row], "withdrawn") if honest and self.readable(row) else []
-            assert [each.turn for each in done.stopped] == expected
+            nothing = ([], [])
+            expected = self.model.withdraw(row) if honest and self.readable(row) else nothing
+            self.amended(row, asked, expected)
+
+    @precondition(lambda self: self.model.rows)
+    @rule(index=indexes, honest=st.booleans(), follow=indexes, text=st.sampled_from(["one", "two"]))
+    def edit(self, index, honest, follow, text):
+        """The same for an edit."""
+        for row in self.some_of(index, follow):
+            sender = row.sender if honest else "@eve:hs.test"
+            asked = Amendment(kind="replace", native_id=row.native, sender=sender, text=text)
+            self.amended(row, asked, self.model.edit(row, text) if honest else ([], []))
+
+    def some_of(self, index, follow):
+        """Messages of people, what runs more often; a note has no name by which anybody could amend it."""
+        said = [row for row in self.model.rows if row.says is None]
+        running = [row for row in said if row.state is InboxState.RUNNING]
+        newest = running if running and index % 2 else sorted(said, key=lambda row: -row.id)
+        return [newest[each] for each in {n % min(8, len(newest)) for n in (index, follow) if newest}]
+
+    def amended(self, row, asked, expected):
+        done = self.run(self.store.inbox.accept("matrix", BOT, [], {}, [asked]))
+        stopped, notes = expected
+        assert [each.turn for each in done.stopped] == stopped
+        self.noted(row.session, [(row.sender, each) for each in notes])
 
     def readable(self, row):
         """An ignored message is of nobody any more; it could not be taken back anyway."""
@@ -51,7 +70,9 @@ class AmendingMachine(TurnMachine):
             fresh = sum(row.marked is None for row in before)
             assert [each.turn for each in done.stopped] == self.model.take_away(before, "stopped")
             assert done[0].message.context["stopped"] == fresh
-            self.model.rows.append(Row(done[0].id, native, str(session), False, done[0].state))
+            self.model.rows.append(
+                Row(done[0].id, native, str(session), False, done[0].state, text=done[0].message.text)
+            )
         else:
             assert done.stopped == ()
 

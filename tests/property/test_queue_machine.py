@@ -50,6 +50,15 @@ class WithdrawsOnlyWhatWaits(InboxStore):
         return await super().accept(channel, account, batch, positions, kept)
 
 
+class AnswersOldTexts(InboxStore):
+    """The control: a store in which a running turn is answered whatever is edited."""
+
+    async def accept(self, channel, account, batch, positions, amendments=()):
+        running = {row.message.native_id for row in await self.rows(states=[InboxState.RUNNING])}
+        kept = [each for each in amendments if each.kind != "replace" or each.native_id not in running]
+        return await super().accept(channel, account, batch, positions, kept)
+
+
 class SendsDrafts(TurnStore):
     """The control: a store in which a turn's drafts are sent."""
 
@@ -59,7 +68,9 @@ class SendsDrafts(TurnStore):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [ForgetsRetryTimes, SettlesEarly, WithdrawsOnlyWhatWaits, SendsDrafts])
+@pytest.mark.parametrize(
+    "kind", [ForgetsRetryTimes, SettlesEarly, WithdrawsOnlyWhatWaits, AnswersOldTexts, SendsDrafts]
+)
 def test_the_machine_sees_a_broken_store(kind):
     """A store with one defect does not get through."""
 

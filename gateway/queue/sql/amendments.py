@@ -99,6 +99,15 @@ def note(db: Connection, inbox_id: int, name: str, value: object) -> None:
     db.execute("UPDATE inbox SET payload = ? WHERE id = ?", (changed, inbox_id))
 
 
+def as_edited(payload: str | None) -> str | None:
+    """Return a payload with its newest text, for a message that is asked again, as far as it can be read."""
+    message = read_payload(payload)
+    if message is None or EDITED not in message.context:
+        return payload
+    context = {name: value for name, value in message.context.items() if name != EDITED}
+    return dump(message.model_copy(update={"text": message.context[EDITED], "context": context}))
+
+
 def forget_steps(db: Connection, turn: str | None) -> None:
     """Drop the steps of a turn that nobody will resume."""
     db.execute(
@@ -157,9 +166,6 @@ class _Amender:
             if state in (InboxState.READY, InboxState.QUARANTINED):
                 self.db.execute("UPDATE inbox SET payload = ? WHERE id = ?", (dump(changed), row_id))
         elif state in _WORK and kind == "message":
-            done = _done_in(self.db, turn, message.context.get(DONE_BEFORE))
-            more = {DONE_BEFORE: done} if done else {}
-            changed = changed.model_copy(update={"context": {**message.context, **more}})
             self.db.execute("UPDATE inbox SET payload = ? WHERE id = ?", (dump(changed), row_id))
             self._ask_again(session, turn, state)
         else:
@@ -174,6 +180,7 @@ class _Amender:
         """End a turn that has begun; its messages wait again, but for those that were withdrawn."""
         gone = "session = ? AND turn = ? AND withdrawn IS NOT NULL"
         ignore(self.db, gone, (session, turn), "withdrawn", self.now, only=_WORK)
+        self._tell_what_was_done(session, turn)
         self.db.execute(
             "UPDATE inbox SET state = 'ready', attempts = 0, deferrals = 0, first_deferred_at = NULL,"
             " next_at = NULL, waits_for = NULL, turn = NULL, tail = NULL, error = NULL"
@@ -189,6 +196,15 @@ class _Amender:
         forget_steps(self.db, turn)
         if state == InboxState.RUNNING:
             self.effects.stopped.append((session, turn, AS_EDITED))
+
+    def _tell_what_was_done(self, session: str, turn: str) -> None:
+        """Record the effects of a turn at each of its messages, as any may be asked without the others."""
+        of_turn = f"session = ? AND turn = ? AND {inbox_sources(InboxState.IGNORED, *_WORK)}"
+        rows = self.db.execute(f"SELECT id, payload FROM inbox WHERE {of_turn}", (session, turn)).fetchall()
+        for row_id, payload in rows:
+            message = read_payload(payload)
+            if message is not None and (done := _done_in(self.db, turn, message.context.get(DONE_BEFORE))):
+                note(self.db, row_id, DONE_BEFORE, done)
 
     def withdraw(self, amendment: Amendment) -> None:
         row = self._row(amendment)

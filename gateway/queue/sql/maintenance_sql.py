@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from gateway.queue.sql import crash_records
-from gateway.queue.sql.amendments import forget_steps, ignore
+from gateway.queue.sql.amendments import as_edited, forget_steps, ignore
 from gateway.queue.sql.codec import INBOX, OUTBOX, Raw, key_digest, sender_of
 from gateway.queue.sql.engine import Connection
 from gateway.queue.sql.inbox_sql import wait_of
@@ -187,9 +187,10 @@ def requeue(db: Connection, inbox_id: int) -> str | None:
     if payload is not None and state != InboxState.ANSWERED:
         changed = db.execute(
             "UPDATE inbox SET state = 'ready', attempts = 0, deferrals = 0, first_deferred_at = NULL,"
-            " next_at = NULL, withdrawn = NULL, turn = NULL, tail = NULL, error = NULL, ended_at = NULL"
+            " next_at = NULL, withdrawn = NULL, turn = NULL, tail = NULL, error = NULL, ended_at = NULL,"
+            " payload = ?"
             f" WHERE id = ? AND payload IS NOT NULL AND {inbox_sources(InboxState.READY, InboxState.DEAD)}",
-            (inbox_id,),
+            (as_edited(payload), inbox_id),
         ).rowcount
     elif state == InboxState.ANSWERED:
         changed = db.execute(

@@ -53,6 +53,7 @@ from gateway.turns.commands.text import TAKEN_OVER, for_people, tool_as_used
 from gateway.turns.commands.worded_answers import said_of_answer
 from gateway.turns.commit import REPLACES
 from gateway.turns.transcription import sounds_of
+from gateway.turns.user_input import used_before
 
 _LOOKED_AT = 200
 _STAYS = "What I did or noted because of it stays. Another `!undo` removes the question before."
@@ -242,7 +243,7 @@ class TakeBack:
 
     async def _done_before(self, asked: Asked, rows: Sequence[InboxRow]) -> dict[str, object]:
         """Which tools have been used to answer these questions so far, for the model that answers anew."""
-        used = _used_before([row.message for row in rows])
+        used = used_before([row.message for row in rows])
         turns = {row.turn for row in rows}
         for receipt in await self.store.receipts.newest(session=asked.turn.session, limit=_RECEIPTS):
             if receipt.turn in turns:
@@ -289,16 +290,6 @@ def _place(row: InboxRow) -> int:
     """Where in the order of the conversation it was said: what is asked anew, with its command."""
     noted = row.message.context.get(_ASKED_BY)
     return noted if isinstance(noted, int) else row.id
-
-
-def _used_before(questions: Sequence[InboundMessage]) -> dict[str, int]:
-    """The tools that had been used when the questions were asked anew before."""
-    used: dict[str, int] = {}
-    for each in questions:
-        noted = each.context.get(DONE_BEFORE)
-        for tool, count in noted.items() if isinstance(noted, Mapping) else ():
-            used[str(tool)] = used.get(str(tool), 0) + int(count)
-    return used
 
 
 def _last(lines: Sequence[Message]) -> _Exchange | None:
