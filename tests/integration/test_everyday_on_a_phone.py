@@ -15,9 +15,14 @@ import pytest
 
 from devservers import Credentials, Synapse
 from devservers.provider import ProviderServer, ServerInThread
+from devservers.transcription import TranscriptionServer
 from tests.daemon import Daemon, matrix_settings
 from tests.integration.secret_peer import SecretPeer
+from tests.integration.test_matrix_media import encrypted_file
 from tests.integration.test_questions_ring import rings
+from tests.integration.test_voice_messages import voice_event
+from tests.pictures import png
+from tests.sounds import ogg_opus
 
 PHONE_COLUMNS = 60
 _PAGE = b"<title>Squids</title><p>Squids have ten arms.</p>"
@@ -120,16 +125,26 @@ def page() -> Iterator[str]:
         yield server.url
 
 
-def settings(synapse: Synapse, bot: Credentials, owner: str, api_base: str) -> dict[str, Any]:
+@pytest.fixture
+def ears() -> Iterator[str]:
+    with TranscriptionServer() as server:
+        yield server.api_base
+
+
+def settings(synapse: Synapse, bot: Credentials, owner: str, api_base: str, ears: str) -> dict[str, Any]:
     return {
         "owner": {"aliases": [owner]},
         "llm": {
-            "providers": {"own": {"api_base": api_base, "api_key": "k"}},
+            "providers": {
+                "own": {"api_base": api_base, "api_key": "k"},
+                "ears": {"api_base": ears, "api_key": "k"},
+            },
             "models": {"honest": {"model": "openai/honest", "provider": "own"}},
             "pools": {"main": ["honest"]},
             "default_pool": "main",
         },
         "agents": {"heartbeat": {"enabled": False}},
+        "voice": {"transcribe": {"provider": "ears", "model": "openai/whisper-1"}},
         "tools": {"web": {"allow_private": ["127.0.0.0/8"]}},
         "channels": {"matrix": matrix_settings(synapse, bot.user_id, bot.password)},
     }
@@ -151,10 +166,10 @@ class Room:
             content for _, content in found if "m.relates_to" not in content or "m.new_content" not in content
         ]
 
-    def ask(self, text: str, answer: Callable[[dict[str, Any]], None]) -> None:
-        """Write a line; answer each question until it is done."""
+    def ask(self, text: str, answer: Callable[[dict[str, Any]], None], **content: Any) -> None:
+        """Write a line, or post a file; answer each question until it is done."""
         before = len(self.said())
-        self._phone.send(self.id, text, to=self._bot)
+        self._phone.send(self.id, text, to=self._bot, **content)
 
         def news() -> list[dict[str, Any]]:
             return self.said()[before:]
@@ -169,16 +184,21 @@ class Room:
         self._daemon.wait_until(is_done, within_s=60)
 
 
-@pytest.mark.parametrize("way", ["yes please", "a reaction"])
+@pytest.mark.parametrize("way", ["yes please", "a reaction", "a spoken yes"])
 def test_ten_tasks_put_two_questions_at_most(
-    synapse: Synapse, fresh_credentials: Callable[[str], Credentials], tmp_path: Path, page: str, way: str
+    synapse: Synapse,
+    fresh_credentials: Callable[[str], Credentials],
+    tmp_path: Path,
+    page: str,
+    ears: str,
+    way: str,
 ) -> None:
     """Each rings by the rules that the server gives a client, and its lines fit a phone."""
     bot, ann = fresh_credentials("bot"), fresh_credentials("ann")
     day = tasks(page)
     with (
         HonestModel(day) as model,
-        Daemon(tmp_path / "home", settings(synapse, bot, ann.user_id, model.api_base)) as daemon,
+        Daemon(tmp_path / "home", settings(synapse, bot, ann.user_id, model.api_base, ears)) as daemon,
     ):
         daemon.up()
         phone = SecretPeer(synapse.url, ann, tmp_path / "ann")
@@ -188,11 +208,18 @@ def test_ten_tasks_put_two_questions_at_most(
             if way == "yes please":
                 phone.send(room.id, "yes please", to=bot.user_id)
                 return
+            if way == "a spoken yes":
+                sound = voice_event(None, file=encrypted_file(phone.peer, ogg_opus(2.0, says="yes please")))
+                phone.send(room.id, sound.pop("body"), to=bot.user_id, **sound)
+                return
             newest = phone.encrypted_by(room.id, bot.user_id)[-1]
             relation = {"rel_type": "m.annotation", "event_id": newest, "key": "👍"}
             phone.peer.send_event(room.id, "m.reaction", {"m.relates_to": relation})
 
-        for text in day:
+        for number, text in enumerate(day):
+            if number == 3:  # the owner's own photo is no reason to ask
+                photo = {"msgtype": "m.image", "file": encrypted_file(phone.peer, png(30, 20))}
+                room.ask("my-list.png", answer, **photo, info={"mimetype": "image/png"})
             room.ask(text, answer)
         rules = phone.peer.call("GET", "/pushrules/")
         phone.close()
