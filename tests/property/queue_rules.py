@@ -26,7 +26,9 @@ class AmendingMachine(TurnMachine):
             sender = row.sender if honest else "@eve:hs.test"
             asked = Amendment(kind="withdraw", native_id=row.native, sender=sender)
             nothing = ([], [])
-            expected = self.model.withdraw(row) if honest and self.readable(row) else nothing
+            expected = (
+                self.model.withdraw(row) if honest and self.readable(row) and self.kept(row) else nothing
+            )
             self.amended(row, asked, expected)
 
     @precondition(lambda self: self.model.rows)
@@ -36,7 +38,7 @@ class AmendingMachine(TurnMachine):
         for row in self.some_of(index, follow):
             sender = row.sender if honest else "@eve:hs.test"
             asked = Amendment(kind="replace", native_id=row.native, sender=sender, text=text)
-            self.amended(row, asked, self.model.edit(row, text) if honest else ([], []))
+            self.amended(row, asked, self.model.edit(row, text) if honest and self.kept(row) else ([], []))
 
     def some_of(self, index, follow):
         """Messages of people, what runs more often; a note has no name by which anybody could amend it."""
@@ -50,6 +52,11 @@ class AmendingMachine(TurnMachine):
         stopped, notes = expected
         assert [each.turn for each in done.stopped] == stopped
         self.noted(row.session, [(row.sender, each) for each in notes])
+
+    def kept(self, row):
+        """Of a message that was answered long ago nothing is kept, so nobody can be known as its sender."""
+        found = self.run(self.store.inbox.row(row.id))
+        return found is not None and bool(found[0].message.sender.address)
 
     def readable(self, row):
         """An ignored message is of nobody any more; it could not be taken back anyway."""
