@@ -335,3 +335,12 @@ class TestOrder:
             await settled(one, settled=2)
         assert "what is new?" in mind.asked[1]
         assert texts(one) == ["answer 1", "answer 2"]
+
+
+@pytest.mark.parametrize("entry", ["@*:hs.test", "*@x.test", "*"])
+async def test_nobody_is_let_in_by_a_pattern(tmp_path, entry):
+    """It would be taken for a strange address, and said to be let in."""
+    async with talking(tmp_path, Mind()) as one:
+        told = (await asked(one, f"!allow {entry}")).text
+    assert "is not one address" in told
+    assert "Nothing was done" in told
