@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from agent_core.memory.withdrawn_messages import undone_in
+from agent_core.memory.withdrawn_messages import is_undone, undone_in
 from agent_core.memory_ports import MemoryPort, SearchPort
 from agent_core.models import MemoryScope, Message, SearchHit
 from agent_core.prompt import Passage, remembered_text, searched_words
@@ -71,7 +71,7 @@ class Lookup:
                 not turn
                 or _is_shown(hit, session_id, shown)
                 or any((each.kind, each.where) not in known for each in of_turn)
-                or await self._is_undone(hit)
+                or await self._is_undone(hit.session_id, turn)
             ):
                 continue
             passage = _told(turn, "here" if hit.session_id == session_id else hit.session_id)
@@ -86,9 +86,10 @@ class Lookup:
         # As a message of a person it would count as words in which that person names what a tool may reach.
         return Message(role="system", content=remembered_text(found), origins=joined(*sources))
 
-    async def _is_undone(self, hit: SearchHit) -> bool:
-        newest = await self._histories.load_history(hit.session_id, max_messages=_MARKS_AMONG)
-        return hit.messages[hit.at].turn in undone_in(newest.messages)
+    async def _is_undone(self, session_id: str, turn: Sequence[Message]) -> bool:
+        newest = await self._histories.load_history(session_id, max_messages=_MARKS_AMONG)
+        undone = undone_in(newest.messages)
+        return any(is_undone(line, undone) for line in turn)
 
 
 def _turn_of(hit: SearchHit) -> Sequence[Message]:

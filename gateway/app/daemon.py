@@ -35,7 +35,7 @@ from gateway.observability.logs import configure_logs
 from gateway.observability.metrics import show_heartbeat, show_store, watch_vitals
 from gateway.operations.control.server import serve_control
 from gateway.operations.http.health import Health, serve
-from gateway.operations.privacy.erasure_journal import broken_off
+from gateway.operations.privacy.erasure_journal import broken_off, moving
 from gateway.operations.schedule import planned_by
 from gateway.operations.send import access_of, accounts_of
 from gateway.operations.service import Operations
@@ -94,7 +94,7 @@ def run_daemon(
     verify_always()
     ending = _Ending(at_terminal=_has_terminal())
     with hold_home(home):
-        warn_of_erasures(settings, home)
+        look_for_unfinished(settings, home)
         options = loop_for(settings.store_url)
         code = anyio.run(_run, settings, home, overrides, ending, backend_options=options)
     if ending.reload and not ending.forced:
@@ -102,10 +102,18 @@ def run_daemon(
     return code
 
 
-def warn_of_erasures(settings: Settings, home: Home) -> None:
-    """Log an interrupted `squidbot forget`: the daemon works, but somebody waits to be erased."""
-    people = broken_off(Layout(home.root, home.path(settings.agents.workspace)))
-    if people:
+def look_for_unfinished(settings: Settings, home: Home) -> None:
+    """
+    Log an interrupted `squidbot forget`: the daemon works, but somebody waits to be erased.
+
+    Raises:
+        StateUnusable: A person has half moved; the rest of the move would replace what is said meanwhile.
+    """
+    layout = Layout(home.root, home.path(settings.agents.workspace))
+    if addresses := moving(layout):
+        command = " ".join(["squidbot person move", *addresses])
+        raise StateUnusable(f"a move to a new address was interrupted; finish it first: {command}")
+    if people := broken_off(layout):
         _log.warning("erasure.unfinished", people=len(people), remedy="squidbot check --data")
 
 

@@ -105,6 +105,8 @@ async def let_in(store: Queue, access: Access, address: str) -> LetIn:
     """
     who = normalise(address)
     channels = [name for name in access.channels() if access.kind(name) == kind_of(who)]
+    if "*" in who:
+        return LetIn(who, problem="is not one address: name a whole server in allow_from of the settings")
     if not channels:
         return LetIn(who, problem="is no address of a channel that is switched on")
     for name in channels:

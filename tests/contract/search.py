@@ -170,12 +170,13 @@ class SearchContract:
         await house.say(A, "I live in Kiel now", "x", "x", "I live in Bonn now", days=60)
         assert await house.found("where do I live now") == ["I live in Bonn now", "I live in Kiel now"]
 
-    async def test_what_was_taken_back_is_not_found(self, house: House) -> None:
-        """Neither as a hit nor beside one, whether the mark of it is indexed already or not."""
+    @pytest.mark.parametrize("undone", ["t2", "2"], ids=["turn", "message"])
+    async def test_what_was_taken_back_is_not_found(self, house: House, undone: str) -> None:
+        """Neither as a hit nor beside one, a turn or a message of it, whether the mark is indexed or not."""
         for turn, text in (("t1", "tea one"), ("t2", "the wrong tea"), ("t3", "tea three")):
             await house.say(A, text, turn=turn)
         assert (await house.found("wrong tea"))[0] == "the wrong tea"
-        mark = Message(role="system", content="taken back", id="u", turn="u", scope="owner", undoes="t2")
+        mark = Message(role="system", content="taken back", id="u", turn="u", scope="owner", undoes=undone)
         await house.memory.append_message(A, mark)
         hits = (await house.index.search(OWNER, "wrong tea")).hits
         assert [each.content for hit in hits for each in hit.messages] == ["tea one", "tea three"]

@@ -335,3 +335,27 @@ class TestOrder:
             await settled(one, settled=2)
         assert "what is new?" in mind.asked[1]
         assert texts(one) == ["answer 1", "answer 2"]
+
+
+@pytest.mark.parametrize("entry", ["@*:hs.test", "*@x.test", "*"])
+async def test_nobody_is_let_in_by_a_pattern(tmp_path, entry):
+    """It would be taken for a strange address, and said to be let in."""
+    async with talking(tmp_path, Mind()) as one:
+        told = (await asked(one, f"!allow {entry}")).text
+    assert "is not one address" in told
+    assert "Nothing was done" in told
+
+
+async def test_who_is_let_in_is_answered_as_they_say_it_now(tmp_path):
+    """The edit of a message that was kept counts from then on, and what was deleted is not answered."""
+    mind = Mind()
+    async with talking(tmp_path, mind, allow_from={"matrix": (BOB,)}) as one:
+        edited, deleted = one.server.say(EVE, "a heron"), one.server.say(EVE, "a stork")
+        await settled(one, quarantined=2)
+        change = Amendment(kind="replace", native_id=edited, sender=EVE, text="a swan")
+        gone = Amendment(kind="withdraw", native_id=deleted, sender=EVE)
+        await one.hand_over(amendments=[change, gone])
+        await asked(one, f"!allow {EVE}")
+        await one.server.answers(1, conversation=f"dm-{EVE}")
+    assert ["swan" in each for each in mind.asked] == [True]
+    assert not any("heron" in each or "stork" in each for each in mind.asked)

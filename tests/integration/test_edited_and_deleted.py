@@ -88,3 +88,37 @@ async def test_an_edit_survives_a_death_of_the_process(tmp_path):
             await one.server.answers(1, conversation=f"dm-{ANN}", within_s=60)
         assert len(texts(one)) == 1
     assert ["swan" in each for each in again.asked] == [True]
+
+
+async def test_a_deleted_message_of_several_is_not_looked_up(tmp_path):
+    """Others were answered with it, so its turn stays; no later prompt of another conversation has its words."""
+    mind = Mind()
+    async with talking(tmp_path, mind) as one:
+        one.server.say(ANN, "slow start")
+        await mind.thinking.wait()
+        deleted = one.server.say(ANN, "the secret flamingo lives in Zurich")
+        one.server.say(ANN, "the parrot lives in Berlin")
+        await settled_waiting(one, ready=2)
+        mind.gate.set()
+        await settled(one, settled=3)
+        before = await asked_anew(one, mind, "where lives the flamingo?")
+        await amend(one, deleted)
+        await asked_anew(one, mind, "is there news?")
+        after = [await asked_anew(one, mind, f"where lives the {bird}?") for bird in ("flamingo", "parrot")]
+    assert "secret flamingo" in before
+    assert not any("secret flamingo" in each for each in after)
+    assert "in Berlin" in after[-1]
+
+
+async def asked_anew(one: World, mind: Mind, text: str) -> str:
+    """Ask in a conversation that begins anew; return what the model was shown."""
+    await asked(one, "!new")
+    await asked(one, text)
+    return mind.shown[-1]
+
+
+async def settled_waiting(one: World, *, ready: int) -> None:
+    """Wait until so many messages wait behind a running turn."""
+    with anyio.fail_after(60):
+        while (await one.inbox()).get("ready", 0) != ready:
+            await anyio.sleep(0.02)

@@ -13,12 +13,14 @@ from agent_core.messages import SessionKey
 from agent_core.models import MemoryScope, ScopeKind
 from agent_core.storage.jsonl import JsonlMemory
 from agent_core.storage.layout import Layout
-from gateway.errors import NotFound
+from gateway.app.daemon import look_for_unfinished
+from gateway.errors import NotFound, StateUnusable
 from gateway.operations.privacy import moved_person
 from gateway.operations.privacy.inventory import Person, PersonUnclear
 from gateway.operations.privacy.moved_person import move_person
 from gateway.queue.model import Job, JobKind
 from gateway.queue.sqlite.store import SqliteQueue
+from gateway.settings import Settings
 from tests.clock import EPOCH
 from tests.home_world import BOB, BOT, ROOM, fill
 from tests.persons import find_person
@@ -146,7 +148,10 @@ async def test_killed_in_between_the_same_command_does_the_rest(tmp_path, monkey
             move(home, old, new)
     with pytest.raises(PersonUnclear, match="finish that"):
         move(home, "@carol:hs.test", "@c:x.test")
+    with pytest.raises(StateUnusable, match=f"squidbot person move {old} {new}"):
+        look_for_unfinished(Settings(), home.home)
     move(home, old, new)
+    look_for_unfinished(Settings(), home.home)
     assert found(home, new) == before
     assert not any(found(home, old).values())
     assert not [path for path in home.home.root.rglob("*") if path.suffix in (".moving", ".tmp")]

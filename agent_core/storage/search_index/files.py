@@ -72,7 +72,7 @@ def _told(raw: bytes | None, position: int, byte: int) -> tuple[Line | None, int
 
 
 def undone_turn(value: dict[str, Any] | None) -> str:
-    """Return the turn that the object of a line takes back, or an empty text."""
+    """Return the turn or the message that the object of a line takes back, or an empty text."""
     undone = None if value is None else value.get("undoes")
     return undone if isinstance(undone, str) else ""
 
@@ -98,6 +98,7 @@ def searched_line(value: dict[str, Any] | None, position: int) -> Line | None:
         message.scope,
         None if message.origins is None else json.dumps(to_json(message.origins)),
         message.turn,
+        None if message.id is None else codec.storable(message.id),
     )
 
 
@@ -114,7 +115,7 @@ def look_through(
     """
     Scan what is not indexed for candidates of a scope, from the end of the file as far as the budget goes.
 
-    They are counted in ``statistics``. Turns that were taken back are left out and added to ``undone``.
+    They are counted in ``statistics``. What was taken back is left out and added to ``undone``.
     """
     lines: list[Line] = []
     try:
@@ -135,7 +136,7 @@ def look_through(
             number = codec.position_in(value, byte)
             before = lines[-1].position if lines else byte
             line = searched_line(value, number if number is not None else before - 1)
-            if line is not None and line.scope == scope and line.turn not in undone:
+            if line is not None and line.scope == scope and not line.is_in(undone):
                 lines.append(line)
     finally:
         close(handle)

@@ -105,7 +105,7 @@ class SearchIndex:
                 undone=undone,
             )
         texts = {
-            number: (line.ms, folded(line.text)) for number, line in lines.items() if line.turn not in undone
+            number: (line.ms, folded(line.text)) for number, line in lines.items() if not line.is_in(undone)
         }
         for number, (_, near, at) in enumerate(scanned):
             texts[-1 - number] = (near[at].ms, folded(near[at].text))
@@ -123,7 +123,7 @@ class SearchIndex:
                 yield scanned[-1 - number]
             elif self._reader is not None and (hit := self._reader.around(number)) is not None:
                 session, near, at = hit
-                shown = [line for line in near if line.turn not in undone]
+                shown = [line for line in near if not line.is_in(undone)]
                 if near[at] in shown:
                     yield session, shown, shown.index(near[at])
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,7 +29,7 @@ from agent_core.storage.search_index.ranking import (
 )
 from agent_core.storage.search_index.text import Query, Term, folded
 
-_VERSION = 4
+_VERSION = 5
 _COUNTER_BITS = 12
 _MOST_TEXT = 20_000
 _BUSY_MS = 2000
@@ -43,7 +43,7 @@ CREATE TABLE sessions (
 );
 CREATE TABLE lines (
     id INTEGER PRIMARY KEY, session INTEGER NOT NULL, position INTEGER NOT NULL, scope INTEGER NOT NULL,
-    role TEXT NOT NULL, sender TEXT, text TEXT NOT NULL, origins TEXT, turn TEXT
+    role TEXT NOT NULL, sender TEXT, text TEXT NOT NULL, origins TEXT, turn TEXT, msg_id TEXT
 );
 CREATE UNIQUE INDEX lines_place ON lines (session, position);
 CREATE VIRTUAL TABLE words USING fts5(text, scope, content='', columnsize=0,
@@ -54,8 +54,8 @@ CREATE VIRTUAL TABLE words USING fts5(text, scope, content='', columnsize=0,
 @dataclass(frozen=True, slots=True)
 class Line:
     """
-    One message of a session, as it is indexed and shown; or, with ``undoes``, the mark that a turn was taken
-    back: from then on nobody finds its lines.
+    One message of a session, as it is indexed and shown; or, with ``undoes``, the mark that a turn or a
+    single message was taken back: from then on nobody finds its lines.
     """
 
     position: int
@@ -67,7 +67,12 @@ class Line:
     origins: str | None = None
     """`Message.origins` as JSON."""
     turn: str | None = None
+    id: str | None = None
     undoes: str = ""
+
+    def is_in(self, undone: Collection[str]) -> bool:
+        """True if its turn or the line itself is among what was taken back."""
+        return self.turn in undone or self.id in undone
 
     def message(self) -> Message:
         """The line as a message; long texts are there only as far as they are searched."""
@@ -78,6 +83,7 @@ class Line:
             role=role,
             content=self.text,
             turn=self.turn,
+            id=self.id,
             sender=self.sender,
             timestamp=at,
             scope=self.scope,
@@ -166,7 +172,7 @@ class Rows:
         with self._transaction():
             for line in lines:
                 if line.undoes:
-                    self._delete(self._of_turn(mark.session, line.undoes))
+                    self._delete(self._undone(mark.session, line.undoes))
                     continue
                 last_ms = line.ms or last_ms  # a line without a time is as old as the one before it
                 number = self._free_number(last_ms, free)
@@ -174,8 +180,8 @@ class Rows:
                 scopes[line.scope] = scope
                 added = self._db.execute(
                     "INSERT OR IGNORE INTO lines"
-                    " (id, session, position, scope, role, sender, text, origins, turn)"
-                    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                    " (id, session, position, scope, role, sender, text, origins, turn, msg_id)"
+                    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                     (
                         number,
                         mark.session,
@@ -186,6 +192,7 @@ class Rows:
                         line.text[:_MOST_TEXT],
                         line.origins,
                         line.turn,
+                        line.id,
                     ),
                 )
                 if added.rowcount:
@@ -214,9 +221,10 @@ class Rows:
             if not lines:
                 return
 
-    def _of_turn(self, session: int, turn: str) -> list[tuple[int, str, int]]:
+    def _undone(self, session: int, undone: str) -> list[tuple[int, str, int]]:
         return self._db.execute(
-            "SELECT id, text, scope FROM lines WHERE session = ? AND turn = ?", (session, turn)
+            "SELECT id, text, scope FROM lines WHERE session = ? AND (turn = ? OR msg_id = ?)",
+            (session, undone, undone),
         ).fetchall()
 
     def _delete(self, lines: Sequence[tuple[int, str, int]]) -> None:
@@ -298,12 +306,13 @@ class Rows:
     def _lines(self, numbers: Sequence[int], scope: str) -> dict[int, Line]:
         marks = ", ".join("?" * len(numbers))
         rows = self._db.execute(
-            f"SELECT id, position, role, sender, text, origins, turn FROM lines WHERE id IN ({marks})",  # noqa: S608
+            "SELECT id, position, role, sender, text, origins, turn, msg_id FROM lines "  # noqa: S608 - of our own marks
+            f"WHERE id IN ({marks})",
             numbers,
         )
         return {
-            number: Line(position, number >> _COUNTER_BITS, role, sender, text, scope, origins, turn)
-            for number, position, role, sender, text, origins, turn in rows
+            number: Line(position, number >> _COUNTER_BITS, role, sender, text, scope, *rest)
+            for number, position, role, sender, text, *rest in rows
         }
 
     def around(self, number: int) -> tuple[str, list[Line], int] | None:
@@ -319,14 +328,14 @@ class Rows:
         lines: list[Line] = []
         for where, order in (("<", "DESC"), ("=", "ASC"), (">", "ASC")):
             near = self._db.execute(
-                "SELECT position, id, role, sender, text, origins, turn FROM lines "  # noqa: S608 - of our own constants
+                "SELECT position, id, role, sender, text, origins, turn, msg_id FROM lines "  # noqa: S608 - of our own constants
                 f"WHERE session = ? AND position {where} ? AND scope = ? ORDER BY position {order} LIMIT 1",
                 (session, position, scope),
             ).fetchone()
             if near is not None:
-                place, number, role, sender, text, origins, turn = near
+                place, number, role, sender, text, *rest = near
                 ms = number >> _COUNTER_BITS
-                lines.append(Line(place, ms, role, sender, text, scope_name, origins, turn))
+                lines.append(Line(place, ms, role, sender, text, scope_name, *rest))
         return name, lines, next(at for at, line in enumerate(lines) if line.position == position)
 
 

@@ -3,13 +3,15 @@ Records what is still to be erased, in case `squidbot forget` is killed.
 
 What a person said is found by their name on it, and what belongs to it by what they said: the answers, lines
 of a room's memory, files. Once the first is gone, the rest could not be found any more. So all of it is noted
-before the first step (``state/forgetting-….json``), and the note is taken away after the last.
+before the first step (``state/forgetting-….json``), and the note is taken away after the last. The note of
+`squidbot person move` is read here, too: the daemon looks for both.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from gateway.operations.privacy.inventory import Person, PersonFiles
 
 _NAME = "forgetting-{}.json"
+MOVING = "moving-person.json"
 
 
 def with_the_rest(layout: Layout, kept: Kept, found: PersonFiles) -> PersonFiles:
@@ -80,6 +83,13 @@ def broken_off(layout: Layout) -> list[tuple[str, ...]]:
     """The addresses of every person whose erasure was interrupted."""
     found = (as_object(file_access.read(path)) for path in sorted(_folder(layout).glob(_NAME.format("*"))))
     return [tuple(plan["addresses"]) for plan in found if plan is not None and _is_one(plan)]
+
+
+def moving(layout: Layout) -> list[str] | None:
+    """The old and the new address of a move that was interrupted."""
+    with suppress(OSError, ValueError):
+        return [str(one) for one in json.loads((_folder(layout) / MOVING).read_bytes())]
+    return None
 
 
 def _folder(layout: Layout) -> Path:

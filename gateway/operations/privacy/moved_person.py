@@ -4,7 +4,7 @@
 It is done while no daemon runs. Histories, memory and rows are changed one after the other, each atomically
 and such that repeating it changes nothing more. What is under way stands in ``state/moving-person.json``, so
 that after a crash the same command does the rest and does not take what it has moved already for somebody
-else's.
+else's; until then no daemon starts, whose new lines would be replaced.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from contextlib import suppress
 from pathlib import Path
 
 from agent_core import files
@@ -23,13 +22,12 @@ from agent_core.storage.layout import Layout
 from agent_core.storage.lines import MAX_LINE_BYTES, as_object, encode_object
 from agent_core.storage.reverse_lines import lines_forwards
 from gateway.errors import NotFound
+from gateway.operations.privacy.erasure_journal import MOVING, moving
 from gateway.operations.privacy.histories_in_files import KeptFiles
 from gateway.operations.privacy.inventory import Person, PersonUnclear, find_kept, people
 from gateway.queue.persons import rename_person
 from gateway.queue.place import QueuePlace, ServerDatabase
 from gateway.queue.sql.person_address import AddressChange
-
-_PLAN = "moving-person.json"
 
 
 def move_person(
@@ -50,7 +48,7 @@ def move_person(
     change = AddressChange(spelled(old), spelled(new))
     kept = KeptFiles(layout)
     found = find_kept(kept, database, Person(frozenset({change.old})))
-    plan, begun = layout.home / "state" / _PLAN, _begun(layout)
+    plan, begun = layout.home / "state" / MOVING, moving(layout)
     if begun not in (None, [change.old, change.new]):
         raise PersonUnclear(f"{begun[0]} is being moved to {begun[1]}; finish that with the same command")
     if begun is None:
@@ -68,13 +66,6 @@ def move_person(
     plan.unlink()
     files.sync(plan.parent)
     return counts
-
-
-def _begun(layout: Layout) -> list[str] | None:
-    """The addresses of a move that was interrupted."""
-    with suppress(OSError, ValueError):
-        return [str(one) for one in json.loads((layout.home / "state" / _PLAN).read_bytes())]
-    return None
 
 
 def _check_free(kept: KeptFiles, database: QueuePlace, other: Person, person: Person, new: str) -> None:

@@ -163,7 +163,9 @@ class _Amender:
             return
         changed = message.model_copy(update={"text": amendment.text})
         if turn is None:
-            if state in (InboxState.READY, InboxState.QUARANTINED):
+            if state == InboxState.QUARANTINED:  # a person may have seen the text, and decides on that
+                self._note_in(row_id, message, {EDITED: amendment.text})
+            elif state == InboxState.READY:
                 self.db.execute("UPDATE inbox SET payload = ? WHERE id = ?", (dump(changed), row_id))
         elif state in _WORK and kind == "message":
             self.db.execute("UPDATE inbox SET payload = ? WHERE id = ?", (dump(changed), row_id))
@@ -411,7 +413,8 @@ def _has_steps(db: Connection, turn: str) -> bool:
 
 def admit(db: Connection, inbox_id: int, *, welcome: bool = False) -> str:
     """
-    Release a quarantined message; return its session.
+    Release a quarantined message; return its session. Approved is what it said at first, which is what was
+    shown: only somebody who may write anyway is answered for an edit.
 
     Raises:
         IllegalMove: It is not quarantined, is unreadable, or is an invitation, which cannot be answered.
@@ -423,12 +426,11 @@ def admit(db: Connection, inbox_id: int, *, welcome: bool = False) -> str:
     refused = IllegalMove(f"inbox row {inbox_id}: {state} → {InboxState.READY}")
     if message is None or message.context.get("invitation"):
         raise refused
-    admitted = message
+    admitted = read_payload(as_edited(row[2])) or message
     if not message.sender.verified or (row[3] == UNINVITED and not welcome):
         sender = message.sender.model_copy(update={"verified": True})
-        admitted = message.model_copy(
-            update={"sender": sender, "context": {**message.context, "admitted": True}}
-        )
+        context = {name: value for name, value in message.context.items() if name != EDITED}
+        admitted = message.model_copy(update={"sender": sender, "context": {**context, "admitted": True}})
     moved = db.execute(
         "UPDATE inbox SET state = 'ready', payload = ?, error = NULL, ended_at = NULL"
         f" WHERE id = ? AND {inbox_sources(InboxState.READY, InboxState.QUARANTINED)}",

@@ -136,14 +136,15 @@ def _near(where: str, order: str) -> str:
     )
 
 
-def withdraw(db: Connection, session: str, turn: str) -> None:
-    """Take the lines of a turn out of the search, because a later line takes it back."""
+def withdraw(db: Connection, session: str, undone: str) -> None:
+    """Take a turn or a single message out of the search, because a later line takes it back."""
     rows = db.execute(
         "SELECT seq, line FROM history WHERE session = ? AND said IS NOT NULL AND strpos(line, ?) > 0",
-        (session, turn),
+        (session, undone),
     ).fetchall()
     for seq, raw in rows:
-        if (as_object(raw.encode()) or {}).get("turn") == turn:
+        value = as_object(raw.encode()) or {}
+        if undone in {value.get("turn"), value.get("id")}:
             db.execute(
                 "UPDATE history SET said = NULL, words = NULL WHERE session = ? AND seq = ?", (session, seq)
             )

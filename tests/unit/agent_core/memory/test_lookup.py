@@ -131,13 +131,14 @@ async def test_nothing_from_before_somebody_joined(house: LookedUp) -> None:
     assert "as you said" in found
 
 
+@pytest.mark.parametrize("undone", ["t1", "1"], ids=["turn", "message"])
 @pytest.mark.parametrize("indexed", [True, False])
-async def test_nothing_that_was_taken_back(house: LookedUp, indexed: bool) -> None:
-    """Also where the index has read the turn and not the mark."""
+async def test_nothing_that_was_taken_back(house: LookedUp, indexed: bool, undone: str) -> None:
+    """A turn or a single message of it, also where the index has read it and not the mark."""
     await house.say(A, "Our cat is called Wrong.", "A fine name.", turn="t1")
     assert len(await house.found()) == 1
     house.indexed = indexed
-    mark = Message(role="system", content="taken back", id="u", turn="u", scope="owner", undoes="t1")
+    mark = Message(role="system", content="taken back", id="u", turn="u", scope="owner", undoes=undone)
     await house.memory.append_message(A, mark)
     assert await house.found() == []
 
