@@ -266,7 +266,7 @@ def _robots(w: Writer) -> Iterator[Case]:
     raw = text.replace("RETURNED", f"<squidbot.{'0' * 24}.{'0' * 24}@{w.bot.partition('@')[2]}>")
     yield Case("21b", raw.replace("\n", "\r\n").encode(), "R", message_id=None)
     yield w.case(
-        "22", "news", "List-Id: <news.list.test>", "List-Unsubscribe: <mailto:x@list.test>", outcome="X"
+        "22", "news", "List-Id: <news.list.test>", "List-Unsubscribe: <mailto:x@list.test>", outcome="P"
     )
 
 

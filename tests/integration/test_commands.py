@@ -238,7 +238,7 @@ class TestWhoAndWhere:
             one.server.say(EVE, "!status")
             one.server.say(EVE, "!stop", conversation=f"dm-{BOB}")
             await asked(one, "hello", person=BOB)
-            await settled(one, ignored=2, settled=1)
+            await settled(one, quarantined=2, settled=1)
         assert texts(one, EVE) == []
 
     async def test_in_a_group_only_what_is_meant_for_the_bot(self, tmp_path):

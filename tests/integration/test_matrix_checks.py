@@ -48,7 +48,8 @@ async def test_a_conversation_in_every_kind_of_room(
     """
     secret = SecretPeer(synapse.url, fresh_credentials("nia"), tmp_path / "nia")
     tool = Guarded()
-    script = ([1.5, "one"], "two", [2.0, "edited"], [30.0, "never"], "last", use("write_down", what="it"))
+    edited = ([30.0, "never"], "edited")
+    script = ([1.5, "one"], "two", *edited, [30.0, "never"], "last", use("write_down", what="it"))
     async with house(*script, "after all", allow=[secret], tools=[tool]) as there:
         room = await room_of_kind(secret, there.user_id, version, encrypted=encrypted)
         person = Person(secret, room, there.user_id, encrypted=encrypted)
@@ -87,12 +88,12 @@ async def test_a_conversation_in_every_kind_of_room(
 
         # M13: taken back while it is worked on; M28: a notice is no question
         fourth = await person.say("fourth")
-        await there.asked(4)
+        await there.asked(5)
         await call(secret.peer.call, "PUT", f"/rooms/{quote(room)}/redact/{quote(fourth)}/back", {})
         await person.say("a notice", msgtype="m.notice")
         await person.say("fifth")
         said = await person.until_heard(4)
-        questions = await there.asked(5)
+        questions = await there.asked(6)
 
         # M27: a tool waits for the first reaction to the question about it
         await person.say("sixth")
@@ -112,7 +113,7 @@ async def test_a_conversation_in_every_kind_of_room(
     assert all(text == "after all" or approved([text]) for text in texts[5:])
     assert [text for _, _, text in said[:4]] == ["one", "two", "edited", "last"]
     assert {kind for kind, _, _ in said} == {"m.room.encrypted" if encrypted else "m.room.message"}
-    assert len(questions) == 5
+    assert len(questions) == 6
     assert questions[-1].splitlines()[-1] == "fifth"
 
 

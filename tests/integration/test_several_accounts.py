@@ -91,7 +91,9 @@ def test_each_account_is_its_own(
         refused_room = bob.create_room(invite=[home_bot.user_id], is_direct=True)
         bob.send(refused_room, "let me in")
         bob_mail.send(home_mail.address, "a question", "let me in")
-        until(lambda: ("email",) in rows(daemon.home, "SELECT channel FROM inbox WHERE state = 'ignored'"))
+        until(
+            lambda: ("email",) in rows(daemon.home, "SELECT channel FROM inbox WHERE state = 'quarantined'")
+        )
         daemon.terminate()
         assert daemon.ended() == 0
 

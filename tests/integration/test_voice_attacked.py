@@ -137,16 +137,18 @@ async def test_a_voice_message_that_is_taken_back_while_it_is_listened_to_has_no
 async def test_a_caption_that_is_edited_while_its_voice_message_is_listened_to_counts_for_retry(
     home, files, ears
 ):
-    """There is one answer, to what it said before; `!retry` takes the new words, and nobody listens again."""
+    """There is one answer, to what it says now; so is that of `!retry`. What was in flight is heard twice."""
     async with world(home, name="matrix", settings=configured(ears)) as one:
         message = await being_heard(one, files, ears, text="first caption")
         await one.hand_over(amendments=[amended(message, "replace", text="second caption")])
         [first] = await one.server.answers(1, conversation=f"dm-{OWNER}", within_s=20)
         again = await one.asked("!retry", person=OWNER)
         paid = sum(ears.asked.values())
-    assert ("first caption" in first.text, "second caption" in first.text) == (True, False)
+    assert ("first caption" in first.text, "second caption" in first.text) == (False, True)
     assert ("first caption" in again.text, "second caption" in again.text) == (False, True)
-    assert ("never mind" in first.text, "never mind" in again.text, paid) == (True, True, 1)
+    assert ("never mind" in first.text, "never mind" in again.text, paid) == (True, True, 2), (
+        "what was in flight is paid twice"
+    )
 
 
 async def test_retry_while_somebody_is_listened_to_waits(home, files, ears):
