@@ -102,6 +102,6 @@ async def _add(
     mentions = job.context.get(MENTIONS, ["you"])
     who = "everybody" if EVERYBODY in mentions else ", ".join(mentions)
     return (
-        f"I will remind {who}, {jobs.timing_text(job)}: {line(job.text)}\n\n`!remind remove {job.id}` "
-        "removes it."
+        f"I will remind {who}, {jobs.timing_text(job, is_new=True)}: {line(job.text)}\n\n"
+        f"`!remind remove {job.id}` removes it."
     )
