@@ -164,6 +164,7 @@ class TestRemind:
         async with talking(tmp_path, Mind()) as one:
             kept = await asked(one, "!remind me in 2 hours to water the plants")
             listed = await asked(one, "!remind")
+            in_words = await asked(one, "!remind List")
             others = await asked(one, "!remind", person=BOB)
             (job,) = await one.built.store.jobs.jobs()
             foreign = await asked(one, f"!remind remove {job.id}", person=BOB)
@@ -175,6 +176,7 @@ class TestRemind:
         assert "water the plants" in kept.text
         assert (job.text, job.person) == ("water the plants", ANN)
         assert job.id in listed.text
+        assert in_words.text == listed.text
         assert "Nothing is scheduled for you" in others.text
         assert "There is no reminder" in foreign.text
         assert stays == 1

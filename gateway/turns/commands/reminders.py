@@ -50,7 +50,7 @@ async def about_reminders(jobs: JobService, place: Place, asked: Asked) -> str:
     argument = asked.command.argument.strip()
     if not jobs.enabled:
         return "My owner has switched off scheduling here. Nothing was done."
-    if not argument:
+    if argument.lower() in ("", "list"):
         return await _listed(jobs, place)
     what, _, wanted = argument.partition(" ")
     if what.lower() in _REMOVES and wanted.strip():
