@@ -13,6 +13,7 @@ from typing import Literal
 
 from agent_core.memory.scopes import scope_for
 from agent_core.messages import (
+    BELOW_THE_MAIL,
     DONE_BEFORE,
     OTHERS_WORDS,
     SPOKEN,
@@ -193,7 +194,8 @@ def _origins_of(message: InboundMessage, access: Access, at: datetime) -> Origin
         if _is_ours(line, message):
             found += [person(line.sender, at)] if line.kind == "thread" else []  # what we have said ourselves
         elif role is Role.STRANGER:
-            found.append(untrusted("mail" if email_style else "quote", line.sender, at))
+            whose = "somebody else" if line.sender == BELOW_THE_MAIL else line.sender
+            found.append(untrusted("mail" if email_style else "quote", whose, at))
         elif role is not Role.OWNER:
             found.append(person(line.sender, at))
     if message.kind == "job" and isinstance(note := message.context.get("job"), Mapping):

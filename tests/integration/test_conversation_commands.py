@@ -164,6 +164,7 @@ class TestRemind:
         async with talking(tmp_path, Mind()) as one:
             kept = await asked(one, "!remind me in 2 hours to water the plants")
             listed = await asked(one, "!remind")
+            in_words = await asked(one, "!remind List")
             others = await asked(one, "!remind", person=BOB)
             (job,) = await one.built.store.jobs.jobs()
             foreign = await asked(one, f"!remind remove {job.id}", person=BOB)
@@ -175,6 +176,7 @@ class TestRemind:
         assert "water the plants" in kept.text
         assert (job.text, job.person) == ("water the plants", ANN)
         assert job.id in listed.text
+        assert in_words.text == listed.text
         assert "Nothing is scheduled for you" in others.text
         assert "There is no reminder" in foreign.text
         assert stays == 1
@@ -182,6 +184,16 @@ class TestRemind:
         assert left == []
         assert "Nothing was done" in unread.text
         assert "is in the past" in past.text
+
+    async def test_one_that_repeats_says_on_which_day_it_begins(self, tmp_path):
+        """Of every second Monday nobody else knows which."""
+        async with talking(tmp_path, Mind()) as one:
+            kept = await asked(one, "!remind every 2 weeks on monday 9:00 bins")
+            at_once = await asked(one, "!remind in 2 hours tea")
+            (job,) = [job for job in await one.built.store.jobs.jobs() if job.text == "bins"]
+            listed = await asked(one, "!remind")
+        assert f", first on {job.next_at:%a %Y-%m-%d}: bins" in kept.text
+        assert "first on" not in at_once.text + listed.text
 
     async def test_it_comes(self, tmp_path):
         """What was to be said is said, and no model is asked."""

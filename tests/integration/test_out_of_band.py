@@ -28,6 +28,9 @@ class TestBesideATurn:
             await settled(one, settled=4)
         assert told[0].text.startswith("These are the commands")
         assert told[1].text.startswith("I have been running")
+        assert told[1].text.endswith("\n\nNothing waits for your decision."), (
+            "a paragraph, not part of the list"
+        )
         assert told[2].text == "Nothing waits for your decision."
         assert one.built.out_of_band._sessions.failed == 0, "a run beside a turn fails only if it is told to"
         assert texts(one)[-1] == "answer 1"

@@ -28,7 +28,15 @@ from agent_core.text import one_line
 from channels.base import ChannelUnavailable
 from gateway.proactive.jobs.config import ScheduleConfig
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest, format_timing, parse_request, request_of
-from gateway.proactive.jobs.triggers import Timing, TriggerInvalid, count_within, next_after, parse_timing
+from gateway.proactive.jobs.triggers import (
+    Cron,
+    Timing,
+    TriggerInvalid,
+    count_within,
+    next_after,
+    parse_timing,
+    zone_of,
+)
 from gateway.queue.background import BackgroundJob
 from gateway.queue.errors import TooManyJobs
 from gateway.queue.model import ORIGINS, Job, JobKind, JobState
@@ -293,12 +301,16 @@ class JobService:
         text = f": {one_line(job.text, 80)}" if words else ""
         return f"{job.id}: {paused}{job.kind.value} {self.timing_text(job)}{text}{note}"
 
-    def timing_text(self, job: Job) -> str:
-        """When a job runs, in words."""
+    def timing_text(self, job: Job, *, is_new: bool = False) -> str:
+        """When a job runs, in words; ``is_new`` adds the first day if it repeats by the calendar."""
         try:
-            return format_timing(parse_timing(job.timing), self.zone)
+            timing = parse_timing(job.timing)
         except TriggerInvalid:
             return job.timing
+        told = format_timing(timing, self.zone)
+        if not is_new or not isinstance(timing, Cron) or job.next_at is None:
+            return told
+        return f"{told}, first on {job.next_at.astimezone(zone_of(timing.zone)):%a %Y-%m-%d}"
 
 
 def _the_one(name: str, people: Mapping[str, str]) -> str:
@@ -337,7 +349,7 @@ class SessionJobs:
             raise ToolDenied(error.public) from error
         except StoreUnavailable as error:
             raise ToolFailed("Nothing was scheduled: the disk accepts no writes now.") from error
-        return f"Scheduled as {job.id}, {self._service.timing_text(job)}.", job.id
+        return f"Scheduled as {job.id}, {self._service.timing_text(job, is_new=True)}.", job.id
 
     async def listed(self) -> str:
         """The jobs, one per line."""

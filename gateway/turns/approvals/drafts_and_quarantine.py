@@ -222,7 +222,7 @@ class Approvals:
                     text = f": {line(item.message.text)}"
             lines.append(f"- `{name}`: {what}{who} by {where}{text}")
         more = [f"- and {len(items) - 20} more"] if len(items) > 20 else []
-        return "\n".join(["These wait for your decision:", *lines, *more, *calls])
+        return "\n".join(["These wait for your decision:", "", *lines, *more, *calls])
 
     # ── deciding ──
 

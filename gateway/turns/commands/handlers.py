@@ -200,10 +200,10 @@ class CommandHandlers:
             lines.append("My language model is not answering at the moment; I keep trying.")
         if asked.owner:
             calls = await self._approvals.calls.overview(asked.message, everywhere=True)
-            lines += ["", *about_parts(report), await self._approvals.overview(calls)]
+            lines += ["", *about_parts(report), "", await self._approvals.overview(calls)]
             if (oldest := (report.get("work") or {}).get("oldest_question_s")) is not None:
                 lines.append(
-                    f"The oldest waits for {span(float(oldest))}. Answer: `!approve NAME`, `!reject NAME`"
+                    f"\nThe oldest waits for {span(float(oldest))}. Answer: `!approve NAME`, `!reject NAME`"
                 )
         return "\n".join(lines)
 
@@ -334,7 +334,7 @@ class CommandHandlers:
         lines = await self._approvals.calls.overview(asked.message, everywhere=asked.owner)
         if asked.owner:
             return await self._approvals.overview(lines)
-        return "\n".join(["These wait for your decision:", *lines]) if lines else _NOTHING
+        return "\n".join(["These wait for your decision:", "", *lines]) if lines else _NOTHING
 
     async def _answer(self, asked: Asked) -> str:
         name, _, text = asked.command.argument.partition(" ")

@@ -50,7 +50,7 @@ async def about_reminders(jobs: JobService, place: Place, asked: Asked) -> str:
     argument = asked.command.argument.strip()
     if not jobs.enabled:
         return "My owner has switched off scheduling here. Nothing was done."
-    if not argument:
+    if argument.lower() in ("", "list"):
         return await _listed(jobs, place)
     what, _, wanted = argument.partition(" ")
     if what.lower() in _REMOVES and wanted.strip():
@@ -102,6 +102,6 @@ async def _add(
     mentions = job.context.get(MENTIONS, ["you"])
     who = "everybody" if EVERYBODY in mentions else ", ".join(mentions)
     return (
-        f"I will remind {who}, {jobs.timing_text(job)}: {line(job.text)}\n\n`!remind remove {job.id}` "
-        "removes it."
+        f"I will remind {who}, {jobs.timing_text(job, is_new=True)}: {line(job.text)}\n\n"
+        f"`!remind remove {job.id}` removes it."
     )
