@@ -171,7 +171,7 @@ def test_secrets_are_made_once_and_are_nobody_else_s(tmp_path: Path) -> None:
     own_secrets(tmp_path / "s")
     after = {path: path.read_text() for path in (tmp_path / "s").rglob("*") if path.is_file()}
     assert before == after
-    assert len(set(before.values())) == len(before) == 6
+    assert len(set(before.values())) == len(before) == 8
     assert all(len(text.strip()) >= 32 for text in before.values())
     assert stat.S_IMODE((tmp_path / "s").stat().st_mode) == 0o700
 

@@ -75,7 +75,9 @@ def _probe(machine: Machine, code: str) -> str:
             "State", "UMask", "Device", "ProcSub", "LoadCred", "TasksMax", "LimitNOFILE")  # fmt: skip
     # A unit that is made for one command has another name than the one whose directories it gets.
     name = UNIT.removesuffix(".service")
-    lines = [line.replace("%N", name) for line in shown.splitlines() if line.startswith(keep)]
+    lines = [
+        line.replace("%N", name).replace("/%i", "") for line in shown.splitlines() if line.startswith(keep)
+    ]
     options = [part for line in lines for part in ("-p", line)]
     done = machine.run(
         "systemd-run", "--quiet", "--pipe", "--wait", "-p", "User=squidbot", *options,

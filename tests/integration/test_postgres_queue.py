@@ -241,9 +241,9 @@ async def test_signals_come_after_the_commit_and_not_without_one(url: str):
         await accept(store, "a")
         await accept(store, "b", session=OTHER)
         await anyio.sleep(0)
-        assert [(work.session, work.sender, work.new) for work in heard] == [
-            (ROOM, pending("a").message.sender.address, True),
-            (OTHER, pending("b").message.sender.address, True),
+        assert [(work.session, work.sender) for work in heard] == [
+            (ROOM, pending("a").message.sender.address),
+            (OTHER, pending("b").message.sender.address),
         ]
         assert drafts == []
         assert decided == ['a1"é']

@@ -19,7 +19,8 @@ async def test_nobody_is_named_to_machines(tmp_path):
     async with world(tmp_path / "home", allow_from={"loopback": (f"{CANARY}-ann",)}) as one:
         await one.asked(f"hello {CANARY}", person=f"{CANARY}-ann")
         await one.asked(f"!toolfail {CANARY}", person=f"{CANARY}-ann")
-        one.server.say(f"{CANARY}-stranger", f"let me in {CANARY}")
+        one.server.groups = {"room"}
+        one.server.say(f"{CANARY}-stranger", f"let me in {CANARY}", conversation="room")
         with anyio.fail_after(60):
             while (await one.built.store.maintenance.stats()).inbox["ignored"] == 0:
                 await anyio.sleep(0.02)
