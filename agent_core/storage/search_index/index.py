@@ -80,18 +80,20 @@ class SearchIndex:
         marks: dict[str, Mark] = {}
         lines: dict[int, Line] = {}
         statistics = Statistics()
+        # Before the index is read: what is indexed in between would else be neither found there nor scanned.
+        behind = sorted(self._behind) if self._caught_up else None
         try:
             rows = self._open_reader()
             if rows is not None:
-                marks = rows.marks() if self._behind or not self._caught_up else {}
+                marks = rows.marks() if behind is None or behind else {}
                 lines, statistics = rows.candidates(query, scope, since_ms=since_ms)
         except sqlite3.Error as error:
             self._note_unusable(error)
-            marks, lines, statistics = {}, {}, Statistics()
+            marks, lines, statistics, behind = {}, {}, Statistics(), None
         budget = Budget()
         scanned: list[Found] = []
         undone: set[str] = set()
-        for unread in self._unread(marks):
+        for unread in self._unread(marks, behind):
             if budget.spent:
                 budget.cut = True
                 break
@@ -133,9 +135,9 @@ class SearchIndex:
         self._caught_up = False
         self._damaged = self._damaged or _is_damage(error)
 
-    def _unread(self, marks: dict[str, Mark]) -> list[Unread]:
-        """What of the histories is not in the index, the one written to last first."""
-        names = sorted(self._behind) if self._caught_up else [name for name, _ in self._histories()]
+    def _unread(self, marks: dict[str, Mark], behind: list[str] | None) -> list[Unread]:
+        """What of the histories (None: of all) is not in the index, the one written to last first."""
+        names = [name for name, _ in self._histories()] if behind is None else behind
         found = []
         for name in names:
             path = self._layout.history(SessionKey.parse(name))
