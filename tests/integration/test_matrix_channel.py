@@ -76,7 +76,7 @@ async def test_the_question_is_marked_read_and_typing_is_seen(make_bot, alice):
 
 
 # ── invitations ──
-async def test_a_stranger_waits_for_the_owner(make_bot, fresh_user):
+async def test_a_stranger_is_refused(make_bot, fresh_user):
     """An invitation by somebody who is not allowed is not accepted, and nothing is said."""
     bot = make_bot(allow_from=[])
     stranger = await call(fresh_user, "stranger")

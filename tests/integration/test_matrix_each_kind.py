@@ -44,7 +44,7 @@ async def answer_each(bot, channel, people, text):
         assert (wire, heard) == (person.wire, text)
 
 
-async def test_invitations_of_strangers_are_not_accepted(make_bot, make_peer):
+async def test_invitations_of_strangers_are_refused(make_bot, make_peer):
     """M8: whatever room it is: three of one person wait for the owner, the next are declined, nothing is said."""
     bot, mallory = make_bot(), make_peer()
     rooms = []

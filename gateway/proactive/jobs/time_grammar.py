@@ -96,9 +96,9 @@ _GOES_ON = re.compile(
     r"|(?:UTC|GMT|Z|CES?T|BST|[ECMP][SD]T|IST|o'clock|uhr)\b|[+-]\d)",
     _FLAGS,
 )
-_JOINED_NUMBER = re.compile(r"[\s,]*(?:(?:and|or|&|[-–+/]|until|till|to|at|from|for)\s*)\d", _FLAGS)
-_BARE_NUMBER, _BARE_CLOCK = re.compile(r"\s*\d", _FLAGS), re.compile(r"\s*\d{1,2}[:.]\d", _FLAGS)
-_ENDS = re.compile(r"\s*:|\s*$|\s+(?:that|about)\b|\s+to\s+(?!\d)", _FLAGS)
+_JOINED_NUMBER = re.compile(r"[\s,]{0,9}(?:(?:and|or|&|[-–+/]|until|till|to|at|from|for)\s{0,9})\d", _FLAGS)
+_BARE_NUMBER, _BARE_CLOCK = re.compile(r"\s{0,9}\d", _FLAGS), re.compile(r"\s{0,9}\d{1,2}[:.]\d", _FLAGS)
+_ENDS = re.compile(r"\s{0,9}:|\s{0,9}$|\s{1,9}(?:that|about)\b|\s{1,9}to\s{1,9}(?!\d)", _FLAGS)
 _T = TypeVar("_T")
 
 Clock = tuple[int, int]
