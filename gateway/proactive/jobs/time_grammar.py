@@ -45,7 +45,7 @@ _MONTH = rf"(?P<month>{'|'.join(sorted(_MONTH_NAMES, key=len, reverse=True))})\b
 
 _FLAGS = re.IGNORECASE | re.ASCII
 _GAP = re.compile(r"[\s,]*", _FLAGS)
-_AND = re.compile(r"\s*(?:,\s*and\b|,|and\b|&)", _FLAGS)
+_AND = re.compile(r"\s{0,9}(?:,\s{0,9}and\b|,|and\b|&)", _FLAGS)
 _IN, _EVERY, _AT, _ON = (
     re.compile(r"in\b", _FLAGS),
     re.compile(r"every\b|each\b", _FLAGS),
@@ -67,8 +67,8 @@ _HOUR = re.compile(r"(?P<hour>\d{1,2})(?![\w.]|:\d|\s?[ap]\.?m\b)", _FLAGS)
 _NOON = re.compile(r"noon\b", _FLAGS)
 _TODAY, _TOMORROW = re.compile(r"today\b", _FLAGS), re.compile(r"tomorrow\b", _FLAGS)
 _TONIGHT, _PART = re.compile(r"tonight\b", _FLAGS), re.compile(rf"(?P<part>{'|'.join(_PARTS)})\b", _FLAGS)
-_THIS = re.compile(r"this(?=\s+(?:morning|afternoon|evening)\b)", _FLAGS)
-_WEEKDAY = re.compile(rf"(?:(?P<which>this|next|coming)\s+)?{_DAY}", _FLAGS)
+_THIS = re.compile(r"this(?=\s{1,9}(?:morning|afternoon|evening)\b)", _FLAGS)
+_WEEKDAY = re.compile(rf"(?:(?P<which>this|next|coming)\s{{1,9}})?{_DAY}", _FLAGS)
 _WEEKDAYS = re.compile(r"weekdays?\b|(?:working|work)\s?days?\b", _FLAGS)
 _WEEKENDS = re.compile(r"weekends?\b", _FLAGS)
 _ISO_INSTANT = re.compile(
@@ -79,19 +79,21 @@ _ISO_DATE = re.compile(r"(?P<year>\d{4})-(?P<month>\d\d)-(?P<dom>\d\d)(?:T(?=\d)
 _DOTTED = re.compile(r"(?P<dom>\d{1,2})\.\s?(?P<month>\d{1,2})\.(?:\s?(?P<year>\d{4}))?(?!\w)", _FLAGS)
 _SLASHED = re.compile(r"(?P<one>\d{1,2})/(?P<two>\d{1,2})/(?P<year>\d{4})(?!\w)", _FLAGS)
 _OF_MONTH = re.compile(
-    rf"(?P<dom>\d{{1,2}})(?:st|nd|rd|th|\.)?\s+(?:of\s+)?{_MONTH}(?:,?\s+(?P<year>\d{{4}})(?![\w:]))?",
+    rf"(?P<dom>\d{{1,2}})(?:st|nd|rd|th|\.)?\s{{1,9}}(?:of\s{{1,9}})?{_MONTH}(?:,?\s{{1,9}}(?P<year>\d{{4}})(?![\w:]))?",
     _FLAGS,
 )
 _MONTH_DAY = re.compile(
-    rf"{_MONTH}\s+(?P<dom>\d{{1,2}})(?:st|nd|rd|th)?(?![\w:.])(?:,?\s+(?P<year>\d{{4}})(?![\w:]))?",
+    rf"{_MONTH}\s{{1,9}}(?P<dom>\d{{1,2}})(?:st|nd|rd|th)?(?![\w:.])(?:,?\s{{1,9}}(?P<year>\d{{4}})(?![\w:]))?",
     _FLAGS,
 )
-_EACH_MONTH = re.compile(r"month\s+on\s+(?:the|day)\s+(?P<dom>\d{1,2})(?:st|nd|rd|th|\.)?(?!\w)", _FLAGS)
+_EACH_MONTH = re.compile(
+    r"month\s{1,9}on\s{1,9}(?:the|day)\s{1,9}(?P<dom>\d{1,2})(?:st|nd|rd|th|\.)?(?!\w)", _FLAGS
+)
 _GOES_ON = re.compile(
     r"[\s,]*(?:(?:and|or|&|[-–+/]|until|till|through|from|for|starting|except|on|at|in|to)"
-    r"\s*(?:the\s+|an?\s+)?)?"
+    r"\s{0,9}(?:the\s{1,9}|an?\s{1,9})?)?"
     rf"(?:\d{{1,6}}(?:\.\d+)?\s?{_UNIT}|\d{{1,2}}(?::\d\d)?\s?[ap]\.?m\b|\d{{1,2}}(?:st|nd|rd|th)\b"
-    rf"|(?:next\s+|this\s+)?{_DAY.replace('?P<day>', '?:')}"
+    rf"|(?:next\s{{1,9}}|this\s{{1,9}})?{_DAY.replace('?P<day>', '?:')}"
     r"|(?:every|each|daily|tonight|tomorrow|today|noon|so)\b"
     r"|(?:UTC|GMT|Z|CES?T|BST|[ECMP][SD]T|IST|o'clock|uhr)\b|[+-]\d)",
     _FLAGS,
