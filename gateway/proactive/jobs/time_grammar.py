@@ -90,7 +90,7 @@ _EACH_MONTH = re.compile(
     r"month\s{1,9}on\s{1,9}(?:the|day)\s{1,9}(?P<dom>\d{1,2})(?:st|nd|rd|th|\.)?(?!\w)", _FLAGS
 )
 _GOES_ON = re.compile(
-    r"[\s,]*(?:(?:and|or|&|[-–+/]|until|till|through|from|for|starting|except|on|at|in|to)"
+    r"[\s,]{0,9}(?:(?:and|or|&|[-–+/]|until|till|through|from|for|starting|except|on|at|in|to)"
     r"\s{0,9}(?:the\s{1,9}|an?\s{1,9})?)?"
     rf"(?:\d{{1,6}}(?:\.\d+)?\s?{_UNIT}|\d{{1,2}}(?::\d\d)?\s?[ap]\.?m\b|\d{{1,2}}(?:st|nd|rd|th)\b"
     rf"|(?:next\s{{1,9}}|this\s{{1,9}})?{_DAY.replace('?P<day>', '?:')}"
