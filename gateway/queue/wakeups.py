@@ -56,7 +56,8 @@ class Work:
         after_s: The seconds until it is due; 0.0: now.
         channel, sender, verified: The channel and sender address of the work, and whether that address is
             proven.
-        kind: The message's kind, as in `gateway.queue.model.Pending`; ``alone`` is a command.
+        kind: The message's kind, as in `gateway.queue.model.Pending`; ``alone`` is a command, and ``note`` is
+            for the history only.
     """
 
     session: SessionKey
@@ -69,7 +70,7 @@ class Work:
     @property
     def overtakes(self) -> bool:
         """Whether it need not wait for a running turn: it needs no model."""
-        return self.kind in ("alone", "reaction")
+        return self.kind in ("alone", "note", "reaction")
 
 
 @dataclass(frozen=True, slots=True)

@@ -177,6 +177,22 @@ class AmendContract:
         await answer(store, turn)
         assert (await claim(store)).head.message.context[NOTED] == {"undoes": f"{turn.id}.0"}
 
+    @pytest.mark.parametrize("how", ["a stop", "a person's own stop", "a leave"])
+    async def test_a_note_stays_when_messages_are_taken_away(
+        self, store: Queue, clock: ManualClock, how: str
+    ):
+        """It is no question: what was deleted would else come back into prompts and searches."""
+        await accept(store, "a")
+        await answer(store, await claim(store))
+        await amend(store, withdraw("a"))
+        await accept(store, "b")
+        if how == "a leave":
+            await amend(store, Amendment(kind="leave", session=ROOM))
+        else:
+            await amend(store, Amendment(kind="stop", session=ROOM, sender=ALICE if "own" in how else ""))
+        assert (await states(store))["b"][0] is InboxState.IGNORED
+        assert NOTED in (await claim(store)).head.message.context
+
     async def test_what_was_taken_back_is_not_answered(self, store: Queue, clock: ManualClock):
         """A waiting message of the same sender is ignored without its text; somebody else's stays."""
         await accept(store, "a", "b")

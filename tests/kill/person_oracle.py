@@ -40,7 +40,10 @@ def _lines(path: Path) -> list:
 def _rows(folder: Path) -> dict[str, tuple[int, str, str, str | None]]:
     """Id, session, state and error by name."""
     with closing(sqlite3.connect(f"file:{folder / 'gateway.db'}?mode=ro", uri=True)) as db:
-        found = db.execute("SELECT native_id, id, session, state, error FROM inbox").fetchall()
+        query = (
+            "SELECT native_id, id, session, state, error FROM inbox WHERE native_id NOT LIKE '% withdrawn %'"
+        )
+        found = db.execute(query).fetchall()
     return {name: tuple(rest) for name, *rest in found}
 
 
@@ -127,7 +130,8 @@ def _history(folder: Path, rows: dict, seed: int) -> list[str]:
     wrong = []
     for session in {str(session) for _, session in events(seed)}:
         path = folder / f"history.{SessionKey.parse(session).file_name}"
-        kept = [content for _, content in _lines(path)]
+        lines = _lines(path)
+        kept = [content for _, content in lines if not content.startswith("undoes ")]
         answered = {
             name
             for name, row in rows.items()
@@ -135,6 +139,21 @@ def _history(folder: Path, rows: dict, seed: int) -> list[str]:
         }
         if Counter(kept) != Counter(answered):
             wrong.append(f"{session}: the history has {sorted(kept)} instead of {sorted(answered)}")
+        wrong += _taken_out(session, lines, answered, seed)
+    return wrong
+
+
+def _taken_out(session: str, lines: list, answered: set[str], seed: int) -> list[str]:
+    """What was taken back goes out of the history once, with its turn or by itself; nothing else does."""
+    gone = Counter(content.removeprefix("undoes ") for _, content in lines if content.startswith("undoes "))
+    numbers = range(len(events(seed)))
+    back = {events(seed)[n][0] for later in numbers if (n := taken_back_by(seed, later)) is not None}
+    wrong = [f"{session}: {name} was taken out {count} times" for name, count in gone.items() if count > 1]
+    for line_id, name in lines:
+        if name in answered:
+            undone = line_id in gone or line_id.partition(".")[0] in gone
+            if undone is not (name in back):
+                wrong.append(f"{session}: {name} is {'not ' * (not undone)}taken out of the history")
     return wrong
 
 

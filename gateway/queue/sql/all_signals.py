@@ -11,7 +11,7 @@ from gateway.queue.sql.signals import Fact
 
 _HEADS = (
     "SELECT session, next_at, channel, kind, payload FROM inbox WHERE id IN (SELECT MIN(id) FROM inbox WHERE"
-    " state = 'ready' GROUP BY session, kind IN ('alone', 'reaction')) ORDER BY id"
+    " state = 'ready' GROUP BY session, kind IN ('alone', 'note', 'reaction')) ORDER BY id"
 )
 _OTHERS = {
     "outbox": "SELECT DISTINCT channel FROM outbox WHERE state IN ('pending', 'uncertain')",

@@ -301,7 +301,8 @@ class _Amender:
     def _take_away(
         self, where: str, arguments: Sequence[str | int], why: str, *, only: Collection[InboxState] = _OPEN
     ) -> int:
-        """Mark rows, and make IGNORED those that can be; return how many were newly marked."""
+        """Mark rows but no notes, and make IGNORED those that can be; return how many were newly marked."""
+        where = f"kind <> 'note' AND {where}"
         work = inbox_sources(InboxState.IGNORED, *_WORK)
         turns = self.db.execute(
             f"SELECT DISTINCT session, turn, state FROM inbox WHERE turn IS NOT NULL AND {work} AND {where}",

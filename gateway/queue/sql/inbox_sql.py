@@ -105,7 +105,7 @@ def accept_notes(db: Connection, notes: Iterable[Note], now: float) -> None:
     """Insert what is only noted in a history; like a command it waits for no turn."""
     for note in notes:
         said, key = note.message, key_text(note.message.native_id)
-        row = NewRow(key, note.session, "alone", dump(said), InboxState.READY.value, None)
+        row = NewRow(key, note.session, "note", dump(said), InboxState.READY.value, None)
         accept(db, said.channel, said.account, [row], positions={}, now=now)
 
 
@@ -115,7 +115,7 @@ def rows_by_id(db: Connection, ids: Iterable[int]) -> list[Raw]:
     return [db.execute(query, (row_id,)).fetchone() for row_id in sorted(ids)]
 
 
-QUICK = "kind IN ('alone', 'reaction')"
+QUICK = "kind IN ('alone', 'note', 'reaction')"
 
 
 def _claimable() -> str:
