@@ -16,7 +16,7 @@ from tests.contract.queue_data import accept, claim, reply
 from tests.postgres_server import PostgresServer
 
 pytestmark = [pytest.mark.integration]
-ROUND_TRIPS = {"accept": 5, "claim": 5, "complete": 6, "next_sends": 3, "sending": 3, "sent": 8}
+ROUND_TRIPS = {"accept": 5, "claim": 5, "complete": 5, "next_sends": 3, "sending": 3, "sent": 8}
 
 
 class _Counted:

@@ -211,7 +211,8 @@ class Model:
 
     # ── amendments ──
     def take_away(self, rows: list[Row], why: str) -> list[str]:
-        """Returns the turns that ran and have lost all."""
+        """Returns the turns that ran and have lost all; a note is no question, and nobody takes it away."""
+        rows = [row for row in rows if row.says is None]
         rows = [row for row in rows if row.state in (IN.READY, IN.RUNNING, IN.QUARANTINED)]
         for row in rows:
             row.marked = row.marked or why
@@ -244,7 +245,9 @@ class Model:
         """The same for an edit: whoever has not answered yet must answer the newest text."""
         if row.redacted or row.state is IN.IGNORED or text == (row.newest or row.text):
             return [], []
-        if row.turn is None:
+        if row.state is IN.QUARANTINED:  # a person decides on what they have seen
+            row.newest = text
+        elif row.turn is None:
             row.text = text
         elif row.state in (IN.READY, IN.RUNNING) and not (row.tick or row.alone):
             row.text = text

@@ -74,7 +74,7 @@ class AmendingMachine(TurnMachine):
         if new:
             before = [row for row in self.model.rows if row.session == str(session)]
             before = [row for row in before if row.state in (InboxState.READY, InboxState.RUNNING)]
-            fresh = sum(row.marked is None for row in before)
+            fresh = sum(row.marked is None and row.says is None for row in before)
             assert [each.turn for each in done.stopped] == self.model.take_away(before, "stopped")
             assert done[0].message.context["stopped"] == fresh
             self.model.rows.append(
@@ -197,6 +197,7 @@ class StoreMachine(SendingMachine):
         elif what == "admit" and row.state is InboxState.QUARANTINED:
             assert self.run(self.store.inbox.admit(row.id)) == BY_TEXT[row.session]
             row.go(InboxState.READY)
+            row.text, row.newest = row.newest or row.text, None  # these senders are proven
         elif what == "admit":
             with pytest.raises(IllegalMove):
                 self.run(self.store.inbox.admit(row.id))

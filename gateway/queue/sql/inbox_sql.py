@@ -19,7 +19,7 @@ from gateway.queue.sql import crash_records
 from gateway.queue.sql.amendments import Note, ignore_withdrawn
 from gateway.queue.sql.codec import INBOX, Raw, dump, key_digest, key_text, read_payload
 from gateway.queue.sql.due import LONGEST_S, wait_s
-from gateway.queue.sql.engine import Connection, Cursor
+from gateway.queue.sql.engine import Connection
 from gateway.queue.sql.moves import inbox_sources
 from gateway.queue.states import InboxState
 
@@ -261,8 +261,8 @@ def _mine_to(target: InboxState) -> str:
     return f"{inbox_sources(target, InboxState.RUNNING)} AND {_CLAIM}"
 
 
-def _check(cursor: Cursor, owned: Owned) -> None:
-    if cursor.rowcount != owned.rows:
+def _check(count: int, owned: Owned) -> None:
+    if count != owned.rows:
         raise LostTurn(f"turn {owned.turn} is no longer ours")
 
 
@@ -285,16 +285,22 @@ def record_step(db: Connection, owned: Owned, step: tuple[int, str, str, str, st
     )
 
 
-def end(db: Connection, owned: Owned, state: InboxState, now: float, *, error: str | None = None) -> None:
-    """Move the rows of a turn from ``running`` to their final state, and drop its steps."""
-    cursor = db.execute(
-        f"UPDATE inbox SET state = ?, ended_at = ?, tail = ?, error = ? WHERE {_mine_to(state)}",
+def end(db: Connection, owned: Owned, state: InboxState, now: float, *, error: str | None = None) -> bool:
+    """
+    Move the rows of a turn from ``running`` to their final state, and drop its steps.
+
+    Returns True if one of them was taken back meanwhile.
+    """
+    rows = db.execute(
+        f"UPDATE inbox SET state = ?, ended_at = ?, tail = ?, error = ? WHERE {_mine_to(state)}"
+        " RETURNING withdrawn",
         (state.value, now, owned.tail, error, *_proof(owned)),
-    )
-    _check(cursor, owned)
+    ).fetchall()
+    _check(len(rows), owned)
     db.execute("DELETE FROM turn_steps WHERE turn = ?", (owned.turn,))
     if state is InboxState.DEAD:
         crash_records.acquit(db, crash_records.of_turn(owned.turn))
+    return any(why == "withdrawn" for (why,) in rows)
 
 
 def put_back(
@@ -326,7 +332,7 @@ def put_back(
             *_proof(owned),
         ),
     )
-    _check(cursor, owned)
+    _check(cursor.rowcount, owned)
 
 
 def undo_claim(db: Connection, session: str, claimed: Claim | None, now: float) -> None:

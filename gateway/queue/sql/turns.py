@@ -112,8 +112,8 @@ class TurnStore(Part):
         state = InboxState.ANSWERED if messages else InboxState.SETTLED
 
         def write(db: Connection) -> list[int]:
-            inbox_sql.end(db, owned, state, now)
-            inbox_sql.accept_notes(db, withdrawn_while_answered(db, owned.turn), now)
+            if inbox_sql.end(db, owned, state, now):
+                inbox_sql.accept_notes(db, withdrawn_while_answered(db, owned.turn), now)
             self._journal(db, owned.session, lines, now)
             inbox_sql.spend(db, day, owned.session, purpose, usage)
             for session, told in others:
