@@ -165,15 +165,13 @@ class World:
 
     @asynccontextmanager
     async def daemons(self, count: int, **plan: Any) -> AsyncIterator[None]:
-        """So many daemons, each with its share of the accounts; they are stopped in order at the end."""
+        """One daemon, and so many less one that stand by; they are stopped in order at the end."""
         every = self._daemons = [self._daemon(f"home{number}", plan) for number in range(count)]
         try:
-            for daemon in every:
-                daemon.start()
             try:
                 for daemon in every:
-                    await to_thread.run_sync(lambda daemon=daemon: _ready(daemon))
-                await self._shared_out(count)
+                    daemon.start()
+                    await to_thread.run_sync(lambda: _ready(every[0]))
             except (AssertionError, TimeoutError) as error:
                 raise DaemonEnded(self.logs()) from error
             yield
@@ -213,25 +211,6 @@ class World:
             },
             "agents": {"heartbeat": {"enabled": False}},
         }
-
-    async def _shared_out(self, count: int) -> None:
-        """Wait until each daemon has its share of the accounts and has logged in."""
-        most = -(-len(self.accounts) // count)
-        query = (
-            "SELECT holder, count(*) FROM squidbot.all_leases"
-            " WHERE name LIKE 'account:_%%' AND holder IS NOT NULL GROUP BY holder"
-        )
-        with anyio.fail_after(_BEGUN_WITHIN_S):
-            while True:
-                found = self.admin.execute(query).fetchall()
-                is_all = sum(held for _, held in found) == len(self.accounts)
-                if (
-                    is_all
-                    and max(held for _, held in found) <= most
-                    and len(await self._exchange.counts()) >= count
-                ):
-                    break
-                await anyio.sleep(0.2)
 
     def is_unseeded(self, sessions: int) -> bool:
         """Whether `seed` would do something."""
