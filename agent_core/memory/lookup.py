@@ -64,6 +64,7 @@ class Lookup:
         known = {(each.kind, each.where) for each in origins}
         found: list[Passage] = []
         sources: list[Origins] = []
+        undone: dict[str, frozenset[str]] = {}
         for hit in answer.hits:
             turn = [line for line in _turn_of(hit) if since is None or _is_from(line, since)]
             of_turn = joined(*(line.sources for line in turn))
@@ -71,8 +72,11 @@ class Lookup:
                 not turn
                 or _is_shown(hit, session_id, shown)
                 or any((each.kind, each.where) not in known for each in of_turn)
-                or await self._is_undone(hit.session_id, turn)
             ):
+                continue
+            if hit.session_id not in undone:
+                undone[hit.session_id] = await self._newly_undone(hit.session_id)
+            if any(is_undone(line, undone[hit.session_id]) for line in turn):
                 continue
             passage = _told(turn, "here" if hit.session_id == session_id else hit.session_id)
             if estimate.text(remembered_text([*found, passage])) > max_tokens:
@@ -86,10 +90,9 @@ class Lookup:
         # As a message of a person it would count as words in which that person names what a tool may reach.
         return Message(role="system", content=remembered_text(found), origins=joined(*sources))
 
-    async def _is_undone(self, session_id: str, turn: Sequence[Message]) -> bool:
+    async def _newly_undone(self, session_id: str) -> frozenset[str]:
         newest = await self._histories.load_history(session_id, max_messages=_MARKS_AMONG)
-        undone = undone_in(newest.messages)
-        return any(is_undone(line, undone) for line in turn)
+        return undone_in(newest.messages)
 
 
 def _turn_of(hit: SearchHit) -> Sequence[Message]:
