@@ -300,7 +300,7 @@ class SearchHit:
 
 @dataclass(frozen=True, slots=True)
 class SearchAnswer:
-    """What a search found, best first; not ``complete`` while older messages cannot be searched yet."""
+    """The hits of a search, best first; not ``complete`` while older messages cannot be searched yet."""
 
     hits: tuple[SearchHit, ...] = ()
     complete: bool = True

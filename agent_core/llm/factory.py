@@ -80,7 +80,7 @@ class Models:
         return getattr(self.pool(name).models[0], "window", None) or _USUAL_TOKENS
 
     def estimate(self, name: str = "") -> TokenEstimate:
-        """How the first model of a pool counts tokens, by its answers so far."""
+        """Return the token estimate of a pool's first model, corrected by its answers so far."""
         return getattr(self.pool(name).models[0], "estimate", None) or TokenEstimate()
 
     def notes(self, name: str = "") -> list[str]:

@@ -166,7 +166,7 @@ class ModelClient(ABC):
         """Called with the model's name and a note if its server reads less than it is sent or than is set."""
         self._at_home = at_home
         self.estimate = TokenEstimate()
-        """Of this model alone: tokenizers differ by a half."""
+        """Return this model's token estimate; tokenizers differ by a half."""
         self._clock = clock
         self._extra = dict(extra or {})
         self._limits = limits

@@ -13,7 +13,7 @@ from agent_core.messages import Attachment
 from agent_core.ports import AttachmentPort
 
 _MOST_FILE_BYTES = 12_000_000
-"""What is read of a file for this: it is in memory three times on its way to the process."""
+"""Largest file in bytes that is scaled: it is in memory three times on its way to the process."""
 _SIDE = 2000
 """Pixels: every provider takes so many, and the models see no more."""
 _LIMIT_S = 20.0
@@ -22,7 +22,7 @@ _log = structlog.get_logger(__name__)
 
 
 def can_scale() -> bool:
-    """Whether the library for it is installed (extra ``pictures``)."""
+    """Return True if the library for it is installed (extra ``pictures``)."""
     return importlib.util.find_spec("PIL") is not None
 
 

@@ -19,7 +19,7 @@ from agent_core.child_process.server import Work, serve_engine
 
 _MEMORY_BYTES = 600_000_000
 _MOST_PIXELS = 50_000_000
-"""Of four bytes each; a JPEG of more is decoded at an eighth of its size."""
+"""Most pixels, of four bytes each; a JPEG of more is decoded at an eighth of its size."""
 _FORMATS = ("JPEG", "PNG", "WEBP", "GIF")
 
 

@@ -111,7 +111,7 @@ def _is_from(line: Message, since: datetime) -> bool:
 
 
 def _is_shown(hit: SearchHit, session_id: str, shown: Sequence[Message]) -> bool:
-    """Whether the prompt has the message already, or one that was said before it in the same conversation."""
+    """Return True if the prompt has the message already, or one said before it in the same conversation."""
     if hit.session_id != session_id or not shown:
         return False
     line, first = hit.messages[hit.at], shown[0].timestamp

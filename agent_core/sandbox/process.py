@@ -67,7 +67,7 @@ class Confinement:
     unit: str = ""
     """The runner is started by the service manager for a connection to this socket."""
     groups: tuple[str, ...] = ()
-    """Where a control group can be made that bounds the processes, for a user whom no limit binds."""
+    """Folders where a control group can be made that bounds the processes, for a user whom no limit binds."""
     machine: str = field(default_factory=platform.machine)
 
 

@@ -126,7 +126,7 @@ def processor_time(tree: list[int]) -> list[tuple[int, int]]:
 
 
 def threads_in(pid: int, states: bytes) -> int:
-    """How many threads of a process are in one of these states."""
+    """Return the number of a process's threads in one of these states."""
     words = content_of(f"/proc/{pid}/stat").rpartition(b")")[2].split()
     if not words:
         return 0

@@ -73,7 +73,7 @@ class Withheld:
         return uid in self._waits
 
     def tries(self, uid: int) -> int:
-        """How often a mail was tried again."""
+        """Return the number of times that a mail was tried again."""
         return self._waits[uid].tries if uid in self._waits else 0
 
     def add(self, uid: int, now: datetime) -> None:
@@ -103,7 +103,7 @@ class Withheld:
         return due
 
     def is_over(self, uid: int, now: datetime) -> bool:
-        """Whether a mail has been tried for long enough."""
+        """Return True if a mail has been tried for `GIVE_UP_AFTER`."""
         return uid in self._waits and now - self._waits[uid].since >= GIVE_UP_AFTER
 
     def forget_after_grace(self, uid: int, now: datetime) -> None:

@@ -386,7 +386,7 @@ class Receiver:
             await self._file(copy)
 
     async def _message_of(self, mail: ReadMail) -> InboundMessage | OwnCopy | None:
-        """What it becomes, with its files; None: it waits for those, or is not handed out again."""
+        """Return the message with its files; None if it waits for those, or is not handed out again."""
         if mail.is_left and not await self._fetch_again(mail):
             return None
         taken: InboundMessage | OwnCopy | None = mail.complete

@@ -46,7 +46,7 @@ class Repeats:
         return await anyio.to_thread.run_sync(partial(read, formatted=False))
 
     def _is_to(self, session: SessionKey, message: InboundMessage) -> bool:
-        """Whether what was said in a conversation was said to the sender, who may be the owner elsewhere."""
+        """Return True if a conversation is the sender's, who may be the owner elsewhere."""
         if session == message.session:
             return True
         whom = recipient_of(session) or ""

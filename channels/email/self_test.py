@@ -91,7 +91,7 @@ async def there_and_back(config: EmailConfig, mailbox: Mailbox, submit: Submit, 
 
 
 def _sets_own_ids(config: EmailConfig, raws: Iterable[bytes]) -> bool:
-    """Whether our mail came back under another Message-ID than ours."""
+    """Return True if our mail came back under another Message-ID than ours."""
     ids = (headers_of(raw).message_id() for raw in raws)
     return any(each is not None and not is_own_id(each, account=config.address) for each in ids)
 

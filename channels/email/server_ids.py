@@ -33,7 +33,7 @@ class ServerIds:
     def __init__(self, account: str) -> None:
         self._account = account
         self.news: dict[str, str] = {}
-        """What is not committed yet: our id, by the server's."""
+        """The ids that are not committed yet: ours, by the server's."""
 
     def learn(self, given: str | None, own: str) -> None:
         """A mail with our id ``own`` has the Message-ID ``given``."""
@@ -41,7 +41,7 @@ class ServerIds:
             self.news.setdefault(given, own)
 
     async def to_commit(self, inbox: Inbox) -> dict[str, str]:
-        """What is new, as positions."""
+        """Return the new ids as positions."""
         return {
             _slot(given): f"{given} {own}"
             for given, own in list(self.news.items())
@@ -49,7 +49,7 @@ class ServerIds:
         }
 
     def committed(self, given: Sequence[str]) -> None:
-        """What was new before `to_commit` is committed."""
+        """Note that the result of `to_commit` is committed."""
         for each in given:
             self.news.pop(each, None)
 

@@ -246,7 +246,7 @@ class MatrixConfig(_Strict):
 
     @property
     def warnings(self) -> list[str]:
-        """What is allowed and yet may cost more than was meant, as sentences for the operator."""
+        """Return sentences for the operator about settings that may cost more than was meant."""
         if "open" not in (self.group_policy, *(rule.policy for rule in self.rooms.values())):
             return []
         return [

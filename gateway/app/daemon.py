@@ -119,7 +119,7 @@ def look_for_unfinished(settings: Settings, home: Home) -> None:
 
 @dataclass(slots=True)
 class _Ending:
-    """How the daemon ends: forced by a second signal, or to begin again with another configuration."""
+    """The way in which the daemon ends: forced by a second signal, or to begin again."""
 
     at_terminal: bool
     forced: bool = False

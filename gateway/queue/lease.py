@@ -209,7 +209,7 @@ class LeaseKeeper:
 
     @property
     def is_held(self) -> bool:
-        """Whether this process has taken the lease and not given it back."""
+        """Return True if this process holds the lease."""
         return self._fence is not None
 
     @property

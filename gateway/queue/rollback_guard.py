@@ -160,7 +160,7 @@ class RollbackGuard:
 
     @property
     def is_checked(self) -> bool:
-        """Whether the database was accepted at the start."""
+        """Return True if the database was accepted at the start."""
         return self._mark is not None
 
     async def run(self) -> None:

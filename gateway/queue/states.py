@@ -28,7 +28,7 @@ PLACE = "place"
 QUARANTINE_S = 30 * 86_400.0
 """How long a quarantined message waits for a person."""
 UNINVITED = "sender_not_allowed"
-"""Why a message of a proven sender waits whom nobody has let in."""
+"""The reason for which a message waits whose proven sender nobody has let in."""
 UNINVITED_S = 14 * 86_400.0
 """How long it waits."""
 GIVEN_UP = ("dropped", "left", "forgotten")

@@ -38,7 +38,7 @@ _CUT = "\n\n[The rest was not kept, because its sender may not write to me.]"
 @dataclass(frozen=True, slots=True)
 class LetIn:
     """
-    Where somebody may write now, and how many of their messages are answered, of their invitations accepted;
+    The channels where somebody may write now, and the numbers of messages answered and invitations accepted;
     ``problem`` if nowhere.
     """
 
@@ -50,7 +50,7 @@ class LetIn:
 
 
 def as_kept(message: InboundMessage) -> InboundMessage:
-    """As much of an uninvited person's message as is kept."""
+    """Return an uninvited person's message, cut to what is kept."""
     text = message.text
     if len(text) > MOST_KEPT_CHARS:
         text = text[:MOST_KEPT_CHARS] + _CUT
@@ -60,8 +60,8 @@ def as_kept(message: InboundMessage) -> InboundMessage:
 
 def was_refused(row: InboxRow, access: Access) -> bool:
     """
-    Whether a person may have wanted an answer and got none. Robots are only counted, and what others say to
-    each other in a room is nothing that was refused.
+    Return True if a person may have wanted an answer and got none. Robots are only counted, and what others say
+    to each other in a room is nothing that was refused.
     """
     if row.state is InboxState.QUARANTINED:
         return True

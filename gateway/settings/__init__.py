@@ -280,7 +280,7 @@ class MemorySettings(_Strict):
     """Finding again what was said."""
 
     lookup: bool = True
-    """Whether the best earlier turns about a question are shown to the model with it."""
+    """If true, the best earlier turns about a question are shown to the model with it."""
 
 
 class Settings(_Strict):

@@ -207,12 +207,12 @@ class Gateway:
 
     @property
     def stands_by(self) -> bool:
-        """Whether another process is the daemon of this home, or was until a moment ago."""
+        """Return True if another process is the daemon of this home, or was until a moment ago."""
         return self.lease is not None and not self.lease.is_held
 
     @property
     def is_settled(self) -> bool:
-        """Whether it is up, or stands by."""
+        """Return True if the daemon is up, or stands by."""
         return (self.settled if self.stands_by else self.started).is_set()
 
     async def take_lease(self) -> None:

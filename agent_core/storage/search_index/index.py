@@ -136,7 +136,7 @@ class SearchIndex:
         self._damaged = self._damaged or _is_damage(error)
 
     def _unread(self, marks: dict[str, Mark], behind: list[str] | None) -> list[Unread]:
-        """What of the histories (None: of all) is not in the index, the one written to last first."""
+        """Return the unindexed parts of these histories (None: of all), the one written to last first."""
         names = [name for name, _ in self._histories()] if behind is None else behind
         found = []
         for name in names:

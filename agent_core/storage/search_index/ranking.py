@@ -21,9 +21,9 @@ from agent_core.storage.search_index.stems import stems
 from agent_core.storage.search_index.text import Query, Term
 
 MOST_POSTINGS = 4_000
-"""How many of the newest lines with a word are looked at; a word of more lines is a common one."""
+"""The number of newest lines with a word that are counted; a word of more lines is a common one."""
 MOST_CANDIDATES = 200
-"""How many lines are read and ranked."""
+"""The number of lines that are read and ranked."""
 
 _SATURATION = 1.2
 _LENGTH_SHARE = 0.4
@@ -39,7 +39,7 @@ _Id = TypeVar("_Id", int, tuple[int, str, int])
 
 @dataclass(slots=True)
 class Statistics:
-    """How many lines of a scope there are, and how many of them have each term; larger counts are cut off."""
+    """The number of lines of a scope, and of those that have each term; larger counts are cut off."""
 
     total: int = 0
     counts: Counter[Term] = field(default_factory=Counter)

@@ -44,7 +44,7 @@ def is_pdf(content_type: str) -> bool:
 
 
 def may_be_document(content_type: str) -> bool:
-    """Whether a server calls it a PDF or office document, or does not say what it is."""
+    """Return True if a server calls it a PDF or office document, or does not name a type."""
     media_type = _media_type(content_type)
     return is_pdf(media_type) or media_type in _UNKNOWN or media_type.startswith(_OFFICE)
 

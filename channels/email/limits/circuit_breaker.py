@@ -73,7 +73,7 @@ class CircuitBreaker:
         self.changed = True
 
     def tripped(self, thread: str, now: float, *, owner: bool = False) -> BreakerOpen | None:
-        """Whether nothing may be answered in this thread, to the owner or to somebody else."""
+        """Return True if nothing may be answered in this thread, to the owner or to anybody else."""
         for place in (thread,) if owner else (EVERYWHERE, thread):
             found = self._tripped.get(place)
             if found is not None and now < found.until:

@@ -27,7 +27,7 @@ SENT_BY_A_PROGRAM = (
     "Your mail says of itself that a program or a mailing list sent it, and I do not answer such mails. If "
     "you wrote it yourself, please send it again from your mail program. I will not mention this again."
 )
-"""What somebody who may write is told once, of all mails that are refused for this."""
+"""The sentence for somebody who may write, sent once for all mails that are refused for this."""
 _TELLING = frozenset(
     {
         *FOR_WHOM,

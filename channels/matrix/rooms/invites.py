@@ -51,7 +51,7 @@ _JOINS_EACH = 3
 """Of one inviter; the owner has `_JOINS`."""
 _REFUSALS = 4
 _KEPT_S = 14 * 86_400.0
-"""As long as a stranger's message waits."""
+"""The time for which an invitation stays open, as a stranger's message does."""
 _KEPT, _KEPT_EACH = 50, 3
 """So many of strangers are left open, in all and of one inviter."""
 _PACE_S = 0.4

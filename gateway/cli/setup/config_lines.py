@@ -165,7 +165,7 @@ def settings_of(answers: Answers, now: Tree) -> Tree:
 
 
 def missing_in(now: Any, wanted: Tree) -> Tree:
-    """What of the settings is not in a configuration, or says something else there."""
+    """Return the settings that a configuration lacks or has with other values."""
     found: Tree = {}
     now = _first(now)
     for name, value in wanted.items():

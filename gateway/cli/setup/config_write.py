@@ -43,7 +43,7 @@ class Existing:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What the configuration lacks, and the secret files that will be written. ``told`` is for a person."""
+    """The lines that the configuration lacks, and the secret files to write. ``told`` is for a person."""
 
     existing: Existing
     lacks: Tree

@@ -29,7 +29,7 @@ _VOICE: Mapping[str, tuple[str, str]] = {
     "openai": ("openai/whisper-1", "openai/tts-1"),
     "groq": ("groq/whisper-large-v3-turbo", ""),
 }
-"""What listens and what speaks, by the prefix of a model: those with a known price that need nothing else."""
+"""The models that listen and speak, by the prefix of a chat model: those with a known price."""
 
 
 def ask_owner(

@@ -18,7 +18,7 @@ from gateway.system.home import Home, short_path
 
 _LONGEST_LINE = 8192
 MOST_REQUEST_BYTES = 1_000_000
-"""Of one request, above what any command needs: the longest text of a message or document."""
+"""Most bytes of one request: the longest text of a message or document, above any command's need."""
 TOO_MUCH = f"this is too much for one request; at most {MOST_REQUEST_BYTES:,} bytes"
 
 

@@ -350,7 +350,7 @@ class Writing(Pool):
 
     @property
     def has_lease(self) -> bool:
-        """Whether calls require a lease."""
+        """Return True if calls require a lease."""
         return self._needs is not None
 
     async def idle(self) -> None:

@@ -182,7 +182,7 @@ class Approvals:
         return await self._notifier.compose(_TOPIC, text, {"approves": [name for name, _ in waiting]})
 
     async def _question(self, name: str, item: OutboxRow | InboxRow, room: int) -> tuple[str, str]:
-        """What the owner is told of an item: what it is and why, and what stands below, such as all of it."""
+        """Return the owner's question about an item: what it is and why, and what stands below it."""
         text, below = quoted(item.message.text, room, hashed=room != _QUOTED_CHARS), list[str]()
         if room == _QUOTED_CHARS and (size := len(visible(item.message.text))) > room:
             below.append(f"All of it:\n\n{quoted(item.message.text, size)}")
@@ -258,7 +258,7 @@ class Approvals:
         return Decision(outcome(name, now), refused)
 
     async def _not_yet(self, name: str, item: OutboxRow | InboxRow, *, yes: bool) -> str:
-        """Why a message is not let in now; empty: nothing stands against it. It is an item from now on."""
+        """Return the reason against letting a message in now, or an empty text; it is an item from now on."""
         kept_back = yes and isinstance(item, InboxRow) and waits(item)
         if item.message.context.get("invitation"):
             told = f"`{name}` is an invitation. `!allow ADDRESS` lets its sender in and accepts it."

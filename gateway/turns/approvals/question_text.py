@@ -189,7 +189,7 @@ def _list_of(call: ToolCall, review: str, also: Sequence[tuple[ToolCall, str]]) 
 
 
 def _is_listed_whole(call: ToolCall, review: str, also: Sequence[tuple[ToolCall, str]]) -> bool:
-    """Whether the list shows each character of every call."""
+    """Return True if the list shows each character of every call."""
     return not any(
         each or len(one.arguments) > 1 or line(_listed(one, each), _LISTED_CHARS) != _listed(one, each)
         for one, each in [(call, review), *also]

@@ -173,7 +173,7 @@ def about_let_in(done: LetIn) -> str:
 
 
 def about_refused(rows: Sequence[InboxRow]) -> str:
-    """What `!allow` alone lists: who was refused, when and why."""
+    """Return the list of `!allow`: who was refused, when and why."""
     if not rows:
         return "I have refused nothing in the last days."
     lines = [
