@@ -133,7 +133,7 @@ class WrittenCalls:
         return "", calls
 
     def _is_asked_about(self, text: str) -> bool:
-        """Return True if the question shows the tag at the beginning of a text: then words behind it explain it."""
+        """Return True if the question shows the tag with which a text begins, so that it is talk."""
         asked = next((each.content for each in reversed(self._prompt) if each.role == "user"), "")
         return any(tag in asked for tag in _TAGS if text.startswith(tag))
 

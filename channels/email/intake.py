@@ -421,7 +421,7 @@ class MailIntake:
 
     def _is_explained(self, headers: Headers, verdict: Verdict) -> bool:
         """
-        Return True if the sender, who may write, hears that such mails are not answered. A program that answers
+        Return True if the sender, who may write, learns that such mails get no answer. A program that answers
         mails by itself is not: it would answer that too.
         """
         answers_by_itself = (headers.first("auto-submitted") or "").strip().lower().startswith("auto-replied")

@@ -60,8 +60,8 @@ def as_kept(message: InboundMessage) -> InboundMessage:
 
 def was_refused(row: InboxRow, access: Access) -> bool:
     """
-    Return True if a person may have wanted an answer and got none. Robots are only counted, and what others say
-    to each other in a room is nothing that was refused.
+    Return True if a person may have wanted an answer and got none. Robots are only counted, and what others
+    say to each other in a room is nothing that was refused.
     """
     if row.state is InboxState.QUARANTINED:
         return True
