@@ -10,12 +10,21 @@ from __future__ import annotations
 import ipaddress
 import re
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    field_validator,
+    model_validator,
+)
 
 from channels.email.parsing.addresses import AddressInvalid, normalise, to_ascii
+from channels.plugin import AccountConfig
 
 _SECRET = re.compile(r"[a-z0-9-]{16,60}")
 _PATTERN = re.compile(r"(?:\*|[^\s*@]+\*?)@[^\s*@]+")
@@ -104,6 +113,31 @@ class CircuitBreakerConfig(_Strict):
     """
 
 
+def _address(value: str) -> str:
+    try:
+        return normalise(value)
+    except AddressInvalid as exc:
+        raise ValueError(f"not a mail address: {exc}") from exc
+
+
+def _entry(entry: str) -> str:
+    """An entry of ``allow_from``, in normal form. Raises `ValueError`: no mail can be from there."""
+    entry = entry.strip()
+    if entry == "*":
+        return entry
+    if entry.startswith("@") and ":" in entry:
+        raise ValueError(f"{entry!r} is a Matrix id, and no mail is from one; write name@domain")
+    is_domain = entry.startswith("*@")
+    plain = f"x{entry[1:]}" if is_domain else entry
+    if "*" in plain:
+        raise ValueError(f'{entry!r} is not a valid entry: "*" can only stand alone or as "*@domain"')
+    try:
+        found = normalise(plain)
+    except AddressInvalid as exc:
+        raise ValueError(f"{entry!r} can be no sender of a mail: {exc}") from exc
+    return f"*{found[1:]}" if is_domain else found
+
+
 class SubaddressSecret(_Strict):
     """
     A subaddress (RFC 5233) of the bot that authenticates the sender who knows it: ``local+secret@domain``.
@@ -176,7 +210,7 @@ class OAuth(_Strict):
         return self
 
 
-class EmailConfig(_Strict):
+class EmailConfig(AccountConfig):
     """One mailbox under ``channels:``."""
 
     enabled: bool = True
@@ -192,7 +226,7 @@ class EmailConfig(_Strict):
     smtp: SmtpServer
     tls_ca_file: Path | None = None
     """Certificates of your own CA, trusted in addition to the system's."""
-    allow_from: tuple[str, ...] = ()
+    allow_from: tuple[Annotated[str, AfterValidator(_entry)], ...] = ()
     """Who may write to the bot: addresses, ``*@domain`` or ``*``. Nobody by default."""
     trusted_authserv_ids: tuple[str, ...] = ()
     """Servers whose Authentication-Results are trusted: the name that your mail provider writes there."""
@@ -260,12 +294,6 @@ class EmailConfig(_Strict):
     def _one_address(cls, value: str) -> str:
         return _address(value)
 
-    @field_validator("allow_from")
-    @classmethod
-    def _can_match(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        """Entries as addresses are compared; what else is wrong with them, the gateway's settings say."""
-        return tuple(_entry(item.strip()) for item in value)
-
     @field_validator("ingest_only_from")
     @classmethod
     def _patterns(cls, value: tuple[str, ...]) -> tuple[str, ...]:
@@ -324,27 +352,6 @@ class EmailConfig(_Strict):
         return {one.sender: one.secret.get_secret_value() for one in self.subaddress_secrets}
 
 
-def _address(value: str) -> str:
-    try:
-        return normalise(value)
-    except AddressInvalid as exc:
-        raise ValueError(f"not a mail address: {exc}") from exc
-
-
 def _with_ascii_domain(text: str) -> str:
     local, at, domain = text.rpartition("@")
     return f"{local}{at}{to_ascii(domain)}"
-
-
-def _entry(entry: str) -> str:
-    """An entry of ``allow_from``. Raises `ValueError`: no mail can be from there."""
-    if entry.startswith("@") and ":" in entry:
-        raise ValueError(f"{entry!r} is a Matrix id, and no mail is from one; write name@domain")
-    if entry.startswith("*@"):
-        return f"*@{_address(f'x@{entry[2:]}').rpartition('@')[2]}" if "*" not in entry[2:] else entry
-    if "*" in entry or "@" not in entry:
-        return entry
-    try:
-        return normalise(entry)
-    except AddressInvalid as exc:
-        raise ValueError(f"{entry!r} can be no sender of a mail: {exc}") from exc

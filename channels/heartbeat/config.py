@@ -189,31 +189,18 @@ class HeartbeatConfig(BaseModel):
 
 def split_target(text: str) -> tuple[str, str]:
     """
-    The channel and the place on it that a target names; what kind of place it must be is known of ``matrix``
-    and ``email``, and for an account with a name of its own only to the whole configuration.
+    The channel and the place on it that a target names; which places a channel has, its kind knows.
 
     Raises:
         ValueError: It is no target.
     """
     channel, colon, place = text.partition(":")
-    shapes = {"matrix": _is_matrix_place, "email": _is_mail_place}
-    shape = shapes.get(channel, lambda one: _is_matrix_place(one) or _is_mail_place(one))
-    sound = bool(channel and colon) and not any(char.isspace() for char in text) and shape(place)
-    if not sound:
+    if not (channel and colon and place) or any(char.isspace() for char in text):
         raise ValueError(
             f"{text!r} is not a target; write matrix:@you:server, matrix:!room:server or email:you@domain "
             "(of several accounts, the name of one instead of matrix or email)"
         )
     return channel, place
-
-
-def _is_matrix_place(place: str) -> bool:
-    # Ids of rooms of version 12 and later name no server.
-    return len(place) > 1 and (place.startswith("!") or (place.startswith("@") and ":" in place))
-
-
-def _is_mail_place(place: str) -> bool:
-    return "@" in place[1:-1]
 
 
 def _not_a_number(value: Any) -> Any:

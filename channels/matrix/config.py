@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -20,6 +21,8 @@ from pydantic import (
     field_validator,
     model_validator,
 )
+
+from channels.plugin import AccountConfig
 
 _USER_ID = re.compile(r"@[!-9;-~]+:[A-Za-z0-9.\-\[\]:]+")
 _ROOM_ID = re.compile(r"![!-~]+")
@@ -31,6 +34,17 @@ def _off(value: Any) -> Any:
     return "off" if value is False else value
 
 
+def _person(entry: str) -> str:
+    entry = entry.strip()
+    plain = f"@x{entry[2:]}" if entry.startswith("@*:") else entry
+    if entry != "*" and ("*" in plain or not _USER_ID.fullmatch(plain)):
+        raise ValueError(
+            f'{entry!r} is not a Matrix id ("@name:server"); "@*:server" means everybody there, "*" everybody'
+        )
+    return entry
+
+
+Person = Annotated[str, AfterValidator(_person)]
 Threads = Annotated[Literal["off", "follow", "always"], BeforeValidator(_off)]
 Policy = Literal["mention", "open", "allowlist"]
 
@@ -88,13 +102,8 @@ class RoomRule(_Strict):
     """
     threads: Threads | None = None
     """Like ``threads`` of the account."""
-    allow_from: tuple[str, ...] | None = None
+    allow_from: tuple[Person, ...] | None = None
     """Who may talk to the bot in this room, instead of the channel's ``allow_from``. The owner always may."""
-
-    @field_validator("allow_from")
-    @classmethod
-    def _are_people(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        return None if value is None else _people(value)
 
     @model_validator(mode="after")
     def _allows_somebody(self) -> Self:
@@ -103,7 +112,7 @@ class RoomRule(_Strict):
         return self
 
 
-class MatrixConfig(_Strict):
+class MatrixConfig(AccountConfig):
     """One Matrix account under ``channels:``."""
 
     enabled: bool = True
@@ -123,7 +132,7 @@ class MatrixConfig(_Strict):
     """The name of this login in the account's session list."""
     tls_ca_file: Path | None = None
     """Certificates of your own CA, trusted in addition to the system's."""
-    allow_from: tuple[str, ...] = ()
+    allow_from: tuple[Person, ...] = ()
     """Who may talk to the bot and invite it: Matrix ids, ``@*:server`` or ``*``. Nobody by default."""
     group_policy: Policy = "mention"
     """
@@ -192,11 +201,6 @@ class MatrixConfig(_Strict):
             raise ValueError(f'must be a full Matrix id, such as "@bot:example.org"; got {value!r}')
         return value
 
-    @field_validator("allow_from")
-    @classmethod
-    def _are_people(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        return _people(value)
-
     @field_validator("rooms")
     @classmethod
     def _name_rooms(cls, value: dict[str, RoomRule]) -> dict[str, RoomRule]:
@@ -262,15 +266,3 @@ def names_person(entries: tuple[str, ...], user_id: str) -> bool:
     """Whether one of the entries of an ``allow_from`` means this user."""
     server = user_id.partition(":")[2]
     return any(entry in ("*", user_id, f"@*:{server}") for entry in entries)
-
-
-def _people(value: tuple[str, ...]) -> tuple[str, ...]:
-    entries = tuple(entry.strip() for entry in value)
-    for entry in entries:
-        plain = f"@x{entry[2:]}" if entry.startswith("@*:") else entry
-        if entry != "*" and ("*" in plain or not _USER_ID.fullmatch(plain)):
-            raise ValueError(
-                f'{entry!r} is not a Matrix id ("@name:server"); "@*:server" means everybody there, '
-                '"*" everybody'
-            )
-    return entries

@@ -12,15 +12,13 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING
 
-from agent_core.ports import Clock
-from agent_core.state_folder import StateFolder
 from channels.attachments import AttachmentStore
 from channels.base import Channel
-from channels.email.config import EmailConfig
-from channels.matrix.config import MatrixConfig
+from channels.plugin import ChannelServices
 from channels.terminal import TerminalChannel
 from gateway.app.account_state import folders_of
 from gateway.app.environment import Configured, Environment
+from gateway.plugins import channel_kinds
 from gateway.queue.stores import Queue
 from gateway.queue.wakeups import Alert, Wakeups
 from gateway.routing.access import LOCAL_CHANNELS, Access, Role
@@ -55,14 +53,19 @@ def build_accounts(env: Environment, attachments: AttachmentStore, state: Accoun
     channels: dict[str, tuple[Channel, str]] = {
         "terminal": (TerminalChannel(now=clock.now, on_attach=wakeups.attached.fire), "merge")
     }
+    kinds = env.settings.channels.kinds()
     for name, config in env.settings.channels.enabled().items():
-        if isinstance(config, MatrixConfig):
-            made = _matrix(name, config, folders(name), clock, access=access, attachments=attachments)
-        else:
-            made = _email(
-                name, config, folders(name), clock, access=access, wakeups=wakeups, attachments=attachments
-            )
-        channels[name] = (made, config.batching)
+        services = ChannelServices(
+            name=name,
+            clock=clock,
+            state=folders(name),
+            attachments=attachments,
+            may_talk=partial(_may_talk, access, name),
+            is_owner=partial(_is_owner, access, name),
+            owner_addresses=access.owner_on(name),
+            alert=lambda about, text, once="": wakeups.alert.fire(Alert(about, text, once)),
+        )
+        channels[name] = (channel_kinds()[kinds[name]].build(config, services), config.batching)
     return channels
 
 
@@ -72,53 +75,6 @@ def _may_talk(access: Access, name: str, address: str) -> bool:
 
 def _is_owner(access: Access, name: str, address: str) -> bool:
     return access.role(name, address, verified=True) is Role.OWNER
-
-
-def _matrix(
-    name: str,
-    config: MatrixConfig,
-    state: StateFolder,
-    clock: Clock,
-    *,
-    access: Access,
-    attachments: AttachmentStore,
-) -> Channel:
-    from channels.matrix.channel import MatrixChannel  # noqa: PLC0415 - nio is heavy
-
-    return MatrixChannel(
-        name,
-        config,
-        state_dir=state,
-        clock=clock,
-        may_invite=partial(_may_talk, access, name),
-        is_owner=partial(_is_owner, access, name),
-        attachments=attachments,
-    )
-
-
-def _email(
-    name: str,
-    config: EmailConfig,
-    state: StateFolder,
-    clock: Clock,
-    *,
-    access: Access,
-    wakeups: Wakeups,
-    attachments: AttachmentStore,
-) -> Channel:
-    from channels.email.channel import EmailChannel  # noqa: PLC0415 - loaded where it is used
-
-    return EmailChannel(
-        name,
-        config,
-        state_dir=state,
-        clock=clock,
-        knows=partial(_may_talk, access, name),
-        is_owner=partial(_is_owner, access, name),
-        owners=access.owner_on(name),
-        alert=lambda about, text, once="": wakeups.alert.fire(Alert(about, text, once)),
-        attachments=attachments,
-    )
 
 
 def build_routing(env: Environment, queue: Queue, channels: Configured) -> RoutingParts:

@@ -7,24 +7,24 @@ from typing import Any
 
 from agent_core.messages import OutboundKind, SessionKey
 from channels.base import Channel, ChannelError, SupportsDirectMessages
-from channels.matrix.config import MatrixConfig
 from channels.split import split_markdown
 from gateway.errors import NeedsDaemon
 from gateway.operations.arguments import RequestInvalid
+from gateway.plugins import channel_kinds
 from gateway.queue.model import SCOPE, is_too_long
 from gateway.queue.stores import NewOutbound, Queue
-from gateway.routing.access import Access
+from gateway.routing.access import Access, contact_rank
 from gateway.routing.conversations import scope_at
 from gateway.settings import Settings
 
 _MAX_TEXT_BYTES = 16_000
-_NAMED_BY_THE_CHANNEL = ("@", "#", "!")
 
 
 def accounts_of(settings: Settings) -> dict[str, str]:
     """The bot's own address on each enabled channel."""
+    kinds = settings.channels.kinds()
     return {
-        name: config.user_id if isinstance(config, MatrixConfig) else config.address
+        name: channel_kinds()[kinds[name]].own_address(config)
         for name, config in settings.channels.enabled().items()
     }
 
@@ -81,19 +81,21 @@ class SendOperations:
         return {"to": to, "outbox": [row.id for row in rows], "running": self._report is not None}
 
     def _owner_place(self) -> str:
-        places = [f"{name}:{each}" for name in self._accounts for each in self._access.owner_on(name)]
+        names = sorted(self._accounts, key=lambda name: contact_rank(self._access.kind(name)))
+        places = [f"{name}:{each}" for name in names for each in self._access.owner_on(name)]
         if not places:
             raise RequestInvalid("owner.aliases names no address on an enabled channel")
-        return next((place for place in places if ":@" in place), places[0])
+        return places[0]
 
     async def _place(self, name: str, place: str, *, topic: str) -> SessionKey:
-        if place.startswith(_NAMED_BY_THE_CHANNEL):
+        rules = channel_kinds()[self._access.kind(name)].addresses
+        if rules.is_conversation(place):
             # Found, or made, when it is sent: that works without the daemon too.
-            if place[0] != "!" and ":" not in place:
-                raise RequestInvalid(f"{place!r} has no server; write it as {place}:example.org")
             if is_too_long(session := SessionKey(name, place)):
                 raise RequestInvalid(f"{place[:40]}… is too long for a person or a room")
             return session
+        if rules.parse(place) is None:
+            raise RequestInvalid(f"{place!r} is not an address on {name}; write it like {rules.example}")
         channel = self._channels.get(name)
         if channel is None and self._report is None:
             raise NeedsDaemon(f"{name} sends only while the daemon runs; start it with `squidbot run`")

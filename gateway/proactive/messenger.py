@@ -33,7 +33,7 @@ from gateway.proactive.jobs.permissions import PlaceUnknown, has_left
 from gateway.proactive.owner_contact import OwnerContact
 from gateway.queue.model import ORIGINS, SCOPE
 from gateway.queue.stores import NewOutbound, Queue, StoreUnavailable
-from gateway.routing.access import Access, Role, is_let_in, kind_of, normalise
+from gateway.routing.access import Access, Role, is_let_in, kinds_of, normalise
 from gateway.routing.conversations import scope_at
 from gateway.routing.names import addresses_called
 
@@ -120,7 +120,7 @@ class Messenger:
             return False
         if address in self._access.named_on(name):
             return True
-        if address.startswith("!"):
+        if self._access.is_room(name, address):
             rows = await self._store.inbox.taken(name, session=SessionKey(name, address), limit=_LOOKED_AT)
             return any(wanted in self._made_known(row.message) for row in rows)
         if self._access.role(name, address, verified=True) is not Role.ALLOWED:
@@ -153,9 +153,9 @@ class Messenger:
         if name.lower() in self._channels:
             wanted = f"{name.lower()}:{normalise(place)}"
         else:
-            kind, address = kind_of(to.strip()), normalise(to)
+            kinds, address = kinds_of(to.strip()), normalise(to)
             wanted = next(
-                (f"{each}:{address}" for each in self._channels if self._access.kind(each) == kind), ""
+                (f"{each}:{address}" for each in self._channels if self._access.kind(each) in kinds), ""
             )
         try:
             if await self._is_known(wanted, place or to):

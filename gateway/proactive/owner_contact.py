@@ -27,11 +27,10 @@ from channels.heartbeat.config import split_target
 from gateway.queue.shared import SHARED
 from gateway.queue.stores import StateStore, StoreUnavailable
 from gateway.queue.wakeups import Wakeups
-from gateway.routing.access import LOCAL_CHANNELS, Access, Role, normalise
+from gateway.routing.access import LOCAL_CHANNELS, Access, Role, contact_rank, normalise
 
 NO_TARGET = "the owner has no direct conversation yet"
 _STATE = "owner.direct_conversation"
-_PREFERENCE = ("matrix", "email")
 _ASK_LIMIT_S = 30.0
 _log = structlog.get_logger(__name__)
 
@@ -63,11 +62,7 @@ def better(new: Target, old: Target | None, kind: Callable[[str], str] = str) ->
     """
     if old is None or new.channel == old.channel:
         return new != old
-    return _rank(kind(new.channel)) < _rank(kind(old.channel))
-
-
-def _rank(kind: str) -> int:
-    return _PREFERENCE.index(kind) if kind in _PREFERENCE else len(_PREFERENCE)
+    return contact_rank(kind(new.channel)) < contact_rank(kind(old.channel))
 
 
 class OwnerContact:
@@ -117,7 +112,7 @@ class OwnerContact:
             for name, channel in self.channels.items()
             if name not in LOCAL_CHANNELS and isinstance(channel, SupportsDirectMessages)
         ]
-        return min(able, key=lambda name: (_rank(self._kind(name)), name), default="")
+        return min(able, key=lambda name: (contact_rank(self._kind(name)), name), default="")
 
     def is_owner(self, channel: str, person: str) -> bool:
         """Whether this address is one of the owner's now."""
@@ -190,10 +185,9 @@ class OwnerContact:
             return Reached(why=f"the channel of the target, {name}, does not exist")
         if not isinstance(channel, SupportsDirectMessages):
             return Reached(why=f"the channel {name} cannot start a conversation")
-        kind = self._kind(name)
-        if kind == "matrix" and place.startswith("!"):
+        if self._access is not None and self._access.is_room(name, place):
             session = SessionKey(name, place)
-            for address in self._access.owner_on(name) if self._access is not None else ():
+            for address in self._access.owner_on(name):
                 if await channel.alone_with(session, address):
                     return Reached(Target(name, channel.account, session, address))
             return Reached(why="somebody else can read along in the target's room, or the owner is not in it")
@@ -226,7 +220,7 @@ class OwnerContact:
     ) -> Reached:
         """The conversation that the bot begins with an owner who has never written, or not there."""
         missed: Reached = Reached(why=NO_TARGET)
-        for name in sorted(self.channels, key=lambda name: _rank(self._kind(name))):
+        for name in sorted(self.channels, key=lambda name: contact_rank(self._kind(name))):
             channel = self.channels[name]
             if self._access is None or name in without or not isinstance(channel, SupportsDirectMessages):
                 continue

@@ -11,14 +11,10 @@ first account of that kind and those that believe nobody else than it does; on t
 a mailbox with looser rules) the owner is who has an alias for that very account, and no other person there is
 taken for the person of the same address elsewhere.
 
-Addresses are compared after `normalise`. A Matrix id stays exactly as it is, because its local part is case
-sensitive in old accounts and nothing may make two people one. A mail address is compared without regard to
-the case of its ASCII letters (only those: folding others would make two mailboxes one, such as the Kelvin
-sign and "k"), its domain in the ASCII form of IDNA 2008.
-
-An entry of ``allow_from`` is an address, ``*`` for everybody whose address is verified, or everybody at one
-server: ``*@example.org`` for mail, ``@*:example.org`` for Matrix. Other uses of ``*`` are refused by the
-settings (`entry_problem`), so that a slip of the hand never opens a door.
+Addresses are compared after `normalise`, which asks the kinds of channels (`AddressRules`): nothing may
+make two people one. An entry of ``allow_from`` is an address, ``*`` for everybody whose address is verified,
+or everybody at one server, as the kind writes it. Other uses of ``*`` are refused by the settings, so that a
+slip of the hand never opens a door.
 """
 
 from __future__ import annotations
@@ -29,6 +25,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from agent_core.messages import InboundMessage, SessionKey
+from gateway.plugins import channel_kinds
 from gateway.queue.shared import SHARED
 
 if TYPE_CHECKING:
@@ -38,6 +35,8 @@ LOCAL_CHANNELS = frozenset({"terminal", "heartbeat"})
 """Channels that only somebody with access to this machine can speak on: the sender is the owner."""
 LOCAL_ADDRESS = "local"
 """As whom the owner speaks on this machine."""
+_LAST = 1000
+"""After every kind that says a rank."""
 
 
 class Role(StrEnum):
@@ -197,8 +196,18 @@ class Access:
         return channel in self._apart
 
     def kind(self, channel: str) -> str:
-        """What the channel of this name is: ``matrix``, ``email`` or its own name."""
+        """The kind of the channel of this name, or its own name."""
         return self._kinds.get(channel, channel)
+
+    def is_room(self, channel: str, place: str) -> bool:
+        """Return True for the lasting name of a room there."""
+        plugin = channel_kinds().get(self.kind(channel))
+        return plugin is not None and plugin.addresses.is_room(place)
+
+    def has_rooms(self, channel: str) -> bool:
+        """False for a channel on which everything is sent to the bot itself, such as a mailbox."""
+        plugin = channel_kinds().get(self.kind(channel))
+        return plugin is None or plugin.has_rooms
 
     def _names(self, channel: str) -> tuple[str, ...]:
         """What aliases that count on this channel are for."""
@@ -209,11 +218,11 @@ class Access:
         for entry in entries:
             if entry == "*":
                 self._everybody.add(channel)
-            elif entry.startswith("*@"):
-                servers.add(("email", _domain(entry[2:])))
-            elif entry.startswith("@*:"):
-                servers.add(("matrix", entry[3:]))
-            elif "*" not in entry and entry:
+            elif "*" in entry:
+                for kind, plugin in channel_kinds().items():
+                    if server := plugin.addresses.server_of_entry(entry):
+                        servers.add((kind, server))
+            elif entry:
                 exact.add(normalise(entry))
         self._exact[channel], self._servers[channel] = frozenset(exact), frozenset(servers)
 
@@ -223,65 +232,29 @@ def is_let_in(message: InboundMessage) -> bool:
     return message.context.get("admitted") is True
 
 
+def kinds_of(address: str) -> list[str]:
+    """The kinds of channels that have addresses of this form."""
+    return [kind for kind, plugin in channel_kinds().items() if plugin.addresses.parse(address)]
+
+
 def kind_of(address: str) -> str | None:
-    """``matrix`` or ``email`` by the form of the address, None if it is neither."""
-    if address.startswith("@"):
-        local, colon, server = address[1:].partition(":")
-        return "matrix" if local and colon and server and not _has_blank(address) else None
-    local, at, domain = address.rpartition("@")
-    return "email" if local and at and domain and not _has_blank(address) and "<" not in address else None
+    """The first kind of channel that has addresses of this form; None if there is none."""
+    return next(iter(kinds_of(address)), None)
 
 
 def normalise(address: str) -> str:
     """The form in which addresses are compared; total, and the same when applied twice."""
     address = address.strip()
-    if kind_of(address) != "email":
-        return address
-    local, _, domain = address.rpartition("@")
-    return f"{_ascii_lower(local)}@{_domain(domain)}"
+    found = (plugin.addresses.parse(address) for plugin in channel_kinds().values())
+    return next((each for each in found if each is not None), address)
 
 
-def entry_problem(entry: str) -> str | None:
-    """What is wrong with an entry of ``allow_from``; None if it can be used."""
-    entry = entry.strip()
-    if entry == "*":
-        return None
-    plain = entry
-    if entry.startswith("*@"):
-        plain = f"x{entry[1:]}"
-    elif entry.startswith("@*:"):
-        plain = f"@x{entry[2:]}"
-    if "*" in plain:
-        return 'is not a valid entry: "*" can only stand alone, as "*@domain" or as "@*:server"'
-    if kind_of(plain) is None:
-        return 'is neither a Matrix id ("@name:server") nor a mail address ("name@domain")'
-    return None
+def contact_rank(kind: str) -> int:
+    """The place of a kind among those on which the owner can be written to; the lowest is first."""
+    plugin = channel_kinds().get(kind)
+    return _LAST if plugin is None else plugin.contact_rank
 
 
 def _server_of(normal: str) -> tuple[str, str]:
     kind = kind_of(normal)
-    if kind == "matrix":
-        return kind, normal.partition(":")[2]
-    return kind or "", normal.rpartition("@")[2]
-
-
-def _domain(domain: str) -> str:
-    domain = domain.rstrip(".")
-    if domain.isascii():
-        return domain.lower()
-    # Loaded only for a name that needs it: its tables are large.
-    import idna  # noqa: PLC0415
-
-    try:
-        return idna.encode(domain, uts46=True).decode("ascii").lower()
-    except idna.IDNAError:
-        # No such name can exist; it stays different from every one that can.
-        return _ascii_lower(domain)
-
-
-def _ascii_lower(text: str) -> str:
-    return "".join(char.lower() if char.isascii() else char for char in text)
-
-
-def _has_blank(text: str) -> bool:
-    return any(char.isspace() or ord(char) < 32 for char in text)
+    return ("", normal) if kind is None else (kind, channel_kinds()[kind].addresses.server(normal))

@@ -75,7 +75,7 @@ def admission(message: InboundMessage, access: Access) -> tuple[str | None, str 
     reason = message.context.get("quarantine")
     if not reason or message.context.get("refused") or is_too_long(message.session):
         ignored = ignore_reason(message, access)
-        is_private = message.audience is Audience.DIRECT or access.kind(message.channel) == "email"
+        is_private = message.audience is Audience.DIRECT or not access.has_rooms(message.channel)
         asks = ignored == UNINVITED and message.kind == "message" and message.addressed and is_private
         return (None, UNINVITED) if asks else (ignored, None)
     role = access.role(message.channel, message.sender.address, verified=True)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from agent_core.messages import Audience, InboundMessage
 from gateway.queue.states import UNINVITED, IllegalMove, InboxState
 from gateway.queue.stores import InboxRow, Pending, Queue
-from gateway.routing.access import Access, kind_of, normalise
+from gateway.routing.access import Access, kinds_of, normalise
 
 MOST_KEPT = 100
 MOST_OF_ONE = 5
@@ -66,7 +66,7 @@ def was_refused(row: InboxRow, access: Access) -> bool:
     if row.state is InboxState.QUARANTINED:
         return True
     reason, message = row.error or "", row.message
-    is_private = message.audience is Audience.DIRECT or access.kind(message.channel) == "email"
+    is_private = message.audience is Audience.DIRECT or not access.has_rooms(message.channel)
     return row.state is InboxState.IGNORED and (
         reason.startswith("unreadable_")
         or reason in _REFUSED
@@ -104,7 +104,7 @@ async def let_in(store: Queue, access: Access, address: str) -> LetIn:
     `StoreUnavailable`.
     """
     who = normalise(address)
-    channels = [name for name in access.channels() if access.kind(name) == kind_of(who)]
+    channels = [name for name in access.channels() if access.kind(name) in kinds_of(who)]
     if "*" in who:
         return LetIn(who, problem="is not one address: name a whole server in allow_from of the settings")
     if not channels:

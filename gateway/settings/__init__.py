@@ -41,9 +41,10 @@ from agent_core.voice.config import VoiceSettings
 from channels.heartbeat.config import HeartbeatConfig
 from gateway.budget.config import BudgetSettings
 from gateway.errors import ConfigInvalid
+from gateway.plugins import channel_kinds
 from gateway.proactive.jobs.config import ScheduleConfig
-from gateway.routing.access import Alias, kind_of
-from gateway.settings.accounts import KINDS, ChannelSettings
+from gateway.routing.access import Alias, kinds_of
+from gateway.settings.accounts import ChannelSettings
 from gateway.settings.attachments import AttachmentSettings, S3Settings
 from gateway.settings.cross_checks import check_whole, permission_warnings
 from gateway.settings.listen import is_loopback, parse_listen
@@ -78,19 +79,21 @@ class _Strict(BaseModel):
 
 def _alias(value: Any) -> Any:
     if isinstance(value, str):
-        channel = kind_of(value.strip())
-        if channel is None:
+        kinds = kinds_of(value.strip())
+        if len(kinds) != 1:
             raise ValueError(
-                f'{value!r} is neither a Matrix id ("@name:server") nor a mail address '
+                f"{value!r} can be an address on {' and '.join(kinds)}; write {{channel: …, address: …}}"
+                if kinds
+                else f'{value!r} is neither a Matrix id ("@name:server") nor a mail address '
                 '("name@domain"); for an address on another channel write {channel: …, address: '
                 "…}"
             )
-        return Alias(channel, value.strip())
+        return Alias(kinds[0], value.strip())
     if isinstance(value, dict):
         if set(value) != {"channel", "address"} or not all(isinstance(text, str) for text in value.values()):
             raise ValueError("must have exactly the keys channel and address, both text")
         # The name of an account is looked up when all of them are known (`check_whole`).
-        if value["channel"] in KINDS and kind_of(value["address"]) != value["channel"]:
+        if value["channel"] in channel_kinds() and value["channel"] not in kinds_of(value["address"]):
             raise ValueError(f"{value['address']!r} is not an address on the channel {value['channel']}")
         return Alias(value["channel"], value["address"])
     if isinstance(value, Alias):

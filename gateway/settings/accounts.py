@@ -1,5 +1,5 @@
 """
-Several accounts of one kind: ``channels.matrix`` and ``channels.email`` as a mapping or a list of mappings.
+Several accounts of one kind: each kind under ``channels:`` is a mapping or a list of mappings.
 
 A mapping is one account that bears the name of its kind. In a list each has a ``name`` of its own; the first
 may go without. Everything else knows a channel by that name: sessions, positions, folders, ``allow_from``,
@@ -10,21 +10,29 @@ believe more than the first one are apart (`ChannelSettings.apart`).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Tag, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    create_model,
+    model_validator,
+)
 
-from channels.email.config import EmailConfig
-from channels.matrix.config import MatrixConfig
+from channels.plugin import AccountConfig, ChannelPlugin
+from gateway.plugins import channel_kinds
 from gateway.routing.access import normalise
 from gateway.settings.source import KeyPath, Problem, show_path
 
-KINDS = ("matrix", "email")
-_ADDRESS = {"matrix": "user_id", "email": "address"}
 RESERVED = frozenset({"terminal", "heartbeat", "schedule", "loopback", "gateway", "owner"})
 
-AccountConfig = MatrixConfig | EmailConfig
+_NAME_TEXT = "What it is called everywhere; the first of several may go without."
+_KIND_TEXT = "One account, or a list of several, each with a ``name``."
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,39}")
 
 
@@ -48,50 +56,21 @@ class AccountProblems(ValueError):
         super().__init__("; ".join(f"{show_path(each.path)} {each.message}" for each in problems))
 
 
-class MatrixAccount(MatrixConfig):
-    """One of several accounts on Matrix."""
-
-    name: _Name | None = None
-    """What it is called everywhere; the first of several may go without."""
-
-
-class EmailAccount(EmailConfig):
-    """One of several mailboxes."""
-
-    name: _Name | None = None
-    """What it is called everywhere; the first of several may go without."""
-
-
 def _one_or_many(value: Any) -> str:
     return "many" if isinstance(value, list | tuple) else "one"
 
 
-_GivenMatrix = Annotated[
-    Annotated[MatrixConfig, Tag("one")] | Annotated[tuple[MatrixAccount, ...], Tag("many")],
-    Discriminator(_one_or_many),
-]
-_GivenEmail = Annotated[
-    Annotated[EmailConfig, Tag("one")] | Annotated[tuple[EmailAccount, ...], Tag("many")],
-    Discriminator(_one_or_many),
-]
-
-
-class ChannelSettings(BaseModel):
-    """Where people talk; a channel that is not mentioned does not exist."""
+class Accounts(BaseModel):
+    """The accounts of every kind of channel; `accounts_of` adds a field for each kind."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
-
-    matrix: _GivenMatrix | None = None
-    """One account, or a list of several, each with a ``name``."""
-    email: _GivenEmail | None = None
-    """One mailbox, or a list of several, each with a ``name``."""
 
     def enabled(self) -> dict[str, AccountConfig]:
         """The accounts that are switched on, by name."""
         return {name: config for _, _, name, config in self._all() if config.enabled}
 
     def kinds(self) -> dict[str, str]:
-        """``matrix`` or ``email``, by name of the account."""
+        """The kind of channel, by name of the account."""
         return {name: kind for _, kind, name, _ in self._all()}
 
     def apart(self) -> frozenset[str]:
@@ -103,7 +82,7 @@ class ChannelSettings(BaseModel):
         return frozenset(
             name
             for _, kind, name, config in self._all()
-            if not _believes_no_more(config, first.setdefault(kind, config))
+            if not channel_kinds()[kind].trusts_no_more(config, first.setdefault(kind, config))
         )
 
     def places(self) -> dict[str, str]:
@@ -111,11 +90,11 @@ class ChannelSettings(BaseModel):
         return {name: show_path(path) for path, _, name, _ in self._all()}
 
     def _all(self) -> Iterator[tuple[KeyPath, str, str, AccountConfig]]:
-        for kind in KINDS:
-            given = getattr(self, kind)
+        for kind in channel_kinds():
+            given = getattr(self, kind, None)
             if isinstance(given, tuple):
                 for number, config in enumerate(given):
-                    name = config.name or (kind if number == 0 else "")
+                    name = getattr(config, "name", None) or (kind if number == 0 else "")
                     yield ("channels", kind, number), kind, name, config
             elif given is not None:
                 yield ("channels", kind), kind, kind, given
@@ -129,35 +108,50 @@ class ChannelSettings(BaseModel):
             here = (*path, "name")
             if not name:
                 problems.append(Problem(here, "is missing; only the first account may leave it out"))
-            elif name in RESERVED or name in set(KINDS) - {kind}:
+            elif name in RESERVED or name in channel_kinds().keys() - {kind}:
                 problems.append(Problem(here, f'"{name}" is a reserved name; choose another one'))
             elif name in names:
                 problems.append(Problem(here, f'"{name}" is already the name of {show_path(names[name])}'))
             names.setdefault(name, path)
-            address = config.user_id if isinstance(config, MatrixConfig) else config.address
+            plugin = channel_kinds()[kind]
+            address = plugin.own_address(config)
             same = addresses.setdefault((kind, normalise(address)), path)
             if same != path:
                 problems.append(
-                    Problem((*path, _ADDRESS[kind]), f"{address} is already the account of {show_path(same)}")
+                    Problem(
+                        (*path, plugin.address_key), f"{address} is already the account of {show_path(same)}"
+                    )
                 )
+            problems += [
+                Problem((*path, "allow_from", number), f"{entry!r} {problem}")
+                for number, entry in enumerate(config.allow_from)
+                if (problem := plugin.addresses.entry_problem(entry))
+            ]
         if problems:
             raise AccountProblems(problems)
         return self
 
 
-def _believes_no_more(config: AccountConfig, first: AccountConfig) -> bool:
-    if isinstance(config, MatrixConfig) or isinstance(first, MatrixConfig):
-        return _homeserver(config) == _homeserver(first)
-    if config.sender_verification == "off":
-        return first.sender_verification == "off"
-    return _vouching(config) <= _vouching(first)
+def accounts_of(base: type[Accounts], plugins: Iterable[ChannelPlugin[Any]]) -> type[Accounts]:
+    """The model of these settings with a field for each kind of channel."""
+    fields: dict[str, Any] = {}
+    for plugin in plugins:
+        config = plugin.config
+        one = create_model(
+            f"{config.__name__.removesuffix('Config')}Account",
+            __base__=config,
+            __module__=__name__,
+            __doc__="One of several accounts.",
+            name=(_Name | None, Field(None, description=_NAME_TEXT)),
+        )
+        given = Annotated[
+            Annotated[config, Tag("one")] | Annotated[tuple[one, ...], Tag("many")],  # type: ignore[valid-type]
+            Discriminator(_one_or_many),
+        ]
+        fields[plugin.kind] = (given | None, Field(None, description=_KIND_TEXT))
+    doc = base.__doc__
+    return create_model("ChannelSettings", __base__=base, __module__=__name__, __doc__=doc, **fields)
 
 
-def _homeserver(config: AccountConfig) -> str:
-    return config.user_id.partition(":")[2] if isinstance(config, MatrixConfig) else ""
-
-
-def _vouching(config: EmailConfig) -> set[tuple[str, str]]:
-    """Whose word on senders counts: a name in Authentication-Results is worth what its mail server is."""
-    names = {*config.trusted_authserv_ids, *([""] if config.trust_headerless_auth_results else [])}
-    return {(config.imap.host.lower(), name) for name in names}
+class ChannelSettings(accounts_of(Accounts, channel_kinds().values()), Accounts):  # type: ignore[misc]
+    """Where people talk; a channel that is not mentioned does not exist."""

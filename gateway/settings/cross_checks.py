@@ -19,8 +19,9 @@ from agent_core.image.config import check_image
 from agent_core.llm.config import LLMSpec, ModelSpec, ProviderSpec, check_references
 from agent_core.voice.config import check_voice
 from channels.heartbeat.config import split_target
-from gateway.routing.access import entry_problem, kind_of, normalise
-from gateway.settings.accounts import KINDS, ChannelSettings
+from gateway.plugins import channel_kinds
+from gateway.routing.access import kind_of, kinds_of, normalise
+from gateway.settings.accounts import ChannelSettings
 from gateway.settings.source import KeyPath, Problem, Source
 
 TOOLS = (
@@ -49,9 +50,8 @@ _PART = re.compile(r"\[(\d+)\]$")
 
 
 def check_whole(source: Source) -> list[Problem]:
-    """Check the references between the parts, and the people who may write by mail."""
-    problems = _mail_entries(source.data)
-    problems += _aliases(source.data)
+    """Check the references between the parts."""
+    problems = _aliases(source.data)
     problems += _target(source.data)
     problems += _tools(source.data)
     spec = _sound_part(source.data.get("llm"))
@@ -80,27 +80,6 @@ def permission_warnings(source: Source, *, handed_over: Sequence[Path] = _HANDED
                 f"chmod 600 {path}"
             )
     return found
-
-
-def _mail_entries(data: Mapping[str, Any]) -> list[Problem]:
-    channels = data.get("channels")
-    email = channels.get("email") if isinstance(channels, dict) else None
-    if isinstance(email, list):
-        found = [_entries_of(one, ("channels", "email", number)) for number, one in enumerate(email)]
-        return [problem for problems in found for problem in problems]
-    return _entries_of(email, ("channels", "email"))
-
-
-def _entries_of(email: Any, path: KeyPath) -> list[Problem]:
-    entries = email.get("allow_from") if isinstance(email, dict) else None
-    problems = []
-    for number, entry in enumerate(entries if isinstance(entries, list) else ()):
-        said = entry_problem(entry) if isinstance(entry, str) else None
-        if said is None and isinstance(entry, str) and entry.strip().startswith("@"):
-            said = "is a Matrix id, but this list belongs to the mail channel"
-        if said is not None:
-            problems.append(Problem((*path, "allow_from", number), f"{entry!r} {said}"))
-    return problems
 
 
 def _tools(data: Mapping[str, Any]) -> list[Problem]:
@@ -151,9 +130,9 @@ def _target_problem(
     if kind is None:
         there = f"; the channels are: {', '.join(kinds)}" if kinds else ""
         return f"no channel {name!r} is enabled under channels{there}"
-    if not _fits(kind, place):
-        told = "matrix places are @you:server and !room" if kind == "matrix" else "mail goes to you@domain"
-        return f"{name!r} is an account of {kind}; {told}"
+    rules = channel_kinds()[kind].addresses
+    if rules.parse(place) is None and not rules.is_room(place):
+        return f"{name!r} is an account of {kind} and has no place {place!r}; write it like {rules.example}"
     known = _owner_addresses(owner, (name,) if name in apart else (kind, name))
     if not known and name in apart:
         return (
@@ -161,37 +140,29 @@ def _target_problem(
             "homeserver, or by weaker checks, than the first one; if you trust it, add "
             f"{{channel: {name}, address: …}} to owner.aliases"
         )
-    if place.startswith("!"):
-        lonely = "owner.aliases has no Matrix address, so this room cannot be the owner's alone"
+    if rules.is_room(place):
+        lonely = f"owner.aliases has no address on {name}, so this room cannot be the owner's alone"
         return None if known else lonely
     if normalise(place) not in known:
         return f"{place!r} is not one of owner.aliases; alerts go only to the owner"
     return None
 
 
-def _fits(kind: str, place: str) -> bool:
-    try:
-        split_target(f"{kind}:{place}")
-    except ValueError:
-        return False
-    return True
-
-
 def _aliases(data: Mapping[str, Any]) -> list[Problem]:
     """Aliases for one account."""
     owner = data.get("owner")
     aliases = owner.get("aliases") if isinstance(owner, dict) else None
-    kinds = {**{kind: kind for kind in KINDS}, **_accounts(data.get("channels"), off_too=True)}
+    kinds = {**{kind: kind for kind in channel_kinds()}, **_accounts(data.get("channels"), off_too=True)}
     found = []
     for number, alias in enumerate(aliases if isinstance(aliases, list) else ()):
         channel = alias.get("channel") if isinstance(alias, dict) else None
         address = alias.get("address") if isinstance(alias, dict) else None
-        if not isinstance(channel, str) or not isinstance(address, str) or channel in KINDS:
+        if not isinstance(channel, str) or not isinstance(address, str) or channel in channel_kinds():
             continue
         if channel not in kinds:
             told = f"there is no channel {channel!r}; the channels are: {', '.join(kinds)}"
             found.append(Problem(("owner", "aliases", number), told))
-        elif kind_of(address) != kinds[channel]:
+        elif kinds[channel] not in kinds_of(address):
             told = f"{address!r} is no address on the channel {channel}"
             found.append(Problem(("owner", "aliases", number), told))
     return found
@@ -200,7 +171,7 @@ def _aliases(data: Mapping[str, Any]) -> list[Problem]:
 def _accounts(channels: Any, *, off_too: bool = False) -> dict[str, str]:
     """The kinds of the accounts, or of those that are switched on, by name, of what is not checked yet."""
     found: dict[str, str] = {}
-    for kind in KINDS:
+    for kind in channel_kinds():
         given = channels.get(kind) if isinstance(channels, dict) else None
         for number, account in enumerate(given if isinstance(given, list) else [given]):
             if isinstance(account, dict) and (off_too or account.get("enabled") is not False):

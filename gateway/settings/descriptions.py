@@ -28,7 +28,7 @@ def setting_text(model: type[BaseModel], name: str) -> str:
     for owner in model.__mro__:
         if issubclass(owner, BaseModel) and owner is not BaseModel and name in _texts(owner):
             return _texts(owner)[name]
-    return ""
+    return model.model_fields[name].description or ""
 
 
 def bare(annotation: Any) -> Any:

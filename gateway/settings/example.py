@@ -156,7 +156,8 @@ def _section(inner: type[BaseModel], path: KeyPath, *, indent: int, mark: str) -
         path, step = (*path, _NAMES[shown].strip('"')), step + 2
     if shown in _LISTS:
         return [*lines[:-1], f"{head} []", *_entry(inner, indent=step)]
-    for each in inner.model_fields:
+    own = list(inner.__annotations__)  # in its own order, if it says something of all
+    for each in own if inner.model_fields.keys() <= set(own) else inner.model_fields:
         lines += _setting(inner, (*path, each), indent=step, mark=inside)
     return lines
 

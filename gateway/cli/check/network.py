@@ -12,23 +12,21 @@ import os
 import socket
 import ssl
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import Literal
-from urllib.parse import urlsplit
 
 import anyio
 import anyio.to_thread
 from anyio.abc import ByteStream
 from anyio.streams.tls import TLSStream
 
-from channels.matrix.config import MatrixConfig
+from channels.plugin import Server, Way
 from gateway.cli.check.report import Finding, Verdict
+from gateway.plugins import channel_kinds
 from gateway.settings import Settings
 
-Way = Literal["plain", "tls", "imap", "smtp"]
 _LIMIT_S = 15.0
 _ANSWER_BYTES = 16_384
 _AGREES_WITHIN_S = 60.0
@@ -36,22 +34,6 @@ _SKEW = (
     "reminders and check-ins come at wrong times, certificates and tokens seem to be expired or not valid "
     "yet, signed mail is refused, and homeservers sort messages wrongly"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Server:
-    """
-    A server to check. ``part`` names it in the report; ``way`` is how TLS begins (imap and smtp: STARTTLS);
-    ``path`` is what to ask an HTTP server for; ``account`` is the channel that depends on it.
-    """
-
-    part: str
-    host: str
-    port: int
-    way: Way
-    path: str = ""
-    ca_file: Path | None = None
-    account: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,29 +51,13 @@ class Reached:
 
 def servers_of(settings: Settings) -> Iterator[Server]:
     """Every server that the settings name."""
+    kinds = settings.channels.kinds()
     for name, config in settings.channels.enabled().items():
-        if isinstance(config, MatrixConfig):
-            path = "/_matrix/client/versions"
-            yield _of_url(
-                f"{name} homeserver", config.homeserver, path, ca_file=config.tls_ca_file, account=name
-            )
-            continue
-        for what, server in (("imap", config.imap), ("smtp", config.smtp)):
-            starttls: Way = "imap" if what == "imap" else "smtp"
-            way: Way = {"tls": "tls", "none": "plain"}.get(server.security, starttls)  # type: ignore[assignment]
-            yield Server(
-                f"{name} {what}", server.host, server.port, way, ca_file=config.tls_ca_file, account=name
-            )
+        for server in channel_kinds()[kinds[name]].servers(config):
+            yield replace(server, part=f"{name} {server.part}", account=name)
     for name, provider in settings.llm.providers.items():
         if provider.api_base:
-            yield _of_url(f"provider {name}", provider.api_base, "/models")
-
-
-def _of_url(part: str, url: str, path: str, *, ca_file: Path | None = None, account: str = "") -> Server:
-    parts = urlsplit(url)
-    way: Way = "tls" if parts.scheme == "https" else "plain"
-    port = parts.port or (443 if way == "tls" else 80)
-    return Server(part, parts.hostname or "", port, way, parts.path.rstrip("/") + path, ca_file, account)
+            yield Server.from_url(f"provider {name}", provider.api_base, "/models")
 
 
 async def look(server: Server, *, now: Callable[[], datetime], limit_s: float = _LIMIT_S) -> Reached:

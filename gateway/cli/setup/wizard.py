@@ -324,7 +324,7 @@ class Init:
 
 
 def _looks_into_homes(settings: Settings) -> bool:
-    files = [str(one.tls_ca_file or "") for one in settings.channels.enabled().values()]
+    files = [str(getattr(one, "tls_ca_file", None) or "") for one in settings.channels.enabled().values()]
     return any(file.startswith(("/home/", "/root/")) for file in files)
 
 

@@ -121,7 +121,7 @@ def test_a_target_on_one_of_several_accounts_is_named_by_the_account(tmp_path, t
         ("work:ann@mail.test", "'work' is an account of matrix"),
         ("post:@ann:hs.test", "'post' is an account of email"),
         ("work:@bob:hs.test", "not one of owner.aliases"),
-        ("work:nobody", "is not a target"),
+        ("work:nobody", "has no place 'nobody'; write it like @you:example.org"),
     ],
 )
 def test_a_target_on_no_account_is_said_with_its_place(tmp_path, target, said):
@@ -135,7 +135,7 @@ def test_a_target_on_no_account_is_said_with_its_place(tmp_path, target, said):
 def test_a_room_without_an_owner_on_its_kind_of_channel_is_an_error(tmp_path):
     """Nobody could be alone in it with the bot."""
     base = BASE.replace('"@ann:hs.test", ', "")
-    with pytest.raises(ConfigInvalid, match="no Matrix address"):
+    with pytest.raises(ConfigInvalid, match="no address on matrix"):
         load(tmp_path, "  heartbeat: {target: 'matrix:!room:hs.test'}", base)
 
 

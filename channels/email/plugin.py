@@ -1,0 +1,110 @@
+"""Mail as a kind of channel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from channels.email.config import EmailConfig
+from channels.plugin import AddressRules, ChannelPlugin, ChannelServices, Server, Way
+
+if TYPE_CHECKING:
+    from channels.base import Channel
+
+
+class EmailAddresses(AddressRules):
+    """
+    Mail addresses. They are compared without regard to the case of their ASCII letters (only those: folding
+    others would make two mailboxes one, such as the Kelvin sign and "k"), their domain in the ASCII form of
+    IDNA 2008.
+    """
+
+    example = "you@example.org"
+
+    def parse(self, text: str) -> str | None:
+        """``local@domain`` in lower case."""
+        local, _, domain = text.rpartition("@")
+        if not (local and domain) or text.startswith("@") or "<" in text:
+            return None
+        if any(char.isspace() or ord(char) < 32 for char in text):
+            return None
+        return f"{_ascii_lower(local)}@{_domain(domain)}"
+
+    def server(self, address: str) -> str:
+        """The domain."""
+        return address.rpartition("@")[2]
+
+    def server_of_entry(self, entry: str) -> str | None:
+        """The domain of ``*@domain``."""
+        return _domain(entry[2:]) if entry.startswith("*@") and "*" not in entry[2:] else None
+
+    def is_conversation(self, place: str) -> bool:
+        """Never: the channel begins a thread with somebody."""
+        return False
+
+
+def _domain(domain: str) -> str:
+    domain = domain.rstrip(".")
+    if domain.isascii():
+        return domain.lower()
+    # Loaded only for a name that needs it: its tables are large.
+    import idna  # noqa: PLC0415
+
+    try:
+        return idna.encode(domain, uts46=True).decode("ascii").lower()
+    except idna.IDNAError:
+        # No such name can exist; it stays different from every one that can.
+        return _ascii_lower(domain)
+
+
+def _ascii_lower(text: str) -> str:
+    return "".join(char.lower() if char.isascii() else char for char in text)
+
+
+class EmailPlugin(ChannelPlugin[EmailConfig]):
+    """Mailboxes."""
+
+    kind = "email"
+    config = EmailConfig
+    addresses = EmailAddresses()
+    address_key = "address"
+    contact_rank = 20
+    has_rooms = False
+
+    def build(self, config: EmailConfig, services: ChannelServices) -> Channel:
+        """Make the channel."""
+        from channels.email.channel import EmailChannel  # noqa: PLC0415 - loaded where it is used
+
+        return EmailChannel(
+            services.name,
+            config,
+            state_dir=services.state,
+            clock=services.clock,
+            knows=services.may_talk,
+            is_owner=services.is_owner,
+            owners=services.owner_addresses,
+            alert=services.alert,
+            attachments=services.attachments,
+        )
+
+    def trusts_no_more(self, config: EmailConfig, first: EmailConfig) -> bool:
+        """Compare what senders are verified by."""
+        if config.sender_verification == "off":
+            return first.sender_verification == "off"
+        return _vouching(config) <= _vouching(first)
+
+    def servers(self, config: EmailConfig) -> Sequence[Server]:
+        """Both servers of the mailbox."""
+        return [_server(config, "imap"), _server(config, "smtp")]
+
+
+def _server(config: EmailConfig, protocol: Way) -> Server:
+    server = config.imap if protocol == "imap" else config.smtp
+    ways: dict[str, Way] = {"tls": "tls", "none": "plain", "starttls": protocol}
+    return Server(protocol, server.host, server.port, ways[server.security], ca_file=config.tls_ca_file)
+
+
+def _vouching(config: EmailConfig) -> set[tuple[str, str]]:
+    """Whose word on senders counts: a name in Authentication-Results is worth what its mail server is."""
+    names = {*config.trusted_authserv_ids, *([""] if config.trust_headerless_auth_results else [])}
+    return {(config.imap.host.lower(), name) for name in names}

@@ -1,0 +1,69 @@
+"""Matrix as a kind of channel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from channels.matrix.config import MatrixConfig
+from channels.plugin import AddressRules, ChannelPlugin, ChannelServices, Server
+
+if TYPE_CHECKING:
+    from channels.base import Channel
+
+
+class MatrixAddresses(AddressRules):
+    """Matrix ids. They are compared as they are, because old accounts have case-sensitive names."""
+
+    example = "@you:example.org"
+
+    def parse(self, text: str) -> str | None:
+        """``@local:server`` as it is."""
+        local, colon, server = text.removeprefix("@").partition(":")
+        is_id = text.startswith("@") and local and colon and server
+        return text if is_id and not any(char.isspace() or ord(char) < 32 for char in text) else None
+
+    def server(self, address: str) -> str:
+        """The homeserver."""
+        return address.partition(":")[2]
+
+    def server_of_entry(self, entry: str) -> str | None:
+        """The homeserver of ``@*:server``."""
+        return entry[3:] if entry.startswith("@*:") and "*" not in entry[3:] else None
+
+    def is_room(self, place: str) -> bool:
+        """``!…``; ids of rooms of version 12 and later name no server."""
+        return len(place) > 1 and place.startswith("!")
+
+    def is_conversation(self, place: str) -> bool:
+        """A person, a room, or the alias of a room."""
+        return super().is_conversation(place) or (place.startswith("#") and ":" in place)
+
+
+class MatrixPlugin(ChannelPlugin[MatrixConfig]):
+    """Accounts on Matrix."""
+
+    kind = "matrix"
+    config = MatrixConfig
+    addresses = MatrixAddresses()
+    address_key = "user_id"
+    contact_rank = 10
+
+    def build(self, config: MatrixConfig, services: ChannelServices) -> Channel:
+        """Make the channel."""
+        from channels.matrix.channel import MatrixChannel  # noqa: PLC0415 - nio is heavy
+
+        return MatrixChannel(
+            services.name,
+            config,
+            state_dir=services.state,
+            clock=services.clock,
+            may_invite=services.may_talk,
+            is_owner=services.is_owner,
+            attachments=services.attachments,
+        )
+
+    def servers(self, config: MatrixConfig) -> Sequence[Server]:
+        """The homeserver."""
+        path = "/_matrix/client/versions"
+        return [Server.from_url("homeserver", config.homeserver, path, ca_file=config.tls_ca_file)]

@@ -1,0 +1,180 @@
+"""
+A kind of channel, as the gateway knows it: its settings, its addresses and how an account is built.
+
+Our own kinds and those of other distributions (entry points of the group ``squidbot.channels``) are the same
+to the gateway. A module with a plugin loads quickly: what is heavy is imported in `ChannelPlugin.build`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Generic, Literal, Protocol, Self, TypeVar
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict
+
+if TYPE_CHECKING:  # the settings are read without them
+    from agent_core.state_folder import StateFolder
+    from channels.attachments import AttachmentStore
+    from channels.base import Channel, Clock
+
+API_VERSION = 1
+"""Raised when a plugin that was made for the version before may no longer work."""
+
+Way = Literal["plain", "tls", "imap", "smtp"]
+
+
+class AccountConfig(BaseModel):
+    """What every account under ``channels:`` has; the settings of a kind derive from it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    enabled: bool = True
+    """``false`` keeps the entry but does not use the account."""
+    allow_from: tuple[str, ...] = ()
+    """Who may talk to the bot: addresses, or ``*``. Nobody by default."""
+    reply_approval: Literal["none", "strangers", "all"] = "none"
+    """Which answers wait for the owner's approval: none, answers to other people, or all."""
+    batching: Literal["merge", "each"] = "merge"
+    """
+    ``merge``: messages of one person that wait in a conversation are answered together. ``each``: one answer
+    per message.
+    """
+
+
+Config = TypeVar("Config", bound=AccountConfig)
+
+
+class AddressRules(ABC):
+    """How addresses of a kind of channel are read and compared. Pure and total."""
+
+    example: str
+    """An address that a person can model theirs on."""
+
+    @abstractmethod
+    def parse(self, text: str) -> str | None:
+        """A person's whole address in the form in which addresses are compared; None: it is none."""
+
+    def server(self, address: str) -> str:
+        """The server that vouches for an address in normal form; empty: none in particular."""
+        return ""
+
+    def server_of_entry(self, entry: str) -> str | None:
+        """The server of which an entry of ``allow_from`` lets everybody in; None: it is no such entry."""
+        return None
+
+    def is_room(self, place: str) -> bool:
+        """Return True for the lasting name of a place with people in it."""
+        return False
+
+    def is_conversation(self, place: str) -> bool:
+        """
+        Return True for a place that can stand in a session as it is: a room, or a person whose conversation
+        the channel finds when it sends.
+        """
+        return self.is_room(place) or self.parse(place) is not None
+
+    def entry_problem(self, entry: str) -> str | None:
+        """What is wrong with an entry of ``allow_from``; None if it can be used."""
+        if entry == "*" or self.server_of_entry(entry) or ("*" not in entry and self.parse(entry)):
+            return None
+        return f'is neither an address such as {self.example} nor "*"'
+
+
+class OwnerAlert(Protocol):
+    """Tells the owner something; each ``about`` at most once an hour, with ``once`` only once."""
+
+    def __call__(self, about: str, text: str, once: str = "") -> None:
+        """Say ``text``, a sentence."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChannelServices:
+    """
+    What the gateway gives to one account.
+
+    Args:
+        name: The account's name, everywhere.
+        state: Documents that survive restarts and go with the account.
+        attachments: Where the files of messages are.
+        may_talk: Tells whether an address, if it is proven, may talk to the bot.
+        is_owner: Tells whether an address, if it is proven, is the owner's.
+        owner_addresses: The owner's addresses on this account.
+        alert: Tells the owner that something needs a person.
+    """
+
+    name: str
+    clock: Clock
+    state: StateFolder
+    attachments: AttachmentStore
+    may_talk: Callable[[str], bool]
+    is_owner: Callable[[str], bool]
+    owner_addresses: Sequence[str]
+    alert: OwnerAlert
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """
+    A server that an account needs, for `squidbot check`. ``part`` names it in the report; ``way`` is how TLS
+    begins (imap and smtp: STARTTLS); ``path`` is what to ask an HTTP server for; ``account`` is the channel
+    that depends on it, which the gateway fills in.
+    """
+
+    part: str
+    host: str
+    port: int
+    way: Way
+    path: str = ""
+    ca_file: Path | None = None
+    account: str = ""
+
+    @classmethod
+    def from_url(cls, part: str, url: str, path: str, *, ca_file: Path | None = None) -> Self:
+        """The server of a URL, asked for ``path`` below it."""
+        parts = urlsplit(url)
+        way: Way = "tls" if parts.scheme == "https" else "plain"
+        port = parts.port or (443 if way == "tls" else 80)
+        return cls(part, parts.hostname or "", port, way, parts.path.rstrip("/") + path, ca_file)
+
+
+class ChannelPlugin(ABC, Generic[Config]):
+    """A kind of channel; one instance serves all its accounts."""
+
+    api: ClassVar[int] = API_VERSION
+    """The version of this interface that the plugin was made for: write the number itself."""
+    kind: ClassVar[str]
+    """The key under ``channels:``."""
+    config: type[Config]
+    """The settings of one account."""
+    addresses: AddressRules
+    address_key: ClassVar[str]
+    """The setting with the bot's own address."""
+    contact_rank: ClassVar[int] = 100
+    """The owner is written to on the kind of the lowest rank, where nothing else is set."""
+    has_rooms: ClassVar[bool] = True
+    """False: whatever arrives was sent to the bot itself, also if others got it too, as in a mailbox."""
+
+    def own_address(self, config: Config) -> str:
+        """The bot's own address of an account."""
+        return str(getattr(config, self.address_key))
+
+    @abstractmethod
+    def build(self, config: Config, services: ChannelServices) -> Channel:
+        """Make the channel of an account. No input or output: it may never run."""
+
+    def trusts_no_more(self, config: Config, first: Config) -> bool:
+        """
+        Return True if an account believes nobody about who a sender is whom the first of the kind does not.
+
+        On an account that does, the owner's address of the kind is not taken for the owner's.
+        """
+        rules = self.addresses
+        return rules.server(self.own_address(config)) == rules.server(self.own_address(first))
+
+    def servers(self, config: Config) -> Sequence[Server]:
+        """The servers of an account, for `squidbot check`."""
+        return ()
