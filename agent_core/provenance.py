@@ -40,7 +40,7 @@ class Trust(IntEnum):
     """Anybody's: what was quoted, forwarded, or fetched."""
 
 
-OriginKind = Literal["person", "attachment", "mail", "quote", "web", "mcp", "file", "shell", "hook"]
+OriginKind = Literal["person", "attachment", "mail", "quote", "web", "mcp", "file", "shell", "hook", "plugin"]
 _TRUSTS = {"person": Trust.KNOWN, "attachment": Trust.ATTACHED}
 
 
@@ -181,6 +181,7 @@ _NAMES = {
     "file": "the file {}",
     "shell": "the output of {}",
     "hook": "the hook {}",
+    "plugin": "the plugin {}",
 }
 
 

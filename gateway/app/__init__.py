@@ -143,6 +143,7 @@ def _gateway(env: Environment, opened: OpenQueue, parts: _Parts) -> Gateway:
             guard.note,
             *transcription,
             agent.pictures.aclose,
+            agent.plugins.aclose,
             agent.models.aclose,
             agent.search.aclose,
             *speech.at_close,

@@ -44,6 +44,7 @@ from gateway.app.account_state import folders_of
 from gateway.app.environment import Environment
 from gateway.app.image import Pictures
 from gateway.app.mcp import file_keeper, mcp_servers
+from gateway.app.plugin_tools import PluginTools
 from gateway.app.shell import Shell
 from gateway.budget.metering import Metering
 from gateway.operations.files import FilesAtHome
@@ -95,6 +96,7 @@ class AgentParts:
     metering: Metering
     workspace_files: FilesAtHome
     pictures: Pictures
+    plugins: PluginTools
 
 
 def build_agent(env: Environment, queue: Queue, state: AccountState | None) -> AgentParts:
@@ -152,6 +154,7 @@ def build_agent(env: Environment, queue: Queue, state: AccountState | None) -> A
     mcp = mcp_servers(settings, folders, clock, wakeups)
     web = WebTools(settings.tools.web, clock)
     pictures = Pictures(env, metering, attachments, built.litellm)
+    plugins = PluginTools(env, folders)
     known_files: dict[str, dict[str, str]] = {}
     look = Look(partial(_kept_picture, attachments), MAX_PICTURE_BYTES) if built.vision else None
 
@@ -176,6 +179,7 @@ def build_agent(env: Environment, queue: Queue, state: AccountState | None) -> A
             *web.of(session),
             *pictures.of(session),
             *servers_of(session),
+            *plugins.of(session),
         ]
 
     return AgentParts(
@@ -194,6 +198,7 @@ def build_agent(env: Environment, queue: Queue, state: AccountState | None) -> A
         metering,
         at_home,
         pictures,
+        plugins,
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import unquote, unquote_plus
@@ -24,6 +24,7 @@ from pydantic import (
     PrivateAttr,
     SecretStr,
     ValidationError,
+    create_model,
     field_validator,
     model_validator,
 )
@@ -41,10 +42,10 @@ from agent_core.voice.config import VoiceSettings
 from channels.heartbeat.config import HeartbeatConfig
 from gateway.budget.config import BudgetSettings
 from gateway.errors import ConfigInvalid
-from gateway.plugins import channel_kinds
+from gateway.plugins import channel_kinds, load_plugins, tool_families
 from gateway.proactive.jobs.config import ScheduleConfig
 from gateway.routing.access import Alias, kinds_of
-from gateway.settings.accounts import ChannelSettings
+from gateway.settings.accounts import RESERVED, ChannelSettings, accounts_of
 from gateway.settings.attachments import AttachmentSettings, S3Settings
 from gateway.settings.cross_checks import check_whole, permission_warnings
 from gateway.settings.listen import is_loopback, parse_listen
@@ -273,6 +274,21 @@ class ToolSettings(_Strict):
     jobs: JobSettings = JobSettings()
 
 
+class PluginSettings(_Strict):
+    """
+    Channels and tools of other packages. A plugin runs with all rights of squidbot: enable only what you
+    trust.
+    """
+
+    enabled: tuple[str, ...] = ()
+    """Their names. Each is installed into squidbot's own environment; ``squidbot check`` lists them."""
+    effects: dict[str, dict[str, EffectName]] = Field(default_factory=dict)
+    """
+    What the tools of a plugin do, such as ``{dice: {dice_roll: read}}``. A tool that is not listed, or
+    declares something else, counts as running a program, and squidbot asks before each call.
+    """
+
+
 class SkillSettings(_Strict):
     """``always``: skills whose full text is part of every prompt."""
 
@@ -301,6 +317,7 @@ class Settings(_Strict):
     gateway: GatewaySettings = GatewaySettings()
     tools: ToolSettings = ToolSettings()
     mcp: McpSettings = McpSettings()
+    plugins: PluginSettings = PluginSettings()
     attachments: AttachmentSettings = AttachmentSettings()
     skills: SkillSettings = SkillSettings()
     memory: MemorySettings = MemorySettings()
@@ -366,6 +383,26 @@ class Settings(_Strict):
         return {name: config.allow_from for name, config in self.channels.enabled().items()}
 
 
+def settings_with(plugins: Sequence[str]) -> type[Settings]:
+    """The model of the settings with what these loaded plugins add to it."""
+    kinds = [channel_kinds()[name] for name in plugins if name in channel_kinds()]
+    families = {name: tool_families()[name].config for name in plugins if name in tool_families()}
+    fields: dict[str, Any] = {}
+    if kinds:
+        fields["channels"] = _field(accounts_of(ChannelSettings, kinds))
+    if families:
+        each: dict[str, Any] = {name: _field(config) for name, config in families.items()}
+        tools = create_model("ToolSettings", __base__=ToolSettings, __doc__=ToolSettings.__doc__, **each)
+        fields["tools"] = _field(tools)
+    return create_model("Settings", __base__=Settings, __module__=__name__, **fields) if fields else Settings
+
+
+def _field(model: type[BaseModel]) -> tuple[type[BaseModel], Any]:
+    """A field of this model, which may be left out if nothing in it is needed."""
+    is_needed = any(field.is_required() for field in model.model_fields.values())
+    return model, ... if is_needed else Field(default_factory=model)
+
+
 def use_timezone(settings: Settings) -> None:
     """Let this process show local times in the configured zone, in its log too."""
     if settings.timezone != "local":
@@ -401,15 +438,29 @@ def load_settings(
 def _validate(source: Source) -> tuple[Settings | None, list[Problem]]:
     problems = list(source.problems)
     settings = None
+    match source.data:
+        case {"plugins": {"enabled": [*given]}}:
+            enabled = [name for name in given if isinstance(name, str)]
+        case _:
+            enabled = []
+    refused = load_plugins(enabled, {*RESERVED, *ToolSettings.model_fields})
+    if refused:
+        # Their own settings would be unknown keys: a second complaint about the same thing.
+        return None, [
+            Problem(("plugins", "enabled", number), str(refused[name]))
+            for number, name in enumerate(enabled)
+            if name in refused
+        ]
+    model = settings_with(enabled)
     if source.data or not problems:
         try:
             # A section of which all lines were removed is an empty one.
             sections = {name: value for name, value in source.data.items() if value is not None}
-            settings = Settings.model_validate(sections)
+            settings = model.model_validate(sections)
         except ValidationError as error:
             # A value that could not be looked up is not complained about for what it is instead.
             missing = {problem.path for problem in problems} & source.referenced
-            problems += [one for one in problems_of(error, source, Settings) if one.path not in missing]
+            problems += [one for one in problems_of(error, source, model) if one.path not in missing]
         problems += check_whole(source)
     return settings, problems
 

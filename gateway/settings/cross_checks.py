@@ -19,7 +19,7 @@ from agent_core.image.config import check_image
 from agent_core.llm.config import LLMSpec, ModelSpec, ProviderSpec, check_references
 from agent_core.voice.config import check_voice
 from channels.heartbeat.config import split_target
-from gateway.plugins import channel_kinds
+from gateway.plugins import channel_kinds, tool_families
 from gateway.routing.access import kind_of, kinds_of, normalise
 from gateway.settings.accounts import ChannelSettings
 from gateway.settings.source import KeyPath, Problem, Source
@@ -88,14 +88,15 @@ def _tools(data: Mapping[str, Any]) -> list[Problem]:
     wanted = tools.get("require_approval") if isinstance(tools, dict) else None
     mcp = data.get("mcp")
     servers = mcp.get("servers") if isinstance(mcp, dict) else None
-    of_servers = tuple(f"{name}__" for name in servers) if isinstance(servers, dict) else ()
+    others = tuple(f"{name}__" for name in servers) if isinstance(servers, dict) else ()
+    others += tuple(tool_families())
     return [
         Problem(
             ("tools", "require_approval", number),
             f"there is no tool {name!r}; the tools are: {', '.join(TOOLS)}",
         )
         for number, name in enumerate(wanted if isinstance(wanted, list) else ())
-        if isinstance(name, str) and name not in TOOLS and not (of_servers and name.startswith(of_servers))
+        if isinstance(name, str) and name not in TOOLS and not (others and name.startswith(others))
     ]
 
 

@@ -20,6 +20,7 @@ import anyio.to_thread
 
 from agent_core.errors import AgentError, ToolError
 from agent_core.storage.layout import Layout
+from channels.plugin import API_VERSION
 from gateway.cli.check import machine
 from gateway.cli.check.attachments import storage_answers
 from gateway.cli.check.integrity import Repaired, examine_state, repair_state
@@ -27,6 +28,7 @@ from gateway.cli.check.logins import check_channel, check_parts, is_up, report_a
 from gateway.cli.check.network import Reached, clock_finding, look, servers_of
 from gateway.cli.check.report import Finding, IntegrityFinding, Report, Verdict
 from gateway.errors import AlreadyRunning, ChatOpen, ConfigInvalid, GatewayError, StateUnusable
+from gateway.plugins import installed_plugins
 from gateway.queue.place import place_of_queue
 from gateway.queue.rollback_guard import warning_of
 from gateway.queue.stores import StoreUnavailable
@@ -57,6 +59,7 @@ def check(home: Home, config: Path) -> Report:
     except StateUnusable as error:
         report.fail("home", error)
         return report
+    _report_plugins(report, settings)
     anyio.run(_check_live, report, settings, home)
     return report
 
@@ -181,6 +184,17 @@ def _configuration(report: Report, home: Home, config: Path) -> Settings | None:
     for warning in settings.warnings:
         report.add("configuration", Verdict.WARNING, warning)
     return settings
+
+
+def _report_plugins(report: Report, settings: Settings) -> None:
+    """Say which packages of others are part of this squidbot, and which could be."""
+    for one in installed_plugins():
+        part = f"plugin {one.name}"
+        if one.name in settings.plugins.enabled:
+            what = f"{one}, {one.group} version {API_VERSION}; it runs with all rights of squidbot"
+            report.add(part, Verdict.OK, what)
+        else:
+            report.add(part, Verdict.SKIPPED, f"{one} is installed and not in plugins.enabled")
 
 
 def _way_out(config: Path, *, changed: bool) -> str:
