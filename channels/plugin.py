@@ -44,6 +44,16 @@ class AccountConfig(BaseModel):
     per message.
     """
 
+    @property
+    def warnings(self) -> Sequence[str]:
+        """Sentences for the operator about settings that may cost more than was meant."""
+        return ()
+
+    @property
+    def lets_somebody_in(self) -> bool:
+        """Return True if anybody but the owner may talk to the bot there."""
+        return bool(self.allow_from)
+
 
 Config = TypeVar("Config", bound=AccountConfig)
 

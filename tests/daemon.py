@@ -83,6 +83,7 @@ class Daemon:
         """What is started: ``python -m MODULE run --home HOME``."""
         self.environment: dict[str, str] = {}
         """What is set in the environment of the next process besides."""
+        self.python = sys.executable
 
     def start(self) -> subprocess.Popen[bytes]:
         """Start a process; several at once are the test's own affair."""
@@ -91,7 +92,7 @@ class Daemon:
             self.process = subprocess.Popen(
                 [
                     *(sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT),
-                    *(sys.executable, "-m", self.module, "run", "--home", str(self.home)),
+                    *(self.python, "-m", self.module, "run", "--home", str(self.home)),
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=log,

@@ -249,6 +249,11 @@ class MatrixConfig(AccountConfig):
         return self.user_id.partition(":")[2]
 
     @property
+    def lets_somebody_in(self) -> bool:
+        """A rule for one room may let people in that the account does not."""
+        return bool(self.allow_from) or any(rule.allow_from for rule in self.rooms.values())
+
+    @property
     def warnings(self) -> list[str]:
         """Return sentences for the operator about settings that may cost more than was meant."""
         if "open" not in (self.group_policy, *(rule.policy for rule in self.rooms.values())):

@@ -343,8 +343,7 @@ def _transcription(env: Environment, queue: Queue, agent: AgentParts) -> Transcr
 def _reply_approval(settings: Settings, overrides: Overrides) -> dict[str, Approval]:
     """Whose answers are held, by channel."""
     asked: dict[str, Approval] = {
-        name: getattr(config, "reply_approval", "none")
-        for name, config in settings.channels.enabled().items()
+        name: config.reply_approval for name, config in settings.channels.enabled().items()
     }
     return asked | dict(overrides.approval)
 

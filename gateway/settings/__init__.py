@@ -470,7 +470,7 @@ def _soft_warnings(settings: Settings) -> list[str]:
     kinds, places = settings.channels.kinds(), settings.channels.places()
     apart = settings.channels.apart()
     for name, config in settings.channels.enabled().items():
-        found += [f"{places[name]}: {one}" for one in getattr(config, "warnings", ())]
+        found += [f"{places[name]}: {one}" for one in config.warnings]
         own = {alias.channel for alias in settings.owner.aliases} & {name, kinds[name]}
         if name in apart and own == {kinds[name]}:
             found.append(
@@ -479,10 +479,7 @@ def _soft_warnings(settings: Settings) -> list[str]:
                 f"trust it, add {{channel: {name}, address: …}} to owner.aliases"
             )
             own = set()
-        reachable = bool(own)
-        # A rule for one room may let people in that the channel does not.
-        rules = getattr(config, "rooms", {}).values()
-        if not (config.allow_from or reachable or any(rule.allow_from for rule in rules)):
+        if not (own or config.lets_somebody_in):
             found.append(
                 f"{places[name]}: nobody can talk to the bot; name people in allow_from or owner.aliases"
             )
