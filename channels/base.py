@@ -6,7 +6,7 @@ position, to the `Inbox`, and tells its server "got it" only after ``accept`` ha
 sends one message and is safe to call again with the same message. Both raise `ChannelError`s only; the
 supervisor restarts ``run`` with a back-off and the delivery loop retries ``deliver`` by the error's kind.
 
-``skeleton.py`` is the smallest complete channel, to copy.
+``examples/squidbot-irc`` is a small complete channel; docs/own-channel.md explains it.
 """
 
 from __future__ import annotations
