@@ -25,6 +25,7 @@ RUN --mount=type=secret,id=uv_toml,target=/etc/uv/uv.toml \
     /opt/uv/bin/uv sync --frozen --no-dev --extra mcp --extra pdf --extra pictures --extra postgres --extra s3 --no-install-project --python "$(command -v python)"
 COPY README.md LICENSE ./
 COPY agent_core agent_core
+COPY squidbot_api squidbot_api
 COPY channels channels
 COPY gateway gateway
 COPY deploy/devservers deploy/devservers

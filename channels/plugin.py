@@ -28,7 +28,7 @@ Way = Literal["plain", "tls", "imap", "smtp"]
 
 
 class AccountConfig(BaseModel):
-    """What every account under ``channels:`` has; the settings of a kind derive from it."""
+    """The settings of every account under ``channels:``; those of a kind derive from it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -50,7 +50,7 @@ class AccountConfig(BaseModel):
         return ()
 
     @property
-    def lets_somebody_in(self) -> bool:
+    def admits_others(self) -> bool:
         """Return True if anybody but the owner may talk to the bot there."""
         return bool(self.allow_from)
 
@@ -59,7 +59,7 @@ Config = TypeVar("Config", bound=AccountConfig)
 
 
 class AddressRules(ABC):
-    """How addresses of a kind of channel are read and compared. Pure and total."""
+    """Reads and compares the addresses of a kind of channel. Pure and total."""
 
     example: str
     """An address that a person can model theirs on."""
@@ -88,7 +88,7 @@ class AddressRules(ABC):
         return self.is_room(place) or self.parse(place) is not None
 
     def entry_problem(self, entry: str) -> str | None:
-        """What is wrong with an entry of ``allow_from``; None if it can be used."""
+        """Say why an entry of ``allow_from`` cannot be used; None if it can."""
         if entry == "*" or self.server_of_entry(entry) or ("*" not in entry and self.parse(entry)):
             return None
         return f'is neither an address such as {self.example} nor "*"'
@@ -104,7 +104,7 @@ class OwnerAlert(Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelServices:
     """
-    What the gateway gives to one account.
+    The gateway's side of one account.
 
     Args:
         name: The account's name, everywhere.

@@ -55,7 +55,7 @@ def tool_families() -> Mapping[str, ToolFamily[Any]]:
 
 
 def installed_plugins() -> list[Installed]:
-    """What other distributions offer, in order; nothing of it is imported. Looks through the environment."""
+    """List the plugins of other distributions; nothing is imported, and the environment is looked through."""
     return [
         Installed(group, entry.name, entry.dist.name, entry.dist.version, entry)
         for group in (_CHANNELS, _TOOLS)

@@ -41,7 +41,7 @@ Config = TypeVar("Config", bound=FamilyConfig)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolServices:
-    """What the gateway gives to one family. ``state`` keeps documents that survive restarts."""
+    """The gateway's side of one family. ``state`` keeps documents that survive restarts."""
 
     clock: Clock
     state: StateFolder
@@ -92,14 +92,14 @@ class GuardedTool:
         self._family = family
         self._effect = effect
         self._clock = clock
-        self.repeatable = effect is not None and bool(getattr(tool, "repeatable", False))
+        self.repeatable = getattr(tool, "effect", None) == effect and bool(getattr(tool, "repeatable", False))
 
     def __getattr__(self, name: str) -> Any:
-        """What the tool declares besides."""
+        """Anything else that the tool declares."""
         return getattr(self._tool, name)
 
     def effect_of(self, arguments: Mapping[str, Any]) -> Effect:
-        """What the tool declares, if the owner has said the same; else it runs a program."""
+        """Return what the tool declares, if the owner has said the same; else it runs a program."""
         return Effect.EXECUTE if self._effect is None or self._differs(arguments) else self._effect
 
     def guards(self, arguments: Mapping[str, Any]) -> bool:

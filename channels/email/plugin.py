@@ -105,6 +105,6 @@ def _server(config: EmailConfig, protocol: Way) -> Server:
 
 
 def _vouching(config: EmailConfig) -> set[tuple[str, str]]:
-    """Whose word on senders counts: a name in Authentication-Results is worth what its mail server is."""
+    """Servers whose word on senders counts; a name in Authentication-Results is worth what its server is."""
     names = {*config.trusted_authserv_ids, *([""] if config.trust_headerless_auth_results else [])}
     return {(config.imap.host.lower(), name) for name in names}

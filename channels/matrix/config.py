@@ -249,7 +249,7 @@ class MatrixConfig(AccountConfig):
         return self.user_id.partition(":")[2]
 
     @property
-    def lets_somebody_in(self) -> bool:
+    def admits_others(self) -> bool:
         """A rule for one room may let people in that the account does not."""
         return bool(self.allow_from) or any(rule.allow_from for rule in self.rooms.values())
 

@@ -479,7 +479,7 @@ def _soft_warnings(settings: Settings) -> list[str]:
                 f"trust it, add {{channel: {name}, address: …}} to owner.aliases"
             )
             own = set()
-        if not (own or config.lets_somebody_in):
+        if not (own or config.admits_others):
             found.append(
                 f"{places[name]}: nobody can talk to the bot; name people in allow_from or owner.aliases"
             )

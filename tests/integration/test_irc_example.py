@@ -12,6 +12,7 @@ import pytest
 from agent_core.messages import Audience, SessionKey
 from agent_core.state_folder import DiskFolder
 from channels.attachments import AttachmentStore
+from channels.base import ChannelUnavailable
 from channels.plugin import ChannelServices
 from tests import irc_server
 from tests.clock import ManualClock
@@ -150,3 +151,17 @@ class TestIrc(
                 await far.say("it is me")
                 (message,) = await far.inbox.until_accepted(1, within_s=far.patience_s)
                 assert not message.sender.verified
+
+    async def test_who_is_not_there_gets_it_later(self):
+        """The server says that nobody has the nick; nothing is lost, and nothing uncertain."""
+        async with self.far_side() as far:
+            channel = far.channel()
+            async with running(channel, far.inbox):
+                await far.inbox.until_up(within_s=far.patience_s)
+                message = far.outbound("k1", "hello", session=SessionKey("irc", "carol"))
+                with pytest.raises(ChannelUnavailable):
+                    await channel.deliver(message, uncertain=Mark(far))
+                async with IrcPerson(far.server, "carol") as carol:
+                    await channel.deliver(message, uncertain=Mark(far))
+                    await carol.catch_up()
+                    assert carol.seen == [("bot", "hello")]

@@ -175,4 +175,4 @@ async def test_only_the_owner_lowers_the_guard(said, effect, asked):
     assert (effect_of(tool, {}), is_guarded(tool, {})) == (effect, asked)
     result = await tool.execute()
     assert trust_of(result.origins) is Trust.UNTRUSTED
-    assert tool.repeatable is (said is not None)
+    assert tool.repeatable is not asked
