@@ -19,9 +19,10 @@ class MatrixAddresses(AddressRules):
 
     def parse(self, text: str) -> str | None:
         """``@local:server`` as it is."""
-        local, colon, server = text.removeprefix("@").partition(":")
-        is_id = text.startswith("@") and local and colon and server
-        return text if is_id and not any(char.isspace() or ord(char) < 32 for char in text) else None
+        if not text.startswith("@") or any(char.isspace() or ord(char) < 32 for char in text):
+            return None
+        local, _, server = text[1:].partition(":")
+        return text if local and server else None
 
     def server(self, address: str) -> str:
         """The homeserver."""
