@@ -16,7 +16,7 @@ import yaml
 
 from tests import irc_server
 from tests.daemon import REPOSITORY, Daemon
-from tests.doubles.openai_server import Call, FakeOpenAI, Say
+from tests.doubles.openai_server import Call, FakeOpenAI, Say, Stall
 from tests.irc_server import IrcPerson, IrcServer
 
 UV = shutil.which("uv") or str(REPOSITORY / ".cache" / "uv" / "bin" / "uv")
@@ -129,6 +129,26 @@ async def test_a_tool_that_the_settings_do_not_name_is_asked_about(python, serve
             assert "dice_roll" in asked
             assert "!approve" in asked
             assert len(fake.requests) == 1
+
+
+async def test_a_kill_in_the_middle_of_a_turn_loses_and_doubles_nothing(python, server, tmp_path):
+    """What was accepted from a channel of another package is answered once after a restart."""
+    async with FakeOpenAI() as fake:
+        fake.plan(Stall(), Say("Once."))
+        with Daemon(tmp_path / "home", _settings(server, fake)) as daemon:
+            daemon.python = python
+            await anyio.to_thread.run_sync(daemon.up)
+            async with IrcPerson(server, "alice") as alice:
+                await alice.say("squid", "are you there?")
+                with anyio.fail_after(60):
+                    while not fake.requests:
+                        await anyio.sleep(0.05)
+                await anyio.to_thread.run_sync(daemon.kill)
+                await anyio.to_thread.run_sync(daemon.up)
+                assert await _answers(alice, 1) == ["Once."]
+                await alice.say("squid", "and now?")
+                assert (await _answers(alice, 3))[-1] == "and now?"
+                assert [text for _, text in alice.seen].count("Once.") == 1
 
 
 async def test_check_lists_both_and_an_owner_is_named_by_a_bare_nick(python, server, tmp_path):
