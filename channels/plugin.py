@@ -8,7 +8,7 @@ to the gateway. A module with a plugin loads quickly: what is heavy is imported 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Generic, Literal, Protocol, Self, TypeVar
@@ -167,6 +167,9 @@ class ChannelPlugin(ABC, Generic[Config]):
     """The owner is written to on the kind of the lowest rank, where nothing else is set."""
     has_rooms: ClassVar[bool] = True
     """False: whatever arrives was sent to the bot itself, also if others got it too, as in a mailbox."""
+
+    notes: ClassVar[Mapping[str, str]] = {}
+    """Comments beside settings in a new configuration, by the name of the setting."""
 
     def own_address(self, config: Config) -> str:
         """The bot's own address of an account."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from channels.email.config import EmailConfig
@@ -70,6 +71,22 @@ class EmailPlugin(ChannelPlugin[EmailConfig]):
     address_key = "address"
     contact_rank = 20
     has_rooms = False
+    notes = MappingProxyType(
+        {
+            "enabled": "false switches it off",
+            "address": "the bot's own mailbox",
+            "username": "the user name for the login",
+            "imap": "the server for reading mail",
+            "smtp": "the server for sending mail",
+            "allow_from": 'such as "bob@example.org"; nobody else is answered',
+            "trusted_authserv_ids": "the server whose Authentication-Results squidbot trusts",
+            "trust_headerless_auth_results": "the provider's Authentication-Results has no server name",
+            "dkim": "squidbot verifies senders by their DKIM signatures, because the provider does not "
+            "report on senders",
+            "sent_copy": "who puts a copy of each answer into Sent: self, server, append, none",
+            "tls_ca_file": "your own certificate authority, trusted besides those of the system",
+        }
+    )
 
     def build(self, config: EmailConfig, services: ChannelServices) -> Channel:
         """Make the channel."""

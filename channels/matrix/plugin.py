@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from channels.matrix.config import MatrixConfig
@@ -49,6 +50,15 @@ class MatrixPlugin(ChannelPlugin[MatrixConfig]):
     addresses = MatrixAddresses()
     address_key = "user_id"
     contact_rank = 10
+    notes = MappingProxyType(
+        {
+            "enabled": "false switches it off",
+            "homeserver": "the address of the client API",
+            "user_id": "the bot's own account",
+            "allow_from": 'such as "@bob:example.org"; nobody else is let in',
+            "tls_ca_file": "your own certificate authority, trusted besides those of the system",
+        }
+    )
 
     def build(self, config: MatrixConfig, services: ChannelServices) -> Channel:
         """Make the channel."""

@@ -15,6 +15,7 @@ import yaml
 
 from gateway.cli.setup.mail_providers import Place
 from gateway.cli.setup.model_probe import ModelOffer
+from gateway.plugins import channel_kinds
 from gateway.routing.access import normalise
 
 HEAD = """\
@@ -36,40 +37,11 @@ _NOTES: dict[tuple[str, ...], str] = {
     ("voice", "transcribe"): "turns them into text",
     ("voice", "speak"): "speaks answers; same: only answers to voice messages",
     ("channels",): "Where people talk to squidbot. allow_from names who else may; you always may.",
-    ("channels", "matrix", "enabled"): "false switches it off",
-    ("channels", "matrix", "homeserver"): "the address of the client API",
-    ("channels", "matrix", "user_id"): "the bot's own account",
-    ("channels", "matrix", "allow_from"): 'such as "@bob:example.org"; nobody else is let in',
-    ("channels", "email", "enabled"): "false switches it off",
-    ("channels", "email", "address"): "the bot's own mailbox",
-    ("channels", "email", "username"): "the user name for the login",
-    ("channels", "email", "imap"): "the server for reading mail",
-    ("channels", "email", "smtp"): "the server for sending mail",
-    ("channels", "email", "allow_from"): 'such as "bob@example.org"; nobody else is answered',
-    ("channels", "email", "trusted_authserv_ids"): "the server whose Authentication-Results squidbot trusts",
-    (
-        "channels",
-        "email",
-        "trust_headerless_auth_results",
-    ): "the provider's Authentication-Results has no server name",
-    ("channels", "email", "dkim"): (
-        "squidbot verifies senders by their DKIM signatures, because the provider does not report on senders"
-    ),
-    (
-        "channels",
-        "email",
-        "sent_copy",
-    ): "who puts a copy of each answer into Sent: self, server, append, none",
-    (
-        "channels",
-        "email",
-        "tls_ca_file",
-    ): "your own certificate authority, trusted besides those of the system",
-    (
-        "channels",
-        "matrix",
-        "tls_ca_file",
-    ): "your own certificate authority, trusted besides those of the system",
+    **{
+        ("channels", kind, name): note
+        for kind, plugin in channel_kinds().items()
+        for name, note in plugin.notes.items()
+    },
 }
 
 
