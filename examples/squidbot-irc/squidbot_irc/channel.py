@@ -52,8 +52,7 @@ class IrcChannel:
         inbox.report(LinkState.CONNECTING)
         try:
             with anyio.fail_after(ANSWER_S):
-                server, port, tls = self._config.server, self._config.port, self._config.tls
-                stream = await anyio.connect_tcp(server, port, tls=tls, tls_standard_compatible=False)
+                stream = await _connected(self._config)
             async with stream:
                 lines = BufferedByteReceiveStream(stream)
                 await self._log_in(stream, lines)
@@ -194,6 +193,12 @@ def _parts(line: str) -> tuple[dict[str, str], str, str, list[str]]:
     start, colon, last = line.partition(" :")
     command, *words = start.split() or [""]
     return tags, prefix.partition("!")[0], command.upper(), [*words, last] if colon else words or [""]
+
+
+async def _connected(config: IrcConfig) -> ByteStream:
+    if config.tls:
+        return await anyio.connect_tcp(config.server, config.port, tls=True, tls_standard_compatible=False)
+    return await anyio.connect_tcp(config.server, config.port)
 
 
 async def _read(lines: BufferedByteReceiveStream) -> str:

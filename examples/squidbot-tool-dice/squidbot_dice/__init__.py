@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from squidbot_api.tool import (
@@ -31,7 +31,7 @@ class RollTool:
 
     name = "dice_roll"
     description = "Roll dice. Returns what each shows, and the sum."
-    parameters = {
+    parameters: Mapping[str, Any] = {
         "type": "object",
         "properties": {
             "dice": {"type": "integer", "minimum": 1},
