@@ -33,8 +33,8 @@ _SPOILER = re.compile(r"\|\|(?!\s)(?P<said>[^\n|]{1,2000})(?<!\s)\|\|(?!\|)")
 _FOOTNOTE = re.compile(r"\[\^(?P<name>[\w\-]{1,30})\]")
 _STAR = re.compile(r"(?<=[A-Za-z0-9_)\]])\*(?=[A-Za-z0-9_(\[\\])(?!\*)")
 _DETAILS = re.compile(
-    r"(?P<open><details(?: open)?>)?\s*(?:<summary>(?P<summary>[^\n]{0,500}?)</summary>)?"
-    r"\s*(?P<close></details>)?"
+    r"(?P<open><details(?: open)?>)?\s*+(?:<summary>(?P<summary>[^\n]{0,500}?)</summary>)?"
+    r"\s*+(?P<close></details>)?"
 )
 _TAG = re.compile(r"</?[a-z]{1,10}>")
 
