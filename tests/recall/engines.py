@@ -10,7 +10,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from agent_core.memory.manager import MemoryManager
-from tests.recall.histories import History
+from agent_core.tools.search_history import SearchHistoryTool
+from tests.recall.histories import Asked, History
 from tests.search_house import OWNER, A, B, House
 
 BEST = 5
@@ -39,11 +40,21 @@ async def squidbot(history: History, home: Path) -> tuple[Search, House]:
     return search, house
 
 
-async def in_the_prompt(history: History, house: House, query: str, evidence: frozenset[int]) -> float:
-    """The share of these messages that is in the prompt of a question in another conversation, unasked."""
+async def in_the_prompt(house: House, asked: Asked) -> str:
+    """The text of the prompt of a question in another conversation, before any tool call."""
     manager = MemoryManager(house.memory, search=house.index)
-    prompt = "".join(each.content for each in await manager.build_messages(B, "sys", query))
-    return sum(history.messages[number][1] in prompt for number in evidence) / max(1, len(evidence))
+    return "".join(each.content for each in await manager.build_messages(B, "sys", asked.query))
+
+
+async def after_a_search(house: House, words: str) -> str:
+    """What a model reads that searches with these words."""
+    tool = SearchHistoryTool(house.index, B, scope=OWNER, clock=house.clock)
+    return (await tool.execute(query=words)).content
+
+
+def share_said(asked: Asked, text: str) -> float:
+    """The share of the sentences with the answer that stand in a text."""
+    return sum(each in text for each in asked.said) / max(1, len(asked.said))
 
 
 def fts5(history: History, joining: str) -> Search:
@@ -62,15 +73,18 @@ def fts5(history: History, joining: str) -> Search:
     return search
 
 
-def plain_bm25(history: History) -> Search:
-    """Okapi BM25 over the words as they stand, as a textbook has it."""
+def rank_bm25(history: History) -> Search:
+    """``BM25Okapi`` of the package rank_bm25 with its own numbers, over the words as they stand."""
     texts = [Counter(re.findall(r"\w+", text.lower())) for _, text in history.messages]
     usual = sum(map(Counter.total, texts)) / len(texts)
     having = Counter(word for text in texts for word in text)
+    rarity = {word: math.log((len(texts) - count + 0.5) / (count + 0.5)) for word, count in having.items()}
+    least = 0.25 * sum(rarity.values()) / len(rarity)
+    rarity = {word: value if value >= 0 else least for word, value in rarity.items()}
 
     def rated(words: list[str], text: Counter[str]) -> float:
         return sum(
-            math.log(1 + (len(texts) - having[word] + 0.5) / (having[word] + 0.5))
+            rarity.get(word, 0)
             * (text[word] * 2.5 / (text[word] + 1.5 * (0.25 + 0.75 * text.total() / usual)))
             for word in words
         )

@@ -1,17 +1,65 @@
-"""A small run of the recall benchmark against floors well below what is measured."""
+"""A small run of the recall benchmark against floors well below what is measured, and the reader of LongMemEval."""
 
 from __future__ import annotations
 
-from tests.recall.__main__ import PROMPT, measure, percent
+import json
+from pathlib import Path
+
+from tests.recall.__main__ import AFTER, PROMPT, measure, percent
+from tests.recall.histories import LANGUAGES, history
+from tests.recall.longmemeval import read_longmemeval
 
 FLOORS = {"as asked, near": 88, "key words, near": 78, "5-8 words": 85}
 
 
 async def test_what_was_said_is_among_the_five_best() -> None:
     """In five languages; a search that wants every word stays below each floor, and plain ranking too."""
-    shares = await measure([0], sittings=30)
+    shares = await measure(history(language, 0, sittings=30) for language in LANGUAGES)
     for form, floor in FLOORS.items():
         assert percent(shares["squidbot", form]) >= floor, form
         assert percent(shares["FTS5, all words", form]) < floor, form
         assert percent(shares["FTS5, OR", form]) < percent(shares["squidbot", form]), form
+        assert percent(shares["rank_bm25", form]) < percent(shares["squidbot", form]), form
     assert percent(shares[PROMPT, "as asked, near"]) >= 70
+    assert percent(shares[AFTER, "as asked, near"]) >= percent(shares[PROMPT, "as asked, near"])
+
+
+def _turn(role: str, content: str, **more: bool) -> dict[str, object]:
+    return {"role": role, "content": content, **more}
+
+
+async def test_a_file_of_longmemeval_is_read(tmp_path: Path) -> None:
+    """By its marks, by the conversations of the answer where it has none, and its questions without an answer."""
+    sessions = [
+        [_turn("user", "Hello"), _turn("assistant", "Hello, what is new?")],
+        [_turn("user", "I adopted a cat named Minka.", has_answer=True), _turn("assistant", "Nice!")],
+    ]
+    question = {
+        "question_id": "q1",
+        "question_type": "single-session-user",
+        "question": "What is the name of the cat I adopted?",
+        "answer": "Minka",
+        "question_date": "2023/05/30 (Tue) 23:40",
+        "haystack_dates": ["2023/05/20 (Sat) 02:21", "2023/05/21 (Sun) 10:00"],
+        "haystack_session_ids": ["s1", "answer_1"],
+        "haystack_sessions": sessions,
+        "answer_session_ids": ["answer_1"],
+    }
+    unmarked = [[{k: v for k, v in turn.items() if k != "has_answer"} for turn in each] for each in sessions]
+    path = tmp_path / "longmemeval.json"
+    path.write_text(
+        json.dumps(
+            [
+                question,
+                {**question, "haystack_sessions": unmarked},
+                {**question, "question_id": "q1_abs", "haystack_sessions": unmarked},
+            ]
+        )
+    )
+    marked, counted, unanswered = read_longmemeval(path)
+    assert marked.asked == counted.asked
+    (asked,) = marked.asked
+    assert (asked.evidence, marked.starts, asked.kind) == (frozenset({2}), [0, 2], "single-session-user")
+    assert unanswered.asked[0].kind == "nothing"
+    shares = await measure([marked])
+    assert percent(shares["squidbot", asked.form]) == percent(shares[PROMPT, asked.form]) == 100
