@@ -165,6 +165,43 @@ class SearchContract:
         )
         assert await house.found("blue door") == ["the blue door", "the blue of the door", "blue blue blue"]
 
+    @pytest.mark.parametrize(
+        ("text", "query"),
+        [
+            ("Der Fahrradschlüssel liegt im Flur", "Schlüssel"),
+            ("Der Schlüssel vom Fahrrad liegt im Flur", "Fahrradschlüssel"),
+            ("Mir hilft nichts gegen Rückenschmerzen", "Was tun bei Schmerzen?"),
+            ("Our toothbrushes are in the bathroom", "bath"),
+            ("У нас новый холодильник", "холодилньик"),
+            ("The dentist has an appointment for us", "dentits"),
+            ("The dentist has an appointment for us", "apointment"),
+        ],
+    )
+    async def test_compounds_and_typing_errors(self, house: House, text: str, query: str) -> None:
+        """A word within a compound, the words of one apart, and a mistyped word that nobody ever wrote."""
+        await house.say(A, "x", text, "x", "something else", "x")
+        assert (await house.found(query))[:1] == [text]
+        assert await house.found("unheard") == []
+
+    async def test_words_divided_between_question_and_answer(self, house: House) -> None:
+        """A turn with all words stands before one with some; nobody's question counts for another turn."""
+        await house.say(A, "What goes into the soup instead of cream?", "I would take cashews.", turn="t1")
+        await house.say(A, "The soup was too hot, and soup again tomorrow", "Yes.", turn="t2")
+        await house.say(A, "Cashews are dear, cashews and nuts", "Yes.", turn="t3")
+        hits = (await house.index.search(OWNER, "soup cashews")).hits
+        assert hits[0].messages[hits[0].at].turn == "t1"
+        await house.say(A, "x", "x", "lamp", turn="t4")
+        await house.say(A, "the blue shade", "x", "lamp and blue far away", turn="t5")
+        assert (await house.found("blue lamp"))[0] == "lamp and blue far away"
+
+    async def test_words_that_stand_together_in_a_long_message(self, house: House) -> None:
+        """Of two messages with the same words, the one in which they are of one sentence."""
+        filler = "and we talked about this and that for an hour or two"
+        apart = f"The cat slept. {filler}. {filler}. The vet has called us"
+        together = f"The cat was at the vet. {filler}. {filler}. It has called us"
+        await house.say(A, together, "x", "x", apart, "x")
+        assert await house.found("cat vet") == [together, apart]
+
     async def test_the_newer_of_two_statements(self, house: House) -> None:
         """What was said again later stands first."""
         await house.say(A, "I live in Kiel now", "x", "x", "I live in Bonn now", days=60)

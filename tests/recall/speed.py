@@ -13,6 +13,7 @@ from collections.abc import Callable
 from itertools import cycle, islice
 from pathlib import Path
 
+from agent_core.storage.search_index.files import candidate_of
 from agent_core.storage.search_index.ranking import rank
 from agent_core.storage.search_index.rows import Line, Rows
 from agent_core.storage.search_index.text import folded, parse_query
@@ -53,7 +54,7 @@ def measure_speed(count: int) -> str:
         def search(query: str) -> None:
             asked = parse_query(query)
             found, statistics = rows.candidates(asked, "owner", since_ms=0)
-            ranked = rank(asked, statistics, {at: (line.ms, folded(line.text)) for at, line in found.items()})
+            ranked = rank(asked, statistics, {at: candidate_of(*each) for at, each in found.items()})
             for number in ranked[:5]:
                 rows.around(number)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from os import O_CLOEXEC, O_NOFOLLOW, O_NONBLOCK, O_RDONLY, close, fstat, pread
 from os import open as open_file
@@ -14,7 +14,7 @@ from agent_core.models import SearchHit
 from agent_core.provenance import to_json
 from agent_core.storage import lines as codec
 from agent_core.storage.reverse_lines import lines_backwards, lines_forwards
-from agent_core.storage.search_index.ranking import Statistics
+from agent_core.storage.search_index.ranking import Candidate, Statistics
 from agent_core.storage.search_index.rows import Line, line_time
 from agent_core.storage.search_index.text import Query, folded
 
@@ -144,11 +144,24 @@ def look_through(
     statistics.total += len(lines)
     found: list[Found] = []
     for at, line in enumerate(lines):
-        text = f" {folded(line.text)} "
-        statistics.counts.update(term for term in query.terms if term.occurs_in(text))
+        text = folded(line.text)
+        words, padded = frozenset(text.split()), f" {text} "
+        statistics.counts.update(term for term in query.terms if term.occurs_in(padded, words))
         if line.ms >= since_ms and query.matches(text):
             found.append((unread.session, lines[max(0, at - 1) : at + 2], min(at, 1)))
     return found
+
+
+def candidate_of(line: Line, beside: Line | None) -> Candidate:
+    """Return a line with its question or answer as they are rated."""
+    return Candidate(line.ms, folded(line.text), "" if beside is None else folded(beside.text))
+
+
+def answer_in(lines: Sequence[Line], at: int) -> Line | None:
+    """Return the answer to a line, or its question, where that is the next or the one before."""
+    other = at - 1 if lines[at].role == "assistant" else at + 1
+    found = lines[other] if 0 <= other < len(lines) else None
+    return found if found is not None and lines[at].is_turn_with(found) else None
 
 
 def chosen(found: Iterable[Found], limit: int) -> tuple[SearchHit, ...]:

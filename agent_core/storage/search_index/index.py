@@ -31,10 +31,19 @@ import structlog
 from agent_core.messages import SessionKey
 from agent_core.models import MemoryScope, SearchAnswer
 from agent_core.storage.layout import Layout
-from agent_core.storage.search_index.files import Budget, Found, Unread, chosen, look_through, read_on
+from agent_core.storage.search_index.files import (
+    Budget,
+    Found,
+    Unread,
+    answer_in,
+    candidate_of,
+    chosen,
+    look_through,
+    read_on,
+)
 from agent_core.storage.search_index.ranking import Statistics, rank
 from agent_core.storage.search_index.rows import Line, Mark, Rows, line_time
-from agent_core.storage.search_index.text import Query, folded, parse_query
+from agent_core.storage.search_index.text import Query, parse_query
 from agent_core.storage.session_record import session_of
 
 _BATCH_LINES = 400
@@ -78,7 +87,7 @@ class SearchIndex:
 
     def _search(self, scope: str, query: Query, since_ms: int, limit: int) -> SearchAnswer:
         marks: dict[str, Mark] = {}
-        lines: dict[int, Line] = {}
+        lines: dict[int, tuple[Line, Line | None]] = {}
         statistics = Statistics()
         # Before the index is read: what is indexed in between would else be neither found there nor scanned.
         behind = sorted(self._behind) if self._caught_up else None
@@ -106,12 +115,14 @@ class SearchIndex:
                 statistics=statistics,
                 undone=undone,
             )
-        texts = {
-            number: (line.ms, folded(line.text)) for number, line in lines.items() if not line.is_in(undone)
+        candidates = {
+            number: candidate_of(line, None if beside is None or beside.is_in(undone) else beside)
+            for number, (line, beside) in lines.items()
+            if not line.is_in(undone)
         }
         for number, (_, near, at) in enumerate(scanned):
-            texts[-1 - number] = (near[at].ms, folded(near[at].text))
-        ranked = rank(query, statistics, texts)
+            candidates[-1 - number] = candidate_of(near[at], answer_in(near, at))
+        ranked = rank(query, statistics, candidates)
         try:
             hits = chosen(self._found(ranked, scanned, undone), limit)
         except sqlite3.Error as error:

@@ -18,7 +18,7 @@ from agent_core.storage.paging import newest, oldest
 from agent_core.storage.search_index.files import chosen
 from agent_core.storage.search_index.ranking import rank
 from agent_core.storage.search_index.rows import line_time
-from agent_core.storage.search_index.text import folded, parse_query
+from agent_core.storage.search_index.text import parse_query
 from gateway.queue.errors import StoreUnavailable
 from gateway.queue.postgres.histories import documents, lines, records, search
 from gateway.queue.postgres.histories.files import named_in
@@ -241,10 +241,10 @@ class PostgresSearch(_Tables):
             return SearchAnswer()
 
         def look(db: Connection) -> tuple[SearchHit, ...]:
-            rows, statistics = search.candidates(db, self._home, asked, str(scope), since_ms=line_time(since))
-            texts = {row: (line.ms, folded(line.text)) for row, line in rows.items()}
-            ranked = rank(asked, statistics, texts)
-            around = (search.around(db, str(scope), row) for row in ranked)
+            found, statistics = search.candidates(
+                db, self._home, asked, str(scope), since_ms=line_time(since)
+            )
+            around = (search.around(db, str(scope), row) for row in rank(asked, statistics, found))
             return chosen((hit for hit in around if hit is not None), max_results)
 
         return SearchAnswer(await self._read("search", look))
