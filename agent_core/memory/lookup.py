@@ -18,14 +18,15 @@ from agent_core.models import MemoryScope, Message, SearchHit
 from agent_core.prompt import Passage, remembered_text, searched_words
 from agent_core.prompt_budget import TokenEstimate
 from agent_core.provenance import Origins, joined
-from agent_core.text import one_line
+from agent_core.text import excerpt
 
 SHARE = 16
 """Passages take this part of a prompt at most."""
 _MOST = 5
 _LOOKED_AT = 15
 _MARKS_AMONG = 50  # a mark that the index may not have read yet is among the newest lines
-_LINE_CHARS = 300
+_HIT_CHARS = 400
+_BESIDE_CHARS = 150
 
 
 class Lookup:
@@ -78,7 +79,12 @@ class Lookup:
                 undone[hit.session_id] = await self._newly_undone(hit.session_id)
             if any(is_undone(line, undone[hit.session_id]) for line in turn):
                 continue
-            passage = _told(turn, "here" if hit.session_id == session_id else hit.session_id)
+            line = hit.messages[hit.at]
+            said = [
+                (_who(each), excerpt(each.content, words, _HIT_CHARS if each is line else _BESIDE_CHARS))
+                for each in turn
+            ]
+            passage = (f"{_day(turn[0])}, {'here' if hit.session_id == session_id else hit.session_id}", said)
             if estimate.text(remembered_text([*found, passage])) > max_tokens:
                 break
             found.append(passage)
@@ -119,11 +125,10 @@ def _is_shown(hit: SearchHit, session_id: str, shown: Sequence[Message]) -> bool
     return later or any(line.content == each.content for each in shown)
 
 
-def _told(turn: Sequence[Message], place: str) -> Passage:
-    at = turn[0].timestamp
-    day = f"On {at.day} {at:%B %Y}" if at else "Earlier"
-    said = [
-        ("you" if line.role == "assistant" else line.sender or "user", one_line(line.content, _LINE_CHARS))
-        for line in turn
-    ]
-    return f"{day}, {place}", said
+def _day(line: Message) -> str:
+    at = line.timestamp
+    return f"On {at.day} {at:%B %Y}" if at else "Earlier"
+
+
+def _who(line: Message) -> str:
+    return "you" if line.role == "assistant" else line.sender or "user"

@@ -31,6 +31,20 @@ class SearchContract:
         since = house.clock.now() - timedelta(days=2)
         assert await house.found("tea", since=since) == ["tea three", "tea two"]
 
+    async def test_only_a_place_or_a_person(self, house: House) -> None:
+        """Conversations that are accepted, senders by words of their address; in one's own scope only."""
+        await house.say(A, "tea one", "x")
+        await house.say(B, "tea two", "x")
+        await house.say(R, "tea of the room", "x", scope=ROOM)
+        assert await house.found("tea", place=lambda session: session != B) == ["tea one"]
+        assert await house.found("tea", place=lambda session: session == R) == []
+        assert await house.found("tea", place=lambda _: False) == []
+        assert await house.found("tea", person="x") == await house.found("tea", person="@X:hs")
+        assert await house.found("tea", person="x") == ["tea two", "tea one"]
+        assert await house.found("tea", person="eve") == await house.found("x", person="x") == []
+        more = (await house.index.search(OWNER, "tea", max_results=1)).more
+        assert more == 1
+
     async def test_a_hit_comes_with_its_neighbours(self, house: House) -> None:
         """The message before and the one after; hits side by side are shown once."""
         await house.say(A, "before", "the tea", "after", "more")

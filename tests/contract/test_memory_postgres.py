@@ -9,9 +9,9 @@ import pytest
 
 from agent_core.memory_ports import MemoryPort
 from agent_core.models import Message
-from agent_core.storage.search_index.text import parse_query
+from agent_core.storage.search_index.text import Filters, parse_query
 from gateway.queue.postgres.histories.memory import PostgresMemory, PostgresSearch
-from gateway.queue.postgres.histories.search import candidates
+from gateway.queue.postgres.histories.search import Searching
 from gateway.queue.postgres.store import HOME, PostgresQueue, migrate
 from gateway.queue.sql.engine import Connection, Cursor, Parameters
 from tests.clock import ManualClock
@@ -109,7 +109,7 @@ async def test_a_search_uses_the_index(postgres: PostgresServer, tables: str) ->
                         asked.extend(line for (line,) in db.execute(f"EXPLAIN {text}", parameters))
                     return db.execute(text, parameters)
 
-            candidates(Explaining(), HOME, parse_query("number7"), "owner", since_ms=0)  # type: ignore[arg-type]
+            Searching(Explaining(), HOME, "owner", Filters()).candidates(parse_query("number7"))  # type: ignore[arg-type]
 
         await queue.database.writer.call("analyze", lambda db: db.execute("ANALYZE all_history"), locks=())
         await queue.database.reader.call("explain", explained)

@@ -16,7 +16,7 @@ from pathlib import Path
 from agent_core.storage.search_index.files import candidate_of
 from agent_core.storage.search_index.ranking import rank
 from agent_core.storage.search_index.rows import Line, Rows
-from agent_core.storage.search_index.text import folded, parse_query
+from agent_core.storage.search_index.text import Filters, folded, parse_query
 from tests.recall.histories import LANGUAGES, History, history
 
 _BATCH = 400
@@ -53,7 +53,7 @@ def measure_speed(count: int) -> str:
 
         def search(query: str) -> None:
             asked = parse_query(query)
-            found, statistics = rows.candidates(asked, "owner", since_ms=0)
+            found, statistics = rows.candidates(asked, "owner", Filters())
             ranked = rank(asked, statistics, {at: candidate_of(*each) for at, each in found.items()})
             for number in ranked[:5]:
                 rows.around(number)

@@ -16,7 +16,7 @@ from agent_core.storage import lines as codec
 from agent_core.storage.reverse_lines import lines_backwards, lines_forwards
 from agent_core.storage.search_index.ranking import Candidate, Statistics
 from agent_core.storage.search_index.rows import Line, line_time
-from agent_core.storage.search_index.text import Query, folded
+from agent_core.storage.search_index.text import Filters, Query, folded
 
 Found = tuple[str, list[Line], int]
 """The session of a hit, the lines to show, and which of them it is."""
@@ -107,7 +107,7 @@ def look_through(
     query: Query,
     scope: str,
     *,
-    since_ms: int,
+    filters: Filters,
     budget: Budget,
     statistics: Statistics,
     undone: set[str],
@@ -147,7 +147,7 @@ def look_through(
         text = folded(line.text)
         words, padded = frozenset(text.split()), f" {text} "
         statistics.counts.update(term for term in query.terms if term.occurs_in(padded, words))
-        if line.ms >= since_ms and query.matches(text):
+        if filters.is_said(line.ms, line.sender) and query.matches(text):
             found.append((unread.session, lines[max(0, at - 1) : at + 2], min(at, 1)))
     return found
 
@@ -164,15 +164,24 @@ def answer_in(lines: Sequence[Line], at: int) -> Line | None:
     return found if found is not None and lines[at].is_turn_with(found) else None
 
 
-def chosen(found: Iterable[Found], limit: int) -> tuple[SearchHit, ...]:
-    """The first hits; one that is already shown as a neighbour of a better one is left out."""
+def chosen(found: Iterable[Found | None], limit: int) -> tuple[tuple[SearchHit, ...], int]:
+    """
+    Return the first hits, and how many of ``found`` they are made of.
+
+    One that is already shown as a neighbour of a better one is left out.
+    """
     shown: set[tuple[str, int]] = set()
     hits: list[SearchHit] = []
-    for session, lines, at in found:
+    used = 0
+    for each in found:
+        used += 1
+        if each is None:
+            continue
+        session, lines, at = each
         if (session, lines[at].position) in shown:
             continue
         shown.update((session, line.position) for line in lines)
         hits.append(SearchHit(session, tuple(line.message() for line in lines), at))
         if len(hits) >= limit:
             break
-    return tuple(hits)
+    return tuple(hits), used

@@ -43,7 +43,7 @@ from agent_core.storage.search_index.files import (
 )
 from agent_core.storage.search_index.ranking import Statistics, rank
 from agent_core.storage.search_index.rows import Line, Mark, Rows, line_time
-from agent_core.storage.search_index.text import Query, parse_query
+from agent_core.storage.search_index.text import Filters, Query, folded, parse_query
 from agent_core.storage.session_record import session_of
 
 _BATCH_LINES = 400
@@ -73,19 +73,25 @@ class SearchIndex:
     # ── searching ──
 
     async def search(
-        self, scope: MemoryScope, query: str, *, since: datetime | None = None, max_results: int = 10
+        self,
+        scope: MemoryScope,
+        query: str,
+        *,
+        since: datetime | None = None,
+        place: Callable[[str], bool] | None = None,
+        person: str = "",
+        max_results: int = 10,
     ) -> SearchAnswer:
         """See `SearchPort`."""
         asked = parse_query(query)
         if not asked.terms or max_results < 1:
             return SearchAnswer()
 
+        filters = Filters(line_time(since), place, tuple(folded(person).split()))
         async with self._reading:
-            return await self._in_thread(
-                lambda: self._search(str(scope), asked, line_time(since), max_results)
-            )
+            return await self._in_thread(lambda: self._search(str(scope), asked, filters, max_results))
 
-    def _search(self, scope: str, query: Query, since_ms: int, limit: int) -> SearchAnswer:
+    def _search(self, scope: str, query: Query, filters: Filters, limit: int) -> SearchAnswer:
         marks: dict[str, Mark] = {}
         lines: dict[int, tuple[Line, Line | None]] = {}
         statistics = Statistics()
@@ -95,7 +101,7 @@ class SearchIndex:
             rows = self._open_reader()
             if rows is not None:
                 marks = rows.marks() if behind is None or behind else {}
-                lines, statistics = rows.candidates(query, scope, since_ms=since_ms)
+                lines, statistics = rows.candidates(query, scope, filters)
         except sqlite3.Error as error:
             self._note_unusable(error)
             marks, lines, statistics, behind = {}, {}, Statistics(), None
@@ -103,6 +109,8 @@ class SearchIndex:
         scanned: list[Found] = []
         undone: set[str] = set()
         for unread in self._unread(marks, behind):
+            if not filters.accepts(unread.session):
+                continue
             if budget.spent:
                 budget.cut = True
                 break
@@ -110,7 +118,7 @@ class SearchIndex:
                 unread,
                 query,
                 scope,
-                since_ms=since_ms,
+                filters=filters,
                 budget=budget,
                 statistics=statistics,
                 undone=undone,
@@ -124,21 +132,24 @@ class SearchIndex:
             candidates[-1 - number] = candidate_of(near[at], answer_in(near, at))
         ranked = rank(query, statistics, candidates)
         try:
-            hits = chosen(self._found(ranked, scanned, undone), limit)
+            hits, used = chosen(self._found(ranked, scanned, undone), limit)
         except sqlite3.Error as error:
             self._note_unusable(error)
             return SearchAnswer((), complete=False)
-        return SearchAnswer(hits, complete=not budget.cut)
+        return SearchAnswer(hits, complete=not budget.cut, more=len(ranked) - used)
 
-    def _found(self, ranked: list[int], scanned: list[Found], undone: set[str]) -> Iterator[Found]:
+    def _found(self, ranked: list[int], scanned: list[Found], undone: set[str]) -> Iterator[Found | None]:
         for number in ranked:
             if number < 0:
                 yield scanned[-1 - number]
-            elif self._reader is not None and (hit := self._reader.around(number)) is not None:
-                session, near, at = hit
-                shown = [line for line in near if not line.is_in(undone)]
-                if near[at] in shown:
-                    yield session, shown, shown.index(near[at])
+                continue
+            hit = None if self._reader is None else self._reader.around(number)
+            if hit is None:
+                yield None
+                continue
+            session, near, at = hit
+            shown = [line for line in near if not line.is_in(undone)]
+            yield (session, shown, shown.index(near[at])) if near[at] in shown else None
 
     def _note_unusable(self, error: sqlite3.Error) -> None:
         log.warning("search.index_unusable", error=str(error))

@@ -29,11 +29,12 @@ from agent_core.storage.search_index.ranking import (
     Statistics,
     choose_candidates,
 )
-from agent_core.storage.search_index.text import TAIL, Query, Term, folded, index_words
+from agent_core.storage.search_index.text import TAIL, Filters, Query, Term, folded, index_words
 
 _VERSION = 6
 _IN_A_SECOND = 16  # rows; further ones take the numbers of the next seconds
 _MOST_TEXT = 20_000
+_SENDER = "@@"
 _BUSY_MS = 2000
 _CACHE_KIB = 500  # of each of the two connections; SQLite's own limit is four times that
 _DROP_LINES = 1000
@@ -208,7 +209,7 @@ class Rows:
                 if added.rowcount:
                     self._db.execute(
                         "INSERT INTO words (rowid, text) VALUES (?, ?)",
-                        (number, _indexed(line.text[:_MOST_TEXT], scope)),
+                        (number, _indexed(line.text[:_MOST_TEXT], scope, mark.session, line.sender)),
                     )
             self._db.execute(
                 "UPDATE sessions SET position = ?, byte = ?, last_ms = ? WHERE id = ?",
@@ -222,7 +223,8 @@ class Rows:
             return
         while True:
             lines = self._db.execute(
-                "SELECT id, text, scope FROM lines WHERE session = ? LIMIT ?", (mark.session, _DROP_LINES)
+                "SELECT id, text, scope, session, sender FROM lines WHERE session = ? LIMIT ?",
+                (mark.session, _DROP_LINES),
             ).fetchall()
             with self._transaction():
                 self._delete(lines)
@@ -231,18 +233,18 @@ class Rows:
             if not lines:
                 return
 
-    def _undone(self, session: int, undone: str) -> list[tuple[int, str, int]]:
+    def _undone(self, session: int, undone: str) -> list[tuple[int, str, int, int, str | None]]:
         return self._db.execute(
-            "SELECT id, text, scope FROM lines WHERE session = ?1"
+            "SELECT id, text, scope, session, sender FROM lines WHERE session = ?1"
             " AND (turn = ?2 OR msg_id = ?2 OR turn || msg_id = ?2)",
             (session, undone),
         ).fetchall()
 
-    def _delete(self, lines: Sequence[tuple[int, str, int]]) -> None:
-        for number, text, scope in lines:
+    def _delete(self, lines: Sequence[tuple[int, str, int, int, str | None]]) -> None:
+        for number, text, scope, session, sender in lines:
             self._db.execute(
                 "INSERT INTO words (words, rowid, text) VALUES ('delete', ?, ?)",
-                (number, _indexed(text, scope)),
+                (number, _indexed(text, scope, session, sender)),
             )
             self._db.execute("DELETE FROM lines WHERE id = ?", (number,))
 
@@ -286,7 +288,7 @@ class Rows:
     # ── asking ──
 
     def candidates(
-        self, query: Query, scope: str, *, since_ms: int
+        self, query: Query, scope: str, filters: Filters
     ) -> tuple[dict[int, tuple[Line, Line | None]], Statistics]:
         """
         Return the lines of a scope that may be hits, and what rates them.
@@ -294,9 +296,12 @@ class Rows:
         Each comes with its answer or its question, by the number of its row.
         """
         number = self._scope_or_none(scope)
-        if number is None:
+        places = "" if filters.place is None else self._session_labels(filters)
+        if number is None or places is None:
             return {}, Statistics()
-        mine = f'"{_label(number)}"'
+        since_ms = filters.since_ms
+        said_by = [f'"{_SENDER}{word}"*' for word in filters.person]
+        mine = " AND ".join([f'"{_label(number)}"', *said_by, *filter(None, [places])])
         terms = [f"({_expression(term)})" for term in query.terms]
         must = "".join(f" AND {text}" for text, term in zip(terms, query.terms, strict=True) if term.quoted)
 
@@ -315,6 +320,11 @@ class Rows:
         ]
         chosen = choose_candidates([*weighed, (sum(weight for weight, _ in weighed), every)])
         return self._lines(chosen, number, scope, since_ms), statistics
+
+    def _session_labels(self, filters: Filters) -> str | None:
+        """Return the expression for the rows of the accepted sessions; None if there are none."""
+        marks = [mark for name, mark in self.marks().items() if filters.accepts(name)]
+        return f"({' OR '.join(_session_label(mark.session) for mark in marks)})" if marks else None
 
     def _matching(self, expression: str, since_ms: int, limit: int) -> list[int]:
         rows = self._db.execute(
@@ -397,5 +407,11 @@ def _label(scope: int) -> str:
     return f"@{scope}"
 
 
-def _indexed(text: str, scope: int) -> str:
-    return " ".join((_label(scope), *index_words(folded(text))))
+def _session_label(session: int) -> str:
+    return f'"@s{session}"'
+
+
+def _indexed(text: str, scope: int, session: int, sender: str | None) -> str:
+    """Return what is indexed of a line: the same for each call, because a row is removed by its words."""
+    said_by = (_SENDER + word for word in folded(sender or "").split())
+    return " ".join((_label(scope), f"@s{session}", *said_by, *index_words(folded(text))))

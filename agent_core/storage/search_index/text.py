@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -131,6 +131,24 @@ class Query:
         return any(term.occurs_in(text, words) for term in self.terms) and all(
             f" {term.words} " in text for term in self.terms if term.quoted
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Filters:
+    """The lines that are searched: since a time, in the sessions that ``place`` accepts, said by a person."""
+
+    since_ms: int = 0
+    place: Callable[[str], bool] | None = None
+    person: tuple[str, ...] = ()
+
+    def accepts(self, session: str) -> bool:
+        """Return True if a session is searched."""
+        return self.place is None or self.place(session)
+
+    def is_said(self, ms: int, sender: str | None) -> bool:
+        """Return True if the time and the sender of a line are searched."""
+        words = f" {folded(sender or '')}"
+        return ms >= self.since_ms and all(f" {each}" in words for each in self.person)
 
 
 def parse_query(text: str) -> Query:

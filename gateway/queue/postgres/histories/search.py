@@ -24,7 +24,7 @@ from agent_core.storage.search_index.ranking import (
     choose_candidates,
 )
 from agent_core.storage.search_index.rows import Line
-from agent_core.storage.search_index.text import TAIL, Query, Term, folded, index_words
+from agent_core.storage.search_index.text import TAIL, Filters, Query, Term, folded, index_words
 from gateway.queue.sql.engine import Connection
 
 RowId: TypeAlias = tuple[int, str, int]
@@ -34,6 +34,7 @@ MOST_TEXT = 20_000
 _LONGEST_WORD = 2000
 """The maximum length in bytes; the server's limit is 2,046."""
 _AT_ONCE = 500
+_SENDER = "@@"
 
 
 def label(home: int, scope: str) -> str:
@@ -58,6 +59,7 @@ class Searched:
         """Return the indexed part of a searchable line."""
         text = folded(storable(line.text)[:MOST_TEXT])
         words = {_cut(word) for word in index_words(text)}
+        words |= {_cut(_SENDER + word) for word in folded(storable(line.sender or "")).split()}
         return cls(f" {text} ", [*sorted(words), label(home, line.scope)])
 
 
@@ -85,40 +87,48 @@ def _in_order(term: Term) -> list[str]:
     return [f" {term.words} "] if " " in term.words or _cut(term.words) != term.words else []
 
 
-def candidates(
-    db: Connection, home: int, query: Query, scope: str, *, since_ms: int
-) -> tuple[dict[RowId, Candidate], Statistics]:
-    """Return the lines of a scope that may be hits, by their row, and what rates them."""
-    mine = _lexeme(label(home, scope))
-    must = [term for term in query.terms if term.quoted]
+@dataclass(frozen=True, slots=True)
+class Searching:
+    """A search in a scope of a home; in ``sessions`` only, if they are given."""
 
-    def matching(wanted: str, terms: list[Term], since_ms: int, limit: int) -> list[RowId]:
+    db: Connection
+    home: int
+    scope: str
+    filters: Filters
+    sessions: Sequence[str] | None = None
+
+    def candidates(self, query: Query) -> tuple[dict[RowId, Candidate], Statistics]:
+        """Return the lines that may be hits, by their row, and what rates them."""
+        must = [term for term in query.terms if term.quoted]
+        found = {term: self._matching([*must, term], MOST_POSTINGS) for term in query.terms}
+        every = self._matching(query.terms, MOST_CANDIDATES)
+        total = len(self._matching([], 4 * MOST_POSTINGS, since_ms=0))
+        statistics = Statistics.of(found, total)
+        weighed = [(statistics.rarity(term), ids) for term, ids in found.items()]
+        weighed += [
+            (statistics.rarity(term), self._matching(must, MOST_POSTINGS, _alike(*term.alike)))
+            for term, ids in found.items()
+            if not ids and term.alike
+        ]
+        chosen = choose_candidates([*weighed, (sum(weight for weight, _ in weighed), every)])
+        return _lines(self.db, chosen, self.scope), statistics
+
+    def _matching(
+        self, terms: Sequence[Term], limit: int, *more: str, since_ms: int | None = None
+    ) -> list[RowId]:
+        """Return the newest rows with all of the terms, and with ``more``, expressions."""
+        said_by = (f"{_lexeme(_cut(_SENDER + word))}:*" for word in self.filters.person)
+        words = [_lexeme(label(self.home, self.scope)), *said_by, *map(_expression, terms), *more]
         phrases = [phrase for term in terms for phrase in _in_order(term)]
-        rows = db.execute(
+        there = [] if self.sessions is None else [list(self.sessions)]
+        since = self.filters.since_ms if since_ms is None else since_ms
+        rows = self.db.execute(
             "SELECT at, session, seq FROM history WHERE words @@ CAST(? AS tsquery) AND scope = ? AND at >= ?"  # noqa: S608
-            f"{' AND strpos(said, ?) > 0' * len(phrases)} ORDER BY at DESC, session DESC, seq DESC LIMIT ?",
-            (
-                " & ".join([mine, *map(_expression, terms), *filter(None, [wanted])]),
-                scope,
-                since_ms,
-                *phrases,
-                limit,
-            ),
+            f"{' AND session = ANY(?)' * len(there)}{' AND strpos(said, ?) > 0' * len(phrases)}"
+            " ORDER BY at DESC, session DESC, seq DESC LIMIT ?",
+            (" & ".join(words), self.scope, since, *there, *phrases, limit),
         )
         return [(int(at), str(session), int(seq)) for at, session, seq in rows.fetchall()]
-
-    found = {term: matching("", [*must, term], since_ms, MOST_POSTINGS) for term in query.terms}
-    every = matching("", list(query.terms), since_ms, MOST_CANDIDATES)
-    total = len(matching("", [], 0, 4 * MOST_POSTINGS))
-    statistics = Statistics.of(found, total)
-    weighed = [(statistics.rarity(term), ids) for term, ids in found.items()]
-    weighed += [
-        (statistics.rarity(term), matching(_alike(*term.alike), must, since_ms, MOST_POSTINGS))
-        for term, ids in found.items()
-        if not ids and term.alike
-    ]
-    chosen = choose_candidates([*weighed, (sum(weight for weight, _ in weighed), every)])
-    return _lines(db, chosen, scope), statistics
 
 
 def _lines(db: Connection, chosen: Sequence[RowId], scope: str) -> dict[RowId, Candidate]:
