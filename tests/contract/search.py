@@ -6,7 +6,8 @@ from datetime import timedelta
 
 import pytest
 
-from agent_core.models import MemoryScope, Message, ScopeKind
+from agent_core.models import Attachment, MemoryScope, Message, ScopeKind
+from agent_core.prompt import attachment_lines, heard_line
 from tests.search_house import BOB, OWNER, A, B, House, R
 
 ROOM = MemoryScope(ScopeKind.ROOM, "matrix/!room")
@@ -169,6 +170,35 @@ class SearchContract:
     )
     async def test_in_other_languages(self, house: House, text: str, query: str) -> None:
         """Endings, questions and scripts without spaces."""
+        await house.say(A, "x", text, "x", "something else", "x")
+        assert (await house.found(query))[:1] == [text]
+
+    @pytest.mark.parametrize(
+        ("text", "query"),
+        [
+            ("Minka was at the vet in Kiel, tablets twice a day", "Wann war Minka beim Tierarzt in Kiel?"),
+            ("Minka war in Kiel beim Tierarzt", "Minkaはキールのどこ? Kiel"),
+            ("猫のミンカはKielの病院へ行きました", "When was the cat in Kiel?"),
+            ("Минку возили в Kiel", "Kiel Tierarzt"),
+        ],
+    )
+    async def test_a_question_of_another_language(self, house: House, text: str, query: str) -> None:
+        """By names, numbers and words that are the same in both."""
+        await house.say(A, "x", text, "x", "something else", "x")
+        assert (await house.found(query))[:1] == [text]
+
+    @pytest.mark.parametrize(
+        ("text", "query"),
+        [
+            (heard_line("note.ogg", text="the boiler is serviced in March"), "boiler March"),
+            (attachment_lines([Attachment(id="a1", name="Stromrechnung-2026.pdf", path="x", media_type="x/y", size_bytes=1)]),
+             "Rechnung 2026"),
+            ("My answer\n\nOn Monday Ann wrote:\n> The meeting is in room 4711\n> at noon", "meeting room"),
+        ],
+        ids=["voice", "file name", "quoted part"],
+    )  # fmt: skip
+    async def test_what_is_not_typed_text(self, house: House, text: str, query: str) -> None:
+        """The transcript of a voice message, the name of a file, what a mail quotes."""
         await house.say(A, "x", text, "x", "something else", "x")
         assert (await house.found(query))[:1] == [text]
 

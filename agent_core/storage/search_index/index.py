@@ -19,6 +19,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterator
 from datetime import datetime
+from functools import partial
 from os import O_CLOEXEC, O_NOFOLLOW, O_NONBLOCK, O_RDONLY, close, fstat, pread
 from os import open as open_file
 from pathlib import Path
@@ -68,6 +69,7 @@ class SearchIndex:
         self._caught_up = False
         self._catching_up = False
         self._damaged = False
+        self._removed = False
         self._closed = False
 
     # ── searching ──
@@ -187,10 +189,14 @@ class SearchIndex:
             return
         self._catching_up = True
         try:
-            known = await self._in_thread(lambda: {name for name, _ in self._histories()})
-            read = [await self._update(name) for name in known]
-            forgotten = await self._written(lambda: self._forget_all_but(known))
-            self._caught_up = all(read) and forgotten is not None
+            for _ in range(2):  # a second time if a damaged index was removed on the way
+                self._removed = False
+                known = await self._in_thread(lambda: {name for name, _ in self._histories()})
+                read = [await self._update(name) for name in known]
+                forgotten = await self._written(partial(self._forget_all_but, known))
+                self._caught_up = all(read) and forgotten is not None and not self._removed
+                if not self._removed:
+                    break
         except OSError as error:
             log.warning("search.histories_unreadable", error=str(error))
         finally:
@@ -232,17 +238,20 @@ class SearchIndex:
         async with self._writing:
             if self._closed:
                 return None
-            if self._damaged:
-                async with self._reading:
-                    await self._in_thread(self._remove)
-                log.warning("search.index_removed", file=self._path.name)
-            try:
-                return await self._in_thread(work)
-            except (sqlite3.Error, OSError) as error:
-                log.warning("search.index_not_written", error=str(error))
-                self._caught_up = False
-                self._damaged = _is_damage(error)
-                return None
+            for _ in range(2):
+                if self._damaged:
+                    async with self._reading:
+                        await self._in_thread(self._remove)
+                    log.warning("search.index_removed", file=self._path.name)
+                try:
+                    return await self._in_thread(work)
+                except (sqlite3.Error, OSError) as error:
+                    log.warning("search.index_not_written", error=str(error))
+                    self._caught_up = False
+                    self._damaged = _is_damage(error)
+                    if not self._damaged:
+                        break
+            return None
 
     def _read_on(self, name: str, key: SessionKey) -> bool:
         """Read a batch of lines. False: there are no more."""
@@ -317,7 +326,7 @@ class SearchIndex:
 
     def _remove(self) -> None:
         self._close()
-        self._damaged = False
+        self._damaged, self._removed, self._caught_up = False, True, False
         for suffix in ("", "-wal", "-shm", "-journal"):
             self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
 

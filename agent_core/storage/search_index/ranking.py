@@ -52,8 +52,9 @@ class Statistics:
 
     @classmethod
     def of(cls, found: Mapping[Term, Sequence[object]], total: int) -> Statistics:
-        """Count what was found; a term of as many lines as are looked at may stand in all of them."""
-        counts = {term: len(ids) if len(ids) < MOST_POSTINGS else total for term, ids in found.items()}
+        """Count what was found; of a term with as many lines as are looked at a fourth of all may have it."""
+        many = max(MOST_POSTINGS, total // 4)
+        counts = {term: len(ids) if len(ids) < MOST_POSTINGS else many for term, ids in found.items()}
         return cls(total, Counter(counts))
 
     def rarity(self, term: Term) -> float:

@@ -18,6 +18,7 @@ import sqlite3
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ _BUSY_MS = 2000
 _CACHE_KIB = 500  # of each of the two connections; SQLite's own limit is four times that
 _DROP_LINES = 1000
 _SCHEMA = """
-CREATE TABLE scopes (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
+CREATE TABLE scopes (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, lines INTEGER NOT NULL DEFAULT 0);
 CREATE TABLE sessions (
     id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE,
     inode INTEGER NOT NULL, position INTEGER NOT NULL, byte INTEGER NOT NULL, last_ms INTEGER NOT NULL
@@ -207,6 +208,7 @@ class Rows:
                     ),
                 )
                 if added.rowcount:
+                    self._db.execute("UPDATE scopes SET lines = lines + 1 WHERE id = ?", (scope,))
                     self._db.execute(
                         "INSERT INTO words (rowid, text) VALUES (?, ?)",
                         (number, _indexed(line.text[:_MOST_TEXT], scope, mark.session, line.sender)),
@@ -247,6 +249,7 @@ class Rows:
                 (number, _indexed(text, scope, session, sender)),
             )
             self._db.execute("DELETE FROM lines WHERE id = ?", (number,))
+            self._db.execute("UPDATE scopes SET lines = lines - 1 WHERE id = ?", (scope,))
 
     def counts(self) -> tuple[int, int]:
         """How many sessions and lines there are."""
@@ -310,7 +313,7 @@ class Rows:
 
         found = {term: matching(text) for text, term in zip(terms, query.terms, strict=True)}
         every = self._matching(f"{mine} AND {' AND '.join(terms)}", since_ms, MOST_CANDIDATES)
-        total = len(self._matching(mine, 0, 4 * MOST_POSTINGS))
+        (total,) = self._db.execute("SELECT lines FROM scopes WHERE id = ?", (number,)).fetchone()
         statistics = Statistics.of(found, total)
         weighed = [(statistics.rarity(term), ids) for term, ids in found.items()]
         weighed += [
@@ -331,7 +334,7 @@ class Rows:
             "SELECT rowid FROM words WHERE words MATCH ? AND rowid >= ? ORDER BY rowid DESC LIMIT ?",
             (expression, _first_number(since_ms), limit),
         )
-        return [number for (number,) in rows]
+        return list(chain.from_iterable(rows.fetchall()))
 
     def _lines(
         self, numbers: Sequence[int], scope: int, name: str, since_ms: int

@@ -15,7 +15,8 @@ import re
 import unicodedata
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from heapq import nlargest
+from itertools import filterfalse, pairwise
 
 from agent_core.storage.search_index.stems import STOP_WORDS, stems
 
@@ -42,7 +43,7 @@ TAIL = "~"
 def _fold(text: str) -> str:
     if not text.isascii():
         text = unicodedata.normalize("NFKD", text)
-        text = "".join(char for char in text if not unicodedata.combining(char))
+        text = "".join(filterfalse(unicodedata.combining, text))
     return text.casefold()
 
 
@@ -50,7 +51,7 @@ def folded(text: str) -> str:
     """The folded words of a text, with one space between them; only the beginning of a very long text."""
     text = _fold(text[:_LONGEST_TEXT])
     if not text.isascii():
-        text = _UNSPACED.sub(r" \1 ", text)
+        text = " ".join(_UNSPACED.split(text))
     return " ".join(_WORDS.findall(text))
 
 
@@ -156,7 +157,7 @@ def parse_query(text: str) -> Query:
     Parse the query of a model or a person; without any word it has no terms.
 
     A text with several of the words that only hold a sentence together in its language is searched without
-    them, unless there is nothing else.
+    them, unless there is nothing else. Of many words the longest are searched.
     """
     found: dict[str, Term] = {}
     for quoted, bare in _PARTS.findall(text[:_LONGEST_QUERY]):
@@ -167,8 +168,8 @@ def parse_query(text: str) -> Query:
     stop = max((found.keys() & words for words in _STOP), key=len)
     if 1 < len(stop) < len(found):
         found = {words: term for words, term in found.items() if words not in stop or term.quoted}
-    terms = list(found.values())
-    return Query(tuple(terms[:_MOST_TERMS]))
+    longest = nlargest(_MOST_TERMS, found, key=lambda words: (found[words].quoted, len(words)))
+    return Query(tuple(term for words, term in found.items() if words in longest))
 
 
 def _bare_terms(text: str) -> Iterator[str]:
