@@ -12,8 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from agent_core.memory.withdrawn_messages import is_undone, undone_in
-from agent_core.memory_ports import MemoryPort, SearchPort
+from agent_core.memory_ports import SearchPort
 from agent_core.models import MemoryScope, Message, SearchHit
 from agent_core.prompt import Passage, remembered_text, searched_words
 from agent_core.prompt_budget import TokenEstimate
@@ -24,7 +23,6 @@ SHARE = 16
 """Passages take this part of a prompt at most."""
 _MOST = 5
 _LOOKED_AT = 15
-_MARKS_AMONG = 50  # a mark that the index may not have read yet is among the newest lines
 _HIT_CHARS = 400
 _BESIDE_CHARS = 150
 
@@ -32,9 +30,8 @@ _BESIDE_CHARS = 150
 class Lookup:
     """Finds the passages for a question."""
 
-    def __init__(self, search: SearchPort, histories: MemoryPort) -> None:
+    def __init__(self, search: SearchPort) -> None:
         self._search = search
-        self._histories = histories
 
     async def passages(
         self,
@@ -65,7 +62,6 @@ class Lookup:
         known = {(each.kind, each.where) for each in origins}
         found: list[Passage] = []
         sources: list[Origins] = []
-        undone: dict[str, frozenset[str]] = {}
         for hit in answer.hits:
             turn = [line for line in _turn_of(hit) if since is None or _is_from(line, since)]
             of_turn = joined(*(line.sources for line in turn))
@@ -74,10 +70,6 @@ class Lookup:
                 or _is_shown(hit, session_id, shown)
                 or any((each.kind, each.where) not in known for each in of_turn)
             ):
-                continue
-            if hit.session_id not in undone:
-                undone[hit.session_id] = await self._newly_undone(hit.session_id)
-            if any(is_undone(line, undone[hit.session_id]) for line in turn):
                 continue
             line = hit.messages[hit.at]
             said = [
@@ -95,10 +87,6 @@ class Lookup:
             return None
         # As a message of a person it would count as words in which that person names what a tool may reach.
         return Message(role="system", content=remembered_text(found), origins=joined(*sources))
-
-    async def _newly_undone(self, session_id: str) -> frozenset[str]:
-        newest = await self._histories.load_history(session_id, max_messages=_MARKS_AMONG)
-        return undone_in(newest.messages)
 
 
 def _turn_of(hit: SearchHit) -> Sequence[Message]:

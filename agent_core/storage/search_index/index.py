@@ -20,6 +20,7 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from functools import partial
+from itertools import islice
 from os import O_CLOEXEC, O_NOFOLLOW, O_NONBLOCK, O_RDONLY, close, fstat, pread
 from os import open as open_file
 from pathlib import Path
@@ -49,6 +50,7 @@ from agent_core.storage.session_record import session_of
 
 _BATCH_LINES = 400
 _BETWEEN_BATCHES_S = 0.005
+_READ_ONLY = O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC
 
 log = structlog.get_logger(__name__)
 _Result = TypeVar("_Result")
@@ -141,6 +143,7 @@ class SearchIndex:
         return SearchAnswer(hits, complete=not budget.cut, more=len(ranked) - used)
 
     def _found(self, ranked: list[int], scanned: list[Found], undone: set[str]) -> Iterator[Found | None]:
+        followed = set[str]()
         for number in ranked:
             if number < 0:
                 yield scanned[-1 - number]
@@ -150,8 +153,27 @@ class SearchIndex:
                 yield None
                 continue
             session, near, at = hit
+            if session not in followed:
+                followed.add(session)
+                undone |= self._newly_undone(session)
             shown = [line for line in near if not line.is_in(undone)]
             yield (session, shown, shown.index(near[at])) if near[at] in shown else None
+
+    def _newly_undone(self, session: str) -> set[str]:
+        """Return what is taken back in the part of a history that is not indexed, if it is a short one."""
+        mark = None if self._reader is None else self._reader.mark(session)
+        if mark is None:
+            return set()
+        try:
+            handle = open_file(self._layout.history(SessionKey.parse(session)), _READ_ONLY)
+        except OSError:
+            return set()
+        try:
+            size = fstat(handle).st_size
+            new = read_on(handle, mark.position, mark.byte, size) if mark.byte < size else iter(())
+            return {line.undoes for line, *_ in islice(new, _BATCH_LINES) if line is not None and line.undoes}
+        finally:
+            close(handle)
 
     def _note_unusable(self, error: sqlite3.Error) -> None:
         log.warning("search.index_unusable", error=str(error))
@@ -258,7 +280,7 @@ class SearchIndex:
         rows = self._open_writer()
         path = self._layout.history(key)
         try:
-            handle = open_file(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC)
+            handle = open_file(path, _READ_ONLY)
         except FileNotFoundError:
             rows.drop(name)
             return False

@@ -21,9 +21,9 @@ from typing import TypeVar
 from agent_core.storage.search_index.stems import stems
 from agent_core.storage.search_index.text import Query, Term, is_mistyped
 
-MOST_POSTINGS = 4_000
+MOST_POSTINGS = 1_000
 """The number of newest lines with a word that are counted; a word of more lines is a common one."""
-MOST_CANDIDATES = 200
+MOST_CANDIDATES = 100
 """The number of lines that are read and ranked."""
 
 _SATURATION = 1.2

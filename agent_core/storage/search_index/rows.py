@@ -56,6 +56,12 @@ CREATE VIRTUAL TABLE words USING fts5(text, content='', columnsize=0,
 """
 
 
+# The row of the answer to a line, or of its question.
+_NEXT = "SELECT n.id FROM lines AS n WHERE n.session = l.session AND n.scope = l.scope AND n.position"
+_WITH_BESIDE = (
+    f"CASE l.answers WHEN 0 THEN ({_NEXT} > l.position ORDER BY n.position LIMIT 1)"
+    f" ELSE ({_NEXT} < l.position ORDER BY n.position DESC LIMIT 1) END"
+)
 _COLUMNS = "position, ms, answers, sender, text, origins, turn, msg_id"
 
 
@@ -305,23 +311,35 @@ class Rows:
         since_ms = filters.since_ms
         said_by = [f'"{_SENDER}{word}"*' for word in filters.person]
         mine = " AND ".join([f'"{_label(number)}"', *said_by, *filter(None, [places])])
-        terms = [f"({_expression(term)})" for term in query.terms]
-        must = "".join(f" AND {text}" for text, term in zip(terms, query.terms, strict=True) if term.quoted)
+        must = "".join(f' AND "{term.words}"' for term in query.terms if term.quoted)
 
         def matching(wanted: str) -> list[int]:
             return self._matching(f"{mine}{must} AND {wanted}", since_ms, MOST_POSTINGS)
 
-        found = {term: matching(text) for text, term in zip(terms, query.terms, strict=True)}
-        every = self._matching(f"{mine} AND {' AND '.join(terms)}", since_ms, MOST_CANDIDATES)
+        found: dict[Term, list[int]] = {}
+        as_said: dict[Term, list[int]] = {}
+        for term in query.terms:
+            exact, forms = f'"{term.words}"', f"({_expression(term)})"
+            found[term] = as_said[term] = matching(exact)
+            if len(found[term]) < MOST_POSTINGS and forms != f"({exact})":
+                found[term] = matching(forms)
         (total,) = self._db.execute("SELECT lines FROM scopes WHERE id = ?", (number,)).fetchone()
         statistics = Statistics.of(found, total)
         weighed = [(statistics.rarity(term), ids) for term, ids in found.items()]
+        weighed += [
+            (statistics.rarity(term), as_said[term])
+            for term, ids in found.items()
+            if len(ids) > MOST_CANDIDATES
+        ]
         weighed += [
             (statistics.rarity(term), matching(_alike(*term.alike)))
             for term, ids in found.items()
             if not ids and term.alike
         ]
-        chosen = choose_candidates([*weighed, (sum(weight for weight, _ in weighed), every)])
+        if all(len(ids) == MOST_POSTINGS for ids in found.values()):  # else those of the rarest have them all
+            every = " AND ".join(f'"{term.words}"' for term in found)
+            weighed.append((sum(weight for weight, _ in weighed), matching(every)))
+        chosen = choose_candidates(weighed)
         return self._lines(chosen, number, scope, since_ms), statistics
 
     def _session_labels(self, filters: Filters) -> str | None:
@@ -339,18 +357,22 @@ class Rows:
     def _lines(
         self, numbers: Sequence[int], scope: int, name: str, since_ms: int
     ) -> dict[int, tuple[Line, Line | None]]:
+        rows = self._read(_WITH_BESIDE, numbers)
+        besides = self._read("NULL", [beside for _, beside, *_ in rows if beside])
+        by_number = {number: _line(columns, name) for number, _, *columns in besides}
         found = {}
-        for number in numbers:
-            row = self._db.execute(
-                f"SELECT session, {_COLUMNS} FROM lines WHERE id = ? AND ms >= ?",  # noqa: S608 - of our own constants
-                (number, since_ms),
-            ).fetchone()
-            if row is not None:
-                line = _line(row[1:], name)
-                where = "<" if line.role == "assistant" else ">"
-                beside = self._near(where, row[0], line.position, (scope, name))
+        for number, beside_number, *columns in rows:
+            line, beside = _line(columns, name), by_number.get(beside_number)
+            if line.ms >= since_ms:
                 found[number] = (line, beside if beside and line.is_turn_with(beside) else None)
         return found
+
+    def _read(self, more: str, numbers: Sequence[int]) -> list[tuple[Any, ...]]:
+        marks = ", ".join("?" * len(numbers))
+        return self._db.execute(
+            f"SELECT id, {more}, {_COLUMNS} FROM lines AS l WHERE id IN ({marks})",  # noqa: S608 - of our own constants
+            numbers,
+        ).fetchall()
 
     def _near(self, where: str, session: int, position: int, scope: tuple[int, str]) -> Line | None:
         """Return the line at a position, the last one before it or the first one after it."""

@@ -186,7 +186,7 @@ def _bare_terms(text: str) -> Iterator[str]:
 def _term(words: str) -> Term:
     if " " in words or words.isdigit() or _UNSPACED.match(words):
         return Term(words)
-    shortest = min(stems(words), key=len)
+    shortest = min(stems(words), key=lambda stem: (len(stem), stem))
     beginning = shortest if len(shortest) >= _SHORTEST_BEGINNING else None
     ending = words if len(words) >= _SHORTEST_PART else None
     cuts = range(_SHORTEST_PART, len(words) - _SHORTEST_PART + 1) if len(words) in _COMPOUND else ()

@@ -68,10 +68,14 @@ def _lexeme(word: str) -> str:
     return f"'{doubled}'"
 
 
+def _words(term: Term) -> str:
+    """Return the words of a term as a ``tsquery``; their order is not in it."""
+    return f"({' & '.join(_lexeme(_cut(word)) for word in term.words.split())})"
+
+
 def _expression(term: Term) -> str:
-    """Return a term as a ``tsquery``; the order of several words is not in it."""
-    words = " & ".join(_lexeme(_cut(word)) for word in term.words.split())
-    wanted = [f"({words})", *map(_lexeme, sorted(term.parts))]
+    """Return a term and the words like it as a ``tsquery``."""
+    wanted = [_words(term), *map(_lexeme, sorted(term.parts))]
     wanted += [f"{_lexeme(_cut(term.beginning))}:*"] if term.beginning is not None else []
     wanted += [f"{_lexeme(_cut(TAIL + term.ending[::-1]))}:*"] if term.ending is not None else []
     return f"({' | '.join(wanted)})"
@@ -101,16 +105,23 @@ class Searching:
         """Return the lines that may be hits, by their row, and what rates them."""
         must = [term for term in query.terms if term.quoted]
         found = {term: self._matching([*must, term], MOST_POSTINGS) for term in query.terms}
-        every = self._matching(query.terms, MOST_CANDIDATES)
         total = len(self._matching([], 4 * MOST_POSTINGS, since_ms=0))
         statistics = Statistics.of(found, total)
         weighed = [(statistics.rarity(term), ids) for term, ids in found.items()]
+        weighed += [
+            (statistics.rarity(term), self._matching(must, MOST_POSTINGS, _words(term)))
+            for term, ids in found.items()
+            if len(ids) > MOST_CANDIDATES
+        ]
         weighed += [
             (statistics.rarity(term), self._matching(must, MOST_POSTINGS, _alike(*term.alike)))
             for term, ids in found.items()
             if not ids and term.alike
         ]
-        chosen = choose_candidates([*weighed, (sum(weight for weight, _ in weighed), every)])
+        if all(len(ids) == MOST_POSTINGS for ids in found.values()):  # else those of the rarest have them all
+            every = self._matching(query.terms, MOST_POSTINGS)
+            weighed.append((sum(weight for weight, _ in weighed), every))
+        chosen = choose_candidates(weighed)
         return _lines(self.db, chosen, self.scope), statistics
 
     def _matching(
