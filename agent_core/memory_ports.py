@@ -151,6 +151,7 @@ class SearchPort(Protocol):
         since: datetime | None = None,
         place: Callable[[str], bool] | None = None,
         person: str = "",
+        least: float = 0.0,
         max_results: int = 10,
     ) -> SearchAnswer:
         """
@@ -159,7 +160,8 @@ class SearchPort(Protocol):
         except that words between double quotes must occur as they stand, one after the other.
 
         ``place`` says of a session whether its messages are searched; ``person`` limits it to messages of
-        senders in whose addresses each word of it begins a word.
+        senders in whose addresses each word of it begins a word. Messages that are worth less than the part
+        ``least`` of the best one are left out.
 
         Never fails because of a damaged index: then it looks through the newest messages.
         """

@@ -21,10 +21,12 @@ from agent_core.text import excerpt
 
 SHARE = 16
 """Passages take this part of a prompt at most."""
-_MOST = 5
+_MOST = 4
 _LOOKED_AT = 15
-_HIT_CHARS = 400
-_BESIDE_CHARS = 150
+_LEAST = 0.7  # of the best one's worth: others make a prompt long and are rarely what was meant
+_HIT_CHARS = 300
+_ANSWER_CHARS = 150
+_QUESTION_CHARS = 80
 
 
 class Lookup:
@@ -58,7 +60,7 @@ class Lookup:
         words = searched_words(question)
         if len(words.split()) <= 1 and words.lower() != words.upper():
             return None
-        answer = await self._search.search(scope, words, since=since, max_results=_LOOKED_AT)
+        answer = await self._search.search(scope, words, since=since, least=_LEAST, max_results=_LOOKED_AT)
         known = {(each.kind, each.where) for each in origins}
         found: list[Passage] = []
         sources: list[Origins] = []
@@ -72,8 +74,9 @@ class Lookup:
             ):
                 continue
             line = hit.messages[hit.at]
+            beside = _QUESTION_CHARS if line.role == "assistant" else _ANSWER_CHARS
             said = [
-                (_who(each), excerpt(each.content, words, _HIT_CHARS if each is line else _BESIDE_CHARS))
+                (_who(each), excerpt(each.content, words, _HIT_CHARS if each is line else beside))
                 for each in turn
             ]
             passage = (f"{_day(turn[0])}, {'here' if hit.session_id == session_id else hit.session_id}", said)

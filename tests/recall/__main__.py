@@ -10,7 +10,15 @@ from pathlib import Path
 
 import anyio
 
-from tests.recall.engines import after_a_search, fts5, in_the_prompt, rank_bm25, share_said, squidbot
+from tests.recall.engines import (
+    after_a_search,
+    cacheable_share,
+    fts5,
+    in_the_prompt,
+    rank_bm25,
+    share_said,
+    squidbot,
+)
 from tests.recall.histories import FORMS, LANGUAGES, Asked, History, history
 from tests.recall.longmemeval import read_longmemeval
 from tests.recall.speed import measure_speed
@@ -18,6 +26,8 @@ from tests.recall.speed import measure_speed
 ENGINES = ("squidbot", "FTS5, OR", "rank_bm25", "FTS5, all words")
 PROMPT, AFTER = "in the prompt", "after one search"
 """Of a question in another conversation: before any tool call, and after one search with key words."""
+CACHEABLE = "cacheable"
+"""The part of the prompts of a conversation that a provider can have cached."""
 Shares = dict[tuple[str, str], list[tuple[Asked, str, float]]]
 
 
@@ -40,6 +50,8 @@ async def measure(histories: Iterable[History]) -> Shares:
                     shares[PROMPT, each.form].append((each, made.language, share_said(each, prompt)))
                     prompt += await after_a_search(house, words)
                     shares[AFTER, each.form].append((each, made.language, share_said(each, prompt)))
+            cacheable = await cacheable_share(made, house)
+            shares[CACHEABLE, FORMS[0]].append((made.asked[0], made.language, cacheable))
             await house.index.aclose()
     return shares
 
@@ -62,6 +74,7 @@ def _print(shares: Shares) -> None:
     print("\nIn the prompt of a question in another conversation: before any tool call, after one search")
     for form in forms[:2]:
         print(f"{form:24}" + "".join(f"{percent(shares[name, form]):8.1f}" for name in (PROMPT, AFTER)))
+    print(f"Of the prompts the same as in the one before: {percent(shares[CACHEABLE, FORMS[0]]):.1f}")
     print("\nsquidbot" + " " * 16 + "".join(f"{form:>23}" for form in forms))
     rows = [row for form in forms for row in shares["squidbot", form]]
     for at, group in ((1, {language for _, language, _ in rows}), (0, {asked.kind for asked, _, _ in rows})):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import sqlite3
 from collections import Counter
@@ -15,6 +16,7 @@ from tests.recall.histories import Asked, History
 from tests.search_house import OWNER, A, B, House
 
 BEST = 5
+C = "matrix/!c"
 Search = Callable[[str], Awaitable[list[set[int]]]]
 """Gives for each hit the numbers of its messages: a hit is shown with its neighbours."""
 
@@ -44,6 +46,29 @@ async def in_the_prompt(house: House, asked: Asked) -> str:
     """The text of the prompt of a question in another conversation, before any tool call."""
     manager = MemoryManager(house.memory, search=house.index)
     return "".join(each.content for each in await manager.build_messages(B, "sys", asked.query))
+
+
+async def cacheable_share(history: History, house: House) -> float:
+    """
+    The share of all prompts of a conversation that stands at the beginning of the one before.
+
+    The questions of a history are asked one after the other in another conversation, with answers of a usual
+    length, below a system text as long as ours with the tools.
+    """
+    manager = MemoryManager(house.memory, search=house.index)
+    system, answer = "s" * 4_400, "They leave at the full hour, said the clerk. " * 9
+    same = total = 0
+    before = ""
+    for asked in history.asked:
+        if not asked.form.startswith("as asked"):
+            continue
+        prompt = "".join(each.content for each in await manager.build_messages(C, system, asked.query))
+        if before:
+            same += len(os.path.commonprefix([before, prompt]))  # noqa: RUF071 - characters are what is meant
+            total += len(prompt)
+        before = prompt
+        await house.say(C, asked.query, answer)
+    return same / max(1, total)
 
 
 async def after_a_search(house: House, words: str) -> str:

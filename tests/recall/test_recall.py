@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.recall.__main__ import AFTER, PROMPT, measure, percent
+from tests.recall.__main__ import AFTER, CACHEABLE, PROMPT, measure, percent
 from tests.recall.histories import LANGUAGES, history
 from tests.recall.longmemeval import read_longmemeval
 
@@ -21,6 +21,7 @@ async def test_what_was_said_is_among_the_five_best() -> None:
         assert percent(shares["FTS5, OR", form]) < percent(shares["squidbot", form]), form
         assert percent(shares["rank_bm25", form]) < percent(shares["squidbot", form]), form
     assert percent(shares[PROMPT, "as asked, near"]) >= 70
+    assert percent(shares[CACHEABLE, "as asked, near"]) >= 88
     assert percent(shares[AFTER, "as asked, near"]) >= percent(shares[PROMPT, "as asked, near"])
 
 

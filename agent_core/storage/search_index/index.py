@@ -84,6 +84,7 @@ class SearchIndex:
         since: datetime | None = None,
         place: Callable[[str], bool] | None = None,
         person: str = "",
+        least: float = 0.0,
         max_results: int = 10,
     ) -> SearchAnswer:
         """See `SearchPort`."""
@@ -93,9 +94,9 @@ class SearchIndex:
 
         filters = Filters(line_time(since), place, tuple(folded(person).split()))
         async with self._reading:
-            return await self._in_thread(lambda: self._search(str(scope), asked, filters, max_results))
+            return await self._in_thread(lambda: self._search(str(scope), asked, filters, least, max_results))
 
-    def _search(self, scope: str, query: Query, filters: Filters, limit: int) -> SearchAnswer:
+    def _search(self, scope: str, query: Query, filters: Filters, least: float, limit: int) -> SearchAnswer:
         marks: dict[str, Mark] = {}
         lines: dict[int, tuple[Line, Line | None]] = {}
         statistics = Statistics()
@@ -134,7 +135,7 @@ class SearchIndex:
         }
         for number, (_, near, at) in enumerate(scanned):
             candidates[-1 - number] = candidate_of(near[at], answer_in(near, at))
-        ranked = rank(query, statistics, candidates)
+        ranked = rank(query, statistics, candidates, least=least)
         try:
             hits, used = chosen(self._found(ranked, scanned, undone), limit)
         except sqlite3.Error as error:
@@ -219,6 +220,7 @@ class SearchIndex:
                 self._caught_up = all(read) and forgotten is not None and not self._removed
                 if not self._removed:
                     break
+            await self._written(lambda: self._open_writer().merge())
         except OSError as error:
             log.warning("search.histories_unreadable", error=str(error))
         finally:

@@ -81,8 +81,10 @@ class Candidate:
     beside: str = ""
 
 
-def rank(query: Query, statistics: Statistics, candidates: Mapping[_Id, Candidate]) -> list[_Id]:
-    """Return the hits among candidates, the best first."""
+def rank(
+    query: Query, statistics: Statistics, candidates: Mapping[_Id, Candidate], *, least: float = 0.0
+) -> list[_Id]:
+    """Return the hits among candidates, the best first; those with ``least`` of the best one's points."""
     newest = max((each.ms for each in candidates.values()), default=0)
     rater = _Rater(query, statistics)
     rated: dict[_Id, tuple[bool, float, int]] = {}
@@ -90,7 +92,9 @@ def rank(query: Query, statistics: Statistics, candidates: Mapping[_Id, Candidat
         rating: tuple[bool, float] | None = rater.rate(each, age_ms=newest - each.ms)
         if rating is not None:
             rated[number] = (rating[0], rating[1], each.ms)
-    return sorted(rated, key=lambda each: (rated[each], each), reverse=True)
+    most = max((points for _, points, _ in rated.values()), default=0.0)
+    hits = [each for each, (_, points, _) in rated.items() if points >= least * most]
+    return sorted(hits, key=lambda each: (rated[each], each), reverse=True)
 
 
 @dataclass(slots=True)

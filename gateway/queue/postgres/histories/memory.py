@@ -240,6 +240,7 @@ class PostgresSearch(_Tables):
         since: datetime | None = None,
         place: Callable[[str], bool] | None = None,
         person: str = "",
+        least: float = 0.0,
         max_results: int = 10,
     ) -> SearchAnswer:
         """See `SearchPort`."""
@@ -253,7 +254,7 @@ class PostgresSearch(_Tables):
             there = None if place is None else list(filter(place, lines.sessions(db)))
             searched = search.Searching(db, self._home, str(scope), filters, there)
             found, statistics = searched.candidates(asked)
-            ranked = rank(asked, statistics, found)
+            ranked = rank(asked, statistics, found, least=least)
             hits, used = chosen((search.around(db, str(scope), row) for row in ranked), max_results)
             return SearchAnswer(hits, more=len(ranked) - used)
 
