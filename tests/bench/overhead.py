@@ -95,10 +95,7 @@ async def run(turns: int) -> dict[str, Any]:
 async def _run(folder: Path, turns: int) -> dict[str, Any]:
     home = open_home(folder / "home")
     settings = Settings.model_validate(
-        {
-            "memory": {"lookup": os.environ.get("LK") != "0"},
-            "llm": {"models": {"echo": {"model": "demo/echo"}}, "pools": {"main": ["echo"]}},
-        }
+        {"llm": {"models": {"echo": {"model": "demo/echo"}}, "pools": {"main": ["echo"]}}}
     )
     layout = Layout(home.root, home.path(settings.agents.workspace))
     for name, length in _SESSIONS.items():
@@ -125,8 +122,6 @@ async def _run(folder: Path, turns: int) -> dict[str, Any]:
         tasks.start_soon(built.run)
         while not built.supervisor.all_up:
             await anyio.sleep(0.01)
-        await anyio.sleep(float(os.environ.get("WAIT", "0")))
-        print([(p.name, p.stat().st_size) for p in home.root.glob("search*")], file=sys.stderr)
         gc.collect()
         gc.freeze()  # as the daemon does
         cpu = time.process_time()
@@ -147,7 +142,6 @@ async def _run(folder: Path, turns: int) -> dict[str, Any]:
                 accept.append((watch.accepted - watch.handed) * 1000)
                 whole.append((ended - begun) * 1000)
         cpu_ms = (time.process_time() - cpu - (floor.cpu_s - floor_cpu)) * 1000 / len(whole)
-        print(layout.history(SessionKey("loopback", "10")).read_text().splitlines()[-1], file=sys.stderr)
         built.stop()
     return {
         "turn": turn,
@@ -222,7 +216,6 @@ def _prepare(layout: Layout, key: SessionKey, length: int, *, consolidated: int)
                 timestamp=begin + timedelta(seconds=number),
                 origins=(person("alice", begin + timedelta(seconds=number)),),
                 sender=None if number % 2 else "alice",
-                scope=os.environ.get("SC") or None,
             )
             file.write(to_line(message, number))
     record = {

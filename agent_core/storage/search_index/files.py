@@ -30,8 +30,8 @@ class Budget:
     ``cut`` says that something was left out.
     """
 
-    bytes: int = 4 * 1024 * 1024
-    bytes_each: int = 512 * 1024
+    bytes: int = 1024 * 1024
+    bytes_each: int = 256 * 1024
     cut: bool = False
 
     @property
@@ -118,6 +118,8 @@ def look_through(
     They are counted in ``statistics``. What was taken back is left out and added to ``undone``.
     """
     lines: list[Line] = []
+    # Most lines of other scopes need not be decoded. A line that is encoded otherwise says so.
+    marks = (codec.encode_object({"": scope})[5:-3], b'"undoes"', b'"enc"')
     try:
         handle = open_file(unread.path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC)
     except OSError:
@@ -131,7 +133,9 @@ def look_through(
             if budget.spent or size - byte > budget.bytes_each:
                 budget.cut = True
                 break
-            value = codec.as_object(raw) if raw else None
+            if raw is None or not any(mark in raw for mark in marks):
+                continue
+            value = codec.as_object(raw)
             undone.add(undone_turn(value))
             number = codec.position_in(value, byte)
             before = lines[-1].position if lines else byte

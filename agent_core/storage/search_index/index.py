@@ -48,8 +48,8 @@ from agent_core.storage.search_index.rows import Line, Mark, Rows, line_time
 from agent_core.storage.search_index.text import Filters, Query, folded, parse_query
 from agent_core.storage.session_record import session_of
 
-_BATCH_LINES = 400
-_BETWEEN_BATCHES_S = 0.005
+_BATCH_LINES = 100
+_BETWEEN_BATCHES_S = 0.002
 _READ_ONLY = O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC
 
 log = structlog.get_logger(__name__)
@@ -230,6 +230,8 @@ class SearchIndex:
         self._behind.add(session_id)
         key = SessionKey.parse(session_id)
         while True:
+            async with self._reading:
+                pass  # a search that runs goes first: two threads of Python share one processor
             more = await self._written(lambda: self._read_on(session_id, key))
             if more is None:
                 return False

@@ -201,6 +201,7 @@ def _likeness(term: Term, word: str) -> float:
         likeness = _COMPOUND_WEIGHT
     elif word in term.parts:
         likeness = _COMPOUND_WEIGHT * len(word) / len(term.words)
-    if likeness < _MISTYPED_WEIGHT and term.alike is not None and is_mistyped(term.words, word):
+    is_near = word[0] == term.words[0] and -2 < len(word) - len(term.words) < 2
+    if is_near and likeness < _MISTYPED_WEIGHT and term.alike and is_mistyped(term.words, word):
         likeness = _MISTYPED_WEIGHT
     return likeness
