@@ -21,7 +21,7 @@ from tests.recall.engines import (
 )
 from tests.recall.histories import FORMS, LANGUAGES, Asked, History, history
 from tests.recall.longmemeval import read_longmemeval
-from tests.recall.speed import measure_speed
+from tests.recall.speed import measure_lookup, measure_speed
 
 ENGINES = ("squidbot", "FTS5, OR", "rank_bm25", "FTS5, all words")
 PROMPT, AFTER = "in the prompt", "after one search"
@@ -95,6 +95,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.speed:
         print(measure_speed(200_000))
+        print(measure_lookup(200_000))
         return
     if options.longmemeval:
         histories = read_longmemeval(options.longmemeval)

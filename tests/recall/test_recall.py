@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from agent_core.storage.search_index.rows import Line, Rows
 from tests.recall.__main__ import AFTER, CACHEABLE, PROMPT, measure, percent
 from tests.recall.histories import LANGUAGES, history
 from tests.recall.longmemeval import read_longmemeval
@@ -23,6 +24,30 @@ async def test_what_was_said_is_among_the_five_best() -> None:
     assert percent(shares[PROMPT, "as asked, near"]) >= 70
     assert percent(shares[CACHEABLE, "as asked, near"]) >= 88
     assert percent(shares[AFTER, "as asked, near"]) >= percent(shares[PROMPT, "as asked, near"])
+
+
+def test_the_index_is_not_much_larger_than_the_text(tmp_path: Path) -> None:
+    """Of everyday messages at most two and a half times, with all that stands beside a text in a history."""
+    said = [text for language in LANGUAGES for _, text in history(language, 0).messages]
+    path = tmp_path / "search.db"
+    rows = Rows(path, writable=True)
+    mark = rows.begin("matrix/!abcdefghijk:example.org", 1)
+    for number, text in enumerate(said):
+        line = Line(
+            number,
+            1_700_000_000_000 + number * 60_000,
+            "assistant" if number % 2 else "user",
+            None if number % 2 else "@alice:example.org",
+            text,
+            "owner",
+            "[]",
+            f"{number // 2}-0123abcd",
+            f"{number // 2}-0123abcd.{number % 2}",
+        )
+        rows.add(mark, [line], position=number, byte=number)
+    rows.merge()
+    rows.close()
+    assert path.stat().st_size <= 2.5 * sum(len(text.encode()) for text in said)
 
 
 def _turn(role: str, content: str, **more: bool) -> dict[str, object]:
