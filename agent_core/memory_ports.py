@@ -159,9 +159,9 @@ class SearchPort(Protocol):
         word a little less than the word itself. The query is data: no character has a meaning of its own,
         except that words between double quotes must occur as they stand, one after the other.
 
-        ``place`` says of a session whether its messages are searched; ``person`` limits it to messages of
-        senders in whose addresses each word of it begins a word. Messages that are worth less than the part
-        ``least`` of the best one are left out.
+        ``place`` says of a session whether its messages are searched, and is called in the event loop;
+        ``person`` limits it to messages of senders in whose addresses each word of it begins a word. Messages
+        that are worth less than the part ``least`` of the best one are left out.
 
         Never fails because of a damaged index: then it looks through the newest messages.
         """

@@ -16,7 +16,7 @@ _UNSEEN += "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\ufeff"
 
 _LONGEST_EXCERPTED = 20_000
 # The beginning of a word, so that its other forms are found; two characters of scripts without blanks.
-_WORDS = re.compile(r"\b[^\W_\u0e00-\uffff]{2,5}|[\u0e00-\uffff]{2}")
+_WORDS = re.compile(r"\b[^\W_\u0e00-\uffff]{3,4}|[\u0e00-\uffff]{2}")
 
 
 def is_quoted(line: str) -> bool:
@@ -58,7 +58,7 @@ def excerpt(text: str, query: str, limit: int) -> str:
     if len(text) <= limit:
         return text
     words = {word for word in _WORDS.findall(query[:limit].lower()) if len(word) > 1}
-    found = re.finditer("|".join(map(re.escape, sorted(words))) or "$", text.lower())
+    found = re.finditer("|".join(map(re.escape, sorted(words))), text.lower()) if words else ()
     places = [(each.start(), each.group()) for each in found]
     best, start, first = 0, 0, 0
     inside: Counter[str] = Counter()

@@ -92,7 +92,11 @@ class SearchIndex:
         if not asked.terms or max_results < 1:
             return SearchAnswer()
 
-        filters = Filters(line_time(since), place, tuple(folded(person).split()))
+        sessions = None
+        if place is not None:
+            names = await self._in_thread(lambda: [name for name, _ in self._histories()])
+            sessions = frozenset(filter(place, names))
+        filters = Filters(line_time(since), sessions, tuple(folded(person).split()))
         async with self._reading:
             return await self._in_thread(lambda: self._search(str(scope), asked, filters, least, max_results))
 

@@ -311,7 +311,7 @@ class Rows:
         Each comes with its answer or its question, by the number of its row.
         """
         number = self._scope_or_none(scope)
-        places = "" if filters.place is None else self._session_labels(filters)
+        places = "" if filters.sessions is None else self._session_labels(filters)
         if number is None or places is None:
             return {}, Statistics()
         since_ms = filters.since_ms

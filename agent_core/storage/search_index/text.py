@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from heapq import nlargest
 from itertools import filterfalse, pairwise
@@ -136,15 +136,15 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """The lines that are searched: since a time, in the sessions that ``place`` accepts, said by a person."""
+    """The lines that are searched: since a time, in some sessions (None: in all), said by a person."""
 
     since_ms: int = 0
-    place: Callable[[str], bool] | None = None
+    sessions: frozenset[str] | None = None
     person: tuple[str, ...] = ()
 
     def accepts(self, session: str) -> bool:
         """Return True if a session is searched."""
-        return self.place is None or self.place(session)
+        return self.sessions is None or session in self.sessions
 
     def is_said(self, ms: int, sender: str | None) -> bool:
         """Return True if the time and the sender of a line are searched."""

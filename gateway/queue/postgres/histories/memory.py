@@ -248,11 +248,13 @@ class PostgresSearch(_Tables):
         if not asked.terms or max_results < 1:
             return SearchAnswer()
 
-        filters = Filters(line_time(since), place, tuple(folded(person).split()))
+        sessions = None
+        if place is not None:
+            sessions = frozenset(filter(place, await self._read("sessions", lines.sessions)))
+        filters = Filters(line_time(since), sessions, tuple(folded(person).split()))
 
         def look(db: Connection) -> SearchAnswer:
-            there = None if place is None else list(filter(place, lines.sessions(db)))
-            searched = search.Searching(db, self._home, str(scope), filters, there)
+            searched = search.Searching(db, self._home, str(scope), filters)
             found, statistics = searched.candidates(asked)
             ranked = rank(asked, statistics, found, least=least)
             hits, used = chosen((search.around(db, str(scope), row) for row in ranked), max_results)

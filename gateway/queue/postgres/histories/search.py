@@ -93,13 +93,12 @@ def _in_order(term: Term) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Searching:
-    """A search in a scope of a home; in ``sessions`` only, if they are given."""
+    """A search in a scope of a home."""
 
     db: Connection
     home: int
     scope: str
     filters: Filters
-    sessions: Sequence[str] | None = None
 
     def candidates(self, query: Query) -> tuple[dict[RowId, Candidate], Statistics]:
         """Return the lines that may be hits, by their row, and what rates them."""
@@ -131,7 +130,7 @@ class Searching:
         said_by = (f"{_lexeme(_cut(_SENDER + word))}:*" for word in self.filters.person)
         words = [_lexeme(label(self.home, self.scope)), *said_by, *map(_expression, terms), *more]
         phrases = [phrase for term in terms for phrase in _in_order(term)]
-        there = [] if self.sessions is None else [list(self.sessions)]
+        there = [] if self.filters.sessions is None else [sorted(self.filters.sessions)]
         since = self.filters.since_ms if since_ms is None else since_ms
         rows = self.db.execute(
             "SELECT at, session, seq FROM history WHERE words @@ CAST(? AS tsquery) AND scope = ? AND at >= ?"  # noqa: S608

@@ -177,6 +177,23 @@ async def test_a_mark_that_the_process_did_not_live_to_index(plain: House) -> No
         assert db.execute("SELECT lines FROM scopes").fetchall() == [(0,)]
 
 
+@pytest.mark.parametrize("indexed", [True, False])
+async def test_one_message_of_a_turn_is_taken_back(plain: House, indexed: bool) -> None:
+    """By an id that begins with its turn, as ours do; the other lines keep their ids and stay."""
+    lines = [
+        Message(role="user", content=f"tea {number}", id=f"t1.{number}", turn="t1", scope="owner")
+        for number in range(3)
+    ]
+    await plain.memory.append_message(A, *lines)
+    await plain.index.update_all()
+    mark = Message(role="system", content="taken back", id="u", turn="u", scope="owner", undoes="t1.1")
+    await plain.memory.append_message(A, mark)
+    if indexed:
+        await plain.index.update_all()
+    hits = (await plain.index.search(OWNER, "tea")).hits
+    assert {(each.id, each.turn) for hit in hits for each in hit.messages} == {("t1.0", "t1"), ("t1.2", "t1")}
+
+
 async def test_histories_that_are_replaced_or_removed(plain: House) -> None:
     """The index says what the files say."""
     await plain.say(A, "tea one", "tea two")
