@@ -16,7 +16,7 @@ from agent_core.storage import lines as codec
 from agent_core.storage.reverse_lines import lines_backwards, lines_forwards
 from agent_core.storage.search_index.ranking import Candidate, Statistics
 from agent_core.storage.search_index.rows import Line, line_time
-from agent_core.storage.search_index.text import Filters, Query, folded
+from agent_core.storage.search_index.text import Filters, Query, Term, folded
 
 Found = tuple[str, list[Line], int]
 """The session of a hit, the lines to show, and which of them it is."""
@@ -111,11 +111,12 @@ def look_through(
     budget: Budget,
     statistics: Statistics,
     undone: set[str],
-) -> list[Found]:
+) -> list[tuple[list[Term], Found]]:
     """
     Scan what is not indexed for candidates of a scope, from the end of the file as far as the budget goes.
 
-    They are counted in ``statistics``. What was taken back is left out and added to ``undone``.
+    Each comes with its terms, and they are counted in ``statistics``. What was taken back is left out and
+    added to ``undone``.
     """
     lines: list[Line] = []
     # Most lines of other scopes need not be decoded. A line that is encoded otherwise says so.
@@ -146,13 +147,12 @@ def look_through(
         close(handle)
     lines.reverse()
     statistics.total += len(lines)
-    found: list[Found] = []
+    found: list[tuple[list[Term], Found]] = []
     for at, line in enumerate(lines):
-        text = folded(line.text)
-        words, padded = frozenset(text.split()), f" {text} "
-        statistics.counts.update(term for term in query.terms if term.occurs_in(padded, words))
-        if filters.is_said(line.ms, line.sender) and query.matches(text):
-            found.append((unread.session, lines[max(0, at - 1) : at + 2], min(at, 1)))
+        terms = query.terms_in(folded(line.text))
+        statistics.counts.update(terms)
+        if filters.is_said(line.ms, line.sender) and query.is_hit(terms):
+            found.append((terms, (unread.session, lines[max(0, at - 1) : at + 2], min(at, 1))))
     return found
 
 

@@ -20,6 +20,7 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from functools import partial
+from heapq import nlargest
 from itertools import islice
 from os import O_CLOEXEC, O_NOFOLLOW, O_NONBLOCK, O_RDONLY, close, fstat, pread
 from os import open as open_file
@@ -43,9 +44,9 @@ from agent_core.storage.search_index.files import (
     look_through,
     read_on,
 )
-from agent_core.storage.search_index.ranking import Statistics, rank
+from agent_core.storage.search_index.ranking import MOST_CANDIDATES, Statistics, rank
 from agent_core.storage.search_index.rows import Line, Mark, Rows, line_time
-from agent_core.storage.search_index.text import Filters, Query, folded, parse_query
+from agent_core.storage.search_index.text import Filters, Query, Term, folded, parse_query
 from agent_core.storage.session_record import session_of
 
 _BATCH_LINES = 100
@@ -115,7 +116,7 @@ class SearchIndex:
             self._note_unusable(error)
             marks, lines, statistics, behind = {}, {}, Statistics(), None
         budget = Budget()
-        scanned: list[Found] = []
+        read: list[tuple[list[Term], Found]] = []
         undone: set[str] = set()
         for unread in self._unread(marks, behind):
             if not filters.accepts(unread.session):
@@ -123,7 +124,7 @@ class SearchIndex:
             if budget.spent:
                 budget.cut = True
                 break
-            scanned += look_through(
+            read += look_through(
                 unread,
                 query,
                 scope,
@@ -132,6 +133,12 @@ class SearchIndex:
                 statistics=statistics,
                 undone=undone,
             )
+
+        def weight(each: tuple[list[Term], Found]) -> tuple[float, int]:
+            terms, (_, near, at) = each
+            return sum(map(statistics.rarity, terms)), near[at].ms
+
+        scanned = [found for _, found in nlargest(MOST_CANDIDATES, read, key=weight)]
         candidates = {
             number: candidate_of(line, None if beside is None or beside.is_in(undone) else beside)
             for number, (line, beside) in lines.items()

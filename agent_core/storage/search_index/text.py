@@ -125,13 +125,18 @@ class Query:
 
     terms: tuple[Term, ...]
 
+    def terms_in(self, text: str) -> list[Term]:
+        """Return the terms that a folded text has, or words like them."""
+        words, padded = frozenset(text.split()), f" {text} "
+        return [term for term in self.terms if term.occurs_in(padded, words)]
+
     def matches(self, text: str) -> bool:
         """Return True if a folded text may be a hit."""
-        words = frozenset(text.split())
-        text = f" {text} "
-        return any(term.occurs_in(text, words) for term in self.terms) and all(
-            f" {term.words} " in text for term in self.terms if term.quoted
-        )
+        return self.is_hit(self.terms_in(text))
+
+    def is_hit(self, found: Collection[Term]) -> bool:
+        """Return True if a text with these terms may be a hit."""
+        return bool(found) and all(term in found for term in self.terms if term.quoted)
 
 
 @dataclass(frozen=True, slots=True)

@@ -282,6 +282,15 @@ async def test_no_query_is_slow(plain: House, query: str) -> None:
         await plain.index.update_all()
 
 
+async def test_of_many_hits_the_newest_are_read(plain: House) -> None:
+    """Of more lines than are rated, which are as good, in the histories and in the index."""
+    for number in range(150):
+        await plain.say(A, f"tea {number}", "x")
+    for _ in ("in the histories", "in the index"):
+        assert await plain.found("tea", max_results=3) == ["tea 149", "tea 148", "tea 147"]
+        await plain.index.update_all()
+
+
 def test_folding() -> None:
     """Words and nothing else, the same for index and query."""
     assert folded("  Été — C'est  l’heure! ") == "ete c est l heure"
