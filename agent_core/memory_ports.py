@@ -7,7 +7,7 @@ Both ports are called with the session's id, ``str(SessionKey)``, or with a scop
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -144,12 +144,24 @@ class SearchPort(Protocol):
     """
 
     async def search(
-        self, scope: MemoryScope, query: str, *, since: datetime | None = None, max_results: int = 10
+        self,
+        scope: MemoryScope,
+        query: str,
+        *,
+        since: datetime | None = None,
+        place: Callable[[str], bool] | None = None,
+        person: str = "",
+        least: float = 0.0,
+        max_results: int = 10,
     ) -> SearchAnswer:
         """
         Messages with words of ``query``, the best first: rare words count more than common ones, forms of a
         word a little less than the word itself. The query is data: no character has a meaning of its own,
         except that words between double quotes must occur as they stand, one after the other.
+
+        ``place`` says of a session whether its messages are searched, and is called in the event loop;
+        ``person`` limits it to messages of senders in whose addresses each word of it begins a word. Messages
+        that are worth less than the part ``least`` of the best one are left out.
 
         Never fails because of a damaged index: then it looks through the newest messages.
         """

@@ -300,10 +300,15 @@ class SearchHit:
 
 @dataclass(frozen=True, slots=True)
 class SearchAnswer:
-    """The hits of a search, best first; not ``complete`` while older messages cannot be searched yet."""
+    """
+    The hits of a search, best first, and how many ``more`` there are at least.
+
+    It is not ``complete`` while older messages cannot be searched yet.
+    """
 
     hits: tuple[SearchHit, ...] = ()
     complete: bool = True
+    more: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,8 +38,8 @@ MEMORY_HEADING = "## Your Memory"
 SUMMARY_HEADING = "## Session Summary"
 
 CUT_NOTE = (
-    "[Note: this conversation is longer than fits here. Its older messages are not shown; ask if you "
-    "need something from them.]"
+    "[Note: this conversation is longer than fits here. Its older messages are not shown; find what you "
+    "need from them with search_history, or ask.]"
 )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from typing import TYPE_CHECKING
 from unicodedata import category
 
@@ -11,6 +13,10 @@ if TYPE_CHECKING:
 
 _UNSEEN = " \t\r\f\v\u00a0\u3000\u200b\u200c\u200d\u200e\u200f"
 _UNSEEN += "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\ufeff"
+
+_LONGEST_EXCERPTED = 20_000
+# The beginning of a word, so that its other forms are found; two characters of scripts without blanks.
+_WORDS = re.compile(r"\b[^\W_\u0e00-\uffff]{3,4}|[\u0e00-\uffff]{2}")
 
 
 def is_quoted(line: str) -> bool:
@@ -44,3 +50,27 @@ def time_zone(name: str, *, or_local: bool = False) -> ZoneInfo:
     except (KeyError, ValueError, OSError, RecursionError) as error:
         names = "Europe/Berlin, UTC or local" if or_local else "Europe/Berlin or UTC"
         raise ValueError(f"unknown time zone {name!r}; give a name such as {names}") from error
+
+
+def excerpt(text: str, query: str, limit: int) -> str:
+    """Return a text on one line; of a longer one than ``limit`` characters the part with most of a query."""
+    text = one_line(text, _LONGEST_EXCERPTED)
+    if len(text) <= limit:
+        return text
+    words = {word for word in _WORDS.findall(query[:limit].lower()) if len(word) > 1}
+    found = re.finditer("|".join(map(re.escape, sorted(words))), text.lower()) if words else ()
+    places = [(each.start(), each.group()) for each in found]
+    best, start, first = 0, 0, 0
+    inside: Counter[str] = Counter()
+    for at, word in places:
+        inside[word] += 1
+        while places[first][0] < at - limit // 2:
+            inside[places[first][1]] -= 1
+            first += 1
+        if (count := len(+inside)) > best:
+            best, start = count, places[first][0]
+    if start < limit // 2:
+        return one_line(text, limit)
+    start -= limit // 4
+    start = text.find(" ", start, start + limit // 8) + 1 or start
+    return f"… {one_line(text[start:], limit - 2)}"

@@ -12,28 +12,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from agent_core.memory.withdrawn_messages import is_undone, undone_in
-from agent_core.memory_ports import MemoryPort, SearchPort
+from agent_core.memory_ports import SearchPort
 from agent_core.models import MemoryScope, Message, SearchHit
 from agent_core.prompt import Passage, remembered_text, searched_words
 from agent_core.prompt_budget import TokenEstimate
 from agent_core.provenance import Origins, joined
-from agent_core.text import one_line
+from agent_core.text import excerpt
 
 SHARE = 16
 """Passages take this part of a prompt at most."""
-_MOST = 5
+_MOST = 4
 _LOOKED_AT = 15
-_MARKS_AMONG = 50  # a mark that the index may not have read yet is among the newest lines
-_LINE_CHARS = 300
+_LEAST = 0.7  # of the best one's worth: others make a prompt long and are rarely what was meant
+_HIT_CHARS = 300
+_ANSWER_CHARS = 150
+_QUESTION_CHARS = 80
 
 
 class Lookup:
     """Finds the passages for a question."""
 
-    def __init__(self, search: SearchPort, histories: MemoryPort) -> None:
+    def __init__(self, search: SearchPort) -> None:
         self._search = search
-        self._histories = histories
 
     async def passages(
         self,
@@ -60,11 +60,10 @@ class Lookup:
         words = searched_words(question)
         if len(words.split()) <= 1 and words.lower() != words.upper():
             return None
-        answer = await self._search.search(scope, words, since=since, max_results=_LOOKED_AT)
+        answer = await self._search.search(scope, words, since=since, least=_LEAST, max_results=_LOOKED_AT)
         known = {(each.kind, each.where) for each in origins}
         found: list[Passage] = []
         sources: list[Origins] = []
-        undone: dict[str, frozenset[str]] = {}
         for hit in answer.hits:
             turn = [line for line in _turn_of(hit) if since is None or _is_from(line, since)]
             of_turn = joined(*(line.sources for line in turn))
@@ -74,11 +73,13 @@ class Lookup:
                 or any((each.kind, each.where) not in known for each in of_turn)
             ):
                 continue
-            if hit.session_id not in undone:
-                undone[hit.session_id] = await self._newly_undone(hit.session_id)
-            if any(is_undone(line, undone[hit.session_id]) for line in turn):
-                continue
-            passage = _told(turn, "here" if hit.session_id == session_id else hit.session_id)
+            line = hit.messages[hit.at]
+            beside = _QUESTION_CHARS if line.role == "assistant" else _ANSWER_CHARS
+            said = [
+                (_who(each), excerpt(each.content, words, _HIT_CHARS if each is line else beside))
+                for each in turn
+            ]
+            passage = (f"{_day(turn[0])}, {'here' if hit.session_id == session_id else hit.session_id}", said)
             if estimate.text(remembered_text([*found, passage])) > max_tokens:
                 break
             found.append(passage)
@@ -89,10 +90,6 @@ class Lookup:
             return None
         # As a message of a person it would count as words in which that person names what a tool may reach.
         return Message(role="system", content=remembered_text(found), origins=joined(*sources))
-
-    async def _newly_undone(self, session_id: str) -> frozenset[str]:
-        newest = await self._histories.load_history(session_id, max_messages=_MARKS_AMONG)
-        return undone_in(newest.messages)
 
 
 def _turn_of(hit: SearchHit) -> Sequence[Message]:
@@ -119,11 +116,10 @@ def _is_shown(hit: SearchHit, session_id: str, shown: Sequence[Message]) -> bool
     return later or any(line.content == each.content for each in shown)
 
 
-def _told(turn: Sequence[Message], place: str) -> Passage:
-    at = turn[0].timestamp
-    day = f"On {at.day} {at:%B %Y}" if at else "Earlier"
-    said = [
-        ("you" if line.role == "assistant" else line.sender or "user", one_line(line.content, _LINE_CHARS))
-        for line in turn
-    ]
-    return f"{day}, {place}", said
+def _day(line: Message) -> str:
+    at = line.timestamp
+    return f"On {at.day} {at:%B %Y}" if at else "Earlier"
+
+
+def _who(line: Message) -> str:
+    return "you" if line.role == "assistant" else line.sender or "user"

@@ -105,7 +105,7 @@ class MemoryManager(Consolidation):
             on_unusable=on_unusable,
         )
         self._skills = skills
-        self._lookup = None if search is None else Lookup(search, storage)
+        self._lookup = None if search is None else Lookup(search)
         self._always_skills = frozenset(always_skills)
         self._pictures = pictures
         self._shown: OrderedDict[str, int] = OrderedDict()

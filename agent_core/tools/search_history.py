@@ -7,7 +7,7 @@ Hits are quoted between tags that they cannot close, with their author, place an
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -16,7 +16,7 @@ from agent_core.models import MemoryScope, Message, SearchAnswer, SearchHit, Too
 from agent_core.ports import Clock
 from agent_core.prompt import fenced
 from agent_core.provenance import joined
-from agent_core.text import one_line
+from agent_core.text import excerpt
 from agent_core.tools.effects import Effect
 
 _DEFAULT_RESULTS = 5
@@ -24,6 +24,8 @@ _MOST_RESULTS = 20
 _MOST_DAYS = 36_500
 _HIT_CHARS = 600
 _BESIDE_CHARS = 200
+_HERE = ("here", "this conversation", "this room")
+_STILL_FILLING = "(The index is still being filled: older messages cannot be searched yet. Try again later.)"
 
 
 class SearchHistoryTool:
@@ -33,20 +35,20 @@ class SearchHistoryTool:
     Args:
         session_id: The conversation in hand, to tell it from others.
         not_before: Nothing of what was said earlier is found.
+        room_name: Returns the name of the room of a session, or an empty text.
     """
 
     name = "search_history"
     effect = Effect.PRIVATE_READ
     repeatable = True
-    description = (
-        "Search what was said, here and elsewhere. Any word may match: give five to eight with synonyms."
-    )
+    description = "Search earlier talk: 5-8 words with synonyms. Limits: days, place, person."
     parameters: Mapping[str, Any] = {
         "type": "object",
         "properties": {
             "query": {"type": "string"},
             "days": {"type": "integer"},
-            "max_results": {"type": "integer"},
+            "place": {"type": "string"},
+            "person": {"type": "string"},
         },
         "required": ["query"],
     }
@@ -59,15 +61,17 @@ class SearchHistoryTool:
         scope: MemoryScope,
         clock: Clock,
         not_before: datetime | None = None,
+        room_name: Callable[[str], str] = lambda _: "",
     ) -> None:
         self._search = search
         self._session_id = session_id
         self._scope = scope
         self._clock = clock
         self._not_before = not_before
+        self._room_name = room_name
 
     async def execute(self, **arguments: Any) -> ToolResult:
-        """Search for ``query``, at most ``days`` back."""
+        """Search for ``query``, at most ``days`` back, in a ``place``, for words of a ``person``."""
         query, days = arguments.get("query"), arguments.get("days")
         if not isinstance(query, str) or not any(char.isalnum() for char in query):
             return ToolResult(content="'query' must have at least one word.", is_error=True)
@@ -77,19 +81,36 @@ class SearchHistoryTool:
         if days is not None and 0 <= int(days) <= _MOST_DAYS:
             start = self._clock.now() - timedelta(days=int(days))
             since = start if since is None else max(start, since)
-        answer = await self._search.search(self._scope, query, since=since, max_results=count)
+        place = str(arguments.get("place") or "").strip().casefold()
+        answer = await self._search.search(
+            self._scope,
+            query,
+            since=since,
+            place=(lambda session: self._is_called(session, place)) if place else None,
+            person=str(arguments.get("person") or ""),
+            max_results=count,
+        )
         shown = [line for hit in answer.hits for line in hit.messages]
-        return ToolResult(content=self._told(answer), origins=joined(*(line.sources for line in shown)))
+        return ToolResult(
+            content=self._told(answer, query), origins=joined(*(line.sources for line in shown))
+        )
 
-    def _told(self, answer: SearchAnswer) -> str:
-        parts = [fenced("found", self._hit(hit)) for hit in answer.hits]
-        if not parts:
-            parts = ["Nothing was found."]
+    def _is_called(self, session: str, place: str) -> bool:
+        if place in _HERE:
+            return session == self._session_id
+        return place in f"{session} {self._room_name(session)}".casefold()
+
+    def _told(self, answer: SearchAnswer, query: str) -> str:
+        parts = [fenced("found", self._hit(hit, query)) for hit in answer.hits]
         if not answer.complete:
-            parts.append("(Older messages cannot be searched yet; try again later.)")
+            parts.append(_STILL_FILLING if parts else f"Nothing was found so far. {_STILL_FILLING}")
+        elif not parts:
+            parts = ["Nothing was found."]
+        if answer.more > 0:
+            parts.append(f"({answer.more} more with some of the words.)")
         return "\n".join(parts)
 
-    def _hit(self, hit: SearchHit) -> str:
+    def _hit(self, hit: SearchHit, query: str) -> str:
         found = hit.messages[hit.at]
         when = f"{found.timestamp:%Y-%m-%d %H:%M} UTC" if found.timestamp else "at an unknown time"
         where = "this conversation" if hit.session_id == self._session_id else hit.session_id
@@ -98,7 +119,7 @@ class SearchHistoryTool:
             if number != hit.at and not self._may_be_shown(message):
                 continue
             mark, limit = ("> ", _HIT_CHARS) if number == hit.at else ("  ", _BESIDE_CHARS)
-            lines.append(f"{mark}{_who(message)}: {one_line(message.content, limit)}")
+            lines.append(f"{mark}{_who(message)}: {excerpt(message.content, query, limit)}")
         return "\n".join(lines)
 
     def _may_be_shown(self, message: Message) -> bool:

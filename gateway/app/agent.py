@@ -78,7 +78,7 @@ class AgentParts:
         memory: Histories and memory, with what was put around them.
         in_tables: They are in the database of the queue, so the lines of an answer wait in no journal.
         named_files: Which files of messages any history names.
-        tools: The tools of one run, which belong to its session.
+        tools: The tools of one run, which belong to its session; they are given what names a room.
     """
 
     memory: MemoryPort
@@ -88,7 +88,7 @@ class AgentParts:
     models: Models
     manager: MemoryManager
     agent: AgentLoop
-    tools: Callable[[Session], list[ToolPort]]
+    tools: Callable[[Session, Callable[[str], str]], list[ToolPort]]
     pools: Callable[[Purpose], LLMPort]
     shell: Shell
     mcp: McpServers | None
@@ -168,11 +168,18 @@ def build_agent(env: Environment, queue: Queue, state: AccountState | None) -> A
         keep = file_keeper(session, at_home, settings)
         return [] if mcp is None else mcp.tools(session, keep, look)
 
-    def extra_tools(session: Session) -> list[ToolPort]:
+    def extra_tools(session: Session, room_name: Callable[[str], str]) -> list[ToolPort]:
         shown = lambda: manager.shown_version(session.id)  # noqa: E731 - bound to this session
         return [
             MemoryWriteTool(memory, session.id, scope=session.scope, turn=session.turn, shown_version=shown),
-            SearchHistoryTool(search, session.id, scope=session.scope, clock=clock, not_before=session.since),
+            SearchHistoryTool(
+                search,
+                session.id,
+                scope=session.scope,
+                clock=clock,
+                not_before=session.since,
+                room_name=room_name,
+            ),
             *attachment_tools(session, memory, attachments, clock, settings=settings, home=home),
             *workspace_tools(session, at_home, settings=settings, known=known_files, look=look),
             *shell.tools(session),

@@ -6,8 +6,9 @@ Composition root: the kinds of turns, and what they share.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from agent_core.agent import TurnLimits
@@ -15,6 +16,7 @@ from agent_core.messages import InboundMessage, SessionKey
 from agent_core.tools.availability import is_available
 from agent_core.tools.effects import Effect
 from agent_core.tools.policy import DEFAULT_POLICY, Policy, Verdict
+from channels.base import Channel, SupportsRoomNames
 from channels.heartbeat.config import TickLimits
 from gateway.app.agent import AgentParts, turn_limits
 from gateway.app.background import command_runner
@@ -22,6 +24,7 @@ from gateway.app.channels import RoutingParts
 from gateway.app.environment import Configured, Environment, Overrides
 from gateway.app.supervision import SupervisionParts
 from gateway.observability.redaction import Redactor
+from gateway.operations.views import key_of
 from gateway.queue.background import KIND
 from gateway.queue.shared import SHARED
 from gateway.queue.stores import Queue
@@ -302,7 +305,7 @@ def _model_run(shared: _Shared, transcription: Transcription | None, answers: Wo
         agent=agent.agent,
         channels=shared.by_name,
         extra_tools=lambda session, messages: [
-            *agent.tools(session),
+            *agent.tools(session, partial(_room_name, shared.by_name)),
             *(proactive.tools(session, messages) if _is_of_one(messages) else ()),
         ],
         tools_settled=agent.shell.settled,
@@ -317,6 +320,13 @@ def _model_run(shared: _Shared, transcription: Transcription | None, answers: Wo
         transcription=transcription,
         zone=shared.zone,
     )
+
+
+def _room_name(channels: Mapping[str, Channel], session: str) -> str:
+    """Return the name of a session's room; empty if it has none or that is unknown."""
+    key = key_of(session)
+    channel = None if key is None else channels.get(key.channel)
+    return channel.room_name(key.conversation) if key and isinstance(channel, SupportsRoomNames) else ""
 
 
 def _transcription(env: Environment, queue: Queue, agent: AgentParts) -> Transcription | None:

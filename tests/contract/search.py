@@ -6,7 +6,8 @@ from datetime import timedelta
 
 import pytest
 
-from agent_core.models import MemoryScope, Message, ScopeKind
+from agent_core.models import Attachment, MemoryScope, Message, ScopeKind
+from agent_core.prompt import attachment_lines, heard_line
 from tests.search_house import BOB, OWNER, A, B, House, R
 
 ROOM = MemoryScope(ScopeKind.ROOM, "matrix/!room")
@@ -30,6 +31,20 @@ class SearchContract:
         await house.say(A, "tea one", "x", "tea two", "x", "tea three", days=1)
         since = house.clock.now() - timedelta(days=2)
         assert await house.found("tea", since=since) == ["tea three", "tea two"]
+
+    async def test_only_a_place_or_a_person(self, house: House) -> None:
+        """Conversations that are accepted, senders by words of their address; in one's own scope only."""
+        await house.say(A, "tea one", "x")
+        await house.say(B, "tea two", "x")
+        await house.say(R, "tea of the room", "x", scope=ROOM)
+        assert await house.found("tea", place=lambda session: session != B) == ["tea one"]
+        assert await house.found("tea", place=lambda session: session == R) == []
+        assert await house.found("tea", place=lambda _: False) == []
+        assert await house.found("tea", person="x") == await house.found("tea", person="@X:hs")
+        assert await house.found("tea", person="x") == ["tea two", "tea one"]
+        assert await house.found("tea", person="eve") == await house.found("x", person="x") == []
+        more = (await house.index.search(OWNER, "tea", max_results=1)).more
+        assert more == 1
 
     async def test_a_hit_comes_with_its_neighbours(self, house: House) -> None:
         """The message before and the one after; hits side by side are shown once."""
@@ -158,12 +173,78 @@ class SearchContract:
         await house.say(A, "x", text, "x", "something else", "x")
         assert (await house.found(query))[:1] == [text]
 
+    @pytest.mark.parametrize(
+        ("text", "query"),
+        [
+            ("Minka was at the vet in Kiel, tablets twice a day", "Wann war Minka beim Tierarzt in Kiel?"),
+            ("Minka war in Kiel beim Tierarzt", "Minkaはキールのどこ? Kiel"),
+            ("猫のミンカはKielの病院へ行きました", "When was the cat in Kiel?"),
+            ("Минку возили в Kiel", "Kiel Tierarzt"),
+        ],
+    )
+    async def test_a_question_of_another_language(self, house: House, text: str, query: str) -> None:
+        """By names, numbers and words that are the same in both."""
+        await house.say(A, "x", text, "x", "something else", "x")
+        assert (await house.found(query))[:1] == [text]
+
+    @pytest.mark.parametrize(
+        ("text", "query"),
+        [
+            (heard_line("note.ogg", text="the boiler is serviced in March"), "boiler March"),
+            (attachment_lines([Attachment(id="a1", name="Stromrechnung-2026.pdf", path="x", media_type="x/y", size_bytes=1)]),
+             "Rechnung 2026"),
+            ("My answer\n\nOn Monday Ann wrote:\n> The meeting is in room 4711\n> at noon", "meeting room"),
+        ],
+        ids=["voice", "file name", "quoted part"],
+    )  # fmt: skip
+    async def test_what_is_not_typed_text(self, house: House, text: str, query: str) -> None:
+        """The transcript of a voice message, the name of a file, what a mail quotes."""
+        await house.say(A, "x", text, "x", "something else", "x")
+        assert (await house.found(query))[:1] == [text]
+
     async def test_all_words_before_some(self, house: House) -> None:
         """A line with every word stands before one with a rarer one, words in a row before words apart."""
         await house.say(
             A, "the blue of the door", "x", "x", "the blue door", "x", "x", "blue blue blue", "x", "x"
         )
         assert await house.found("blue door") == ["the blue door", "the blue of the door", "blue blue blue"]
+
+    @pytest.mark.parametrize(
+        ("text", "query"),
+        [
+            ("Der Fahrradschlüssel liegt im Flur", "Schlüssel"),
+            ("Der Schlüssel vom Fahrrad liegt im Flur", "Fahrradschlüssel"),
+            ("Mir hilft nichts gegen Rückenschmerzen", "Was tun bei Schmerzen?"),
+            ("Our toothbrushes are in the bathroom", "bath"),
+            ("У нас новый холодильник", "холодилньик"),
+            ("The dentist has an appointment for us", "dentits"),
+            ("The dentist has an appointment for us", "apointment"),
+        ],
+    )
+    async def test_compounds_and_typing_errors(self, house: House, text: str, query: str) -> None:
+        """A word within a compound, the words of one apart, and a mistyped word that nobody ever wrote."""
+        await house.say(A, "x", text, "x", "something else", "x")
+        assert (await house.found(query))[:1] == [text]
+        assert await house.found("unheard") == []
+
+    async def test_words_divided_between_question_and_answer(self, house: House) -> None:
+        """A turn with all words stands before one with some; nobody's question counts for another turn."""
+        await house.say(A, "What goes into the soup instead of cream?", "I would take cashews.", turn="t1")
+        await house.say(A, "The soup was too hot, and soup again tomorrow", "Yes.", turn="t2")
+        await house.say(A, "Cashews are dear, cashews and nuts", "Yes.", turn="t3")
+        hits = (await house.index.search(OWNER, "soup cashews")).hits
+        assert hits[0].messages[hits[0].at].turn == "t1"
+        await house.say(A, "x", "x", "lamp", turn="t4")
+        await house.say(A, "the blue shade", "x", "lamp and blue far away", turn="t5")
+        assert (await house.found("blue lamp"))[0] == "lamp and blue far away"
+
+    async def test_words_that_stand_together_in_a_long_message(self, house: House) -> None:
+        """Of two messages with the same words, the one in which they are of one sentence."""
+        filler = "and we talked about this and that for an hour or two"
+        apart = f"The cat slept. {filler}. {filler}. The vet has called us"
+        together = f"The cat was at the vet. {filler}. {filler}. It has called us"
+        await house.say(A, together, "x", "x", apart, "x")
+        assert await house.found("cat vet") == [together, apart]
 
     async def test_the_newer_of_two_statements(self, house: House) -> None:
         """What was said again later stands first."""

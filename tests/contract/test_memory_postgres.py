@@ -9,15 +9,16 @@ import pytest
 
 from agent_core.memory_ports import MemoryPort
 from agent_core.models import Message
-from agent_core.storage.search_index.text import parse_query
+from agent_core.storage.search_index.text import Filters, parse_query
 from gateway.queue.postgres.histories.memory import PostgresMemory, PostgresSearch
-from gateway.queue.postgres.histories.search import candidates
+from gateway.queue.postgres.histories.search import Searching
 from gateway.queue.postgres.store import HOME, PostgresQueue, migrate
 from gateway.queue.sql.engine import Connection, Cursor, Parameters
 from tests.clock import ManualClock
 from tests.contract.memory import MemoryContract
 from tests.contract.search import SearchContract
 from tests.postgres_server import PostgresServer
+from tests.recall.histories import history
 from tests.search_house import OWNER, A, B, House
 
 pytestmark = [pytest.mark.integration]
@@ -109,8 +110,35 @@ async def test_a_search_uses_the_index(postgres: PostgresServer, tables: str) ->
                         asked.extend(line for (line,) in db.execute(f"EXPLAIN {text}", parameters))
                     return db.execute(text, parameters)
 
-            candidates(Explaining(), HOME, parse_query("number7"), "owner", since_ms=0)  # type: ignore[arg-type]
+            Searching(Explaining(), HOME, "owner", Filters()).candidates(parse_query("number7"))  # type: ignore[arg-type]
 
         await queue.database.writer.call("analyze", lambda db: db.execute("ANALYZE all_history"), locks=())
         await queue.database.reader.call("explain", explained)
         assert any("history_words" in line for line in asked), asked
+
+
+@pytest.mark.parametrize("language", ["en", "de", "ja", "ru"])
+async def test_both_engines_agree(
+    postgres: PostgresServer, tables: str, language: str, tmp_path: Path
+) -> None:
+    """The same hits in the same order for every question of a made-up history."""
+    made = history(language, 0, sittings=12)
+    house = House(tmp_path)
+    url = postgres.url(postgres.new_database(template=tables))
+    async with await PostgresQueue.open(url, clock=house.clock) as queue:
+        memory, search = PostgresMemory(queue.database, HOME), PostgresSearch(queue.database, HOME)
+        for role, text in made.messages:
+            house.clock.advance(60)
+            house.said += 1
+            line = Message(role=role, content=text, id=str(house.said), scope="owner", sender="@x:hs")
+            for each in (house.memory, memory):
+                await each.append_message(A, line)
+        await house.index.update_all()
+        for asked in made.asked:
+            ours = await house.index.search(OWNER, asked.query)
+            theirs = await search.search(OWNER, asked.query)
+            assert [hit.messages[hit.at].id for hit in ours.hits] == [
+                hit.messages[hit.at].id for hit in theirs.hits
+            ], asked.query
+            assert ours.more == theirs.more
+    await house.index.aclose()

@@ -10,42 +10,49 @@ from pathlib import Path
 
 import anyio
 
-from tests.recall.engines import fts5, in_the_prompt, plain_bm25, squidbot
-from tests.recall.histories import LANGUAGES, Asked, history
-from tests.recall.speed import measure_speed
-
-FORMS = (
-    "as asked, near",
-    "as asked, paraphrased",
-    "key words, near",
-    "key words, paraphrased",
-    "5-8 words",
+from tests.recall.engines import (
+    after_a_search,
+    cacheable_share,
+    fts5,
+    in_the_prompt,
+    rank_bm25,
+    share_said,
+    squidbot,
 )
-ENGINES = ("squidbot", "FTS5, OR", "BM25", "FTS5, all words")
-PROMPT = "in the prompt"
-"""Of a question in another conversation, before any tool call."""
+from tests.recall.histories import FORMS, LANGUAGES, Asked, History, history
+from tests.recall.longmemeval import read_longmemeval
+from tests.recall.speed import measure_lookup, measure_speed
+
+ENGINES = ("squidbot", "FTS5, OR", "rank_bm25", "FTS5, all words")
+PROMPT, AFTER = "in the prompt", "after one search"
+"""Of a question in another conversation: before any tool call, and after one search with key words."""
+CACHEABLE = "cacheable"
+"""The part of the prompts of a conversation that a provider can have cached."""
 Shares = dict[tuple[str, str], list[tuple[Asked, str, float]]]
 
 
-async def measure(seeds: Iterable[int], *, sittings: int = 45) -> Shares:
+async def measure(histories: Iterable[History]) -> Shares:
     """Return for each engine and form every question with its language and the share of its evidence found."""
     shares: Shares = defaultdict(list)
-    for seed in seeds:
-        for language in LANGUAGES:
-            made = history(language, seed, sittings=sittings)
-            with tempfile.TemporaryDirectory() as home:
-                ours, house = await squidbot(made, Path(home))
-                others = (fts5(made, " OR "), plain_bm25(made), fts5(made, " AND "))
-                for name, search in zip(ENGINES, (ours, *others), strict=True):
-                    for each in made.asked:
-                        found = set[int]().union(*await search(each.query))
-                        known = len(each.evidence & found) / max(1, len(each.evidence))
-                        shares[name, each.form].append((each, language, known))
+    for made in histories:
+        with tempfile.TemporaryDirectory() as home:
+            ours, house = await squidbot(made, Path(home))
+            others = (fts5(made, " OR "), rank_bm25(made), fts5(made, " AND "))
+            for name, search in zip(ENGINES, (ours, *others), strict=True):
                 for each in made.asked:
-                    if each.form.startswith("as asked"):
-                        known = await in_the_prompt(made, house, each.query, each.evidence)
-                        shares[PROMPT, each.form].append((each, language, known))
-                await house.index.aclose()
+                    found = set[int]().union(*await search(each.query))
+                    known = len(each.evidence & found) / max(1, len(each.evidence))
+                    shares[name, each.form].append((each, made.language, known))
+            for number, each in enumerate(made.asked):
+                if each.form.startswith("as asked"):
+                    words = made.asked[min(number + 1, len(made.asked) - 1)].query
+                    prompt = await in_the_prompt(house, each)
+                    shares[PROMPT, each.form].append((each, made.language, share_said(each, prompt)))
+                    prompt += await after_a_search(house, words)
+                    shares[AFTER, each.form].append((each, made.language, share_said(each, prompt)))
+            cacheable = await cacheable_share(made, house)
+            shares[CACHEABLE, FORMS[0]].append((made.asked[0], made.language, cacheable))
+            await house.index.aclose()
     return shares
 
 
@@ -55,35 +62,54 @@ def percent(rows: Iterable[tuple[Asked, str, float]]) -> float:
     return 100 * sum(known) / max(1, len(known))
 
 
+def _print(shares: Shares) -> None:
+    forms = [form for form in FORMS if shares.get(("squidbot", form))]
+    print(f"{'':24}" + "".join(f"{name:>17}" for name in ENGINES))
+    for form in forms:
+        print(f"{form:24}" + "".join(f"{percent(shares[name, form]):17.1f}" for name in ENGINES))
+    words = [form for form in forms if form.startswith("key words")]
+    if words:
+        both = [percent(row for form in words for row in shares[name, form]) for name in ENGINES]
+        print(f"{'key words':24}" + "".join(f"{each:17.1f}" for each in both))
+    print("\nIn the prompt of a question in another conversation: before any tool call, after one search")
+    for form in forms[:2]:
+        print(f"{form:24}" + "".join(f"{percent(shares[name, form]):8.1f}" for name in (PROMPT, AFTER)))
+    print(f"Of the prompts the same as in the one before: {percent(shares[CACHEABLE, FORMS[0]]):.1f}")
+    print("\nsquidbot" + " " * 16 + "".join(f"{form:>23}" for form in forms))
+    rows = [row for form in forms for row in shares["squidbot", form]]
+    for at, group in ((1, {language for _, language, _ in rows}), (0, {asked.kind for asked, _, _ in rows})):
+        for name in sorted(group - {"nothing"}):
+            own = [
+                [row for row in shares["squidbot", form] if name == (row[1] if at else row[0].kind)]
+                for form in forms
+            ]
+            print(f"{name:24}" + "".join(f"{percent(each):23.0f}" for each in own))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=6)
     parser.add_argument("--missed", action="store_true", help="print what squidbot did not find")
     parser.add_argument("--speed", action="store_true", help="measure 200,000 messages instead")
+    parser.add_argument("--longmemeval", type=Path, metavar="FILE", help="the public file instead")
     options = parser.parse_args()
     if options.speed:
         print(measure_speed(200_000))
+        print(measure_lookup(200_000))
         return
-    shares = anyio.run(measure, range(options.seeds))
-    print(f"R@5 in percent, {5 * options.seeds} made-up histories of 45 sittings\n")
-    print(f"{'':24}" + "".join(f"{name:>17}" for name in ENGINES))
-    for form in FORMS:
-        print(f"{form:24}" + "".join(f"{percent(shares[name, form]):17.0f}" for name in ENGINES))
-    print("\nIn the prompt of a question in another conversation, before any tool call:")
-    for form in FORMS[:2]:
-        print(f"{form:24}{percent(shares[PROMPT, form]):17.0f}")
-    print()
-    for language in LANGUAGES:
-        own = [[row for row in shares["squidbot", form] if row[1] == language] for form in FORMS]
-        print(f"squidbot, {language:14}" + "".join(f"{percent(rows):8.0f}" for rows in own))
-    for kind in ("person", "assistant", "several", "time", "update"):
-        own = [[row for row in shares["squidbot", form] if row[0].kind == kind] for form in FORMS]
-        print(f"squidbot, {kind:14}" + "".join(f"{percent(rows):8.0f}" for rows in own))
+    if options.longmemeval:
+        histories = read_longmemeval(options.longmemeval)
+        print(f"R@5 in percent, {options.longmemeval.name}\n")
+    else:
+        histories = (history(each, seed) for seed in range(options.seeds) for each in LANGUAGES)
+        print(f"R@5 in percent, {len(LANGUAGES) * options.seeds} made-up histories of 45 sittings\n")
+    shares = anyio.run(measure, histories)
+    _print(shares)
     if options.missed:
         for form in FORMS:
             for asked, language, share in shares["squidbot", form]:
                 if share < 1 and asked.kind != "nothing":
-                    print(form, language, asked.kind, asked.query, sep=" | ")
+                    print(form, language, asked.kind, asked.query, *asked.said, sep=" | ")
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import sqlite3
 from collections import Counter
@@ -10,10 +11,12 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from agent_core.memory.manager import MemoryManager
-from tests.recall.histories import History
+from agent_core.tools.search_history import SearchHistoryTool
+from tests.recall.histories import Asked, History
 from tests.search_house import OWNER, A, B, House
 
 BEST = 5
+C = "matrix/!c"
 Search = Callable[[str], Awaitable[list[set[int]]]]
 """Gives for each hit the numbers of its messages: a hit is shown with its neighbours."""
 
@@ -39,11 +42,44 @@ async def squidbot(history: History, home: Path) -> tuple[Search, House]:
     return search, house
 
 
-async def in_the_prompt(history: History, house: House, query: str, evidence: frozenset[int]) -> float:
-    """The share of these messages that is in the prompt of a question in another conversation, unasked."""
+async def in_the_prompt(house: House, asked: Asked) -> str:
+    """The text of the prompt of a question in another conversation, before any tool call."""
     manager = MemoryManager(house.memory, search=house.index)
-    prompt = "".join(each.content for each in await manager.build_messages(B, "sys", query))
-    return sum(history.messages[number][1] in prompt for number in evidence) / max(1, len(evidence))
+    return "".join(each.content for each in await manager.build_messages(B, "sys", asked.query))
+
+
+async def cacheable_share(history: History, house: House) -> float:
+    """
+    The share of all prompts of a conversation that stands at the beginning of the one before.
+
+    The questions of a history are asked one after the other in another conversation, with answers of a usual
+    length, below a system text as long as ours with the tools.
+    """
+    manager = MemoryManager(house.memory, search=house.index)
+    system, answer = "s" * 4_400, "They leave at the full hour, said the clerk. " * 9
+    same = total = 0
+    before = ""
+    for asked in history.asked:
+        if not asked.form.startswith("as asked"):
+            continue
+        prompt = "".join(each.content for each in await manager.build_messages(C, system, asked.query))
+        if before:
+            same += len(os.path.commonprefix([before, prompt]))  # noqa: RUF071 - characters are what is meant
+            total += len(prompt)
+        before = prompt
+        await house.say(C, asked.query, answer)
+    return same / max(1, total)
+
+
+async def after_a_search(house: House, words: str) -> str:
+    """What a model reads that searches with these words."""
+    tool = SearchHistoryTool(house.index, B, scope=OWNER, clock=house.clock)
+    return (await tool.execute(query=words)).content
+
+
+def share_said(asked: Asked, text: str) -> float:
+    """The share of the sentences with the answer that stand in a text."""
+    return sum(each in text for each in asked.said) / max(1, len(asked.said))
 
 
 def fts5(history: History, joining: str) -> Search:
@@ -62,15 +98,18 @@ def fts5(history: History, joining: str) -> Search:
     return search
 
 
-def plain_bm25(history: History) -> Search:
-    """Okapi BM25 over the words as they stand, as a textbook has it."""
+def rank_bm25(history: History) -> Search:
+    """``BM25Okapi`` of the package rank_bm25 with its own numbers, over the words as they stand."""
     texts = [Counter(re.findall(r"\w+", text.lower())) for _, text in history.messages]
     usual = sum(map(Counter.total, texts)) / len(texts)
     having = Counter(word for text in texts for word in text)
+    rarity = {word: math.log((len(texts) - count + 0.5) / (count + 0.5)) for word, count in having.items()}
+    least = 0.25 * sum(rarity.values()) / len(rarity)
+    rarity = {word: value if value >= 0 else least for word, value in rarity.items()}
 
     def rated(words: list[str], text: Counter[str]) -> float:
         return sum(
-            math.log(1 + (len(texts) - having[word] + 0.5) / (having[word] + 0.5))
+            rarity.get(word, 0)
             * (text[word] * 2.5 / (text[word] + 1.5 * (0.25 + 0.75 * text.total() / usual)))
             for word in words
         )

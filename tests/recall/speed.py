@@ -10,12 +10,23 @@ import sqlite3
 import tempfile
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from itertools import cycle, islice
 from pathlib import Path
 
+import anyio
+
+from agent_core.memory.manager import MemoryManager
+from agent_core.messages import SessionKey
+from agent_core.models import Message
+from agent_core.storage import JsonlMemory
+from agent_core.storage.lines import to_line
+from agent_core.storage.search_index import SearchIndex
+from agent_core.storage.search_index.files import candidate_of
 from agent_core.storage.search_index.ranking import rank
 from agent_core.storage.search_index.rows import Line, Rows
-from agent_core.storage.search_index.text import folded, parse_query
+from agent_core.storage.search_index.text import Filters, folded, parse_query
+from tests.clock import EPOCH, ManualClock
 from tests.recall.histories import LANGUAGES, History, history
 
 _BATCH = 400
@@ -36,12 +47,16 @@ def measure_speed(count: int) -> str:
         start = time.process_time()
         for first in range(0, count, _BATCH):
             rows.add(mark, lines[first : first + _BATCH], position=first, byte=first)
+        rows.merge()
+        rows.close()  # what is written ahead belongs to the file from then on
+        size = ours.stat().st_size
+        rows = Rows(ours, writable=True)
         seconds = time.process_time() - start
         text_bytes = sum(len(text.encode()) for text in said)
         told = [
             (
                 f"{count:,} messages: indexed {count / seconds:,.0f} a second,"
-                f" the index takes {ours.stat().st_size / text_bytes:.1f} times the text"
+                f" the index takes {size / text_bytes:.1f} times the text"
             )
         ]
 
@@ -52,8 +67,8 @@ def measure_speed(count: int) -> str:
 
         def search(query: str) -> None:
             asked = parse_query(query)
-            found, statistics = rows.candidates(asked, "owner", since_ms=0)
-            ranked = rank(asked, statistics, {at: (line.ms, folded(line.text)) for at, line in found.items()})
+            found, statistics = rows.candidates(asked, "owner", Filters())
+            ranked = rank(asked, statistics, {at: candidate_of(*each) for at, each in found.items()})
             for number in ranked[:5]:
                 rows.around(number)
 
@@ -70,6 +85,43 @@ def measure_speed(count: int) -> str:
         rows.close()
         plain.close()
     return "\n".join(told)
+
+
+def measure_lookup(count: int) -> str:
+    """Return the time of making a prompt with and without a lookup, in a home of so many messages, as text."""
+    return anyio.run(_lookup, count)
+
+
+async def _lookup(count: int) -> str:
+    made = [history(language, seed) for language in LANGUAGES for seed in range(4)]
+    said = cycle(text for each in made for _, text in each.messages)
+    with tempfile.TemporaryDirectory() as folder:
+        memory = JsonlMemory(Path(folder), clock=ManualClock())
+        path = memory.layout.history(SessionKey.parse("matrix/!a"))
+        path.parent.mkdir(parents=True)
+        with path.open("wb") as file:
+            for number, text in enumerate(islice(said, count)):
+                message = Message(
+                    role="assistant" if number % 2 else "user",
+                    content=text,
+                    id=f"{number // 2}.{number % 2}",
+                    turn=str(number // 2),
+                    timestamp=EPOCH + timedelta(minutes=number),
+                    scope="owner",
+                )
+                file.write(to_line(message, number))
+        index = SearchIndex(Path(folder) / "search.db", memory.layout)
+        await index.update_all()
+        took: dict[str, list[float]] = {"without": [], "with": []}
+        managers = {"without": MemoryManager(memory), "with": MemoryManager(memory, search=index)}
+        for asked in made[0].asked:
+            for name, manager in managers.items():
+                start = time.perf_counter()
+                await manager.build_messages("matrix/!b", "sys", asked.query)
+                took[name].append(1000 * (time.perf_counter() - start))
+        await index.aclose()
+    p50 = {name: sorted(each)[len(each) // 2] for name, each in took.items()}
+    return f"a prompt is made in {p50['without']:.1f} ms without a lookup, in {p50['with']:.1f} ms with one"
 
 
 def _times(made: list[History], search: Callable[[str], None]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from os import O_CLOEXEC, O_NOFOLLOW, O_NONBLOCK, O_RDONLY, close, fstat, pread
 from os import open as open_file
@@ -14,9 +14,9 @@ from agent_core.models import SearchHit
 from agent_core.provenance import to_json
 from agent_core.storage import lines as codec
 from agent_core.storage.reverse_lines import lines_backwards, lines_forwards
-from agent_core.storage.search_index.ranking import Statistics
+from agent_core.storage.search_index.ranking import Candidate, Statistics
 from agent_core.storage.search_index.rows import Line, line_time
-from agent_core.storage.search_index.text import Query, folded
+from agent_core.storage.search_index.text import Filters, Query, Term, folded
 
 Found = tuple[str, list[Line], int]
 """The session of a hit, the lines to show, and which of them it is."""
@@ -30,8 +30,8 @@ class Budget:
     ``cut`` says that something was left out.
     """
 
-    bytes: int = 4 * 1024 * 1024
-    bytes_each: int = 512 * 1024
+    bytes: int = 1024 * 1024
+    bytes_each: int = 256 * 1024
     cut: bool = False
 
     @property
@@ -107,17 +107,20 @@ def look_through(
     query: Query,
     scope: str,
     *,
-    since_ms: int,
+    filters: Filters,
     budget: Budget,
     statistics: Statistics,
     undone: set[str],
-) -> list[Found]:
+) -> list[tuple[list[Term], Found]]:
     """
     Scan what is not indexed for candidates of a scope, from the end of the file as far as the budget goes.
 
-    They are counted in ``statistics``. What was taken back is left out and added to ``undone``.
+    Each comes with its terms, and they are counted in ``statistics``. What was taken back is left out and
+    added to ``undone``.
     """
     lines: list[Line] = []
+    # Most lines of other scopes need not be decoded. A line that is encoded otherwise says so.
+    marks = (codec.encode_object({"": scope})[5:-3], b'"undoes"', b'"enc"')
     try:
         handle = open_file(unread.path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC)
     except OSError:
@@ -131,7 +134,9 @@ def look_through(
             if budget.spent or size - byte > budget.bytes_each:
                 budget.cut = True
                 break
-            value = codec.as_object(raw) if raw else None
+            if raw is None or not any(mark in raw for mark in marks):
+                continue
+            value = codec.as_object(raw)
             undone.add(undone_turn(value))
             number = codec.position_in(value, byte)
             before = lines[-1].position if lines else byte
@@ -142,24 +147,45 @@ def look_through(
         close(handle)
     lines.reverse()
     statistics.total += len(lines)
-    found: list[Found] = []
+    found: list[tuple[list[Term], Found]] = []
     for at, line in enumerate(lines):
-        text = f" {folded(line.text)} "
-        statistics.counts.update(term for term in query.terms if term.occurs_in(text))
-        if line.ms >= since_ms and query.matches(text):
-            found.append((unread.session, lines[max(0, at - 1) : at + 2], min(at, 1)))
+        terms = query.terms_in(folded(line.text))
+        statistics.counts.update(terms)
+        if filters.is_said(line.ms, line.sender) and query.is_hit(terms):
+            found.append((terms, (unread.session, lines[max(0, at - 1) : at + 2], min(at, 1))))
     return found
 
 
-def chosen(found: Iterable[Found], limit: int) -> tuple[SearchHit, ...]:
-    """The first hits; one that is already shown as a neighbour of a better one is left out."""
+def candidate_of(line: Line, beside: Line | None) -> Candidate:
+    """Return a line with its question or answer as they are rated."""
+    return Candidate(line.ms, folded(line.text), "" if beside is None else folded(beside.text))
+
+
+def answer_in(lines: Sequence[Line], at: int) -> Line | None:
+    """Return the answer to a line, or its question, where that is the next or the one before."""
+    other = at - 1 if lines[at].role == "assistant" else at + 1
+    found = lines[other] if 0 <= other < len(lines) else None
+    return found if found is not None and lines[at].is_turn_with(found) else None
+
+
+def chosen(found: Iterable[Found | None], limit: int) -> tuple[tuple[SearchHit, ...], int]:
+    """
+    Return the first hits, and how many of ``found`` they are made of.
+
+    One that is already shown as a neighbour of a better one is left out.
+    """
     shown: set[tuple[str, int]] = set()
     hits: list[SearchHit] = []
-    for session, lines, at in found:
+    used = 0
+    for each in found:
+        used += 1
+        if each is None:
+            continue
+        session, lines, at = each
         if (session, lines[at].position) in shown:
             continue
         shown.update((session, line.position) for line in lines)
         hits.append(SearchHit(session, tuple(line.message() for line in lines), at))
         if len(hits) >= limit:
             break
-    return tuple(hits)
+    return tuple(hits), used

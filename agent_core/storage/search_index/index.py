@@ -19,6 +19,9 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterator
 from datetime import datetime
+from functools import partial
+from heapq import nlargest
+from itertools import islice
 from os import O_CLOEXEC, O_NOFOLLOW, O_NONBLOCK, O_RDONLY, close, fstat, pread
 from os import open as open_file
 from pathlib import Path
@@ -31,14 +34,24 @@ import structlog
 from agent_core.messages import SessionKey
 from agent_core.models import MemoryScope, SearchAnswer
 from agent_core.storage.layout import Layout
-from agent_core.storage.search_index.files import Budget, Found, Unread, chosen, look_through, read_on
-from agent_core.storage.search_index.ranking import Statistics, rank
+from agent_core.storage.search_index.files import (
+    Budget,
+    Found,
+    Unread,
+    answer_in,
+    candidate_of,
+    chosen,
+    look_through,
+    read_on,
+)
+from agent_core.storage.search_index.ranking import MOST_CANDIDATES, Statistics, rank
 from agent_core.storage.search_index.rows import Line, Mark, Rows, line_time
-from agent_core.storage.search_index.text import Query, folded, parse_query
+from agent_core.storage.search_index.text import Filters, Query, Term, folded, parse_query
 from agent_core.storage.session_record import session_of
 
-_BATCH_LINES = 400
-_BETWEEN_BATCHES_S = 0.005
+_BATCH_LINES = 100
+_BETWEEN_BATCHES_S = 0.002
+_READ_ONLY = O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC
 
 log = structlog.get_logger(__name__)
 _Result = TypeVar("_Result")
@@ -59,26 +72,38 @@ class SearchIndex:
         self._caught_up = False
         self._catching_up = False
         self._damaged = False
+        self._removed = False
         self._closed = False
 
     # ── searching ──
 
     async def search(
-        self, scope: MemoryScope, query: str, *, since: datetime | None = None, max_results: int = 10
+        self,
+        scope: MemoryScope,
+        query: str,
+        *,
+        since: datetime | None = None,
+        place: Callable[[str], bool] | None = None,
+        person: str = "",
+        least: float = 0.0,
+        max_results: int = 10,
     ) -> SearchAnswer:
         """See `SearchPort`."""
         asked = parse_query(query)
         if not asked.terms or max_results < 1:
             return SearchAnswer()
 
+        sessions = None
+        if place is not None:
+            names = await self._in_thread(lambda: [name for name, _ in self._histories()])
+            sessions = frozenset(filter(place, names))
+        filters = Filters(line_time(since), sessions, tuple(folded(person).split()))
         async with self._reading:
-            return await self._in_thread(
-                lambda: self._search(str(scope), asked, line_time(since), max_results)
-            )
+            return await self._in_thread(lambda: self._search(str(scope), asked, filters, least, max_results))
 
-    def _search(self, scope: str, query: Query, since_ms: int, limit: int) -> SearchAnswer:
+    def _search(self, scope: str, query: Query, filters: Filters, least: float, limit: int) -> SearchAnswer:
         marks: dict[str, Mark] = {}
-        lines: dict[int, Line] = {}
+        lines: dict[int, tuple[Line, Line | None]] = {}
         statistics = Statistics()
         # Before the index is read: what is indexed in between would else be neither found there nor scanned.
         behind = sorted(self._behind) if self._caught_up else None
@@ -86,48 +111,81 @@ class SearchIndex:
             rows = self._open_reader()
             if rows is not None:
                 marks = rows.marks() if behind is None or behind else {}
-                lines, statistics = rows.candidates(query, scope, since_ms=since_ms)
+                lines, statistics = rows.candidates(query, scope, filters)
         except sqlite3.Error as error:
             self._note_unusable(error)
             marks, lines, statistics, behind = {}, {}, Statistics(), None
         budget = Budget()
-        scanned: list[Found] = []
+        read: list[tuple[list[Term], Found]] = []
         undone: set[str] = set()
         for unread in self._unread(marks, behind):
+            if not filters.accepts(unread.session):
+                continue
             if budget.spent:
                 budget.cut = True
                 break
-            scanned += look_through(
+            read += look_through(
                 unread,
                 query,
                 scope,
-                since_ms=since_ms,
+                filters=filters,
                 budget=budget,
                 statistics=statistics,
                 undone=undone,
             )
-        texts = {
-            number: (line.ms, folded(line.text)) for number, line in lines.items() if not line.is_in(undone)
+
+        def weight(each: tuple[list[Term], Found]) -> tuple[float, int]:
+            terms, (_, near, at) = each
+            return sum(map(statistics.rarity, terms)), near[at].ms
+
+        scanned = [found for _, found in nlargest(MOST_CANDIDATES, read, key=weight)]
+        candidates = {
+            number: candidate_of(line, None if beside is None or beside.is_in(undone) else beside)
+            for number, (line, beside) in lines.items()
+            if not line.is_in(undone)
         }
         for number, (_, near, at) in enumerate(scanned):
-            texts[-1 - number] = (near[at].ms, folded(near[at].text))
-        ranked = rank(query, statistics, texts)
+            candidates[-1 - number] = candidate_of(near[at], answer_in(near, at))
+        ranked = rank(query, statistics, candidates, least=least)
         try:
-            hits = chosen(self._found(ranked, scanned, undone), limit)
+            hits, used = chosen(self._found(ranked, scanned, undone), limit)
         except sqlite3.Error as error:
             self._note_unusable(error)
             return SearchAnswer((), complete=False)
-        return SearchAnswer(hits, complete=not budget.cut)
+        return SearchAnswer(hits, complete=not budget.cut, more=len(ranked) - used)
 
-    def _found(self, ranked: list[int], scanned: list[Found], undone: set[str]) -> Iterator[Found]:
+    def _found(self, ranked: list[int], scanned: list[Found], undone: set[str]) -> Iterator[Found | None]:
+        followed = set[str]()
         for number in ranked:
             if number < 0:
                 yield scanned[-1 - number]
-            elif self._reader is not None and (hit := self._reader.around(number)) is not None:
-                session, near, at = hit
-                shown = [line for line in near if not line.is_in(undone)]
-                if near[at] in shown:
-                    yield session, shown, shown.index(near[at])
+                continue
+            hit = None if self._reader is None else self._reader.around(number)
+            if hit is None:
+                yield None
+                continue
+            session, near, at = hit
+            if session not in followed:
+                followed.add(session)
+                undone |= self._newly_undone(session)
+            shown = [line for line in near if not line.is_in(undone)]
+            yield (session, shown, shown.index(near[at])) if near[at] in shown else None
+
+    def _newly_undone(self, session: str) -> set[str]:
+        """Return what is taken back in the part of a history that is not indexed, if it is a short one."""
+        mark = None if self._reader is None else self._reader.mark(session)
+        if mark is None:
+            return set()
+        try:
+            handle = open_file(self._layout.history(SessionKey.parse(session)), _READ_ONLY)
+        except OSError:
+            return set()
+        try:
+            size = fstat(handle).st_size
+            new = read_on(handle, mark.position, mark.byte, size) if mark.byte < size else iter(())
+            return {line.undoes for line, *_ in islice(new, _BATCH_LINES) if line is not None and line.undoes}
+        finally:
+            close(handle)
 
     def _note_unusable(self, error: sqlite3.Error) -> None:
         log.warning("search.index_unusable", error=str(error))
@@ -165,10 +223,15 @@ class SearchIndex:
             return
         self._catching_up = True
         try:
-            known = await self._in_thread(lambda: {name for name, _ in self._histories()})
-            read = [await self._update(name) for name in known]
-            forgotten = await self._written(lambda: self._forget_all_but(known))
-            self._caught_up = all(read) and forgotten is not None
+            for _ in range(2):  # a second time if a damaged index was removed on the way
+                self._removed = False
+                known = await self._in_thread(lambda: {name for name, _ in self._histories()})
+                read = [await self._update(name) for name in known]
+                forgotten = await self._written(partial(self._forget_all_but, known))
+                self._caught_up = all(read) and forgotten is not None and not self._removed
+                if not self._removed:
+                    break
+            await self._written(lambda: self._open_writer().merge())
         except OSError as error:
             log.warning("search.histories_unreadable", error=str(error))
         finally:
@@ -178,6 +241,8 @@ class SearchIndex:
         self._behind.add(session_id)
         key = SessionKey.parse(session_id)
         while True:
+            async with self._reading:
+                pass  # a search that runs goes first: two threads of Python share one processor
             more = await self._written(lambda: self._read_on(session_id, key))
             if more is None:
                 return False
@@ -210,24 +275,27 @@ class SearchIndex:
         async with self._writing:
             if self._closed:
                 return None
-            if self._damaged:
-                async with self._reading:
-                    await self._in_thread(self._remove)
-                log.warning("search.index_removed", file=self._path.name)
-            try:
-                return await self._in_thread(work)
-            except (sqlite3.Error, OSError) as error:
-                log.warning("search.index_not_written", error=str(error))
-                self._caught_up = False
-                self._damaged = _is_damage(error)
-                return None
+            for _ in range(2):
+                if self._damaged:
+                    async with self._reading:
+                        await self._in_thread(self._remove)
+                    log.warning("search.index_removed", file=self._path.name)
+                try:
+                    return await self._in_thread(work)
+                except (sqlite3.Error, OSError) as error:
+                    log.warning("search.index_not_written", error=str(error))
+                    self._caught_up = False
+                    self._damaged = _is_damage(error)
+                    if not self._damaged:
+                        break
+            return None
 
     def _read_on(self, name: str, key: SessionKey) -> bool:
         """Read a batch of lines. False: there are no more."""
         rows = self._open_writer()
         path = self._layout.history(key)
         try:
-            handle = open_file(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC)
+            handle = open_file(path, _READ_ONLY)
         except FileNotFoundError:
             rows.drop(name)
             return False
@@ -295,7 +363,7 @@ class SearchIndex:
 
     def _remove(self) -> None:
         self._close()
-        self._damaged = False
+        self._damaged, self._removed, self._caught_up = False, True, False
         for suffix in ("", "-wal", "-shm", "-journal"):
             self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
 

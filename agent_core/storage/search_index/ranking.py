@@ -4,8 +4,9 @@ there are. Pure.
 
 The measure is Okapi BM25 (Robertson and Zaragoza 2009): a rare word counts more than a common one, a further
 occurrence less than the first, and a long text less than a short one. Another form of a word counts a little
-less than the word itself. Lines with all words of a query stand before the others, and of two that are as
-good the newer one stands first.
+less than the word itself. A line is rated with its question or its answer, because the words of a query may
+be divided between them. Lines with all words of a query stand before the others, words that stand close
+together count more, and of two that are as good the newer one stands first.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from heapq import nlargest
 from typing import TypeVar
 
 from agent_core.storage.search_index.stems import stems
-from agent_core.storage.search_index.text import Query, Term
+from agent_core.storage.search_index.text import Query, Term, is_mistyped
 
-MOST_POSTINGS = 4_000
+MOST_POSTINGS = 1_000
 """The number of newest lines with a word that are counted; a word of more lines is a common one."""
-MOST_CANDIDATES = 200
+MOST_CANDIDATES = 100
 """The number of lines that are read and ranked."""
 
 _SATURATION = 1.2
@@ -30,7 +31,12 @@ _LENGTH_SHARE = 0.4
 _USUAL_WORDS = 20
 _FORM_WEIGHT = 0.8
 _BEGINNING_WEIGHT = 0.4
+_COMPOUND_WEIGHT = 0.6
+_MISTYPED_WEIGHT = 0.6
+_BESIDE_WEIGHT = 0.4
 _IN_A_ROW = 0.3
+_NEAR_WEIGHT = 0.5
+_NEAR_WORDS = 8
 _RECENCY = 0.1
 _RECENT_MS = 90 * 86_400_000
 
@@ -46,8 +52,9 @@ class Statistics:
 
     @classmethod
     def of(cls, found: Mapping[Term, Sequence[object]], total: int) -> Statistics:
-        """Count what was found; a term of as many lines as are looked at may stand in all of them."""
-        counts = {term: len(ids) if len(ids) < MOST_POSTINGS else total for term, ids in found.items()}
+        """Count what was found; of a term with as many lines as are looked at a fourth of all may have it."""
+        many = max(MOST_POSTINGS, total // 4)
+        counts = {term: len(ids) if len(ids) < MOST_POSTINGS else many for term, ids in found.items()}
         return cls(total, Counter(counts))
 
     def rarity(self, term: Term) -> float:
@@ -65,66 +72,136 @@ def choose_candidates(postings: Sequence[tuple[float, Iterable[_Id]]]) -> list[_
     return nlargest(MOST_CANDIDATES, weights, key=lambda each: (weights[each], each))
 
 
-def rank(query: Query, statistics: Statistics, texts: Mapping[_Id, tuple[int, str]]) -> list[_Id]:
-    """Return the hits among candidates (time in ms and folded text), the best first."""
-    newest = max((ms for ms, _ in texts.values()), default=0)
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """The time of a line in milliseconds, its folded text, and that of its question or answer."""
+
+    ms: int
+    text: str
+    beside: str = ""
+
+
+def rank(
+    query: Query, statistics: Statistics, candidates: Mapping[_Id, Candidate], *, least: float = 0.0
+) -> list[_Id]:
+    """Return the hits among candidates, the best first; those with ``least`` of the best one's points."""
+    newest = max((each.ms for each in candidates.values()), default=0)
+    rater = _Rater(query, statistics)
     rated: dict[_Id, tuple[bool, float, int]] = {}
-    for each, (ms, text) in texts.items():
-        rating: tuple[bool, float] | None = score(query, statistics, text, age_ms=newest - ms)
+    for number, each in candidates.items():
+        rating: tuple[bool, float] | None = rater.rate(each, age_ms=newest - each.ms)
         if rating is not None:
-            has_all, points = rating
-            rated[each] = (has_all, points, ms)
-    return sorted(rated, key=lambda each: (rated[each], each), reverse=True)
+            rated[number] = (rating[0], rating[1], each.ms)
+    most = max((points for _, points, _ in rated.values()), default=0.0)
+    hits = [each for each, (_, points, _) in rated.items() if points >= least * most]
+    return sorted(hits, key=lambda each: (rated[each], each), reverse=True)
 
 
-def score(query: Query, statistics: Statistics, text: str, *, age_ms: int) -> tuple[bool, float] | None:
-    """
-    Rate a folded text; higher is better, and None is no hit.
+@dataclass(slots=True)
+class _Occurrences:
+    """How often a term occurs in a text, how much like it the best word is, and where each begins."""
 
-    Args:
-        query: Its terms.
-        statistics: Of the scope.
-        text: The folded text.
-        age_ms: How much older it is than the newest candidate.
-    """
-    words = text.split()
-    places: dict[str, list[int]] = {}
-    for number, word in enumerate(words):
-        places.setdefault(word, []).append(number)
-    length = 1 - _LENGTH_SHARE + _LENGTH_SHARE * len(words) / _USUAL_WORDS
-    total, missing, before = 0.0, False, frozenset[int]()
-    for term in query.terms:
-        frequency, ends, starts = _occurrences(term, places, words)
-        if not frequency:
-            if term.quoted:
+    frequency: float = 0.0
+    likeness: float = 0.0
+    starts: set[int] = field(default_factory=set)
+
+    def add(self, start: int, likeness: float) -> None:
+        self.frequency += likeness
+        self.likeness = max(self.likeness, likeness)
+        self.starts.add(start)
+
+
+_NONE = _Occurrences()
+
+
+class _Rater:
+    """Rates candidates for one query."""
+
+    def __init__(self, query: Query, statistics: Statistics) -> None:
+        self._terms = [(term, len(term.words.split()), statistics.rarity(term)) for term in query.terms]
+        self._known: dict[str, list[tuple[int, float]]] = {}
+
+    def rate(self, candidate: Candidate, *, age_ms: int) -> tuple[bool, float] | None:
+        """
+        Return True if question and answer have all words, and the points; None is no hit.
+
+        Args:
+            candidate: What is rated.
+            age_ms: How much older it is than the newest candidate.
+        """
+        words = candidate.text.split()
+        own, beside = self._occurrences(words), self._occurrences(candidate.beside.split())
+        if not own:
+            return None
+        norm = _SATURATION * (1 - _LENGTH_SHARE + _LENGTH_SHARE * len(words) / _USUAL_WORDS)
+        total, has_all = 0.0, True
+        places: list[tuple[int, int, float]] = []
+        before = set[int]()
+        for number, (term, size, weight) in enumerate(self._terms):
+            here, there = own.get(number, _NONE), beside.get(number, _NONE)
+            if term.quoted and not here.starts:
                 return None
-            missing, before = True, frozenset()
-            continue
-        weight = statistics.rarity(term)
-        total += weight * frequency * (_SATURATION + 1) / (frequency + _SATURATION * length)
-        if before & starts:
-            total += _IN_A_ROW * weight
-        before = ends
-    if not total:
-        return None
-    return not missing, total * (1 + _RECENCY / (1 + age_ms / _RECENT_MS))
+            has_all = has_all and max(here.likeness, there.likeness) >= _FORM_WEIGHT
+            frequency = here.frequency or _BESIDE_WEIGHT * there.frequency
+            total += weight * frequency * (_SATURATION + 1) / (frequency + norm)
+            if not before.isdisjoint(here.starts):
+                total += _IN_A_ROW * weight
+            before = {at + size for at in here.starts}
+            places += [(at, number, weight * here.likeness) for at in here.starts]
+        total += _NEAR_WEIGHT * _best_window(places)
+        return has_all, total * (1 + _RECENCY / (1 + age_ms / _RECENT_MS))
+
+    def _occurrences(self, words: Sequence[str]) -> dict[int, _Occurrences]:
+        found: dict[int, _Occurrences] = {}
+        for at, word in enumerate(words):
+            likenesses = self._known.get(word)
+            if likenesses is None:
+                likenesses = self._known[word] = self._likenesses(word)
+            for number, likeness in likenesses:
+                term, size, _ = self._terms[number]
+                if size == 1 or list(words[at : at + size]) == term.words.split():
+                    found.setdefault(number, _Occurrences()).add(at, likeness)
+        return found
+
+    def _likenesses(self, word: str) -> list[tuple[int, float]]:
+        """Return the terms that a word of a text is like, or begins."""
+        found = []
+        for number, (term, size, _) in enumerate(self._terms):
+            likeness = _likeness(term, word) if size == 1 else float(word == term.words.split()[0])
+            if likeness:
+                found.append((number, likeness))
+        return found
 
 
-def _occurrences(
-    term: Term, places: dict[str, list[int]], words: Sequence[str]
-) -> tuple[float, frozenset[int], frozenset[int]]:
-    """Return how often a term occurs, the places after its occurrences, and their first places."""
-    parts = term.words.split()
-    if len(parts) > 1:
-        starts = [at for at in places.get(parts[0], ()) if list(words[at : at + len(parts)]) == parts]
-        return float(len(starts)), frozenset(at + len(parts) for at in starts), frozenset(starts)
-    exact = places.get(term.words, [])
-    frequency, starts = float(len(exact)), list(exact)
-    if term.beginning is not None:
-        wanted = stems(term.words)
-        for word, found in places.items():
-            if word != term.words and word.startswith(term.beginning):
-                likeness = _FORM_WEIGHT if wanted & stems(word) else _BEGINNING_WEIGHT
-                frequency += likeness * len(found)
-                starts += found
-    return frequency, frozenset(at + 1 for at in starts), frozenset(starts)
+def _best_window(places: list[tuple[int, int, float]]) -> float:
+    """Return the largest sum of the weights of different terms that stand close together."""
+    best, first, weight = 0.0, 0, 0.0
+    inside: Counter[int] = Counter()
+    places.sort()
+    for at, number, points in places:
+        inside[number] += 1
+        weight += points if inside[number] == 1 else 0.0
+        while places[first][0] < at - _NEAR_WORDS:
+            _, gone, lost = places[first]
+            inside[gone] -= 1
+            weight -= 0.0 if inside[gone] else lost
+            first += 1
+        best = max(best, weight)
+    return best
+
+
+def _likeness(term: Term, word: str) -> float:
+    """Return how much a word of a text counts for a term: 1 if it is the same, 0 if it has nothing of it."""
+    if word == term.words:
+        return 1.0
+    likeness = 0.0
+    if term.beginning is not None and word.startswith(term.beginning):
+        likeness = _FORM_WEIGHT if stems(term.words) & stems(word) else _BEGINNING_WEIGHT
+    elif term.ending is not None and word.endswith(term.ending):
+        likeness = _COMPOUND_WEIGHT
+    elif word in term.parts:
+        likeness = _COMPOUND_WEIGHT * len(word) / len(term.words)
+    is_near = word[0] == term.words[0] and -2 < len(word) - len(term.words) < 2
+    if is_near and likeness < _MISTYPED_WEIGHT and term.alike and is_mistyped(term.words, word):
+        likeness = _MISTYPED_WEIGHT
+    return likeness

@@ -2,8 +2,9 @@
 The tables of the search index, and the statements on them. Everything here blocks.
 
 Theory of operation. ``lines`` holds the text of each message, ``words`` (FTS5, without a copy of the text)
-its folded words and a mark for whose it is. The number of a row is its time in milliseconds and a counter, so
-"the newest" and "the last seven days" are the order and the range of the row numbers: nothing is sorted.
+its folded words, the ends of long ones, and a mark for whose it is. The number of a row is its time in
+seconds and a counter, so "the newest" and "the last seven days" are the order and the range of the row
+numbers: nothing is sorted. Close numbers also keep the index small, which stores their distances.
 ``sessions`` says how far into its file each session has been read.
 
 The file is a cache. It is not synced, and a damaged one is removed and rebuilt from the histories.
@@ -17,7 +18,9 @@ import sqlite3
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from agent_core.models import Message
 from agent_core.provenance import from_json
@@ -27,28 +30,39 @@ from agent_core.storage.search_index.ranking import (
     Statistics,
     choose_candidates,
 )
-from agent_core.storage.search_index.text import Query, Term, folded
+from agent_core.storage.search_index.text import TAIL, Filters, Query, Term, folded, index_words
 
-_VERSION = 5
-_COUNTER_BITS = 12
+_VERSION = 6
+_IN_A_SECOND = 16  # rows; further ones take the numbers of the next seconds
 _MOST_TEXT = 20_000
+_SENDER = "@@"
 _BUSY_MS = 2000
 _CACHE_KIB = 500  # of each of the two connections; SQLite's own limit is four times that
 _DROP_LINES = 1000
 _SCHEMA = """
-CREATE TABLE scopes (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
+CREATE TABLE scopes (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, lines INTEGER NOT NULL DEFAULT 0);
 CREATE TABLE sessions (
     id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE,
     inode INTEGER NOT NULL, position INTEGER NOT NULL, byte INTEGER NOT NULL, last_ms INTEGER NOT NULL
 );
 CREATE TABLE lines (
-    id INTEGER PRIMARY KEY, session INTEGER NOT NULL, position INTEGER NOT NULL, scope INTEGER NOT NULL,
-    role TEXT NOT NULL, sender TEXT, text TEXT NOT NULL, origins TEXT, turn TEXT, msg_id TEXT
+    id INTEGER PRIMARY KEY, ms INTEGER NOT NULL, session INTEGER NOT NULL, position INTEGER NOT NULL,
+    scope INTEGER NOT NULL, answers INTEGER NOT NULL, sender TEXT, text TEXT NOT NULL, origins TEXT,
+    turn TEXT, msg_id TEXT
 );
 CREATE UNIQUE INDEX lines_place ON lines (session, position);
-CREATE VIRTUAL TABLE words USING fts5(text, scope, content='', columnsize=0,
-    tokenize="unicode61 remove_diacritics 0");
+CREATE VIRTUAL TABLE words USING fts5(text, content='', columnsize=0,
+    tokenize="unicode61 remove_diacritics 0 tokenchars '@~'");
 """
+
+
+# The row of the answer to a line, or of its question.
+_NEXT = "SELECT n.id FROM lines AS n WHERE n.session = l.session AND n.scope = l.scope AND n.position"
+_WITH_BESIDE = (
+    f"CASE l.answers WHEN 0 THEN ({_NEXT} > l.position ORDER BY n.position LIMIT 1)"
+    f" ELSE ({_NEXT} < l.position ORDER BY n.position DESC LIMIT 1) END"
+)
+_COLUMNS = "position, ms, answers, sender, text, origins, turn, msg_id"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +87,10 @@ class Line:
     def is_in(self, undone: Collection[str]) -> bool:
         """True if its turn or the line itself is among what was taken back."""
         return self.turn in undone or self.id in undone
+
+    def is_turn_with(self, other: Line) -> bool:
+        """Return True if one of the two may be the answer to the other."""
+        return self.role != other.role and (self.turn == other.turn or not self.turn or not other.turn)
 
     def message(self) -> Message:
         """The line as a message; long texts are there only as far as they are searched."""
@@ -120,6 +138,7 @@ class Rows:
             path, timeout=_BUSY_MS / 1000, isolation_level=None, check_same_thread=False
         )
         try:
+            self._db.execute("PRAGMA auto_vacuum = INCREMENTAL")
             self._db.execute("PRAGMA journal_mode = WAL")
             self._db.execute("PRAGMA synchronous = OFF")
             self._db.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
@@ -168,37 +187,38 @@ class Rows:
         """Insert lines and note the new mark, in one transaction."""
         last_ms = mark.last_ms
         scopes: dict[str, int] = {}
-        free: dict[int, int] = {}
         with self._transaction():
             for line in lines:
                 if line.undoes:
                     self._delete(self._undone(mark.session, line.undoes))
                     continue
                 last_ms = line.ms or last_ms  # a line without a time is as old as the one before it
-                number = self._free_number(last_ms, free)
+                number = self._free_number(last_ms)
                 scope = scopes.get(line.scope) or self._new_scope(line.scope)
                 scopes[line.scope] = scope
                 added = self._db.execute(
                     "INSERT OR IGNORE INTO lines"
-                    " (id, session, position, scope, role, sender, text, origins, turn, msg_id)"
-                    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                    " (id, ms, session, position, scope, answers, sender, text, origins, turn, msg_id)"
+                    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                     (
                         number,
+                        last_ms,
                         mark.session,
                         line.position,
                         scope,
-                        line.role,
+                        int(line.role == "assistant"),
                         line.sender,
                         line.text[:_MOST_TEXT],
                         line.origins,
                         line.turn,
-                        line.id,
+                        _short_id(line.turn, line.id),
                     ),
                 )
                 if added.rowcount:
+                    self._db.execute("UPDATE scopes SET lines = lines + 1 WHERE id = ?", (scope,))
                     self._db.execute(
-                        "INSERT INTO words (rowid, text, scope) VALUES (?, ?, ?)",
-                        (number, folded(line.text[:_MOST_TEXT]), _label(scope)),
+                        "INSERT INTO words (rowid, text) VALUES (?, ?)",
+                        (number, _indexed(line.text[:_MOST_TEXT], scope, mark.session, line.sender)),
                     )
             self._db.execute(
                 "UPDATE sessions SET position = ?, byte = ?, last_ms = ? WHERE id = ?",
@@ -212,7 +232,8 @@ class Rows:
             return
         while True:
             lines = self._db.execute(
-                "SELECT id, text, scope FROM lines WHERE session = ? LIMIT ?", (mark.session, _DROP_LINES)
+                "SELECT id, text, scope, session, sender FROM lines WHERE session = ? LIMIT ?",
+                (mark.session, _DROP_LINES),
             ).fetchall()
             with self._transaction():
                 self._delete(lines)
@@ -221,39 +242,43 @@ class Rows:
             if not lines:
                 return
 
-    def _undone(self, session: int, undone: str) -> list[tuple[int, str, int]]:
+    def _undone(self, session: int, undone: str) -> list[tuple[int, str, int, int, str | None]]:
         return self._db.execute(
-            "SELECT id, text, scope FROM lines WHERE session = ? AND (turn = ? OR msg_id = ?)",
-            (session, undone, undone),
+            "SELECT id, text, scope, session, sender FROM lines WHERE session = ?1"
+            " AND (turn = ?2 OR msg_id = ?2 OR turn || msg_id = ?2)",
+            (session, undone),
         ).fetchall()
 
-    def _delete(self, lines: Sequence[tuple[int, str, int]]) -> None:
-        for number, text, scope in lines:
+    def _delete(self, lines: Sequence[tuple[int, str, int, int, str | None]]) -> None:
+        for number, text, scope, session, sender in lines:
             self._db.execute(
-                "INSERT INTO words (words, rowid, text, scope) VALUES ('delete', ?, ?, ?)",
-                (number, folded(text), _label(scope)),
+                "INSERT INTO words (words, rowid, text) VALUES ('delete', ?, ?)",
+                (number, _indexed(text, scope, session, sender)),
             )
             self._db.execute("DELETE FROM lines WHERE id = ?", (number,))
+            self._db.execute("UPDATE scopes SET lines = lines - 1 WHERE id = ?", (scope,))
+
+    def merge(self) -> None:
+        """Merge the parts of the index, of which each batch of lines adds one: searching one is quicker."""
+        self._db.execute("INSERT INTO words (words) VALUES ('optimize')")
+        self._db.executescript("PRAGMA incremental_vacuum;")  # `execute` frees a single page
 
     def counts(self) -> tuple[int, int]:
         """How many sessions and lines there are."""
         sessions = self._db.execute("SELECT count(*) FROM sessions").fetchone()[0]
         return sessions, self._db.execute("SELECT count(*) FROM lines").fetchone()[0]
 
-    def _free_number(self, ms: int, free: dict[int, int]) -> int:
-        """A number for a row of that millisecond; a full one overflows into the next."""
-        while True:
-            first, beyond = ms << _COUNTER_BITS, (ms + 1) << _COUNTER_BITS
-            number = free.get(ms)
-            if number is None:
-                taken = self._db.execute(
-                    "SELECT max(id) FROM lines WHERE id >= ? AND id < ?", (first, beyond)
-                ).fetchone()[0]
-                number = first if taken is None else taken + 1
-            free[ms] = number + 1
-            if number < beyond:
-                return number
-            ms += 1
+    def _free_number(self, ms: int) -> int:
+        """Return the first free number for a row of that time."""
+        number = _first_number(ms)
+        if self._db.execute("SELECT 1 FROM lines WHERE id = ?", (number,)).fetchone() is None:
+            return number
+        free: int = self._db.execute(
+            "SELECT id + 1 FROM lines AS l WHERE id >= ?"
+            " AND NOT EXISTS (SELECT 1 FROM lines WHERE id = l.id + 1) ORDER BY id LIMIT 1",
+            (number,),
+        ).fetchone()[0]
+        return free
 
     def _new_scope(self, name: str) -> int:
         self._db.execute("INSERT OR IGNORE INTO scopes (name) VALUES (?)", (name,))
@@ -277,43 +302,92 @@ class Rows:
 
     # ── asking ──
 
-    def candidates(self, query: Query, scope: str, *, since_ms: int) -> tuple[dict[int, Line], Statistics]:
-        """Return the lines of a scope that may be hits, by the number of their row, and what rates them."""
+    def candidates(
+        self, query: Query, scope: str, filters: Filters
+    ) -> tuple[dict[int, tuple[Line, Line | None]], Statistics]:
+        """
+        Return the lines of a scope that may be hits, and what rates them.
+
+        Each comes with its answer or its question, by the number of its row.
+        """
         number = self._scope_or_none(scope)
-        if number is None:
+        places = "" if filters.sessions is None else self._session_labels(filters)
+        if number is None or places is None:
             return {}, Statistics()
-        mine = f'scope : "{_label(number)}"'
-        terms = [f"text : ({_expression(term)})" for term in query.terms]
-        must = "".join(f" AND {text}" for text, term in zip(terms, query.terms, strict=True) if term.quoted)
-        found = {
-            term: self._matching(f"{mine}{must} AND {text}", since_ms, MOST_POSTINGS)
-            for text, term in zip(terms, query.terms, strict=True)
-        }
-        every = self._matching(f"{mine} AND {' AND '.join(terms)}", since_ms, MOST_CANDIDATES)
-        total = len(self._matching(mine, 0, 4 * MOST_POSTINGS))
+        since_ms = filters.since_ms
+        said_by = [f'"{_SENDER}{word}"*' for word in filters.person]
+        mine = " AND ".join([f'"{_label(number)}"', *said_by, *filter(None, [places])])
+        must = "".join(f' AND "{term.words}"' for term in query.terms if term.quoted)
+
+        def matching(wanted: str) -> list[int]:
+            return self._matching(f"{mine}{must} AND {wanted}", since_ms, MOST_POSTINGS)
+
+        found: dict[Term, list[int]] = {}
+        as_said: dict[Term, list[int]] = {}
+        for term in query.terms:
+            exact, forms = f'"{term.words}"', f"({_expression(term)})"
+            found[term] = as_said[term] = matching(exact)
+            if len(found[term]) < MOST_POSTINGS and forms != f"({exact})":
+                found[term] = matching(forms)
+        (total,) = self._db.execute("SELECT lines FROM scopes WHERE id = ?", (number,)).fetchone()
         statistics = Statistics.of(found, total)
         weighed = [(statistics.rarity(term), ids) for term, ids in found.items()]
-        chosen = choose_candidates([*weighed, (sum(weight for weight, _ in weighed), every)])
-        return self._lines(chosen, scope), statistics
+        weighed += [
+            (statistics.rarity(term), as_said[term])
+            for term, ids in found.items()
+            if len(ids) > MOST_CANDIDATES
+        ]
+        weighed += [
+            (statistics.rarity(term), matching(_alike(*term.alike)))
+            for term, ids in found.items()
+            if not ids and term.alike
+        ]
+        if all(len(ids) == MOST_POSTINGS for ids in found.values()):  # else those of the rarest have them all
+            every = " AND ".join(f'"{term.words}"' for term in found)
+            weighed.append((sum(weight for weight, _ in weighed), matching(every)))
+        chosen = choose_candidates(weighed)
+        return self._lines(chosen, number, scope, since_ms), statistics
+
+    def _session_labels(self, filters: Filters) -> str | None:
+        """Return the expression for the rows of the accepted sessions; None if there are none."""
+        marks = [mark for name, mark in self.marks().items() if filters.accepts(name)]
+        return f"({' OR '.join(_session_label(mark.session) for mark in marks)})" if marks else None
 
     def _matching(self, expression: str, since_ms: int, limit: int) -> list[int]:
         rows = self._db.execute(
             "SELECT rowid FROM words WHERE words MATCH ? AND rowid >= ? ORDER BY rowid DESC LIMIT ?",
-            (expression, since_ms << _COUNTER_BITS, limit),
+            (expression, _first_number(since_ms), limit),
         )
-        return [number for (number,) in rows]
+        return list(chain.from_iterable(rows.fetchall()))
 
-    def _lines(self, numbers: Sequence[int], scope: str) -> dict[int, Line]:
+    def _lines(
+        self, numbers: Sequence[int], scope: int, name: str, since_ms: int
+    ) -> dict[int, tuple[Line, Line | None]]:
+        rows = self._read(_WITH_BESIDE, numbers)
+        besides = self._read("NULL", [beside for _, beside, *_ in rows if beside])
+        by_number = {number: _line(columns, name) for number, _, *columns in besides}
+        found = {}
+        for number, beside_number, *columns in rows:
+            line, beside = _line(columns, name), by_number.get(beside_number)
+            if line.ms >= since_ms:
+                found[number] = (line, beside if beside and line.is_turn_with(beside) else None)
+        return found
+
+    def _read(self, more: str, numbers: Sequence[int]) -> list[tuple[Any, ...]]:
         marks = ", ".join("?" * len(numbers))
-        rows = self._db.execute(
-            "SELECT id, position, role, sender, text, origins, turn, msg_id FROM lines "  # noqa: S608 - of our own marks
-            f"WHERE id IN ({marks})",
+        return self._db.execute(
+            f"SELECT id, {more}, {_COLUMNS} FROM lines AS l WHERE id IN ({marks})",  # noqa: S608 - of our own constants
             numbers,
-        )
-        return {
-            number: Line(position, number >> _COUNTER_BITS, role, sender, text, scope, *rest)
-            for number, position, role, sender, text, *rest in rows
-        }
+        ).fetchall()
+
+    def _near(self, where: str, session: int, position: int, scope: tuple[int, str]) -> Line | None:
+        """Return the line at a position, the last one before it or the first one after it."""
+        row = self._db.execute(
+            f"SELECT {_COLUMNS} FROM lines WHERE session = ? AND position {where} ? AND scope = ?"  # noqa: S608 - of our own constants
+            f" ORDER BY position {'DESC' if where == '<' else 'ASC'} LIMIT 1",
+            (session, position, scope[0]),
+        ).fetchone()
+        return None if row is None else _line(row, scope[1])
 
     def around(self, number: int) -> tuple[str, list[Line], int] | None:
         """Return the session of a row, its line with its neighbours, and which of them it is."""
@@ -325,25 +399,50 @@ class Rows:
         if row is None:
             return None
         name, session, position, scope, scope_name = row
-        lines: list[Line] = []
-        for where, order in (("<", "DESC"), ("=", "ASC"), (">", "ASC")):
-            near = self._db.execute(
-                "SELECT position, id, role, sender, text, origins, turn, msg_id FROM lines "  # noqa: S608 - of our own constants
-                f"WHERE session = ? AND position {where} ? AND scope = ? ORDER BY position {order} LIMIT 1",
-                (session, position, scope),
-            ).fetchone()
-            if near is not None:
-                place, number, role, sender, text, *rest = near
-                ms = number >> _COUNTER_BITS
-                lines.append(Line(place, ms, role, sender, text, scope_name, *rest))
+        near = [self._near(where, session, position, (scope, scope_name)) for where in "<=>"]
+        lines = [line for line in near if line is not None]
         return name, lines, next(at for at, line in enumerate(lines) if line.position == position)
+
+
+def _line(row: Sequence[Any], scope: str) -> Line:
+    position, ms, answers, sender, text, origins, turn, msg_id = row
+    full_id = f"{turn}{msg_id}" if turn and msg_id and msg_id.startswith(".") else msg_id
+    role = "assistant" if answers else "user"
+    return Line(position, ms, role, sender, text, scope, origins, turn, full_id)
+
+
+def _short_id(turn: str | None, msg_id: str | None) -> str | None:
+    """Return an id that begins with its turn and a dot without the turn."""
+    return msg_id[len(turn) :] if turn and msg_id and msg_id.startswith(f"{turn}.") else msg_id
+
+
+def _first_number(ms: int) -> int:
+    return ms // 1000 * _IN_A_SECOND
 
 
 def _expression(term: Term) -> str:
     """Return a term as FTS5 wants it."""
-    return f'"{term.words}"' + ("" if term.beginning is None else f' OR "{term.beginning}"*')
+    wanted = [f'"{term.words}"', *(f'"{part}"' for part in sorted(term.parts))]
+    wanted += [f'"{term.beginning}"*'] if term.beginning is not None else []
+    wanted += [f'"{TAIL}{term.ending[::-1]}"*'] if term.ending is not None else []
+    return " OR ".join(wanted)
+
+
+def _alike(begin: str, end: str) -> str:
+    """Return the words that begin or end so."""
+    return f'("{begin}"* OR "{TAIL}{end[::-1]}"*)'
 
 
 def _label(scope: int) -> str:
-    """The word that marks the rows of a scope."""
-    return f"scope{scope}"
+    """Return the word that marks the rows of a scope; no word of a text contains such a character."""
+    return f"@{scope}"
+
+
+def _session_label(session: int) -> str:
+    return f'"@s{session}"'
+
+
+def _indexed(text: str, scope: int, session: int, sender: str | None) -> str:
+    """Return what is indexed of a line: the same for each call, because a row is removed by its words."""
+    said_by = (_SENDER + word for word in folded(sender or "").split())
+    return " ".join((_label(scope), f"@s{session}", *said_by, *index_words(folded(text))))

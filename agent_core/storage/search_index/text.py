@@ -5,16 +5,18 @@ Case, accents and widths do not count. Scripts that put no spaces between words 
 character, and a query in them is looked for in pairs of characters: of Japanese without those of hiragana
 alone, which mostly are endings, and with each character that stands between hiragana. A query consists of
 words, of which any may match, and of phrases between double quotes, which must; no other character means
-anything.
+anything. A long word is found by the word it ends with, and by the words it begins and ends with: many
+languages write compounds as one word.
 """
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from heapq import nlargest
+from itertools import filterfalse, pairwise
 
 from agent_core.storage.search_index.stems import STOP_WORDS, stems
 
@@ -30,12 +32,18 @@ _MOST_TERMS = 16
 _LONGEST_QUERY = 4_000
 _LONGEST_TEXT = 20_000
 _SHORTEST_BEGINNING = 3
+_SHORTEST_PART = 4  # letters of a word within a compound
+_COMPOUND = range(2 * _SHORTEST_PART, 41)  # letters
+_ALIKE = 6  # letters at least of a word that may be mistyped
+_ALIKE_PART = 3
+TAIL = "~"
+"""A word that ends with another is found by its letters backwards, after this character."""
 
 
 def _fold(text: str) -> str:
     if not text.isascii():
         text = unicodedata.normalize("NFKD", text)
-        text = "".join(char for char in text if not unicodedata.combining(char))
+        text = "".join(filterfalse(unicodedata.combining, text))
     return text.casefold()
 
 
@@ -43,11 +51,19 @@ def folded(text: str) -> str:
     """The folded words of a text, with one space between them; only the beginning of a very long text."""
     text = _fold(text[:_LONGEST_TEXT])
     if not text.isascii():
-        text = _UNSPACED.sub(r" \1 ", text)
+        text = " ".join(_UNSPACED.split(text))
     return " ".join(_WORDS.findall(text))
 
 
 _STOP = tuple(frozenset(folded(word) for word in words) for words in STOP_WORDS)
+
+
+def index_words(text: str) -> Iterator[str]:
+    """Yield the words of a folded text and, of each that may be a compound, the mark of its end."""
+    for word in text.split():
+        yield word
+        if len(word) in _COMPOUND:
+            yield TAIL + word[::-1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +72,51 @@ class Term:
     A part of a query: a folded word, or several that follow each other.
 
     ``beginning`` is the shortest stem of a single word: words that begin with it may be forms of it. A
-    ``quoted`` term must occur in each hit.
+    ``quoted`` term must occur in each hit. ``ending`` is a word that a compound may end with, ``parts`` are
+    the words that a compound may begin or end with.
     """
 
     words: str
     beginning: str | None = None
     quoted: bool = False
+    ending: str | None = None
+    parts: frozenset[str] = frozenset()
 
-    def occurs_in(self, text: str) -> bool:
-        """Return True if a folded text with a blank before and after it has the term or a word like it."""
-        return f" {self.words} " in text or (self.beginning is not None and f" {self.beginning}" in text)
+    @property
+    def alike(self) -> tuple[str, str] | None:
+        """The beginning and the end that words have of which this one may be a mistyped form."""
+        long = self.beginning is not None and len(self.words) >= _ALIKE
+        return (self.words[:_ALIKE_PART], self.words[-_ALIKE_PART:]) if long else None
+
+    def occurs_in(self, text: str, words: Collection[str]) -> bool:
+        """Return True if a text, blanks around it, or its words have the term or a word like it."""
+        return (
+            f" {self.words} " in text
+            or (self.beginning is not None and f" {self.beginning}" in text)
+            or (self.ending is not None and f"{self.ending} " in text)
+            or not self.parts.isdisjoint(words)
+            or self._is_mistyped_in(text, words)
+        )
+
+    def _is_mistyped_in(self, text: str, words: Collection[str]) -> bool:
+        if self.alike is None:
+            return False
+        begin, end = self.alike
+        near = f" {begin}" in text or f"{end} " in text
+        return near and any(is_mistyped(self.words, word) for word in words)
+
+
+def is_mistyped(one: str, other: str) -> bool:
+    """Return True if two words differ by one letter, or by two letters in the other order."""
+    if len(one) > len(other):
+        one, other = other, one
+    if len(one) < _ALIKE - 1 or len(other) - len(one) > 1 or one == other:
+        return False
+    at = next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), len(one))
+    if len(one) < len(other):
+        return one[at:] == other[at + 1 :]
+    swapped = one[at : at + 2] == other[at : at + 2][::-1] and one[at + 2 :] == other[at + 2 :]
+    return swapped or one[at + 1 :] == other[at + 1 :]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +125,36 @@ class Query:
 
     terms: tuple[Term, ...]
 
+    def terms_in(self, text: str) -> list[Term]:
+        """Return the terms that a folded text has, or words like them."""
+        words, padded = frozenset(text.split()), f" {text} "
+        return [term for term in self.terms if term.occurs_in(padded, words)]
+
     def matches(self, text: str) -> bool:
         """Return True if a folded text may be a hit."""
-        text = f" {text} "
-        return any(term.occurs_in(text) for term in self.terms) and all(
-            term.occurs_in(text) for term in self.terms if term.quoted
-        )
+        return self.is_hit(self.terms_in(text))
+
+    def is_hit(self, found: Collection[Term]) -> bool:
+        """Return True if a text with these terms may be a hit."""
+        return bool(found) and all(term in found for term in self.terms if term.quoted)
+
+
+@dataclass(frozen=True, slots=True)
+class Filters:
+    """The lines that are searched: since a time, in some sessions (None: in all), said by a person."""
+
+    since_ms: int = 0
+    sessions: frozenset[str] | None = None
+    person: tuple[str, ...] = ()
+
+    def accepts(self, session: str) -> bool:
+        """Return True if a session is searched."""
+        return self.sessions is None or session in self.sessions
+
+    def is_said(self, ms: int, sender: str | None) -> bool:
+        """Return True if the time and the sender of a line are searched."""
+        words = f" {folded(sender or '')}"
+        return ms >= self.since_ms and all(f" {each}" in words for each in self.person)
 
 
 def parse_query(text: str) -> Query:
@@ -87,19 +162,19 @@ def parse_query(text: str) -> Query:
     Parse the query of a model or a person; without any word it has no terms.
 
     A text with several of the words that only hold a sentence together in its language is searched without
-    them, unless there is nothing else.
+    them, unless there is nothing else. Of many words the longest are searched.
     """
     found: dict[str, Term] = {}
     for quoted, bare in _PARTS.findall(text[:_LONGEST_QUERY]):
         if quoted and (phrase := folded(quoted)):
             found[phrase] = Term(phrase, quoted=True)
         for words in _bare_terms(bare):
-            found.setdefault(words, Term(words, _beginning(words)))
+            found.setdefault(words, _term(words))
     stop = max((found.keys() & words for words in _STOP), key=len)
     if 1 < len(stop) < len(found):
         found = {words: term for words, term in found.items() if words not in stop or term.quoted}
-    terms = list(found.values())
-    return Query(tuple(terms[:_MOST_TERMS]))
+    longest = nlargest(_MOST_TERMS, found, key=lambda words: (found[words].quoted, len(words)))
+    return Query(tuple(term for words, term in found.items() if words in longest))
 
 
 def _bare_terms(text: str) -> Iterator[str]:
@@ -113,8 +188,16 @@ def _bare_terms(text: str) -> Iterator[str]:
         yield from (part for part in _ENDING.split(run) if len(part) == 1)
 
 
-def _beginning(words: str) -> str | None:
-    if " " in words or words.isdigit():
-        return None
-    shortest = min(stems(words), key=len)
-    return shortest if len(shortest) >= _SHORTEST_BEGINNING else None
+def _term(words: str) -> Term:
+    if " " in words or words.isdigit() or _UNSPACED.match(words):
+        return Term(words)
+    shortest = min(stems(words), key=lambda stem: (len(stem), stem))
+    beginning = shortest if len(shortest) >= _SHORTEST_BEGINNING else None
+    ending = words if len(words) >= _SHORTEST_PART else None
+    cuts = range(_SHORTEST_PART, len(words) - _SHORTEST_PART + 1) if len(words) in _COMPOUND else ()
+    return Term(
+        words,
+        beginning,
+        ending=ending,
+        parts=frozenset(part for at in cuts for part in (words[:at], words[at:])),
+    )

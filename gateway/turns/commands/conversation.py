@@ -18,7 +18,7 @@ from agent_core.memory_ports import SearchPort
 from agent_core.messages import Attachment, Audience, SessionKey
 from agent_core.models import Message, SearchHit
 from agent_core.storage.search_index.text import folded, parse_query
-from agent_core.text import one_line
+from agent_core.text import excerpt, one_line
 from channels.attachments.errors import AttachmentRefused, AttachmentsUnavailable
 from gateway.routing.access import normalise
 from gateway.routing.conversations import place_name
@@ -56,17 +56,18 @@ class ConversationCommands:
         found = _found_in(answer.hits, words, since)
         lines = [self._found(name, message, asked.session.id, words) for name, message in found]
         lines = lines[:_MOST_FOUND]
-        if not lines:
-            lines = ["Nothing was found."]
-        elif len(lines) == _MOST_FOUND:
-            lines.append("\nThese are the newest; more words find fewer.")
+        if lines and answer.more > 0:
+            lines.append(f"\n{answer.more} more fit less well.")
         if not answer.complete:
-            lines.append("\n(Older messages cannot be searched yet; try again later.)")
-        return "\n".join(lines)
+            lines = lines or ["Nothing was found so far."]
+            lines.append(
+                "\n(Older messages cannot be searched yet: the index is still being filled. Try again later.)"
+            )
+        return "\n".join(lines or ["Nothing was found."])
 
     def _found(self, session: str, message: Message, here: str, words: str) -> str:
         where = "here" if session == here else place_name(SessionKey.parse(session))
-        shown = visible(_around(for_people(message), words)).replace("`", "'")
+        shown = visible(excerpt(for_people(message), words, _FOUND_CHARS)).replace("`", "'")
         return f"- {_when(message)}, {where}, {_who(message)}: `{shown}`"
 
     async def export(self, asked: Asked) -> Decision:
@@ -159,14 +160,6 @@ def _found_in(hits: Sequence[SearchHit], words: str, since: datetime | None) -> 
             if number == hit.at or (not early and query.matches(folded(each.content))):
                 found.setdefault((hit.session_id, each.id or (each.timestamp, each.content)), each)
     return [(session, each) for (session, _), each in found.items()]
-
-
-def _around(text: str, words: str) -> str:
-    """The part of a text where the first of the words is, in one line."""
-    said = " ".join(text.split())
-    places = [said.casefold().find(word.strip('"').casefold()) for word in words.split()]
-    start = max(0, min((place for place in places if place >= 0), default=0) - _FOUND_CHARS // 4)
-    return ("…" if start else "") + one_line(said[start:], _FOUND_CHARS)
 
 
 def _when(message: Message) -> str:

@@ -12,13 +12,13 @@ from typing import Any, TypeVar
 
 from agent_core.errors import StorageUnavailable
 from agent_core.messages import SessionKey
-from agent_core.models import HistoryTail, MemoryDocument, MemoryScope, Message, SearchAnswer, SearchHit
+from agent_core.models import HistoryTail, MemoryDocument, MemoryScope, Message, SearchAnswer
 from agent_core.provenance import Origins
 from agent_core.storage.paging import newest, oldest
 from agent_core.storage.search_index.files import chosen
 from agent_core.storage.search_index.ranking import rank
 from agent_core.storage.search_index.rows import line_time
-from agent_core.storage.search_index.text import folded, parse_query
+from agent_core.storage.search_index.text import Filters, folded, parse_query
 from gateway.queue.errors import StoreUnavailable
 from gateway.queue.postgres.histories import documents, lines, records, search
 from gateway.queue.postgres.histories.files import named_in
@@ -233,21 +233,34 @@ class PostgresSearch(_Tables):
     """
 
     async def search(
-        self, scope: MemoryScope, query: str, *, since: datetime | None = None, max_results: int = 10
+        self,
+        scope: MemoryScope,
+        query: str,
+        *,
+        since: datetime | None = None,
+        place: Callable[[str], bool] | None = None,
+        person: str = "",
+        least: float = 0.0,
+        max_results: int = 10,
     ) -> SearchAnswer:
         """See `SearchPort`."""
         asked = parse_query(query)
         if not asked.terms or max_results < 1:
             return SearchAnswer()
 
-        def look(db: Connection) -> tuple[SearchHit, ...]:
-            rows, statistics = search.candidates(db, self._home, asked, str(scope), since_ms=line_time(since))
-            texts = {row: (line.ms, folded(line.text)) for row, line in rows.items()}
-            ranked = rank(asked, statistics, texts)
-            around = (search.around(db, str(scope), row) for row in ranked)
-            return chosen((hit for hit in around if hit is not None), max_results)
+        sessions = None
+        if place is not None:
+            sessions = frozenset(filter(place, await self._read("sessions", lines.sessions)))
+        filters = Filters(line_time(since), sessions, tuple(folded(person).split()))
 
-        return SearchAnswer(await self._read("search", look))
+        def look(db: Connection) -> SearchAnswer:
+            searched = search.Searching(db, self._home, str(scope), filters)
+            found, statistics = searched.candidates(asked)
+            ranked = rank(asked, statistics, found, least=least)
+            hits, used = chosen((search.around(db, str(scope), row) for row in ranked), max_results)
+            return SearchAnswer(hits, more=len(ranked) - used)
+
+        return await self._read("search", look)
 
     async def update(self, session_id: str) -> None:
         """Do nothing: a committed line is searchable already."""

@@ -15,15 +15,16 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from agent_core.storage.lines import as_object, storable
-from agent_core.storage.search_index.files import Found, searched_line, undone_turn
+from agent_core.storage.search_index.files import Found, answer_in, candidate_of, searched_line, undone_turn
 from agent_core.storage.search_index.ranking import (
     MOST_CANDIDATES,
     MOST_POSTINGS,
+    Candidate,
     Statistics,
     choose_candidates,
 )
 from agent_core.storage.search_index.rows import Line
-from agent_core.storage.search_index.text import Query, Term, folded
+from agent_core.storage.search_index.text import TAIL, Filters, Query, Term, folded, index_words
 from gateway.queue.sql.engine import Connection
 
 RowId: TypeAlias = tuple[int, str, int]
@@ -33,6 +34,7 @@ MOST_TEXT = 20_000
 _LONGEST_WORD = 2000
 """The maximum length in bytes; the server's limit is 2,046."""
 _AT_ONCE = 500
+_SENDER = "@@"
 
 
 def label(home: int, scope: str) -> str:
@@ -56,7 +58,8 @@ class Searched:
     def of(cls, home: int, line: Line) -> Searched:
         """Return the indexed part of a searchable line."""
         text = folded(storable(line.text)[:MOST_TEXT])
-        words = {_cut(word) for word in text.split()}
+        words = {_cut(word) for word in index_words(text)}
+        words |= {_cut(_SENDER + word) for word in folded(storable(line.sender or "")).split()}
         return cls(f" {text} ", [*sorted(words), label(home, line.scope)])
 
 
@@ -65,10 +68,22 @@ def _lexeme(word: str) -> str:
     return f"'{doubled}'"
 
 
+def _words(term: Term) -> str:
+    """Return the words of a term as a ``tsquery``; their order is not in it."""
+    return f"({' & '.join(_lexeme(_cut(word)) for word in term.words.split())})"
+
+
 def _expression(term: Term) -> str:
-    """Return a term as a ``tsquery``; the order of several words is not in it."""
-    words = " & ".join(_lexeme(_cut(word)) for word in term.words.split())
-    return f"({words})" if term.beginning is None else f"({words} | {_lexeme(_cut(term.beginning))}:*)"
+    """Return a term and the words like it as a ``tsquery``."""
+    wanted = [_words(term), *map(_lexeme, sorted(term.parts))]
+    wanted += [f"{_lexeme(_cut(term.beginning))}:*"] if term.beginning is not None else []
+    wanted += [f"{_lexeme(_cut(TAIL + term.ending[::-1]))}:*"] if term.ending is not None else []
+    return f"({' | '.join(wanted)})"
+
+
+def _alike(begin: str, end: str) -> str:
+    """Return the words that begin or end so."""
+    return f"({_lexeme(begin)}:* | {_lexeme(TAIL + end[::-1])}:*)"
 
 
 def _in_order(term: Term) -> list[str]:
@@ -76,43 +91,81 @@ def _in_order(term: Term) -> list[str]:
     return [f" {term.words} "] if " " in term.words or _cut(term.words) != term.words else []
 
 
-def candidates(
-    db: Connection, home: int, query: Query, scope: str, *, since_ms: int
-) -> tuple[dict[RowId, Line], Statistics]:
-    """Return the lines of a scope that may be hits, by their row, and what rates them."""
-    mine = _lexeme(label(home, scope))
-    must = [term for term in query.terms if term.quoted]
+@dataclass(frozen=True, slots=True)
+class Searching:
+    """A search in a scope of a home."""
 
-    def matching(terms: list[Term], since_ms: int, limit: int) -> list[RowId]:
+    db: Connection
+    home: int
+    scope: str
+    filters: Filters
+
+    def candidates(self, query: Query) -> tuple[dict[RowId, Candidate], Statistics]:
+        """Return the lines that may be hits, by their row, and what rates them."""
+        must = [term for term in query.terms if term.quoted]
+        found = {term: self._matching([*must, term], MOST_POSTINGS) for term in query.terms}
+        total = len(self._matching([], 4 * MOST_POSTINGS, since_ms=0))
+        statistics = Statistics.of(found, total)
+        weighed = [(statistics.rarity(term), ids) for term, ids in found.items()]
+        weighed += [
+            (statistics.rarity(term), self._matching(must, MOST_POSTINGS, _words(term)))
+            for term, ids in found.items()
+            if len(ids) > MOST_CANDIDATES
+        ]
+        weighed += [
+            (statistics.rarity(term), self._matching(must, MOST_POSTINGS, _alike(*term.alike)))
+            for term, ids in found.items()
+            if not ids and term.alike
+        ]
+        if all(len(ids) == MOST_POSTINGS for ids in found.values()):  # else those of the rarest have them all
+            every = self._matching(query.terms, MOST_POSTINGS)
+            weighed.append((sum(weight for weight, _ in weighed), every))
+        chosen = choose_candidates(weighed)
+        return _lines(self.db, chosen, self.scope), statistics
+
+    def _matching(
+        self, terms: Sequence[Term], limit: int, *more: str, since_ms: int | None = None
+    ) -> list[RowId]:
+        """Return the newest rows with all of the terms, and with ``more``, expressions."""
+        said_by = (f"{_lexeme(_cut(_SENDER + word))}:*" for word in self.filters.person)
+        words = [_lexeme(label(self.home, self.scope)), *said_by, *map(_expression, terms), *more]
         phrases = [phrase for term in terms for phrase in _in_order(term)]
-        rows = db.execute(
+        there = [] if self.filters.sessions is None else [sorted(self.filters.sessions)]
+        since = self.filters.since_ms if since_ms is None else since_ms
+        rows = self.db.execute(
             "SELECT at, session, seq FROM history WHERE words @@ CAST(? AS tsquery) AND scope = ? AND at >= ?"  # noqa: S608
-            f"{' AND strpos(said, ?) > 0' * len(phrases)} ORDER BY at DESC, session DESC, seq DESC LIMIT ?",
-            (" & ".join([mine, *map(_expression, terms)]), scope, since_ms, *phrases, limit),
+            f"{' AND session = ANY(?)' * len(there)}{' AND strpos(said, ?) > 0' * len(phrases)}"
+            " ORDER BY at DESC, session DESC, seq DESC LIMIT ?",
+            (" & ".join(words), self.scope, since, *there, *phrases, limit),
         )
         return [(int(at), str(session), int(seq)) for at, session, seq in rows.fetchall()]
 
-    found = {term: matching([*must, term], since_ms, MOST_POSTINGS) for term in query.terms}
-    every = matching(list(query.terms), since_ms, MOST_CANDIDATES)
-    total = len(matching([], 0, 4 * MOST_POSTINGS))
-    statistics = Statistics.of(found, total)
-    weighed = [(statistics.rarity(term), ids) for term, ids in found.items()]
-    chosen = choose_candidates([*weighed, (sum(weight for weight, _ in weighed), every)])
-    return _lines(db, chosen), statistics
 
-
-def _lines(db: Connection, chosen: Sequence[RowId]) -> dict[RowId, Line]:
+def _lines(db: Connection, chosen: Sequence[RowId], scope: str) -> dict[RowId, Candidate]:
+    """Read lines, each with its answer or its question."""
+    near = ", ".join(
+        f"(SELECT b.line FROM history AS b WHERE b.session = h.session AND b.seq {where} h.seq"  # noqa: S608 - of our own constants
+        f" AND b.scope = ? AND b.said IS NOT NULL ORDER BY b.seq {order} LIMIT 1)"
+        for where, order in (("<", "DESC"), (">", "ASC"))
+    )
     rows = db.execute(
-        "SELECT h.at, h.session, h.seq, h.line FROM history AS h"
+        f"SELECT h.at, h.session, h.seq, h.line, {near} FROM history AS h"  # noqa: S608
         " JOIN unnest(CAST(? AS text[]), CAST(? AS bigint[])) AS hit (session, seq)"
         " ON h.session = hit.session AND h.seq = hit.seq",
-        ([session for _, session, _ in chosen], [seq for *_, seq in chosen]),
+        (scope, scope, [session for _, session, _ in chosen], [seq for *_, seq in chosen]),
     )
-    lines: dict[RowId, Line] = {}
-    for at, session, seq, raw in rows.fetchall():
-        if (line := searched_line(as_object(raw.encode()), seq)) is not None:
-            lines[int(at), session, seq] = replace(line, text=line.text[:MOST_TEXT])
-    return lines
+    found: dict[RowId, Candidate] = {}
+    for at, session, seq, raw, before, after in rows.fetchall():
+        if (line := _searched(raw, seq)) is not None:
+            lines = [_searched(before, seq - 1), line, _searched(after, seq + 1)]
+            told = [each for each in lines if each is not None]
+            found[int(at), session, seq] = candidate_of(line, answer_in(told, told.index(line)))
+    return found
+
+
+def _searched(raw: str | None, seq: int) -> Line | None:
+    line = None if raw is None else searched_line(as_object(raw.encode()), seq)
+    return None if line is None else replace(line, text=line.text[:MOST_TEXT])
 
 
 def around(db: Connection, scope: str, row: RowId) -> Found | None:
@@ -121,8 +174,8 @@ def around(db: Connection, scope: str, row: RowId) -> Found | None:
     text = " UNION ALL ".join(_near(*each) for each in (("<", "DESC"), ("=", "ASC"), (">", "ASC")))
     lines: list[Line] = []
     for number, raw in db.execute(text, (session, seq, scope) * 3).fetchall():
-        if (line := searched_line(as_object(raw.encode()), number)) is not None:
-            lines.append(replace(line, text=line.text[:MOST_TEXT]))
+        if (line := _searched(raw, number)) is not None:
+            lines.append(line)
     lines.sort(key=lambda line: line.position)
     at = next((place for place, line in enumerate(lines) if line.position == seq), None)
     return None if at is None else (session, lines, at)

@@ -153,11 +153,11 @@ async def test_passages_cannot_leave_their_fence(house: LookedUp) -> None:
 
 
 async def test_passages_have_a_bounded_share(house: LookedUp) -> None:
-    """A sixteenth of the prompt and five turns, however much fits the question."""
+    """A sixteenth of the prompt and four turns, however much fits the question."""
     for number in range(12):
         await house.say(A, f"Our cat {number} is called {'Minka ' * 200}", "x", "x")
     (found,) = await house.found()
-    assert found.count(f", {A}:") == 5
+    assert found.count(f", {A}:") == 4
     assert await house.found(context_tokens=1000) == []
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,22 @@ from agent_core.provenance import untrusted
 from agent_core.storage.search_index.text import folded, parse_query
 from tests.open_files import opened
 from tests.search_house import OWNER, A, B, House
+
+OLDER = """
+CREATE TABLE scopes (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
+CREATE TABLE sessions (
+    id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE,
+    inode INTEGER NOT NULL, position INTEGER NOT NULL, byte INTEGER NOT NULL, last_ms INTEGER NOT NULL
+);
+CREATE TABLE lines (
+    id INTEGER PRIMARY KEY, session INTEGER NOT NULL, position INTEGER NOT NULL, scope INTEGER NOT NULL,
+    role TEXT NOT NULL, sender TEXT, text TEXT NOT NULL, origins TEXT, turn TEXT, msg_id TEXT
+);
+CREATE VIRTUAL TABLE words USING fts5(text, scope, content='', columnsize=0);
+INSERT INTO scopes VALUES (1, 'owner');
+PRAGMA user_version = 5;
+"""
+"""As the index was before, with a scope and no line yet: whoever trusts it finds nothing."""
 
 
 @pytest.fixture
@@ -65,10 +82,13 @@ async def test_what_is_found_says_whose_words_it_is_made_of(plain: House) -> Non
         await plain.index.update_all()
 
 
-@pytest.mark.parametrize("damage", ["gone", "garbage", "truncated", "other version", "folder"])
+@pytest.mark.parametrize(
+    "damage", ["gone", "garbage", "truncated", "other version", "older layout", "folder"]
+)
 async def test_a_damaged_index_is_made_again(plain: House, damage: str) -> None:
     """Whatever became of its file: everything is found before and after the next update."""
     await plain.say(A, "tea one", *["filler"] * 50)
+    await plain.say(B, "coffee one", *["filler"] * 50)
     await plain.index.update_all()
     await plain.index.aclose()
     path = plain.home / "search.db"
@@ -85,6 +105,10 @@ async def test_a_damaged_index_is_made_again(plain: House, damage: str) -> None:
             with sqlite3.connect(path) as db:
                 db.execute("PRAGMA user_version = 99")
             db.close()
+        case "older layout":
+            path.unlink()
+            with closing(sqlite3.connect(path)) as db:
+                db.executescript(OLDER)
         case "folder":
             path.unlink()
             path.mkdir()
@@ -92,8 +116,82 @@ async def test_a_damaged_index_is_made_again(plain: House, damage: str) -> None:
     assert await plain.found("tea") == ["tea one"]
     await plain.index.update(A)
     assert await plain.found("tea") == ["tea one"]
-    await plain.index.update(A)
+    assert await plain.found("coffee") == ["coffee one"]
     assert plain.index.state()["complete"] == (damage != "folder")
+
+
+async def test_damage_in_the_middle_of_an_update_forgets_no_history(plain: House) -> None:
+    """What was read before the damaged file was removed is read again."""
+    for number in range(4):
+        await plain.say(f"matrix/!{number}", f"tea {number}")
+    read_on, calls = plain.index._read_on, 0
+
+    def damaged_once(name: str, key: SessionKey) -> bool:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            raise sqlite3.DatabaseError("malformed")
+        return bool(read_on(name, key))
+
+    plain.index._read_on = damaged_once
+    await plain.index.update_all()
+    assert plain.index.state() == {"complete": True, "behind": 0}
+    assert sorted(await plain.found("tea")) == [f"tea {number}" for number in range(4)]
+
+
+async def test_a_process_that_ends_while_the_index_is_filled(plain: House) -> None:
+    """The next one finds all of it, with what is indexed and the rest from the histories, and goes on there."""
+    await plain.say(A, "oldest tea", *["filler"] * 900, "newest tea")
+    await plain.say(B, "another tea")
+    assert plain.index._read_on(A, SessionKey.parse(A))  # one batch of three; then the process ends
+    plain.index._close()
+    plain.index = plain.opened()
+    answer = await plain.index.search(OWNER, "tea")
+    assert answer.complete
+    assert {hit.messages[hit.at].content for hit in answer.hits} == {
+        "oldest tea",
+        "newest tea",
+        "another tea",
+    }
+    await plain.index.update_all()
+    assert sorted(await plain.found("tea")) == ["another tea", "newest tea", "oldest tea"]
+    assert await plain.index._written(lambda: plain.index._open_writer().counts()) == (2, 903)
+
+
+async def test_a_mark_that_the_process_did_not_live_to_index(plain: House) -> None:
+    """What was taken back is out of the index once it is followed, and out of each search before."""
+    await plain.say(A, "wrong tea", "x", turn="t1")
+    await plain.index.update_all()
+    mark = Message(role="system", content="taken back", id="u", turn="u", scope="owner", undoes="t1")
+    await plain.memory.append_message(A, mark)
+    await plain.index.aclose()
+    plain.index = plain.opened()
+    assert await plain.found("wrong tea") == []
+    await plain.index.update_all()
+    assert await plain.found("wrong tea") == []
+    assert await plain.index._written(lambda: plain.index._open_writer().counts()) == (1, 0)
+    await plain.index.aclose()
+    with closing(sqlite3.connect(plain.home / "search.db")) as db:
+        db.execute("CREATE VIRTUAL TABLE temp.v USING fts5vocab(main, words, row)")
+        assert db.execute("SELECT term FROM temp.v WHERE term IN ('wrong', 'tea')").fetchall() == []
+        assert db.execute("SELECT lines FROM scopes").fetchall() == [(0,)]
+
+
+@pytest.mark.parametrize("indexed", [True, False])
+async def test_one_message_of_a_turn_is_taken_back(plain: House, indexed: bool) -> None:
+    """By an id that begins with its turn, as ours do; the other lines keep their ids and stay."""
+    lines = [
+        Message(role="user", content=f"tea {number}", id=f"t1.{number}", turn="t1", scope="owner")
+        for number in range(3)
+    ]
+    await plain.memory.append_message(A, *lines)
+    await plain.index.update_all()
+    mark = Message(role="system", content="taken back", id="u", turn="u", scope="owner", undoes="t1.1")
+    await plain.memory.append_message(A, mark)
+    if indexed:
+        await plain.index.update_all()
+    hits = (await plain.index.search(OWNER, "tea")).hits
+    assert {(each.id, each.turn) for hit in hits for each in hit.messages} == {("t1.0", "t1"), ("t1.2", "t1")}
 
 
 async def test_histories_that_are_replaced_or_removed(plain: House) -> None:
@@ -154,6 +252,43 @@ async def test_while_it_is_built_the_newest_are_found(plain: House) -> None:
     await plain.index.update_all()
     answer = await plain.index.search(OWNER, "tea")
     assert len(answer.hits) == 2 and answer.complete
+
+
+async def test_lines_of_one_second_and_without_a_time(plain: House) -> None:
+    """More than a second has numbers, and at one time as many as a long import: each is found, in its order."""
+    path = plain.memory.layout.history(SessionKey.parse(A))
+    path.parent.mkdir(parents=True)
+    lines = [f'{{"role":"user","content":"tea {number}","scope":"owner"}}\n' for number in range(2000)]
+    path.write_text("".join(lines))
+    await plain.index.update_all()
+    assert await plain.index._written(lambda: plain.index._open_writer().counts()) == (1, 2000)
+    assert await plain.found("tea", max_results=2) == ["tea 1999", "tea 1997"]
+    assert (await plain.found("17"))[0] == "tea 17"
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["tea " * 250_000, " ".join(f"w{n}" for n in range(5000)) + " tea", '"' * 1_000_000, '"tea" ' * 200_000,
+     "\x00 tea" * 100_000, "AND OR NOT NEAR( tea" * 50_000, "猫" * 500_000, "x" * 1_000_000],
+    ids=["long", "words", "quotes", "phrases", "NULs", "operators", "unspaced", "one word"],
+)  # fmt: skip
+async def test_no_query_is_slow(plain: House, query: str) -> None:
+    """Of any query a bounded part is searched, with a bounded number of words."""
+    assert len(parse_query(query).terms) <= 16
+    await plain.say(A, "tea " * 100)
+    for _ in ("in the histories", "in the index"):
+        answer = await plain.index.search(OWNER, query)
+        assert len(answer.hits) <= 1
+        await plain.index.update_all()
+
+
+async def test_of_many_hits_the_newest_are_read(plain: House) -> None:
+    """Of more lines than are rated, which are as good, in the histories and in the index."""
+    for number in range(150):
+        await plain.say(A, f"tea {number}", "x")
+    for _ in ("in the histories", "in the index"):
+        assert await plain.found("tea", max_results=3) == ["tea 149", "tea 148", "tea 147"]
+        await plain.index.update_all()
 
 
 def test_folding() -> None:

@@ -10,7 +10,7 @@ import pytest
 from agent_core.messages import SessionKey
 from agent_core.models import MemoryScope, ScopeKind
 from agent_core.tools.search_history import SearchHistoryTool
-from tests.search_house import BOB, OWNER, A, B, House, complete_house
+from tests.search_house import BOB, OWNER, A, B, House, R, complete_house
 
 ROOM = MemoryScope(ScopeKind.ROOM, "matrix/!room")
 
@@ -90,5 +90,50 @@ async def test_the_tool_cannot_be_talked_into_another_scope(plain: House) -> Non
     """No argument names a scope or a session."""
     await plain.say(A, "the owner's tea")
     tool = SearchHistoryTool(plain.index, B, scope=BOB, clock=plain.clock)
-    assert set(tool.parameters["properties"]) == {"query", "days", "max_results"}
+    assert set(tool.parameters["properties"]) == {"query", "days", "place", "person"}
     assert (await tool.execute(query="tea", scope="owner")).content == "Nothing was found."
+
+
+async def test_the_tool_searches_a_place_or_a_person(plain: House) -> None:
+    """By the name of a room, the address of a conversation, "here", and a part of a sender's address."""
+    await plain.say(A, "tea here", "x", "x", "x")
+    await plain.say(R, "tea in the kitchen", "x", scope=ROOM)
+    await plain.say(R, "tea of the owner in the kitchen", "x")
+    names = {R: "The Kitchen", A: "Alice"}
+    for _ in ("in the histories", "in the index"):
+        tool = SearchHistoryTool(
+            plain.index, A, scope=OWNER, clock=plain.clock, room_name=lambda session: names.get(session, "")
+        )
+
+        async def found(tool: SearchHistoryTool = tool, **more: str) -> list[str]:
+            told = (await tool.execute(query="tea", **more)).content
+            return [line for line in told.splitlines() if line.startswith("> ")]
+
+        kitchen, here = ["> @x:hs: tea of the owner in the kitchen"], ["> @x:hs: tea here"]
+        assert await found(place="kitchen") == await found(place="!ROOM") == kitchen
+        assert await found(place="here") == await found(place="alice") == here
+        assert await found(place="cellar") == await found(person="bob") == []
+        assert await found(person="@X") == await found(person="x hs") == here + kitchen
+        await plain.index.update_all()
+
+
+async def test_the_tool_shows_the_part_of_a_long_message_with_the_words(plain: House) -> None:
+    """Of a message of any length, with the number of further hits, the best first."""
+    filler = "we talked about this and that " * 100
+    await plain.say(A, f"{filler} the blue tea pot {filler}", "x", *["tea", "x", "x"] * 9)
+    told = (await run(plain, query="blue tea pot")).content
+    assert "the blue tea pot" in told.split("</found>")[0]
+    assert len(told) < 3000
+    assert told.endswith("(5 more with some of the words.)")
+
+
+async def test_while_the_index_is_filled_nothing_found_is_not_said(plain: House) -> None:
+    """What was not looked through may have it."""
+    await plain.say(A, "oldest tea")
+    for _ in range(12):
+        await plain.say(A, *["some filler " * 500] * 10)
+    told = (await run(plain, query="tea")).content
+    assert told.startswith("Nothing was found so far.")
+    assert "still being filled" in told
+    await plain.index.update_all()
+    assert "oldest tea" in (await run(plain, query="tea")).content
