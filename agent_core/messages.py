@@ -275,7 +275,7 @@ class InboundMessage(_Frozen):
     """False for talk in a group that is not meant for the bot: kept for context, never answered."""
     kind: Literal["message", "tick", "reaction", "job", "background_job"] = "message"
     """
-    A ``reaction`` is a sign put to an earlier message (its ``text``); it never reaches a model. A ``tick`` is
+    A ``reaction`` is a sign put to an earlier message (its ``text``); nobody is answered. A ``tick`` is
     written by the clock, a ``job`` by the schedule for the sender, who has wished for it earlier, and a
     ``background_job`` by a turn that has started it for the sender.
     """

@@ -204,7 +204,7 @@ def _commands(shared: _Shared) -> CommandService:
         commit=shared.commit,
         handlers=handlers,
         approvals=shared.approvals,
-        ingest_only=IngestOnly(agent.memory, access, shared.supervision.history.flush),
+        ingest_only=IngestOnly(agent.memory, access, shared.supervision.history.flush, shared.queue),
         access=access,
         email_style=shared.email_style,
     )

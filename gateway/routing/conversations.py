@@ -40,7 +40,7 @@ class Conversations:
         """The session in which a message is worked on."""
         belongs = (
             self._shared
-            and message.kind in ("message", "job")
+            and message.kind in ("message", "job", "reaction")
             and message.audience is Audience.DIRECT
             and not is_background(message.session)
             and not message.context.get("read_only")

@@ -284,6 +284,6 @@ def _alone(message: InboundMessage) -> InboundMessage:
 def _instant(message: InboundMessage, name: str) -> datetime | None:
     """An instant that the channel has noted; ``seen_at`` of a job is that of the wish, and means nothing."""
     noted = message.context.get(name)
-    if not isinstance(noted, str) or (message.kind != "message" and name == "seen_at"):
+    if not isinstance(noted, str) or (message.kind not in ("message", "reaction") and name == "seen_at"):
         return None
     return datetime.fromisoformat(noted)

@@ -43,6 +43,6 @@ async def test_it_joins_the_conversation_whose_words_are_still_in_the_queue(file
         if filed and session == THEIRS:
             await memory.append_message(str(THEIRS), Message(role="user", content="hello", id="1"))
 
-    done = await IngestOnly(memory, access, flush).completion(turn())
+    done = await IngestOnly(memory, access, flush, store=None).completion(turn())
     places = [place for place, _ in done.others]
     assert (places, len(done.history)) == (([THEIRS], 0) if filed else ([], 1))

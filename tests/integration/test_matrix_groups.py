@@ -9,7 +9,7 @@ import pytest
 
 from tests.integration.matrix_bot import bot_joined, call
 from tests.integration.matrix_house import open_house
-from tests.integration.matrix_person import KINDS, Person
+from tests.integration.matrix_person import KINDS, Person, room_of_kind
 from tests.integration.proxy import FaultProxy
 from tests.integration.secret_peer import SecretPeer
 
@@ -138,3 +138,32 @@ async def test_a_poll_and_a_location_in_a_room_with_the_bot_alone(synapse, fresh
     assert told.count("I cannot read a location. Please say it in words.") == 1
     assert told.count("I cannot read a poll. Please say it in words.") == 1
     assert told.count("as ever") == 1
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+async def test_a_poll_and_its_result(synapse, fresh_credentials, nia, tmp_path, encrypted):
+    """The bot alone is asked the poll; its result is noted when it ends, answered by nobody, and known then."""
+    bot, kind = fresh_credentials("bot"), "org.matrix.msc3381.poll"
+    words = "org.matrix.msc1767.text"
+    async with open_house(synapse.url, bot, tmp_path / "home", "seven", "fine", allow=[nia]) as there:
+        room = await room_of_kind(nia, bot.user_id, "11", encrypted=encrypted)
+
+        async def send(what, content):
+            if encrypted:
+                return await call(nia.send, room, "", to=bot.user_id, kind=f"{kind}.{what}", **content)
+            return await call(nia.peer.send_event, room, f"{kind}.{what}", content)
+
+        answers = [{"id": "a", words: "six"}, {"id": "b", words: "seven"}]
+        poll = await send("start", {f"{kind}.start": {"question": {words: "When?"}, "answers": answers}})
+        person = Person(nia, room, bot.user_id, encrypted=encrypted)
+        await person.until_heard(1)
+        about = {"m.relates_to": {"rel_type": "m.reference", "event_id": poll}}
+        await send("response", {**about, f"{kind}.response": {"answers": ["a"]}})
+        await send("response", {**about, f"{kind}.response": {"answers": ["b"]}})
+        await send("end", {**about, f"{kind}.end": {}, words: "The poll has ended."})
+        await person.say("so?")
+        await person.until_heard(2)
+        shown = [each.content for each in there.model.requests[-1]]
+        assert len(there.model.requests) == 2
+    assert "[A poll] When?\n- six\n- seven" in there.model.requests[0][-1].content
+    assert any("[The poll “When?” has ended. Votes: seven: 1]" in each for each in shown)

@@ -44,6 +44,7 @@ from agent_core.state_folder import RowStore
 from channels.matrix.encryption.database_copy import fetch
 from channels.matrix.encryption.olm_store import KeyStore, owner_of, store_path
 from channels.matrix.encryption.types import Device, NoKey, NotMeant, NotReadable, NotTheirs
+from channels.matrix.events.polls import ENDS, RESPONSES, STARTS
 
 MEGOLM = "m.megolm.v1.aes-sha2"
 _REPLAYS_REMEMBERED = 5000
@@ -54,7 +55,7 @@ MOST_DEVICES = 200
 _NEW_AT_ONCE = 25
 _log = structlog.get_logger(__name__)
 _MAX_PLAINTEXT = 200_000
-_MEANT = frozenset({"m.room.message", "m.sticker", "m.reaction"})
+_MEANT = frozenset({"m.room.message", "m.sticker", "m.reaction", *STARTS, *RESPONSES, *ENDS})
 _MAX_TYPE = 100
 
 

@@ -7,8 +7,8 @@ too: what the bot itself sent, notices (``m.notice`` is how robots speak to each
 talk for ever), what another squidbot sent (it carries a mark), edits of earlier messages (``edits`` reads
 them), redacted messages and types that are no messages.
 
-What cannot be read, such as a poll, is `Skip` too, except in a room with the bot alone: there its sender is
-told so.
+What cannot be read, such as a location, is `Skip` too, except in a room with the bot alone: there its sender
+is told so.
 
 Text and emotes become text. A picture, a sticker, a file, a sound or a video becomes its caption and a remark
 in brackets; what is needed to fetch it stands in the context until ``downloads`` has done that.
@@ -31,6 +31,7 @@ from urllib.parse import unquote
 from agent_core.messages import Audience, InboundMessage, Sender
 from channels.matrix.client.json_access import JsonObject, object_of, text_of
 from channels.matrix.events.media import MEDIA, caption_of, media_kind, name_of, remark_about
+from channels.matrix.events.polls import STARTS, poll_in
 from channels.matrix.events.threads import EVENT_ID, ThreadMode, place_of, root_of
 from channels.matrix.rooms.state import Rooms
 
@@ -44,7 +45,6 @@ _HREF = re.compile(r"""href\s*=\s*["']([^"']{1,1000})["']""", re.IGNORECASE)
 _ABOUT_FILES = frozenset(
     {"msgtype", "body", "filename", "url", "file", "info", "org.matrix.msc3245.voice", "m.voice"}
 )
-_POLLS = ("m.poll.start", "org.matrix.msc3381.poll.start")
 _MAX_TEXT = 100_000
 _NOT_WORDS = re.compile(
     r"```.*?(?:```|\Z)|`[^`\n]*`|\b\w++://\S+|(?<![\w.+\-])[.+\-]*+\w[\w.+\-]*+@\S+", re.DOTALL
@@ -97,7 +97,7 @@ def read_event(  # noqa: PLR0911 - a chain of reasons to say no
     kind = event.get("type")
     if kind == "m.room.encrypted":
         return Skip("encrypted")
-    if kind not in ("m.room.message", "m.sticker", *_POLLS) or "state_key" in event:
+    if kind not in ("m.room.message", "m.sticker", *STARTS) or "state_key" in event:
         return Skip("no_message")
     event_id, sender = event.get("event_id"), event.get("sender")
     if not isinstance(event_id, str) or not EVENT_ID.fullmatch(event_id):
@@ -173,8 +173,8 @@ def replies_to(content: JsonObject) -> str:
 def _unreadable_in(kind: Any, content: JsonObject) -> str:
     """What a message is that is only shown by clients; empty if it can be read, or is for programs."""
     msgtype = content.get("msgtype")
-    if kind in _POLLS:
-        return "a poll"
+    if kind in STARTS:
+        return "" if poll_in(content) else "a poll"
     if kind != "m.room.message" or said_in(content) != Skip("unsupported") or _is_edit(content):
         return ""
     if msgtype == "m.location":
@@ -189,7 +189,7 @@ def _is_edit(content: JsonObject) -> bool:
 def _text(kind: Any, content: JsonObject) -> str | Skip:
     if kind == "m.sticker":
         return _about_file("sticker", content)
-    if kind in _POLLS:
+    if kind in STARTS and poll_in(content) is None:
         return Skip("unsupported")
     if _is_edit(content):
         return Skip("edit")
@@ -198,6 +198,8 @@ def _text(kind: Any, content: JsonObject) -> str | Skip:
 
 def said_in(content: JsonObject) -> str | Skip:
     """The text in the content of a message or of its edit."""
+    if poll := poll_in(content):
+        return _clean(poll.text)
     body = content.get("body")
     kind = content.get("msgtype")
     if not isinstance(kind, str) or not isinstance(body, str):

@@ -26,6 +26,11 @@ EVENT_ID = re.compile(r"\$[!-~]{1,254}")
 ThreadMode = Literal["off", "follow", "always"]
 
 
+def is_shared(thread: str | None) -> bool:
+    """Return true for the thread of a session in which several people read along."""
+    return (thread or "").startswith(SHARED)
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """The place of a message: its session, and the root of the thread for its answer, if any."""

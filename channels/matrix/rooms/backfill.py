@@ -41,6 +41,10 @@ _TYPES = [
     "m.reaction",
     "m.room.member",
     "m.room.encryption",
+    "m.poll.start",
+    "org.matrix.msc3381.poll.start",
+    "m.poll.end",
+    "org.matrix.msc3381.poll.end",
 ]
 _DOORS = ("m.room.join_rules", "m.room.history_visibility")
 _FILTER = json.dumps({"types": _TYPES, "lazy_load_members": True})

@@ -22,7 +22,7 @@ import anyio
 import structlog
 
 from agent_core.backoff import Backoff, BackoffPolicy
-from agent_core.messages import Amendment, Audience, Background, InboundMessage
+from agent_core.messages import NOTED, Amendment, Audience, Background, InboundMessage, SessionKey
 from channels.base import ChannelUnavailable, Clock, Inbox
 from channels.matrix.client.api import Homeserver
 from channels.matrix.client.json_access import JsonObject, object_of, text_of
@@ -32,8 +32,9 @@ from channels.matrix.events.group_context import GroupContext
 from channels.matrix.events.inbound import Me, Skip, mentions, read_event
 from channels.matrix.events.media import MEDIA
 from channels.matrix.events.outbound import transaction_id
+from channels.matrix.events.polls import ENDS, poll_of
 from channels.matrix.events.room_policy import Rules
-from channels.matrix.events.threads import root_of
+from channels.matrix.events.threads import is_shared, root_of
 from channels.matrix.rooms.join_times import JoinTimes
 from channels.matrix.rooms.state import Rooms
 from channels.matrix.rooms.upgrades import may_moderate, may_redact
@@ -132,6 +133,8 @@ class EventHandler:
                 return self._taken_back(room_id, event)
             case "m.reaction":
                 return await self._reaction(room_id, event)
+            case kind if kind in ENDS:
+                return self._ended_poll(room_id, event)
             case _:
                 return await self._message(room_id, event, seen_at)
 
@@ -383,9 +386,52 @@ class EventHandler:
             now=self._clock.now(),
             allowed_here=self.rules.allows(room_id, sender),
         )
-        if known is not None or isinstance(reaction, Skip):
+        if isinstance(reaction, Skip):
             return reaction
+        seen_at = self._seen_at(room_id, sender, None)
+        reaction = reaction.model_copy(update={"context": {**reaction.context, **seen_at}})
+        if known is not None:
+            return await self._beside(reaction, known)
         return Unfinished(reaction, partial(self._if_it_is_about_ours, reaction, room_id, target))
+
+    def _ended_poll(self, room_id: str, event: JsonObject) -> Skip | Unfinished:
+        sender, target = text_of(event, "sender"), poll_of(event)
+        if not target or not self.rules.is_heard(room_id, sender):
+            return Skip("no_message")
+        content = {"msgtype": "m.text", "body": "[A poll has ended]"}
+        me = self.rules.me_in(room_id, self._me, sender)
+        said = {**event, "type": "m.room.message", "content": content}
+        message = read_event(said, room_id, me=me, rooms=self._rooms, now=self._clock.now())
+        if isinstance(message, Skip):
+            return message
+        # It belongs to no question, so `!undo` passes it over.
+        context = {**message.context, NOTED: {"turn": None}, **self._seen_at(room_id, sender, None)}
+        if (here := self.rules.allows(room_id, sender)) is not None:
+            context["allowed_here"] = here
+        message = message.model_copy(update={"context": context})
+        ended_at = event.get("origin_server_ts")
+        return Unfinished(message, partial(self._poll_result, message, room_id, target, ended_at))
+
+    async def _poll_result(
+        self, message: InboundMessage, room_id: str, target: str, ended_at: Any
+    ) -> InboundMessage | Skip:
+        """What has come of a poll: for the history where the bot is meant, else talk like what others say."""
+        found, sender = await self._quotes.poll(room_id, target), message.sender
+        room = self._rooms.get(room_id)
+        # Who has come between its start and its end is not told what it was about.
+        hidden = message.audience is Audience.GROUP and self.joinings.is_closed(room_id)
+        if found is None or hidden:
+            return Skip("no_message")
+        author, poll = found
+        if sender.address != author and (room is None or not may_redact(room, sender.address)):
+            return Skip("no_message")
+        text = await self._quotes.result(room_id, target, poll, ended_at) or message.text
+        if sender.address == author and message.addressed:
+            return message.model_copy(update={"text": text})
+        if self.rules.is_heard(room_id, author):
+            said = Background(kind="talk", sender=author, text=text)
+            self._talk.hear((room_id, ""), message.native_id, said)
+        return Skip("no_message")
 
     async def _if_it_is_about_ours(
         self, reaction: InboundMessage, room_id: str, target: str
@@ -394,7 +440,18 @@ class EventHandler:
         outbound = await self._outbound(room_id, target)
         if outbound is None:
             return Skip("no_message")
-        return reaction.model_copy(update={"context": {**reaction.context, "outbound": outbound}})
+        about = reaction.model_copy(update={"context": {**reaction.context, "outbound": outbound}})
+        return await self._beside(about, outbound)
+
+    async def _beside(self, reaction: InboundMessage, outbound: str) -> InboundMessage:
+        """The reaction in the conversation of what it is about, unless others read along only since then."""
+        sent, session = await self._inbox.sent(outbound), reaction.session
+        thread = session.thread if sent is None else sent.session.thread
+        if is_shared(thread) is not is_shared(session.thread):
+            return reaction
+        return reaction.model_copy(
+            update={"session": SessionKey(session.channel, session.conversation, thread)}
+        )
 
     async def _outbound(self, room_id: str, event_id: str) -> str | None:
         """

@@ -29,6 +29,7 @@ from channels.matrix.client.api import CLIENT, Homeserver, LinkBroken, part
 from channels.matrix.client.json_access import JsonObject, object_of, objects_of, text_of
 from channels.matrix.events.edits import bundled_edit
 from channels.matrix.events.inbound import Skip, file_in, replies_to, said_in
+from channels.matrix.events.polls import RESPONSES, STARTS, Poll, poll_in, result_of
 from channels.matrix.events.threads import EVENT_ID
 from channels.matrix.rooms.state import Rooms
 
@@ -36,6 +37,8 @@ _CHAIN = 3
 _MAX_CHARS = 2000
 _MAX_REMEMBERED = 300
 _LIMIT_S = 4.0
+_MAX_VOTE_PAGES = 4
+_RELATIONS = "/_matrix/client/v1"
 _CUT = " […]"
 _log = structlog.get_logger(__name__)
 Decrypt = Callable[[str, JsonObject], JsonObject | None]
@@ -133,6 +136,29 @@ class ReplyContext:
         seen = await self._shown(room_id, event_id, asker)
         return {} if seen is None else seen.file
 
+    async def poll(self, room_id: str, event_id: str) -> tuple[str, Poll] | None:
+        """Who has started a poll, and the poll; None if it cannot be had."""
+        event = await self._look(room_id, event_id, self._user_id)
+        clear = None if event is None else self._decrypt(room_id, event)
+        found = None if clear is None else poll_in(object_of(clear, "content"))
+        return None if clear is None or found is None else (text_of(clear, "sender"), found)
+
+    async def result(self, room_id: str, event_id: str, poll: Poll, ended_at_ms: Any) -> str | None:
+        """What has come of a poll of this room, by the votes that can be read; None: nobody says."""
+        path = f"{_RELATIONS}/rooms/{part(room_id)}/relations/{part(event_id)}/m.reference"
+        votes: list[JsonObject] = []
+        query = {"limit": "500"}
+        for _ in range(_MAX_VOTE_PAGES):
+            page = await self._ask(path, query)
+            if page is None:
+                return None
+            clear = (self._decrypt(room_id, one) for one in objects_of(page, "chunk"))
+            votes += [one for one in clear if one is not None and one.get("type") in RESPONSES]
+            if not (more := text_of(page, "next_batch")):
+                break
+            query = {**query, "from": more}
+        return result_of(poll, votes, ended_at_ms)
+
     def _said(self, kind: str, room_id: str, seen: _Seen, *, limit: int) -> Background:
         room = self._rooms.get(room_id)
         name = room.names.get(seen.sender, "") if room is not None else ""
@@ -191,7 +217,7 @@ class ReplyContext:
     def _read(self, room_id: str, event_id: str, event: JsonObject) -> _Seen | None:
         clear = self._decrypt(room_id, event)
         kind = None if clear is None else clear.get("type")
-        if clear is None or kind not in ("m.room.message", "m.sticker"):
+        if clear is None or kind not in ("m.room.message", "m.sticker", *STARTS):
             return None
         content = object_of(clear, "content")
         newest = bundled_edit(event)

@@ -29,6 +29,7 @@ from channels.matrix.client.api import Homeserver, LinkBroken
 from channels.matrix.client.json_access import JsonObject, events_of, object_of, text_of
 from channels.matrix.client.login import unreachable
 from channels.matrix.events.inbound import Me, Skip
+from channels.matrix.events.polls import STARTS
 from channels.matrix.rooms.backfill import (
     back_to,
     check_doors,
@@ -371,7 +372,7 @@ class Timeline:
             senders = {
                 text_of(event, "sender")
                 for event in events
-                if open_question and event.get("type") in ("m.room.message", "m.room.encrypted")
+                if open_question and event.get("type") in ("m.room.message", "m.room.encrypted", *STARTS)
             } - {self._me.user_id}
             if room is None or not any(self._events.rules.is_heard(room_id, one) for one in senders):
                 continue

@@ -279,11 +279,13 @@ class Approvals:
         same = [row.id for row in rows if row.state is OutboxState.HELD and row.inbox_id == item.inbox_id]
         return sorted({*same, item.id} if waits(item) else same)
 
-    async def react(self, message: InboundMessage) -> Decision:
+    async def react(self, message: InboundMessage) -> Decision | None:
         """
         Take a reaction to a notice about one item: the owner's, or of somebody whose question waits for a
-        tool. Nothing is told of any other. Raises `StoreUnavailable`.
+        tool. Nothing is told of any other; None: it is about no notice. Raises `StoreUnavailable`.
         """
+        if not await self._notice(message):
+            return None
         yes = message.text[:1] in _YES
         if not (yes or message.text[:1] in _NO):
             return Decision("")

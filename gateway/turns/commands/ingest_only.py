@@ -11,15 +11,17 @@ who talks to it.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 from agent_core.memory.scopes import OWNER
 from agent_core.memory_ports import MemoryPort
-from agent_core.messages import InboundMessage, SessionKey
+from agent_core.messages import Background, InboundMessage, SessionKey
 from agent_core.models import Message, Purpose
 from agent_core.prompt import attachment_lines, email_text
 from agent_core.provenance import untrusted
-from gateway.queue.stores import Completion, Turn
+from gateway.queue.stores import Completion, Queue, Turn
 from gateway.routing.access import Access
+from gateway.turns.approvals.text import line
 from gateway.turns.user_input import session_of, user_lines
 
 _INTRODUCED = (
@@ -31,18 +33,23 @@ class IngestOnly:
     """Files messages that are only stored. ``flush`` writes what is left of a session's history."""
 
     def __init__(
-        self, memory: MemoryPort, access: Access, flush: Callable[[SessionKey], Awaitable[None]]
+        self,
+        memory: MemoryPort,
+        access: Access,
+        flush: Callable[[SessionKey], Awaitable[None]],
+        store: Queue,
     ) -> None:
         self._memory = memory
         self._access = access
         self._flush = flush
+        self._store = store
 
     async def completion(self, turn: Turn) -> Completion:
         """The commit with which a turn is filed. Raises `StorageUnavailable` or `StoreUnavailable`."""
+        if turn.head.message.kind == "reaction":
+            return await self._reaction(turn)
         if turn.head.message.context.get("reply_to"):  # somebody could be answered: a conversation
-            scope = str(session_of(turn, self._access, Purpose.CHAT).scope)
-            said = [line.model_copy(update={"scope": scope}) for line in user_lines(turn, self._access)]
-            return Completion(history=said)
+            return Completion(history=self._lines(turn))
         lines = [
             Message(
                 role="user",
@@ -59,6 +66,31 @@ class IngestOnly:
         ]
         place = await self._owners(turn.session)
         return Completion(history=lines) if place is None else Completion(others=((place, tuple(lines)),))
+
+    def _lines(self, turn: Turn) -> list[Message]:
+        scope = str(session_of(turn, self._access, Purpose.CHAT).scope)
+        return [each.model_copy(update={"scope": scope}) for each in user_lines(turn, self._access)]
+
+    async def _reaction(self, turn: Turn) -> Completion:
+        """
+        A sign put to something that we have said here. Its line belongs to the turn of that: it goes with it
+        when that is taken back, and its own id is what a sign that is taken back undoes.
+        """
+        message = turn.head.message
+        row = await self._store.outbox.by_key(str(message.context.get("outbound")))
+        if row is None or row.message.session != message.session:
+            return Completion()  # said to others, or not known any more
+        said = line(row.message.text) or ", ".join(file.name for file in row.message.attachments)
+        noted = message.model_copy(
+            update={
+                "text": f"[My reaction to this, which asks nothing:] {message.text}",
+                "background": (Background(kind="quoted", sender=message.account, text=said),),
+            }
+        )
+        about = None if row.inbox_id is None else await self._store.inbox.row(row.inbox_id)
+        same = {"id": turn.id, "turn": None if about is None else about[0].turn}
+        lines = self._lines(replace(turn, rows=(replace(turn.head, message=noted),)))
+        return Completion(history=[each.model_copy(update=same) for each in lines])
 
     async def _owners(self, session: SessionKey) -> SessionKey | None:
         """The owner's conversation in the same thread, if there is one."""

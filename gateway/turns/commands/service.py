@@ -55,6 +55,7 @@ class CommandService:
         """Whether a message is answered without a model, so that it gets a turn of its own."""
         return (
             self._command(message) is not None
+            or is_only_read(message)
             or "unreadable" in message.context
             or NOTED in message.context
             or said_of_answer(message) is not None
@@ -90,13 +91,16 @@ class CommandService:
         if (decision := await self._decision(turn, commands)) is not None:
             await self._reply(turn, decision)
             return None
+        if turn.head.message.kind == "reaction":
+            await self._file(turn)
+            return None
         # A command is never put into a turn with others; only the edit of a message that waited can be. It is
         # left out then, and whoever wrote it is told.
         rows = tuple(row for row, command in zip(turn.rows, commands, strict=True) if command is None)
         return (turn, "") if len(rows) == len(turn.rows) else (replace(turn, rows=rows), _EDITED)
 
     async def _decision(self, turn: Turn, commands: Sequence[Command | Misread | None]) -> Decision | None:
-        """What a command or a reaction is answered, after it was done; None: it is neither."""
+        """What a command or a reaction is answered, after it was done; None: it decides nothing."""
         head = turn.head.message
         if head.kind == "reaction":
             return await self.approvals.react(head)
