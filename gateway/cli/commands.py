@@ -116,7 +116,7 @@ def check(*, data: bool = False, repair: bool = False, where: Where = HERE, as_j
 
 
 @app.command
-def migrate(*, to: str | None = None, take_back: bool = False, where: Where = HERE) -> int:
+def migrate(*, to: str | None = None, where: Where = HERE) -> int:
     """
     Create squidbot's tables in the PostgreSQL database of gateway.store, or move the queue to another engine.
 
@@ -126,11 +126,10 @@ def migrate(*, to: str | None = None, take_back: bool = False, where: Where = HE
     Args:
         to: Move everything there: postgresql://… (with the password in ~/.pgpass), or embedded: from the
             database of gateway.store into the home folder.
-        take_back: Allow a start on the queue of gateway.store although it was moved, or give up moving it.
     """
     from gateway.cli.migrate import run_migrate
 
-    return run_migrate(to=to, take_back=take_back, where=where)
+    return run_migrate(to=to, where=where)
 
 
 @app.command

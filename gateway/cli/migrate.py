@@ -14,19 +14,13 @@ from gateway.settings import load_settings
 from gateway.system.home import Home, find_home
 
 
-def run_migrate(*, to: str | None, take_back: bool, where: Where) -> int:
-    """Make tables, move everything, or take a move back."""
+def run_migrate(*, to: str | None, where: Where) -> int:
+    """Make tables, or move everything."""
     quiet_logs(verbose=where.verbose)
     home = Home(find_home(where.home))
     settings = load_settings(where.named or home.config_file)
     workspace = home.path(settings.agents.workspace)
-    if take_back:
-        from gateway.operations.moving import take_back as taken_back
-
-        if to is not None:
-            raise ConfigInvalid("--to and --take-back do not go together")
-        told = taken_back(home, settings.store_url)
-    elif to is not None:
+    if to is not None:
         from gateway.operations.moving import to_embedded, to_postgres
         from gateway.system.clock import SystemClock
 

@@ -15,6 +15,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,7 +29,7 @@ from agent_core.storage.paging import Place
 from agent_core.storage.session_record import parse_record
 from gateway.errors import ConfigInvalid, GatewayError
 from gateway.operations.backup.restore import carry_in, finish_restore
-from gateway.operations.moving_accounts import HomeAccounts, make_older, write_accounts
+from gateway.operations.moving_accounts import HomeAccounts, write_accounts
 from gateway.operations.privacy.erasure_journal import broken_off
 from gateway.queue.lease import Holders
 from gateway.queue.moving.files import HomeFiles, write_conversation, write_document
@@ -82,8 +83,8 @@ class Moved:
             told.append(f"note: and {len(self.notes) - _SHOWN} more")
         told.append(f"Change the configuration now: {setting}")
         told.append(
-            f"{self.source} is unchanged, but squidbot no longer starts on it; `squidbot migrate "
-            "--take-back` allows it again."
+            f"{self.source} is unchanged, but squidbot no longer starts on it. To undo the move, restore "
+            "the backup from before it."
         )
         of_home = "gateway.db*, sessions/, memory/ and workspace/MEMORY.md there, and nothing else"
         what = "the schema squidbot there" if self.source.startswith("postgresql:") else of_home
@@ -165,12 +166,26 @@ def to_embedded(
             is_there = _home_has_it(home, layout, secret, marker)
             if marker is None:
                 source.set_marker(wanted)
-        with PostgresTables.opened(url, HOME, Holders(home.lease_holders)) as source:
-            moved = Moved(where, str(home.root), already=True)
-            if not is_there:
-                write_accounts(home, source.accounts, key)
-                moved = _made_in(home, layout, source, clock)
-            source.set_marker(replace(wanted, done=True))
+        moved = Moved(where, str(home.root), already=True)
+        try:
+            with PostgresTables.opened(url, HOME, Holders(home.lease_holders)) as source:
+                if not is_there:
+                    write_accounts(home, source.accounts, key)
+                    moved, stage = _made_beside(home, layout, source, clock)
+                    is_there = True
+                    left = [
+                        path.name for name in ("gateway.db*", "search.db*") for path in home.root.glob(name)
+                    ]
+                    carry_in(home.root, stage, [*left, "sessions", "memory"], now=clock.now())
+                source.set_marker(replace(wanted, done=True))
+        except BaseException:
+            if not is_there:  # nothing is in its place here
+                with (
+                    suppress(GatewayError),
+                    PostgresTables.opened(url, HOME, Holders(home.lease_holders)) as source,
+                ):
+                    source.set_marker(None)
+            raise
         return replace(moved, source=where, target=str(home.root))
 
 
@@ -200,8 +215,8 @@ def _home_has_it(home: Home, layout: Layout, secret: str, marker: Marker | None)
     return False
 
 
-def _made_in(home: Home, layout: Layout, source: PostgresTables, clock: Clock) -> Moved:
-    """Everything beside the content of the home, compared, and then moved into its place."""
+def _made_beside(home: Home, layout: Layout, source: PostgresTables, clock: Clock) -> tuple[Moved, Path]:
+    """Everything, compared, in a folder beside the content of the home."""
     for old in home.root.glob(".restore-*"):
         shutil.rmtree(old) if old.is_dir() else old.unlink()
     stage = home.root / f".restore-{os.getpid()}"
@@ -211,9 +226,7 @@ def _made_in(home: Home, layout: Layout, source: PostgresTables, clock: Clock) -
     except BaseException:
         shutil.rmtree(stage, ignore_errors=True)
         raise
-    left = [path.name for name in ("gateway.db*", "search.db*") for path in home.root.glob(name)]
-    carry_in(home.root, stage, [*left, "sessions", "memory"], now=clock.now())
-    return replace(moved, notes=(*moved.notes, *source.too_long.values()))
+    return replace(moved, notes=(*moved.notes, *source.too_long.values())), stage
 
 
 def _filled(stage: Path, home: Home, layout: Layout, source: PostgresTables, clock: Clock) -> Moved:
@@ -252,43 +265,6 @@ def _put_document(text: bytes | None, place: Path, clock: Clock) -> None:
         replace_file(place, text)
 
 
-def take_back(home: Home, url: str | None) -> str:
-    """
-    Remove the marker that the content of a queue was moved, or is being moved.
-
-    Raises:
-        AlreadyRunning, LeaseTaken: A daemon works on it.
-        ConfigInvalid, StoreUnavailable: It cannot be opened.
-    """
-    with of_server(), hold_home(open_home(home.root, as_guest=True), purpose="command"):
-        if url is None:
-            with EmbeddedTables.opened(home.database) as embedded:
-                marker = embedded.marker
-                if marker is not None and marker.done:
-                    make_older(home)
-                embedded.set_marker(None)
-            return _taken_back(str(home.database), marker)
-        from gateway.queue.postgres.moving import PostgresTables  # noqa: PLC0415 - the default has no driver
-        from gateway.queue.postgres.store import HOME  # noqa: PLC0415 - as above
-
-        with PostgresTables.opened(url, HOME, Holders(home.lease_holders)) as tables:
-            marker = tables.marker
-            if marker is not None and marker.done:
-                tables.accounts.make_older()
-            tables.set_marker(None)
-        return _taken_back(tables.where, marker)
-
-
-def _taken_back(where: str, marker: Marker | None) -> str:
-    if marker is None:
-        return f"{where} was not moved; there was nothing to do"
-    return (
-        f"squidbot may start on {where} again. Do not start another one on {marker.to}: both would answer "
-        "the messages that wait. The Matrix accounts get a new device, because the keys here may be out "
-        "of date"
-    )
-
-
 def _refuse_erasure(layout: Layout) -> None:
     if broken_off(layout):
         raise ConfigInvalid(
@@ -301,8 +277,8 @@ def _refuse_elsewhere(marker: Marker | None, wanted: Marker, where: str) -> None
     if marker is not None and marker.to != wanted.to:
         did = "was moved" if marker.done else "is being moved"
         raise ConfigInvalid(
-            f"{where} {did} to {marker.to}, not to {wanted.to}; squidbot migrate --take-back cancels "
-            "that move"
+            f"{where} {did} to {marker.to}, not to {wanted.to}; to undo that move, restore "
+            "the backup from before it"
         )
 
 

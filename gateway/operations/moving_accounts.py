@@ -87,14 +87,6 @@ def write_accounts(home: Home, source: AccountTables, key: StateKey) -> None:
         file_of(store_path(home.state(folder), device), source.rows(folder, device), generation)
 
 
-def make_older(home: Home) -> None:
-    """Mark the key stores of a home as possibly older copies."""
-    from channels.matrix.encryption.database_copy import make_older as older  # noqa: PLC0415 - only where it is needed
-
-    for path in _key_stores(home):
-        older(path)
-
-
 def _folders(home: Home) -> list[Path]:
     return sorted(path for path in home.state("").glob("*") if path.is_dir() and not path.is_symlink())
 

@@ -25,6 +25,7 @@ from gateway.queue.moving.lines import as_text
 from gateway.queue.opening import memory_in_database, opened_queue
 from gateway.queue.postgres.moving import PostgresTables
 from gateway.queue.postgres.store import PostgresQueue, migrate
+from gateway.queue.sqlite.moving import EmbeddedTables
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.system.home import Home, open_home
 from gateway.system.lock import hold_home
@@ -206,19 +207,56 @@ async def test_the_comparison_sees_what_is_missing(url: str, tmp_path: Path, mon
     assert not moved(home, url).already
 
 
-async def test_the_source_does_not_start_any_more_until_it_is_taken_back(url: str, tmp_path: Path):
+async def test_the_source_does_not_start_any_more(url: str, tmp_path: Path):
     home = await filled(tmp_path / "home")
     moved(home, url)
-    with pytest.raises(ConfigInvalid, match=r"was moved to postgresql://127.*--take-back"):
+    with pytest.raises(ConfigInvalid, match=r"was moved to postgresql://127.*restore the backup"):
         await opened_queue(home.database, None, clock=ManualClock())
     assert moved(home, url).already
     other = url.replace("/test_", "/other_test_")
     with pytest.raises(ConfigInvalid, match="not to postgresql"):
         moved(home, other)
-    assert "both would answer the messages" in moving.take_back(home, None)
-    await (await opened_queue(home.database, None, clock=ManualClock())).aclose()
+    with EmbeddedTables.opened(home.database) as tables:
+        tables.set_marker(None)  # as in a home of before the move
     with pytest.raises(ConfigInvalid, match="an earlier copy of this queue"):
         moved(home, url)
+
+
+async def test_a_move_is_undone_by_the_backup_from_before_it(url: str, tmp_path: Path):
+    """As docs/postgres.md says; the database keeps its copy."""
+    home = await filled(tmp_path / "home")
+    rows = rows_of(home.database)
+    backup = str(tmp_path / "before.tar.gz")
+    code, said = await anyio.to_thread.run_sync(command, home, "backup", backup)
+    assert code == 0, said
+    moved(home, url)
+    code, said = await anyio.to_thread.run_sync(command, home, "restore", backup, "--replace", "--yes")
+    assert code == 0, said
+    assert rows_of(home.database).keys() == rows.keys()
+    assert len(rows_of(home.database)["inbox"]) == len(rows["inbox"])
+    await (await opened_queue(home.database, None, clock=ManualClock())).aclose()
+    async with await PostgresQueue.open(url, clock=ManualClock()):
+        pass
+
+
+async def test_a_move_back_that_fails_leaves_the_database_as_it_was(url: str, tmp_path: Path, monkeypatch):
+    """The full disk before anything is in its place: no marker stays; later than that, the move goes on."""
+    home = await filled(tmp_path / "home")
+    moved(home, url)
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched, pytest.raises(OSError, match="No space"):
+        patched.setattr(moving, "_write_files", full)
+        moving.to_embedded(home, home.root / "workspace", url, ManualClock())
+    await (await opened_queue(home.database, url, clock=ManualClock())).aclose()
+    with monkeypatch.context() as patched, pytest.raises(OSError, match="No space"):
+        patched.setattr(moving, "carry_in", full)
+        moving.to_embedded(home, home.root / "workspace", url, ManualClock())
+    with pytest.raises(ConfigInvalid, match="has not ended"):
+        await opened_queue(home.database, url, clock=ManualClock())
+    assert not moving.to_embedded(home, home.root / "workspace", url, ManualClock()).already
 
 
 async def test_what_somebody_works_on_is_not_moved(url: str, tmp_path: Path):
@@ -344,7 +382,7 @@ async def test_a_history_with_an_impossible_gap_is_told(url: str, tmp_path: Path
     with pytest.raises(ConfigInvalid, match="are missing, so nothing was moved"):
         moving.to_embedded(home, home.root / "workspace", url, ManualClock())
     assert not home.database.exists()
-    assert "may start on" in moving.take_back(home, url)
+    await (await opened_queue(home.database, url, clock=ManualClock())).aclose()
 
 
 async def test_a_document_that_was_left_behind_does_not_come_back(url: str, tmp_path: Path):

@@ -79,15 +79,6 @@ def rows_of(path: Path) -> tuple[str, int, list[Row]]:
         database.close()
 
 
-def make_older(path: Path) -> None:
-    """Mark a file as a possibly older copy, so that the next start replaces the device."""
-    database = SqliteDatabase(str(path))
-    try:
-        database.execute_sql(f"UPDATE {_OWN} SET generation = ?", (CACHE,))  # noqa: S608 - a constant
-    finally:
-        database.close()
-
-
 def _fill(database: Any, rows: Iterable[Row], generation: int) -> None:
     texts: dict[str, str] = {}
     with database.atomic():

@@ -51,13 +51,13 @@ def refuse_moved(text: str | None, where: str) -> None:
     if marker.done:
         change = "take gateway.store out of the configuration" if is_home else "gateway.store must name that"
         told = (
-            f"The queue of {where} was moved to {marker.to} on {marker.at}: {change}. To continue here with"
-            " the content of that day, without what was added there since: squidbot migrate --take-back"
+            f"The queue of {where} was moved to {marker.to} on {marker.at}: {change}. To undo the"
+            " move, restore the backup from before it"
         )
     else:
         to = "embedded" if is_home else marker.to
         told = (
             f"A move of the queue from {where} to {marker.to} started on {marker.at} and has not ended:"
-            f" squidbot migrate --to {to} continues it, squidbot migrate --take-back cancels it"
+            f" squidbot migrate --to {to} continues it; to undo it, restore the backup from before it"
         )
     raise StoreMoved(told, path=where)
