@@ -19,15 +19,15 @@ import anyio
 import structlog
 
 from agent_core.messages import SessionKey
-from gateway.queue.states import Record
 from gateway.queue.stores import MaintenanceStore, StoreUnavailable, Suspect
 from gateway.queue.wakeups import RunSession
 
 ALONE_AFTER = 2
 """In flight at so many deaths: it runs alone."""
 MAX_DEATHS = 3
-SUDDEN_END = "I crashed each time I tried, so I stopped trying."
-"""What the sender of something is told of which the process dies."""
+"""Alone in flight at so many deaths without getting further: it is what the process dies of."""
+CRASH_APOLOGY = "I crashed each time I tried, so I stopped trying."
+"""The apology for a message at which the process dies."""
 _log = structlog.get_logger(__name__)
 
 
@@ -135,19 +135,7 @@ class CrashIsolation:
 
 
 def fatal(suspect: Suspect | None, limit: int = MAX_DEATHS) -> str | None:
-    """Why something is not tried again: the process dies of it (`kills`). None: try it."""
-    if suspect is None or not kills(suspect.record, limit):
+    """Return why something is not tried again: it was alone at ``limit`` deaths; None: it is tried."""
+    if suspect is None or suspect.record.alone < limit:
         return None
     return f"the process ended {suspect.record.deaths} times on it"
-
-
-def kills(record: Record, limit: int = MAX_DEATHS) -> bool:
-    """
-    Whether it is what the process died of: it was alone in flight at the last ``limit`` deaths and got no
-    further. One death more where it was in flight with others before, and two where others died alone since,
-    too, and came through. Two killers take turns: so ``limit + 2`` deaths alone are enough without a row, and
-    one more for each such death of others.
-    """
-    with_others = record.deaths > record.alone
-    in_a_row = limit + with_others + min(record.others, 2)
-    return record.in_a_row >= in_a_row or record.alone >= limit + 2 + record.others

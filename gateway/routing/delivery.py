@@ -37,7 +37,7 @@ from gateway.queue.states import IllegalMove, link_of
 from gateway.queue.stores import OutboxRow, Queue, StoreUnavailable, Suspect
 from gateway.queue.wakeups import Wakeups
 from gateway.routing.conversations import Conversations
-from gateway.routing.crash_isolation import ALONE_AFTER, SUDDEN_END, CrashIsolation, fatal
+from gateway.routing.crash_isolation import ALONE_AFTER, CRASH_APOLOGY, CrashIsolation, fatal
 
 _AT_ONCE = 8
 _LIMIT_S = 120.0
@@ -239,7 +239,7 @@ class Delivery:
         else:
             metrics.OUTBOUND.labels(name, "dead").inc()
             _log.error("message.dead_lettered", channel=name, outbox=row.id, why="kills", error=why)
-            await self._store.outbox.send_failed(row, why, delay_s=None, apology=_apology(row, SUDDEN_END))
+            await self._store.outbox.send_failed(row, why, delay_s=None, apology=_apology(row, CRASH_APOLOGY))
         await self._suspects.look()
 
     async def _may_repeat(self, row: OutboxRow) -> bool:
