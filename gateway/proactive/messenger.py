@@ -14,10 +14,8 @@ was made of.
 
 from __future__ import annotations
 
-import hashlib
-import json
+from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import anyio
 import structlog
@@ -38,33 +36,19 @@ from gateway.routing.conversations import scope_at
 from gateway.routing.names import addresses_called
 
 PER_TURN, PER_HOUR = 5, 20
-"""So many messages at most."""
+"""So many messages at most, in one life of the daemon."""
 _LOOKED_AT = 200
-_OUTBOX = 300
-_KEPT = 100
 _HOUR_S = 3600.0
-_SLACK_S = 3600.0
-"""The clock may have been set meanwhile."""
-_NOTED = "messages.noted"
 _LISTED = 20
 _A_ROOM = "a room"
 _LONGEST_NAME = 80
 _NO_QUOTES = str.maketrans('“”"', "'''")
 _ASK_LIMIT_S = 30.0
-_MADE_BY = "made_by"
-"""In the context of a message: the turn and the wish that it is of."""
 _TOO_MANY = (
     "Nothing was sent: there were {count} messages to others or elsewhere {when}, which is the limit. "
     "Tell the person so once, and do not try again in this turn."
 )
 _log = structlog.get_logger(__name__)
-
-
-class _Wish(NamedTuple):
-    """Which turn has wished for a message, and when it was about to be posted."""
-
-    turn: str
-    at: float
 
 
 class Messenger:
@@ -84,7 +68,9 @@ class Messenger:
         self._access = access
         self._channels = channels
         self._clock = clock
-        self._lock = anyio.Lock()
+        self._posting = anyio.Lock()
+        self._posted: deque[tuple[str, float]] = deque(maxlen=PER_HOUR)
+        """The turn and the time of the newest messages."""
 
     def own_channel(self, to: str) -> str | None:
         """The owner's own channel that is meant: by its name, or by one of the owner's addresses on it."""
@@ -235,87 +221,57 @@ class Messenger:
         """
         recipient = await self.recipient(to)
         name, _, place = recipient.partition(":")
-        wish = f"{turn} {key}"
+        once = _once(here, turn, key)
         try:
-            if await self._is_posted(wish):
+            if await self._store.outbox.is_posted(once):
                 return f"It is on its way to {recipient}."
-            self._besides(turn, wish, await self._store.state.read(_NOTED))
+            self._check_limits(turn)
             session, context = await self._place(to, name, place, topic=_topic(text, files))
             if session == here:
                 raise ToolDenied("Nothing was sent: that is this conversation. Just answer.")
-            await self._note(turn, wish)
             channel = self._channels[name]
             noted = {
                 **context,
                 SCOPE: scope_at(self._access, session, place),
-                _MADE_BY: wish,
                 **({ORIGINS: to_json(origins)} if origins else {}),
             }
-            await self._store.outbox.post(
-                [
-                    NewOutbound(
-                        name,
-                        channel.account,
-                        session,
-                        part,
-                        OutboundKind.MESSAGE,
-                        noted,
-                        attachments=attached,
-                        remembered=True,
-                    )
-                    for part, attached in message_parts(text, files, channel.capabilities)
-                ],
-                once=(f"message {here}", wish),
-            )
+            outbound = [
+                NewOutbound(
+                    name,
+                    channel.account,
+                    session,
+                    part,
+                    OutboundKind.MESSAGE,
+                    noted,
+                    attachments=attached,
+                    remembered=True,
+                )
+                for part, attached in message_parts(text, files, channel.capabilities)
+            ]
+            async with self._posting:
+                self._check_limits(turn)  # another turn may have posted meanwhile
+                await self._store.outbox.post(outbound, once=once)
+                self._posted.append((turn, self._clock.monotonic()))
         except StoreUnavailable as error:
             raise ToolFailed("Nothing was sent: the disk accepts no writes now.") from error
         _log.info("message.posted", channel=name, own=self.own_channel(to) is not None, files=len(files))
         return f"It is on its way to {recipient}."
 
-    async def is_posted(self, turn: str, key: str) -> bool:
-        """Whether a message was posted for a turn and a ``key``. Raises `ToolError`."""
+    async def is_posted(self, here: SessionKey, turn: str, key: str) -> bool:
+        """Return True if a message was posted for a turn and a ``key``. Raises `ToolError`."""
         try:
-            return await self._is_posted(f"{turn} {key}")
+            return await self._store.outbox.is_posted(_once(here, turn, key))
         except StoreUnavailable as error:
             raise ToolFailed("It cannot be looked up now whether that was sent.") from error
 
-    async def _is_posted(self, wish: str) -> bool:
-        """Whether the outbox has it, however much was posted since it was noted."""
-        noted = _read(await self._store.state.read(_NOTED)).get(_digest(wish))
-        limit = _OUTBOX
-        while noted is not None:
-            rows = await self._store.outbox.rows(limit=limit)
-            if any(row.message.context.get(_MADE_BY) == wish for row in rows):
-                return True
-            if len(rows) < limit or rows[-1].message.created_at.timestamp() < noted.at - _SLACK_S:
-                return False
-            limit *= 4
-        return False
-
-    def _besides(self, turn: str, wish: str, kept: str | None) -> dict[str, _Wish]:
-        """The wishes that are noted besides this one. Raises `ToolDenied`: there are as many as allowed."""
-        noted = _read(kept)
-        noted.pop(_digest(wish), None)
-        now = self._clock.now().timestamp()
-        of_turn = sum(each.turn == turn for each in noted.values())
-        # What a clock noted that was far ahead would count until then.
-        of_hour = sum(now - _HOUR_S <= each.at <= now + _SLACK_S for each in noted.values())
-        if of_turn >= PER_TURN:
-            raise ToolDenied(_TOO_MANY.format(count=of_turn, when="in this turn"))
-        if of_hour >= PER_HOUR:
-            raise ToolDenied(_TOO_MANY.format(count=of_hour, when="in the last hour"))
-        return noted
-
-    async def _note(self, turn: str, wish: str) -> None:
-        """Note a wish before it is posted, so that it counts, and is found when its step is done again."""
-        async with self._lock:
-            while True:
-                before = await self._store.state.read(_NOTED)
-                noted = self._besides(turn, wish, before)
-                noted[_digest(wish)] = _Wish(turn, self._clock.now().timestamp())
-                kept = dict(sorted(noted.items(), key=lambda each: each[1].at)[-_KEPT:])
-                if await self._store.state.swap(_NOTED, before, json.dumps(kept)):
-                    break  # else another process has noted one meanwhile
+    def _check_limits(self, turn: str) -> None:
+        """Raises `ToolDenied`: there are as many as allowed."""
+        since = self._clock.monotonic() - _HOUR_S
+        recent = [of for of, at in self._posted if at > since]
+        if recent.count(turn) >= PER_TURN:
+            raise ToolDenied(_TOO_MANY.format(count=PER_TURN, when="in this turn"))
+        if len(recent) >= PER_HOUR:
+            raise ToolDenied(_TOO_MANY.format(count=PER_HOUR, when="in the last hour"))
 
     async def _place(
         self, to: str, name: str, place: str, *, topic: str
@@ -371,7 +327,7 @@ class RunMessages:
 
     async def is_posted(self, key: str) -> bool:
         """Whether that was posted."""
-        return await self._messenger.is_posted(self._turn, key)
+        return await self._messenger.is_posted(self._session, self._turn, key)
 
     async def send(
         self, to: str, text: str, files: Sequence[Attachment], *, key: str, origins: Origins
@@ -387,18 +343,8 @@ def _address_in(to: str) -> str:
     return normalise(to.strip().partition(":")[2])
 
 
-def _digest(wish: str) -> str:
-    return hashlib.sha256(wish.encode()).hexdigest()[:32]
-
-
-def _read(text: str | None) -> dict[str, _Wish]:
-    """The wishes that were noted, by their digests; none if that cannot be read."""
-    try:
-        return {
-            str(name): _Wish(str(turn), float(at)) for name, (turn, at) in json.loads(text or "{}").items()
-        }
-    except (ValueError, TypeError, AttributeError):
-        return {}
+def _once(here: SessionKey, turn: str, key: str) -> tuple[str, str]:
+    return f"message {here}", f"{turn} {key}"
 
 
 def _topic(text: str, files: Sequence[Attachment]) -> str:
