@@ -55,7 +55,7 @@ _log = structlog.get_logger(__name__)
 
 
 def is_for_daily_note(row: InboxRow) -> bool:
-    """Whether a quarantined message belongs in the daily digest, not in a question of its own."""
+    """Return True if a quarantined message belongs in the daily digest, not in a question of its own."""
     told_daily = row.error == UNINVITED or bool(row.message.context.get("quarantine"))
     return row.state is InboxState.QUARANTINED and told_daily
 
@@ -131,10 +131,10 @@ class OwnerAlerts:
         self._begun = False
         """Whether there is a place where the owner can be told something, or none can be made."""
         self._why_not = ""
-        self._told_at: dict[str, float] = {}
+        self._sent_at: dict[str, float] = {}
         self._news = anyio.Event()
         self._wakeups.alert.connect(lambda one: self.alert(one.about, one.text, one.once))
-        self._wakeups.owner.connect(lambda _: self.look())
+        self._wakeups.owner.connect(lambda _: self.send_due())
         self._wakeups.channel.connect(self.channel_changed)
 
     def alert(self, about: str, text: str, once: str = "") -> None:
@@ -147,17 +147,17 @@ class OwnerAlerts:
             once: See `gateway.queue.wakeups.Alert`.
         """
         now, what = self._clock.monotonic(), f"{about} {once}"
-        if now - self._told_at.get(what, now - ALERT_AGAIN_S) < ALERT_AGAIN_S:
+        if now - self._sent_at.get(what, now - ALERT_AGAIN_S) < ALERT_AGAIN_S:
             return
         if about not in self._waiting() and len(self._new) >= MAX_ALERTS:
             _log.warning("owner.alert_dropped", about=about)
             return
-        self._told_at = {each: at for each, at in self._told_at.items() if now - at < ALERT_AGAIN_S}
-        self._told_at[what] = now
+        self._sent_at = {each: at for each, at in self._sent_at.items() if now - at < ALERT_AGAIN_S}
+        self._sent_at[what] = now
         self._new[about] = Alert(about, text[:_LONGEST], once)
         self._news.set()
 
-    async def keep(self, about: str, text: str) -> None:
+    async def store_now(self, about: str, text: str) -> None:
         """
         As `alert`, for what is known at this moment only: it is in the store when this returns.
 
@@ -167,8 +167,8 @@ class OwnerAlerts:
         await self._store_alerts([Alert(about, text[:_LONGEST])])
         self._news.set()
 
-    def look(self) -> None:
-        """Look again: there may be a place now. Returns at once."""
+    def send_due(self) -> None:
+        """Try again: there may be a place now. Returns at once."""
         if self._waiting() or not self._begun:
             self._news.set()
 
@@ -181,7 +181,7 @@ class OwnerAlerts:
         """Note a channel's state; report one that needs a person."""
         self._notifier.channel_changed(status)
         if status.state is LinkState.UP:
-            self.look()
+            self.send_due()
         if status.state is LinkState.FAILED and status.detail:
             self.alert(f"channel {status.name}", f"The channel {status.name} needs you: {status.detail}")
 

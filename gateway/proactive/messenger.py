@@ -36,7 +36,7 @@ from gateway.routing.conversations import scope_at
 from gateway.routing.names import addresses_called
 
 PER_TURN, PER_HOUR = 5, 20
-"""So many messages at most, in one life of the daemon."""
+"""Messages at most; they count from the start of the daemon."""
 _LOOKED_AT = 200
 _HOUR_S = 3600.0
 _LISTED = 20
@@ -73,7 +73,7 @@ class Messenger:
         """The turn and the time of the newest messages."""
 
     def own_channel(self, to: str) -> str | None:
-        """The owner's own channel that is meant: by its name, or by one of the owner's addresses on it."""
+        """Return the owner's own channel that is meant, by its name or by an address of the owner."""
         name, _, place = to.strip().partition(":")
         name = name.lower()
         channel = self._channels.get(name)
@@ -82,10 +82,10 @@ class Messenger:
         mine = self._access.owner_on(name)
         return name if mine and (not place or normalise(place) in mine) else None
 
-    async def known(self) -> dict[str, str]:
+    async def known_recipients(self) -> dict[str, str]:
         """
-        People and rooms that may be written to after a yes, as ``channel:address``, with the name that they
-        use: those of the settings, and of the newest messages. Raises `StoreUnavailable`.
+        Return people and rooms that may be written to after a yes, as ``channel:address``, with the name that
+        they use: those of the settings, and of the newest messages. Raises `StoreUnavailable`.
         """
         found: dict[str, str] = {
             f"{name}:{address}": ""
@@ -95,12 +95,12 @@ class Messenger:
         }
         for name in self._channels:
             for row in await self._store.inbox.taken(name, limit=_LOOKED_AT):
-                for each, called in self._made_known(row.message).items():
+                for each, called in self._recipients_in(row.message).items():
                     found[each] = found.get(each) or called
         return found
 
     async def _is_known(self, wanted: str, place: str) -> bool:
-        """Whether that one may be written to after a yes; ``place`` is the address as it was given."""
+        """Return True if that one may be written to after a yes; ``place`` is the address as given."""
         name, _, address = wanted.partition(":")
         if not isinstance(self._channels.get(name), SupportsDirectMessages):
             return False
@@ -108,17 +108,17 @@ class Messenger:
             return True
         if address.startswith("!"):
             rows = await self._store.inbox.taken(name, session=SessionKey(name, address), limit=_LOOKED_AT)
-            return any(wanted in self._made_known(row.message) for row in rows)
+            return any(wanted in self._recipients_in(row.message) for row in rows)
         if self._access.role(name, address, verified=True) is not Role.ALLOWED:
             return False  # whatever they have written: the payloads need not be read
         for spelling in {address, address if place.isascii() else place.strip()}:
             rows = await self._store.inbox.taken(name, sender=spelling)
-            if any(wanted in self._made_known(row.message) for row in rows):
+            if any(wanted in self._recipients_in(row.message) for row in rows):
                 return True
         return False
 
-    def _made_known(self, message: InboundMessage) -> dict[str, str]:
-        """Whom a message has made known, with the name that they use: its sender, and its room."""
+    def _recipients_in(self, message: InboundMessage) -> dict[str, str]:
+        """Return whom a message makes known, with the name that they use: its sender and its room."""
         found: dict[str, str] = {}
         channel = self._channels.get(message.channel)
         if message.kind != "message" or not isinstance(channel, SupportsDirectMessages):
@@ -132,7 +132,7 @@ class Messenger:
         return found
 
     async def recipient(self, to: str) -> str:
-        """Who is meant, as ``channel:address``. Raises `ToolRetry`: nobody who is known, or not certainly."""
+        """Return who is meant, as ``channel:address``. Raises `ToolRetry`: that is not certain."""
         if (own := self.own_channel(to)) is not None:
             return f"{own}:{await self._own_address(own, _address_in(to))}"
         name, _, place = to.strip().partition(":")
@@ -146,7 +146,9 @@ class Messenger:
         try:
             if await self._is_known(wanted, place or to):
                 return wanted
-            known = {each: self._name_of(each) or name for each, name in (await self.known()).items()}
+            known = {
+                each: self._name_of(each) or name for each, name in (await self.known_recipients()).items()
+            }
         except StoreUnavailable as error:
             raise ToolFailed("The known recipients cannot be looked up now.") from error
         on_one = name.lower() in self._channels
@@ -179,7 +181,7 @@ class Messenger:
         )
 
     async def _own_address(self, name: str, wanted: str) -> str:
-        """Which of the owner's addresses on a channel is written to: the wanted one, else the usual one."""
+        """Return the owner's address on a channel: the wanted one, else the usual one."""
         if wanted:
             return wanted
         mine = self._access.owner_on(name)

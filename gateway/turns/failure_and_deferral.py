@@ -162,7 +162,7 @@ class TurnFailure:
         Whether a turn must not be run, because the process dies of it or nobody could read it. Then its
         claim has ended. Raises `LostTurn`.
         """
-        poison = poisonous(turn, self._suspects.of_turn(turn.id, self._policy.max_attempts))
+        poison = poisonous(turn, self._suspects.turn_refusal(turn.id, self._policy.max_attempts))
         if poison is not None:
             await kind.failed(turn, poison)
         return poison is not None

@@ -47,6 +47,7 @@ READS = [
     "inbox.position",
     "state.read",
     "state.read_all",
+    "state.read_below",
     "approvals.questions",
     "journal.lines",
     "outbox.rows",

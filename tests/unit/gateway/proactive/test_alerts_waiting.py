@@ -117,7 +117,7 @@ async def test_a_newer_text_of_an_alert_that_waits_counts_also_where_many_others
 
 async def test_a_death_before_it_is_forgotten_tells_nothing_twice(store) -> None:
     """The note is in the outbox, the process dies, the next one has it still: it is not told again; new ones are."""
-    await notes_of(store).keep("brake", "The circuit breaker is open.")
+    await notes_of(store).store_now("brake", "The circuit breaker is open.")
     dying = notes_of(wrapping(outbox=Dying)(store))
     await learn(dying)
     with pytest.raises(Died):
@@ -127,20 +127,20 @@ async def test_a_death_before_it_is_forgotten_tells_nothing_twice(store) -> None
     for _ in range(3):
         await following._deliver_alerts()
     assert await texts(store) == ["The circuit breaker is open.", "The channel email needs you."][::-1]
-    await notes_of(store).keep("brake", "The circuit breaker is open.")
+    await notes_of(store).store_now("brake", "The circuit breaker is open.")
     await notes_of(store)._deliver_alerts()
     assert len(await texts(store)) == 3, "the same trouble of another day is told again"
 
 
 async def test_what_is_kept_after_a_death_before_it_is_forgotten_tells_nothing_twice(store) -> None:
     """The next process keeps something before it has tried to tell what it found: that stays what it was."""
-    await notes_of(store).keep("brake", "The circuit breaker is open.")
+    await notes_of(store).store_now("brake", "The circuit breaker is open.")
     dying = notes_of(wrapping(outbox=Dying)(store))
     await learn(dying)
     with pytest.raises(Died):
         await dying._deliver_alerts()
     following = notes_of(store)
-    await following.keep("job 1", "The job 1 was not run.")
+    await following.store_now("job 1", "The job 1 was not run.")
     for _ in range(3):
         await following._deliver_alerts()
     assert await texts(store) == ["The job 1 was not run.", "The circuit breaker is open."]
@@ -174,7 +174,7 @@ async def test_what_is_told_once_is_told_after_every_death_that_came_before(stor
 
 async def test_two_processes_that_found_the_same_alert_tell_it_once(store) -> None:
     """The second one finds it gone, and nothing is posted; with a newer text meanwhile that one is told."""
-    await notes_of(store).keep("brake", "The circuit breaker is open.")
+    await notes_of(store).store_now("brake", "The circuit breaker is open.")
     first, second = notes_of(store), notes_of(store)
     await learn(first)
     await learn(second)
@@ -183,7 +183,7 @@ async def test_two_processes_that_found_the_same_alert_tell_it_once(store) -> No
     assert await store.outbox.post([out("again")], texts=found) == []
     await second._deliver_alerts()
     assert await texts(store) == ["The circuit breaker is open."]
-    await notes_of(store).keep("brake", "It is open still.")
+    await notes_of(store).store_now("brake", "It is open still.")
     assert await store.outbox.post([out("again")], texts=found) == []
     await second._deliver_alerts()
     assert await texts(store) == ["It is open still.", "The circuit breaker is open."]
@@ -199,7 +199,7 @@ async def test_it_is_told_soon_after_the_owner_has_written(store) -> None:
             while notes.state()["why"] == "":
                 await anyio.sleep(0.01)
             await learn(notes)
-            notes.look()
+            notes.send_due()
             while not await texts(store):
                 await anyio.sleep(0.01)
         tasks.cancel_scope.cancel()
