@@ -124,5 +124,5 @@ async def test_what_is_said_is_heard_and_answered_aloud_on_this_machine(
         assert peak > 0.1
         assert power > 0.01
     assert "green" in await heard_in(listens, weights, sounds[0], lasts[0])
-    assert log.count("engine=faster-whisper") == 2
-    assert log.count("engine=piper") == 2
+    assert log.count('"engine":"faster-whisper"') == 2
+    assert log.count('"engine":"piper"') == 2
