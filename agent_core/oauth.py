@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field, replace
+from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import Any, Generic, Self, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -23,11 +24,22 @@ import structlog
 from agent_core.backoff import BackoffPolicy
 from agent_core.ports import Clock
 from agent_core.state_folder import DiskFolder, StateAway, StateFolder
+from agent_core.text import one_line
 
 _USUAL_LIFE_S = 3600.0
 _LONGEST_LIFE_S = 400 * 86_400.0
 _LONGEST_TOKEN = 5461
 _CLAIMED_S = 60.0
+_EARLY_S = 120.0
+"""A token is renewed this long before it expires, so that a login does not outlive it."""
+_NEW_S = 60.0
+"""A token that is refused so soon after it was fetched is not refused because of its age."""
+_RETRY = BackoffPolicy(first_s=5.0, cap_s=900.0, jitter=0)
+_FINAL = frozenset(
+    {"invalid_grant", "invalid_client", "unauthorized_client", "unsupported_grant_type", "invalid_scope"}
+    | {"interaction_required", "consent_required"}
+)
+"""What no later question changes (RFC 6749, section 5.2, and two of Microsoft's)."""
 _log = structlog.get_logger(__name__)
 
 
@@ -35,8 +47,12 @@ class ProviderAway(Exception):
     """The provider does not respond, or not sensibly."""
 
 
-class TokenRevoked(Exception):
-    """The provider refuses the refresh token for good; the text is its reason."""
+class ProviderRefused(Exception):
+    """The provider answers with an error; ``code`` is its name (RFC 6749, section 5.2)."""
+
+    def __init__(self, code: str, detail: str = "") -> None:
+        self.code = code
+        super().__init__(f"{code}: {detail}" if detail else code)
 
 
 class LoginRequired(Exception):
@@ -55,26 +71,44 @@ class TokenUnavailable(Exception):
         self.retry_after_s = retry_after_s
 
 
-class Tokens(Protocol):
-    """The tokens of a login: a frozen dataclass."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OAuthTokens:
+    """
+    The tokens of a login, and what a subclass needs to renew them.
 
-    @property
-    def access(self) -> str:
-        """The token to log in with; empty if there is none yet."""
-        ...
+    Args:
+        refresh: Empty if they cannot be renewed.
+        access: The token to log in with; empty if there is none yet.
+        ends_at: The end of ``access``, in seconds since 1970.
+    """
 
-    @property
-    def refresh(self) -> str:
-        """The token that renews it; empty if it cannot be renewed."""
-        ...
+    refresh: str = field(default="", repr=False)
+    access: str = field(default="", repr=False)
+    ends_at: float = 0.0
 
-    @property
-    def ends_at(self) -> float:
-        """The end of ``access``, in seconds since 1970."""
-        ...
+    @classmethod
+    def decode(cls, stored: Mapping[str, Any]) -> Self | None:
+        """Read a stored document; None: it is of another login. Raises ValueError, KeyError, TypeError."""
+        return cls(**{**stored, "ends_at": float(stored["ends_at"])})
+
+    def renewed(self, answer: Mapping[str, Any], now_s: float) -> Self:
+        """
+        Return these tokens as a token endpoint's answer changes them. Raises `ProviderAway`: it has none.
+
+        Args:
+            now_s: Seconds since 1970.
+        """
+        if not (access := token_in(answer, "access_token")):
+            raise ProviderAway("its answer contains no tokens")
+        refresh = token_in(answer, "refresh_token") or self.refresh
+        return replace(
+            self, access=access, refresh=refresh, ends_at=now_s + lifetime_s(answer.get("expires_in"))
+        )
 
 
-_T = TypeVar("_T", bound=Tokens)
+_T = TypeVar("_T", bound=OAuthTokens)
+AskProvider = Callable[[_T], Awaitable[Mapping[str, Any]]]
+"""Asks a token endpoint to renew tokens; returns its answer. Raises `ProviderAway` and `ProviderRefused`."""
 
 
 class TokenStore(Generic[_T]):
@@ -83,13 +117,12 @@ class TokenStore(Generic[_T]):
 
     Args:
         path: It and its folder are for their owner alone.
-        decode: Makes tokens of the document's JSON; None: they are for something else. May raise ValueError,
-            KeyError and TypeError.
+        decode: See `OAuthTokens.decode`.
         state: The folder of that file, if it is not on disk.
     """
 
     def __init__(
-        self, path: Path, decode: Callable[[Any], _T | None], state: StateFolder | None = None
+        self, path: Path, decode: Callable[[Mapping[str, Any]], _T | None], state: StateFolder | None = None
     ) -> None:
         self.path = path
         self._decode = decode
@@ -140,7 +173,7 @@ class TokenStore(Generic[_T]):
     def _tokens_in(self, raw: bytes | None) -> _T | None:
         try:
             return None if raw is None else self._decode(json.loads(raw))
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             self._log_unreadable(error)
             return None
 
@@ -148,34 +181,17 @@ class TokenStore(Generic[_T]):
         _log.error("oauth.unreadable", file=str(self.path), error=type(error).__name__)
 
 
-def _encode(tokens: Tokens) -> bytes:
-    return json.dumps(asdict(cast("Any", tokens))).encode()
+def _encode(tokens: OAuthTokens) -> bytes:
+    return json.dumps(asdict(tokens)).encode()
 
 
 class RotatingToken(Generic[_T]):
-    """
-    The token of one login, renewed in time.
+    """The token of one login, renewed in time by ``ask``."""
 
-    Args:
-        early_s: Renewed so long before it expires.
-        hardly_old_s: A token that is refused so soon after it was fetched is not wrong because of its age.
-        retry: The pauses between questions to a provider that is away.
-    """
-
-    def __init__(
-        self,
-        store: TokenStore[_T],
-        clock: Clock,
-        *,
-        early_s: float,
-        hardly_old_s: float,
-        retry: BackoffPolicy,
-    ) -> None:
+    def __init__(self, store: TokenStore[_T], clock: Clock, ask: AskProvider[_T]) -> None:
         self.store = store
         self._clock = clock
-        self._early_s = early_s
-        self._hardly_old_s = hardly_old_s
-        self._retry = retry
+        self._ask = ask
         self._one_at_a_time = anyio.Lock()
         self._unsaved: tuple[_T, _T] | None = None
         """What is in the document, and what belongs in its place."""
@@ -186,13 +202,9 @@ class RotatingToken(Generic[_T]):
         self._failures = 0
         self._not_before = 0.0
 
-    async def get(self, ask: Callable[[_T], Awaitable[_T]]) -> _T:
+    async def get(self) -> _T:
         """
-        Tokens that can be used now.
-
-        Args:
-            ask: Fetches new tokens from the provider. Raises `ProviderAway` and `TokenRevoked`; anything else
-                passes through.
+        Return tokens that can be used now.
 
         Raises:
             LoginRequired: Only a person can get some.
@@ -202,14 +214,14 @@ class RotatingToken(Generic[_T]):
             tokens = await self._current()
             left_s = tokens.ends_at - self._clock.now().timestamp()
             is_usable = left_s > 0 and tokens.access not in ("", self._refused)
-            if is_usable and (left_s > self._early_s or not tokens.refresh):
+            if is_usable and (left_s > _EARLY_S or not tokens.refresh):
                 return tokens
             if not tokens.refresh:
                 raise LoginRequired("it has expired and cannot be renewed")
             try:
                 # Whoever asks must get the answer: the old token may be worth nothing once it is on its way.
                 with anyio.CancelScope(shield=True):
-                    tokens = await self._renew(tokens, ask)
+                    tokens = await self._renew(tokens)
             except TokenUnavailable:
                 if not is_usable:
                     raise
@@ -218,9 +230,9 @@ class RotatingToken(Generic[_T]):
             return tokens
 
     def report_refused(self, access: str) -> bool:
-        """The server rejected a token; returns whether another one may help."""
+        """Note that the server rejected a token; returns True if another one may help."""
         age_s = None if self._got_at is None else self._clock.monotonic() - self._got_at
-        if access == self._refused or (age_s is not None and age_s < self._hardly_old_s):
+        if access == self._refused or (age_s is not None and age_s < _NEW_S):
             return False
         self._refused = access
         return True
@@ -233,14 +245,14 @@ class RotatingToken(Generic[_T]):
             try:
                 tokens = await anyio.to_thread.run_sync(self.store.load)
             except StateAway as error:
-                raise TokenUnavailable(f"it cannot be read: {error}", self._retry.first_s) from error
+                raise TokenUnavailable(f"it cannot be read: {error}", _RETRY.first_s) from error
         if tokens is None:
             raise LoginRequired
         if self._revoked is not None and self._revoked[0] == tokens.refresh:
             raise LoginRequired(self._revoked[1], revoked=True)
         return tokens
 
-    async def _renew(self, old: _T, ask: Callable[[_T], Awaitable[_T]]) -> _T:
+    async def _renew(self, old: _T) -> _T:
         if old.refresh != self._asked_with:
             self._asked_with, self._failures, self._not_before = old.refresh, 0, 0.0
         wait_s = self._not_before - self._clock.monotonic()
@@ -250,17 +262,17 @@ class RotatingToken(Generic[_T]):
             is_claimed = await anyio.to_thread.run_sync(self.store.claim)
         except OSError as error:
             why = f"the provider is not asked, because its answer could not be stored: {error.strerror}"
-            raise TokenUnavailable(why, self._retry.first_s) from error
+            raise TokenUnavailable(why, _RETRY.first_s) from error
         if not is_claimed:
-            raise TokenUnavailable("another process is renewing it right now", self._retry.first_s)
+            raise TokenUnavailable("another process is renewing it right now", _RETRY.first_s)
         try:
-            new = await ask(old)
-        except TokenRevoked as error:
-            self._revoked = old.refresh, str(error)
-            raise LoginRequired(str(error), revoked=True) from error
-        except ProviderAway as error:
+            new = old.renewed(await self._ask(old), self._clock.now().timestamp())
+        except (ProviderAway, ProviderRefused) as error:
+            if isinstance(error, ProviderRefused) and error.code in _FINAL:
+                self._revoked = old.refresh, str(error)
+                raise LoginRequired(str(error), revoked=True) from error
             self._failures += 1
-            wait_s = self._retry.ceiling(self._failures)
+            wait_s = _RETRY.ceiling(self._failures)
             self._not_before = self._clock.monotonic() + wait_s
             _log.warning("oauth.not_renewed", file=self.store.path.name, error=str(error), retry_in_s=wait_s)
             raise TokenUnavailable(str(error), wait_s) from error
@@ -282,6 +294,36 @@ class RotatingToken(Generic[_T]):
             return new
         self._unsaved = None
         return kept
+
+
+def read_answer(status: int, body: bytes) -> Mapping[str, Any]:
+    """
+    Read what a token endpoint or a device endpoint answers.
+
+    Raises:
+        ProviderRefused: It is an error of RFC 6749, made fit for a person and a terminal.
+        ProviderAway: It is anything else that is no answer.
+    """
+    try:
+        answer = json.loads(body)
+    except (ValueError, RecursionError):
+        answer = None
+    is_refusal = 400 <= status < 500 and status != HTTPStatus.TOO_MANY_REQUESTS
+    if is_refusal and isinstance(answer, dict) and isinstance(answer.get("error"), str):
+        raise ProviderRefused(
+            printable_line(answer["error"], 60), printable_line(answer.get("error_description"))
+        )
+    if status != HTTPStatus.OK or not isinstance(answer, dict):
+        raise ProviderAway(
+            f"it answers {status}{' with an unreadable body' if status == HTTPStatus.OK else ''}"
+        )
+    return answer
+
+
+def printable_line(text: object, most: int = 200) -> str:
+    """Return a text of a provider for a person: on one line, without what steers a terminal."""
+    line = one_line(text, most) if isinstance(text, str) else ""
+    return "".join(char for char in line if char.isprintable())
 
 
 def token_in(answer: Mapping[str, Any], name: str) -> str:

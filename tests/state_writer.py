@@ -171,9 +171,7 @@ async def _plans(store: SqliteQueue) -> None:
     await store.usage.add(
         ALICE, Usage(prompt_tokens=11, completion_tokens=5, calls=1, model="m"), Purpose.HEARTBEAT
     )
-    await store.state.write(
-        "owner.alerts", '{"at": "2026-01-01T00:00:00+00:00", "alerts": {"brake": "pulled"}}'
-    )
+    await store.state.write("owner.alerts/brake", '["2026-01-01T00:00:00+00:00", 0, "pulled", ""]')
     await store.outbox.post([out("the digest")], once=("digest", "2026-01-01"))
     await store.maintenance.lease("matrix", holder="a", ttl_s=60)
 

@@ -286,10 +286,10 @@ class ProviderPictures:
 def build_speaker(settings: SpeakSettings, spec: LLMSpec, clock: Clock, *, litellm: LiteLLMProcess) -> Speaks:
     """The speech client of these settings."""
     if settings.provider == LOCAL:
-        from agent_core.voice.local_speech import LocalSpeech  # noqa: PLC0415 - only if chosen
+        from agent_core.voice.local_engines import LocalSpeech  # noqa: PLC0415 - only if chosen
 
         return LocalSpeech(settings, clock)
-    from agent_core.voice.opus_speech import OpusSpeech, can_make_opus  # noqa: PLC0415 - likewise
+    from agent_core.voice.local_engines import OpusSpeech, can_make_opus  # noqa: PLC0415 - likewise
 
     client = _voice_client("speech", settings, spec, clock, litellm)
     voice = ProviderSpeech(client, settings, settings.price(spec.providers))
@@ -301,7 +301,7 @@ def build_transcriber(
 ) -> Transcribes:
     """The transcription client of these settings."""
     if settings.provider == LOCAL:
-        from agent_core.voice.local_transcription import LocalTranscription  # noqa: PLC0415 - only if chosen
+        from agent_core.voice.local_engines import LocalTranscription  # noqa: PLC0415 - only if chosen
 
         return LocalTranscription(settings, clock)
     client = _voice_client("transcription", settings, spec, clock, litellm)

@@ -57,19 +57,16 @@ def sound_file_of(content: bytes) -> SoundFile:
 
 
 _VIDEO = (b"\x80theora", b"BBCD", b"OVP80")
-_TEXTS = (b"fishead\0", b"CMML", b"\x80kate")
 
 
 def _ogg_seconds(content: bytes) -> float:
+    """Return the length of the first sound in an Ogg file."""
     serial, hz, skipped = b"", 0, 0
     for stream, head in _ogg_streams(content):
         if head.startswith(_VIDEO):
             raise NotASound("is a video")
-        if head.startswith(_TEXTS):
-            continue
         if serial or not head.startswith((b"OpusHead", b"\x01vorbis", b"Speex   ")):
-            # Which of its streams is played is up to the player.
-            raise NotASound("has something besides the sound, whose length I cannot tell")
+            continue
         serial = stream
         if head.startswith(b"OpusHead"):  # RFC 7845, section 4
             hz, skipped = 48_000, int.from_bytes(head[10:12], "little")
@@ -106,21 +103,28 @@ def _last_position(content: bytes, serial: bytes) -> int:
 # ── WAV ──
 
 
-def _wav_seconds(content: bytes) -> float:
-    at, per_second, total = 12, 0.0, 0
+def wav_chunks(content: bytes) -> Iterator[tuple[bytes, int, int]]:
+    """Yield the name, the place and the told size of each chunk's content. Raises `NotASound`: endless."""
+    at = 12
     for _ in range(_MOST_PARTS):
         if at + 8 > len(content):
-            return total / per_second
-        name, size = content[at : at + 4], int.from_bytes(content[at + 4 : at + 8], "little")
-        body = at + 8
+            return
+        size = int.from_bytes(content[at + 4 : at + 8], "little")
+        yield content[at : at + 4], at + 8, size
+        at += 8 + size + size % 2
+    raise NotASound("has too many parts")
+
+
+def _wav_seconds(content: bytes) -> float:
+    per_second, total = 0.0, 0
+    for name, body, size in wav_chunks(content):
         if name == b"fmt " and not per_second:
             hz, per_second = (int.from_bytes(content[at : at + 4], "little") for at in (body + 4, body + 8))
             per_second = per_second or hz * content[body + 2] * content[body + 14] / 8  # some write none
         elif name == b"data":
             # A stream may not know its size: what is there counts.
             total += min(size, len(content) - body) or len(content) - body
-        at = body + size + size % 2
-    raise NotASound("has too many parts")
+    return total / per_second
 
 
 # ── MP3 (ISO 11172-3, 13818-3) ──

@@ -5,11 +5,12 @@ from __future__ import annotations
 import array
 import sys
 from dataclasses import dataclass
+from itertools import islice
 from typing import Protocol
 
 from agent_core.voice.ogg import Sound, opus_in, waveform_of
+from agent_core.voice.sound_file import wav_chunks
 
-_WAVE_HEAD = 12
 _MOST_CHUNKS = 1000
 _MOST_LEVELS = 10_000
 _MOST_S = 24 * 3600
@@ -74,13 +75,9 @@ def spoken_of(content: bytes) -> tuple[str, Sound | None]:
 
 
 def wave_in(content: bytes) -> Sound | None:
-    """The sound of a WAV file of 16 bits; None of any other. A stream says nothing true of its size."""
-    at, rate, channels = _WAVE_HEAD, 0, 0
-    for _ in range(_MOST_CHUNKS):
-        if at + 8 > len(content):
-            break
-        name, size = content[at : at + 4], int.from_bytes(content[at + 4 : at + 8], "little")
-        body = at + 8
+    """Return the sound of a WAV of 16 bits, else None. A stream says nothing true of its size."""
+    rate, channels = 0, 0
+    for name, body, size in islice(wav_chunks(content), _MOST_CHUNKS):
         if name == b"fmt ":
             if content[body : body + 2] != b"\x01\0" or content[body + 14 : body + 16] != b"\x10\0":
                 return None
@@ -88,7 +85,6 @@ def wave_in(content: bytes) -> Sound | None:
             rate = int.from_bytes(content[body + 4 : body + 8], "little")
         elif name == b"data" and rate and channels:
             return _levels_of(content[body : body + size], rate * channels)
-        at = body + size + size % 2
     return None
 
 

@@ -45,7 +45,6 @@ from channels.base import (
 )
 from channels.email.attachments import Keeper
 from channels.email.auth.credentials_source import credentials_of
-from channels.email.auth.oauth_tokens import AskProvider
 from channels.email.capabilities import capabilities_of
 from channels.email.compose.message import Envelope
 from channels.email.config import EmailConfig
@@ -105,7 +104,6 @@ class EmailChannel(EmailDirectMessages):
         is_owner: Whether an address is the owner's, if it is proven.
         owners: Which addresses are.
         alert: Tells the operator that something was stopped.
-        ask: One question to a provider of tokens.
         attachments: Where the files of mails are; without it they are only named.
     """
 
@@ -123,7 +121,6 @@ class EmailChannel(EmailDirectMessages):
         owners: Sequence[str] = (),
         alert: Alert = lambda _about, _text, once="": None,  # noqa: ARG005
         lookup: Lookup | None = None,
-        ask: AskProvider | None = None,
         attachments: AttachmentStore | None = None,
     ) -> None:
         self.name = name
@@ -139,7 +136,7 @@ class EmailChannel(EmailDirectMessages):
         self._config = config
         self._clock = clock
         state = state_in(state_dir)
-        credentials = credentials_of(config, state, clock, ask)
+        credentials = credentials_of(config, state, clock)
         self._connections = Connections(config, timing or Timing(), credentials)
         self._submitter = Submission(config, submit_timing, credentials)
         self._suspects = CrashSuspects(state.local / "reading.json")

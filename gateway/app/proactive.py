@@ -89,7 +89,7 @@ def build_proactive(
         zone=zone,
         clock=clock,
         heartbeat=None if open_heartbeat is None else "heartbeat",
-        keep=alerts.keep,
+        keep=alerts.store_now,
     )
     heartbeat = None if open_heartbeat is None else open_heartbeat(monitor)
     jobs = JobService(

@@ -104,8 +104,5 @@ async def _login(settings: Settings, home: Home, account: str) -> int:
     except (ChannelError, OSError) as error:
         print(f"squidbot: {plain_line(str(error))}", file=sys.stderr)
         return 1
-    except EOFError:
-        print("squidbot: nothing was pasted; begin again", file=sys.stderr)
-        return 1
     print(f"{config.username} can be used now. Try it with: squidbot check")
     return 0

@@ -5,8 +5,8 @@ An alert goes out as soon as the store takes it, and not twice within an hour. W
 told in one message a day, and only if something new is there: whoever can forge an address can send a
 thousand of them, and must not be able to ring the owner's bell a thousand times.
 
-Where they go is in ``owner_notifier.py``. While the owner cannot be reached at all, alerts are kept in the
-store, counted in ``status``, and told when there is a place for them.
+Where they go is in ``owner_notifier.py``. Each alert is a text of the store until it is posted, in the same
+transaction; while the owner cannot be reached, ``status`` counts them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-from collections.abc import Container, Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from math import inf
 from typing import Any
@@ -30,7 +31,7 @@ from agent_core.text import one_line
 from channels.base import LinkState
 from channels.status import ChannelStatus
 from gateway.proactive.owner_contact import OwnerContact
-from gateway.proactive.owner_notifier import Once, OwnerNotifier
+from gateway.proactive.owner_notifier import OwnerNotifier
 from gateway.queue.states import UNINVITED, InboxState
 from gateway.queue.stores import InboxRow, Queue, StoreUnavailable
 from gateway.queue.wakeups import Alert, Wakeups
@@ -46,9 +47,7 @@ MAX_ROWS = 500
 ASK_AGAIN_S = 60.0
 """If it cannot be said now where the owner reads alone."""
 _DIGEST_TOLD = "owner.quarantine_digest"
-_ALERTS = "owner.alerts"
-_ONCE = "once"
-_LATER, _LATER_ONCE = "later", "later_once"
+_ALERTS = "owner.alerts/"
 _LONGEST = 2000
 _TOPIC = "notes"
 _RETRY = BackoffPolicy(first_s=5.0, cap_s=300.0)
@@ -56,7 +55,7 @@ _log = structlog.get_logger(__name__)
 
 
 def is_for_daily_note(row: InboxRow) -> bool:
-    """Whether a quarantined message belongs in the daily digest, not in a question of its own."""
+    """Return True if a quarantined message belongs in the daily digest, not in a question of its own."""
     told_daily = row.error == UNINVITED or bool(row.message.context.get("quarantine"))
     return row.state is InboxState.QUARANTINED and told_daily
 
@@ -125,19 +124,17 @@ class OwnerAlerts:
         self._clock = clock
         self._look_every_s = look_every_s
         self._email_again_at = -inf
-        self._new: dict[str, str] = {}
-        """What is neither told nor in the store."""
-        self._keys: dict[str, str] = {}
-        """Under what those of `_new` are told that are told once (`Alert.once`)."""
-        self._kept: str | None = None
-        """What the store had at the last look."""
+        self._new: dict[str, Alert] = {}
+        """What is not in the store yet, by what it is about."""
+        self._stored: dict[str, str] = {}
+        """What the store had at the last look, by topics."""
         self._begun = False
         """Whether there is a place where the owner can be told something, or none can be made."""
         self._why_not = ""
-        self._told_at: dict[str, float] = {}
+        self._sent_at: dict[str, float] = {}
         self._news = anyio.Event()
         self._wakeups.alert.connect(lambda one: self.alert(one.about, one.text, one.once))
-        self._wakeups.owner.connect(lambda _: self.look())
+        self._wakeups.owner.connect(lambda _: self.send_due())
         self._wakeups.channel.connect(self.channel_changed)
 
     def alert(self, about: str, text: str, once: str = "") -> None:
@@ -150,33 +147,28 @@ class OwnerAlerts:
             once: See `gateway.queue.wakeups.Alert`.
         """
         now, what = self._clock.monotonic(), f"{about} {once}"
-        if now - self._told_at.get(what, now - ALERT_AGAIN_S) < ALERT_AGAIN_S:
+        if now - self._sent_at.get(what, now - ALERT_AGAIN_S) < ALERT_AGAIN_S:
             return
         if about not in self._waiting() and len(self._new) >= MAX_ALERTS:
             _log.warning("owner.alert_dropped", about=about)
             return
-        self._told_at = {each: at for each, at in self._told_at.items() if now - at < ALERT_AGAIN_S}
-        self._told_at[what] = now
-        self._new[about] = text[:_LONGEST]
-        if once:
-            self._keys[about] = once
+        self._sent_at = {each: at for each, at in self._sent_at.items() if now - at < ALERT_AGAIN_S}
+        self._sent_at[what] = now
+        self._new[about] = Alert(about, text[:_LONGEST], once)
         self._news.set()
 
-    async def keep(self, about: str, text: str) -> None:
+    async def store_now(self, about: str, text: str) -> None:
         """
         As `alert`, for what is known at this moment only: it is in the store when this returns.
 
         Raises:
             StoreUnavailable: It is not.
         """
-        await self._load()
-        if about not in self._waiting() and len(self._new) < MAX_ALERTS:
-            self._new[about] = text[:_LONGEST]
-        await self._keep()
+        await self._store_alerts([Alert(about, text[:_LONGEST])])
         self._news.set()
 
-    def look(self) -> None:
-        """Look again: there may be a place now. Returns at once."""
+    def send_due(self) -> None:
+        """Try again: there may be a place now. Returns at once."""
         if self._waiting() or not self._begun:
             self._news.set()
 
@@ -189,7 +181,7 @@ class OwnerAlerts:
         """Note a channel's state; report one that needs a person."""
         self._notifier.channel_changed(status)
         if status.state is LinkState.UP:
-            self.look()
+            self.send_due()
         if status.state is LinkState.FAILED and status.detail:
             self.alert(f"channel {status.name}", f"The channel {status.name} needs you: {status.detail}")
 
@@ -218,84 +210,50 @@ class OwnerAlerts:
 
     async def _deliver_alerts(self) -> float:
         """
-        Send all pending alerts in one message. By email, later ones are collected for a while.
+        Post what waits in one message, and forget it in the same transaction. By mail, later alerts are
+        collected for a while.
 
-        Returns how long they still have to.
+        Returns how many seconds they still have to.
         """
-        await self._load()
-        wait_s, waiting = self._email_again_at - self._clock.monotonic(), self._waiting()
+        wait_s, new = self._email_again_at - self._clock.monotonic(), list(self._new.values())
+        await self._store_alerts(new)
+        for alert in new:
+            if self._new.get(alert.about) is alert:
+                del self._new[alert.about]
+        waiting = _alerts_in(self._stored)
         if not waiting or wait_s > 0:
             return max(wait_s, 0.0) if waiting else inf
-        # What was kept goes alone: whether it has gone already is known of exactly that.
-        once: Once | None = None
-        keys = self._waiting_keys()
-        if told := _without(_alerts_of(self._kept), keys):
-            once = "owner alerts", hashlib.sha256(_to_be_told(self._kept).encode()).hexdigest()
-        elif not (told := _without(waiting, keys)):
-            about, text = next(iter(waiting.items()))
-            told, once = {about: text}, (f"alert {about}", keys[about])
-        many = len(told) > 1
-        text = "\n".join(f"- {each}" for each in told.values()) if many else next(iter(told.values()))
-        if many:
-            text = f"{len(told)} things need you:\n\n{text}"
-        reached = await self._notifier.notify(_TOPIC, text, once=once, kind=OutboundKind.ALERT)
+        # One with a key goes alone: whether it was told is known of it alone.
+        told = [alert for alert in waiting if not alert.once] or waiting[:1]
+        once = (f"alert {told[0].about}", told[0].once) if told[0].once else None
+        text = told[0].text
+        if len(told) > 1:
+            text = f"{len(told)} things need you:\n\n" + "\n".join(f"- {alert.text}" for alert in told)
+        texts = {topic: self._stored[topic] for topic in (f"{_ALERTS}{alert.about}" for alert in told)}
+        reached = await self._notifier.notify(_TOPIC, text, once=once, kind=OutboundKind.ALERT, texts=texts)
         self._why_not = reached.why
         if reached.target is None:
-            await self._keep({})
             return ASK_AGAIN_S
         if self._notifier.is_email_style(reached.target):
             self._email_again_at = self._clock.monotonic() + EMAIL_AGAIN_S
-        await self._keep(told)
+        self._stored = await self._store.state.read_below(_ALERTS)
         return inf if not self._waiting() else max(self._email_again_at - self._clock.monotonic(), 0.0)
 
-    def _waiting(self) -> dict[str, str]:
-        """What is not told yet, as far as is known; what an earlier life could not tell comes first."""
-        return _alerts_of(self._kept) | _alerts_of(self._kept, _LATER) | self._new
+    def _waiting(self) -> set[str]:
+        """Return what is not told yet, as far as is known."""
+        return self._new.keys() | {alert.about for alert in _alerts_in(self._stored)}
 
-    def _waiting_keys(self) -> dict[str, str]:
-        kept = _alerts_of(self._kept, _ONCE) | _alerts_of(self._kept, _LATER_ONCE)
-        return {about: key for about, key in kept.items() if about not in self._new} | self._keys
-
-    async def _load(self) -> None:
-        self._kept = await self._store.state.read(_ALERTS)
-
-    async def _keep(self, told: Mapping[str, str] | None = None) -> None:
-        """
-        Let the store have what is not told yet; nothing is written as long as there was nothing.
-
-        ``told`` is what was told just now, of what is kept all or nothing; None: it was not tried.
-        """
-        while (text := self._to_keep(told)) is not None:
-            if await self._store.state.swap(_ALERTS, self._kept, text):
-                self._kept = text
-                break
-            await self._load()  # `keep` has put something there
-        kept = _alerts_of(self._kept) | _alerts_of(self._kept, _LATER)
-        for about, text in {**kept, **(told or {})}.items():
-            if self._new.get(about) == text:
-                del self._new[about]
-                self._keys.pop(about, None)
-
-    def _to_keep(self, told: Mapping[str, str] | None) -> str | None:
-        """
-        What the store is to have: as much as there is room for. None: it has that.
-
-        The time makes it another value than all before: what was kept is posted once, and a kill before it is
-        forgotten tells nothing twice. Who has not tried to tell it does not know, and puts news beside it.
-        """
-        before, once = _alerts_of(self._kept), _alerts_of(self._kept, _ONCE)
-        later = _alerts_of(self._kept, _LATER)
-        waiting = {about: text for about, text in self._waiting().items() if (told or {}).get(about) != text}
-        waiting = dict(list(waiting.items())[:MAX_ALERTS])
-        keys = {about: key for about, key in self._waiting_keys().items() if about in waiting}
-        if told is not None or not _without(before, once):
-            at = self._clock.now().isoformat()
-            same = waiting == before and not later
-            return None if same else json.dumps({"at": at, "alerts": waiting, _ONCE: keys})
-        more = {about: text for about, text in waiting.items() if before.get(about) != text}
-        of_more = {about: key for about, key in keys.items() if about in more}
-        kept = json.loads(self._kept or "")
-        return None if more == later else json.dumps({**kept, _LATER: more, _LATER_ONCE: of_more})
+    async def _store_alerts(self, alerts: Sequence[Alert]) -> None:
+        """Add alerts to the stored ones, as many as there is room for; a newer text replaces an older one."""
+        self._stored = await self._store.state.read_below(_ALERTS)
+        known = {alert.about: alert for alert in _alerts_in(self._stored)}
+        for number, alert in enumerate(alerts):
+            topic = f"{_ALERTS}{alert.about}"
+            has_room = topic in self._stored or len(self._stored) < MAX_ALERTS
+            if has_room and known.get(alert.about) != alert:
+                order = [self._clock.now().isoformat(), number]
+                self._stored[topic] = json.dumps([*order, alert.text, alert.once])
+                await self._store.state.write(topic, self._stored[topic])
 
     async def _deliver_digest(self) -> None:
         last_at, told = _read(await self._store.state.read(_DIGEST_TOLD))
@@ -314,24 +272,14 @@ class OwnerAlerts:
         _log.info("owner.quarantine_notified", waiting=len(waiting))
 
 
-def _alerts_of(kept: str | None, part: str = "alerts") -> dict[str, str]:
-    """What `OwnerAlerts` kept; nothing, if that cannot be read."""
-    try:
-        alerts = json.loads(kept or "")[part]
-        return {str(about): str(text) for about, text in alerts.items()}
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return {}
-
-
-def _to_be_told(kept: str | None) -> str:
-    """What was kept, without what `keep` has put beside it."""
-    told = json.loads(kept or "")
-    return json.dumps({part: told[part] for part in told if part not in {_LATER, _LATER_ONCE}})
-
-
-def _without(alerts: Mapping[str, str], keys: Container[str]) -> dict[str, str]:
-    """Those that make one message; whether one with a key was told is known of it alone."""
-    return {about: text for about, text in alerts.items() if about not in keys}
+def _alerts_in(stored: Mapping[str, str]) -> list[Alert]:
+    """Return stored alerts, oldest first; one that cannot be read is left out."""
+    found = []
+    for topic, value in stored.items():
+        with suppress(ValueError, TypeError):
+            at, number, text, once = json.loads(value)
+            found.append((str(at), int(number), Alert(topic.removeprefix(_ALERTS), str(text), str(once))))
+    return [alert for _, _, alert in sorted(found, key=lambda each: each[:2])]
 
 
 def _read(text: str | None) -> tuple[datetime | None, frozenset[int]]:

@@ -14,10 +14,8 @@ was made of.
 
 from __future__ import annotations
 
-import hashlib
-import json
+from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import anyio
 import structlog
@@ -38,33 +36,19 @@ from gateway.routing.conversations import scope_at
 from gateway.routing.names import addresses_called
 
 PER_TURN, PER_HOUR = 5, 20
-"""So many messages at most."""
+"""Messages at most; they count from the start of the daemon."""
 _LOOKED_AT = 200
-_OUTBOX = 300
-_KEPT = 100
 _HOUR_S = 3600.0
-_SLACK_S = 3600.0
-"""The clock may have been set meanwhile."""
-_NOTED = "messages.noted"
 _LISTED = 20
 _A_ROOM = "a room"
 _LONGEST_NAME = 80
 _NO_QUOTES = str.maketrans('“”"', "'''")
 _ASK_LIMIT_S = 30.0
-_MADE_BY = "made_by"
-"""In the context of a message: the turn and the wish that it is of."""
 _TOO_MANY = (
     "Nothing was sent: there were {count} messages to others or elsewhere {when}, which is the limit. "
     "Tell the person so once, and do not try again in this turn."
 )
 _log = structlog.get_logger(__name__)
-
-
-class _Wish(NamedTuple):
-    """Which turn has wished for a message, and when it was about to be posted."""
-
-    turn: str
-    at: float
 
 
 class Messenger:
@@ -84,10 +68,12 @@ class Messenger:
         self._access = access
         self._channels = channels
         self._clock = clock
-        self._lock = anyio.Lock()
+        self._posting = anyio.Lock()
+        self._posted: deque[tuple[str, float]] = deque(maxlen=PER_HOUR)
+        """The turn and the time of the newest messages."""
 
     def own_channel(self, to: str) -> str | None:
-        """The owner's own channel that is meant: by its name, or by one of the owner's addresses on it."""
+        """Return the owner's own channel that is meant, by its name or by an address of the owner."""
         name, _, place = to.strip().partition(":")
         name = name.lower()
         channel = self._channels.get(name)
@@ -96,10 +82,10 @@ class Messenger:
         mine = self._access.owner_on(name)
         return name if mine and (not place or normalise(place) in mine) else None
 
-    async def known(self) -> dict[str, str]:
+    async def known_recipients(self) -> dict[str, str]:
         """
-        People and rooms that may be written to after a yes, as ``channel:address``, with the name that they
-        use: those of the settings, and of the newest messages. Raises `StoreUnavailable`.
+        Return people and rooms that may be written to after a yes, as ``channel:address``, with the name that
+        they use: those of the settings, and of the newest messages. Raises `StoreUnavailable`.
         """
         found: dict[str, str] = {
             f"{name}:{address}": ""
@@ -109,12 +95,12 @@ class Messenger:
         }
         for name in self._channels:
             for row in await self._store.inbox.taken(name, limit=_LOOKED_AT):
-                for each, called in self._made_known(row.message).items():
+                for each, called in self._recipients_in(row.message).items():
                     found[each] = found.get(each) or called
         return found
 
     async def _is_known(self, wanted: str, place: str) -> bool:
-        """Whether that one may be written to after a yes; ``place`` is the address as it was given."""
+        """Return True if that one may be written to after a yes; ``place`` is the address as given."""
         name, _, address = wanted.partition(":")
         if not isinstance(self._channels.get(name), SupportsDirectMessages):
             return False
@@ -122,17 +108,17 @@ class Messenger:
             return True
         if self._access.is_room(name, address):
             rows = await self._store.inbox.taken(name, session=SessionKey(name, address), limit=_LOOKED_AT)
-            return any(wanted in self._made_known(row.message) for row in rows)
+            return any(wanted in self._recipients_in(row.message) for row in rows)
         if self._access.role(name, address, verified=True) is not Role.ALLOWED:
             return False  # whatever they have written: the payloads need not be read
         for spelling in {address, address if place.isascii() else place.strip()}:
             rows = await self._store.inbox.taken(name, sender=spelling)
-            if any(wanted in self._made_known(row.message) for row in rows):
+            if any(wanted in self._recipients_in(row.message) for row in rows):
                 return True
         return False
 
-    def _made_known(self, message: InboundMessage) -> dict[str, str]:
-        """Whom a message has made known, with the name that they use: its sender, and its room."""
+    def _recipients_in(self, message: InboundMessage) -> dict[str, str]:
+        """Return whom a message makes known, with the name that they use: its sender and its room."""
         found: dict[str, str] = {}
         channel = self._channels.get(message.channel)
         if message.kind != "message" or not isinstance(channel, SupportsDirectMessages):
@@ -146,7 +132,7 @@ class Messenger:
         return found
 
     async def recipient(self, to: str) -> str:
-        """Who is meant, as ``channel:address``. Raises `ToolRetry`: nobody who is known, or not certainly."""
+        """Return who is meant, as ``channel:address``. Raises `ToolRetry`: that is not certain."""
         if (own := self.own_channel(to)) is not None:
             return f"{own}:{await self._own_address(own, _address_in(to))}"
         name, _, place = to.strip().partition(":")
@@ -160,7 +146,9 @@ class Messenger:
         try:
             if await self._is_known(wanted, place or to):
                 return wanted
-            known = {each: self._name_of(each) or name for each, name in (await self.known()).items()}
+            known = {
+                each: self._name_of(each) or name for each, name in (await self.known_recipients()).items()
+            }
         except StoreUnavailable as error:
             raise ToolFailed("The known recipients cannot be looked up now.") from error
         on_one = name.lower() in self._channels
@@ -193,7 +181,7 @@ class Messenger:
         )
 
     async def _own_address(self, name: str, wanted: str) -> str:
-        """Which of the owner's addresses on a channel is written to: the wanted one, else the usual one."""
+        """Return the owner's address on a channel: the wanted one, else the usual one."""
         if wanted:
             return wanted
         mine = self._access.owner_on(name)
@@ -235,87 +223,57 @@ class Messenger:
         """
         recipient = await self.recipient(to)
         name, _, place = recipient.partition(":")
-        wish = f"{turn} {key}"
+        once = _once(here, turn, key)
         try:
-            if await self._is_posted(wish):
+            if await self._store.outbox.is_posted(once):
                 return f"It is on its way to {recipient}."
-            self._besides(turn, wish, await self._store.state.read(_NOTED))
+            self._check_limits(turn)
             session, context = await self._place(to, name, place, topic=_topic(text, files))
             if session == here:
                 raise ToolDenied("Nothing was sent: that is this conversation. Just answer.")
-            await self._note(turn, wish)
             channel = self._channels[name]
             noted = {
                 **context,
                 SCOPE: scope_at(self._access, session, place),
-                _MADE_BY: wish,
                 **({ORIGINS: to_json(origins)} if origins else {}),
             }
-            await self._store.outbox.post(
-                [
-                    NewOutbound(
-                        name,
-                        channel.account,
-                        session,
-                        part,
-                        OutboundKind.MESSAGE,
-                        noted,
-                        attachments=attached,
-                        remembered=True,
-                    )
-                    for part, attached in message_parts(text, files, channel.capabilities)
-                ],
-                once=(f"message {here}", wish),
-            )
+            outbound = [
+                NewOutbound(
+                    name,
+                    channel.account,
+                    session,
+                    part,
+                    OutboundKind.MESSAGE,
+                    noted,
+                    attachments=attached,
+                    remembered=True,
+                )
+                for part, attached in message_parts(text, files, channel.capabilities)
+            ]
+            async with self._posting:
+                self._check_limits(turn)  # another turn may have posted meanwhile
+                await self._store.outbox.post(outbound, once=once)
+                self._posted.append((turn, self._clock.monotonic()))
         except StoreUnavailable as error:
             raise ToolFailed("Nothing was sent: the disk accepts no writes now.") from error
         _log.info("message.posted", channel=name, own=self.own_channel(to) is not None, files=len(files))
         return f"It is on its way to {recipient}."
 
-    async def is_posted(self, turn: str, key: str) -> bool:
-        """Whether a message was posted for a turn and a ``key``. Raises `ToolError`."""
+    async def is_posted(self, here: SessionKey, turn: str, key: str) -> bool:
+        """Return True if a message was posted for a turn and a ``key``. Raises `ToolError`."""
         try:
-            return await self._is_posted(f"{turn} {key}")
+            return await self._store.outbox.is_posted(_once(here, turn, key))
         except StoreUnavailable as error:
             raise ToolFailed("It cannot be looked up now whether that was sent.") from error
 
-    async def _is_posted(self, wish: str) -> bool:
-        """Whether the outbox has it, however much was posted since it was noted."""
-        noted = _read(await self._store.state.read(_NOTED)).get(_digest(wish))
-        limit = _OUTBOX
-        while noted is not None:
-            rows = await self._store.outbox.rows(limit=limit)
-            if any(row.message.context.get(_MADE_BY) == wish for row in rows):
-                return True
-            if len(rows) < limit or rows[-1].message.created_at.timestamp() < noted.at - _SLACK_S:
-                return False
-            limit *= 4
-        return False
-
-    def _besides(self, turn: str, wish: str, kept: str | None) -> dict[str, _Wish]:
-        """The wishes that are noted besides this one. Raises `ToolDenied`: there are as many as allowed."""
-        noted = _read(kept)
-        noted.pop(_digest(wish), None)
-        now = self._clock.now().timestamp()
-        of_turn = sum(each.turn == turn for each in noted.values())
-        # What a clock noted that was far ahead would count until then.
-        of_hour = sum(now - _HOUR_S <= each.at <= now + _SLACK_S for each in noted.values())
-        if of_turn >= PER_TURN:
-            raise ToolDenied(_TOO_MANY.format(count=of_turn, when="in this turn"))
-        if of_hour >= PER_HOUR:
-            raise ToolDenied(_TOO_MANY.format(count=of_hour, when="in the last hour"))
-        return noted
-
-    async def _note(self, turn: str, wish: str) -> None:
-        """Note a wish before it is posted, so that it counts, and is found when its step is done again."""
-        async with self._lock:
-            while True:
-                before = await self._store.state.read(_NOTED)
-                noted = self._besides(turn, wish, before)
-                noted[_digest(wish)] = _Wish(turn, self._clock.now().timestamp())
-                kept = dict(sorted(noted.items(), key=lambda each: each[1].at)[-_KEPT:])
-                if await self._store.state.swap(_NOTED, before, json.dumps(kept)):
-                    break  # else another process has noted one meanwhile
+    def _check_limits(self, turn: str) -> None:
+        """Raises `ToolDenied`: there are as many as allowed."""
+        since = self._clock.monotonic() - _HOUR_S
+        recent = [of for of, at in self._posted if at > since]
+        if recent.count(turn) >= PER_TURN:
+            raise ToolDenied(_TOO_MANY.format(count=PER_TURN, when="in this turn"))
+        if len(recent) >= PER_HOUR:
+            raise ToolDenied(_TOO_MANY.format(count=PER_HOUR, when="in the last hour"))
 
     async def _place(
         self, to: str, name: str, place: str, *, topic: str
@@ -371,7 +329,7 @@ class RunMessages:
 
     async def is_posted(self, key: str) -> bool:
         """Whether that was posted."""
-        return await self._messenger.is_posted(self._turn, key)
+        return await self._messenger.is_posted(self._session, self._turn, key)
 
     async def send(
         self, to: str, text: str, files: Sequence[Attachment], *, key: str, origins: Origins
@@ -387,18 +345,8 @@ def _address_in(to: str) -> str:
     return normalise(to.strip().partition(":")[2])
 
 
-def _digest(wish: str) -> str:
-    return hashlib.sha256(wish.encode()).hexdigest()[:32]
-
-
-def _read(text: str | None) -> dict[str, _Wish]:
-    """The wishes that were noted, by their digests; none if that cannot be read."""
-    try:
-        return {
-            str(name): _Wish(str(turn), float(at)) for name, (turn, at) in json.loads(text or "{}").items()
-        }
-    except (ValueError, TypeError, AttributeError):
-        return {}
+def _once(here: SessionKey, turn: str, key: str) -> tuple[str, str]:
+    return f"message {here}", f"{turn} {key}"
 
 
 def _topic(text: str, files: Sequence[Attachment]) -> str:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any
 
 import structlog
@@ -98,6 +99,7 @@ class OwnerNotifier:
         once: Once | Callable[[Target], Once] | None = None,
         kind: OutboundKind = OutboundKind.NOTICE,
         remember: bool = False,
+        texts: Mapping[str, str] = MappingProxyType({}),
     ) -> Reached:
         """
         Post a message to where the owner is reached now, and return that; without a target nothing was done.
@@ -109,6 +111,7 @@ class OwnerNotifier:
             kind: An alert goes another way if the usual place cannot be reached.
             remember: The text becomes a line in the history of the conversation, which a model reads, so that
                 it can be asked about there.
+            texts: See `OutboxStore.post`.
 
         Raises:
             StoreUnavailable: Nothing was posted.
@@ -116,7 +119,7 @@ class OwnerNotifier:
         reached = await self.reach(topic, kind)
         if reached.target is not None:
             under = once(reached.target) if callable(once) else once
-            await self.post(reached.target, text, once=under, kind=kind, remember=remember)
+            await self.post(reached.target, text, once=under, kind=kind, remember=remember, texts=texts)
         return reached
 
     async def compose(
@@ -140,12 +143,13 @@ class OwnerNotifier:
         kind: OutboundKind = OutboundKind.NOTICE,
         remember: bool = False,
         collected: Sequence[int] = (),
+        texts: Mapping[str, str] = MappingProxyType({}),
     ) -> bool:
         """
         Post a message to a place that is known; False: it was posted before.
 
-        ``once``, ``kind`` and ``remember`` are as in `notify`; what is ``collected`` leaves the digest in the
-        same transaction.
+        ``once``, ``kind``, ``remember`` and ``texts`` are as in `notify`; what is ``collected`` leaves the
+        digest in the same transaction.
 
         Raises:
             StoreUnavailable: Nothing was posted.
@@ -157,7 +161,9 @@ class OwnerNotifier:
         origins = (untrusted("hook", "check-ins", now),) if collected else ()
         line = alert_line(text, f"{name}.alert", now, origins)
         history = [(self.read_in(target), (line,))] if remember else []
-        posted = await self._store.outbox.post(outbound, once=once, history=history, collected=collected)
+        posted = await self._store.outbox.post(
+            outbound, once=once, history=history, collected=collected, texts=texts
+        )
         if posted:
             _log.info("owner.notified", channel=target.channel, kind=kind.value)
         return bool(posted)

@@ -22,7 +22,7 @@ from agent_core.messages import (
 )
 from agent_core.models import Message, Purpose, Usage
 from agent_core.tools.grants import Grant
-from gateway.queue.states import InboxState, OutboxState, Record
+from gateway.queue.states import CrashRecord, InboxState, OutboxState
 
 OtherHistory = tuple[SessionKey, tuple[Message, ...]]
 """Lines for the history of a session other than the turn's."""
@@ -178,7 +178,7 @@ class Suspect:
     """A turn or an outbox row that was in flight when the process died, and is still open."""
 
     session: SessionKey
-    record: Record
+    record: CrashRecord
     turn: str | None = None
     outbox_id: int | None = None
 

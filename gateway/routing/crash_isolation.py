@@ -19,15 +19,15 @@ import anyio
 import structlog
 
 from agent_core.messages import SessionKey
-from gateway.queue.states import Record
 from gateway.queue.stores import MaintenanceStore, StoreUnavailable, Suspect
 from gateway.queue.wakeups import RunSession
 
 ALONE_AFTER = 2
-"""In flight at so many deaths: it runs alone."""
+"""What was in flight at this many deaths runs alone."""
 MAX_DEATHS = 3
-SUDDEN_END = "I crashed each time I tried, so I stopped trying."
-"""What the sender of something is told of which the process dies."""
+"""What was alone in flight at this many deaths, and got no further, is what the process dies of."""
+CRASH_APOLOGY = "I crashed each time I tried, so I stopped trying."
+"""The apology for a message at which the process dies."""
 _log = structlog.get_logger(__name__)
 
 
@@ -44,8 +44,8 @@ class CrashIsolation:
         self._one_alone = False
         self._stopped = False
 
-    async def look(self) -> None:
-        """Ask the store who is a suspect. Raises `StoreUnavailable`."""
+    async def load_suspects(self) -> None:
+        """Read from the store what is a suspect. Raises `StoreUnavailable`."""
         found = await self._maintenance.suspects()
         self._turns = {one.turn: one for one in found if one.turn is not None}
         self._sends = {one.outbox_id: one for one in found if one.outbox_id is not None}
@@ -53,24 +53,24 @@ class CrashIsolation:
             one.session: one.record.alone for one in self._turns.values() if one.record.deaths >= ALONE_AFTER
         }
 
-    def of_turn(self, turn: str, limit: int) -> str | None:
-        """Why a turn is not tried again; see `fatal`."""
+    def turn_refusal(self, turn: str, limit: int) -> str | None:
+        """Return why a turn is not tried again; see `fatal`."""
         return fatal(self._turns.get(turn), limit)
 
-    def of_send(self, outbox_id: int) -> Suspect | None:
-        """Why an outbox row is suspected."""
+    def suspect_send(self, outbox_id: int) -> Suspect | None:
+        """Return an outbox row's record if it was in flight at a death."""
         return self._sends.get(outbox_id)
 
     def last_first(self, sessions: Sequence[tuple[SessionKey, float]]) -> list[tuple[SessionKey, float]]:
         """
-        Sessions in the order in which they run: one that kills must not keep others from running.
+        Return sessions in the order in which they run: one that kills must not keep others from running.
 
         Those without a suspect keep their order; those with one follow, the least suspected first.
         """
         return sorted(sessions, key=lambda one: self._sessions.get(one[0], -1))
 
     def over(self, run_session: RunSession) -> RunSession:
-        """``run_session``, with the gate before it."""
+        """Return ``run_session`` with the gate before it."""
 
         async def run(session: SessionKey) -> float | None:
             alone = session in self._sessions
@@ -87,12 +87,12 @@ class CrashIsolation:
 
     @asynccontextmanager
     async def passing(self, *, alone: bool) -> AsyncGenerator[None]:
-        """While inside, the work counts as in flight, with others or ``alone``."""
+        """Count the work inside as in flight, with others or ``alone``."""
         await self._enter(alone=alone)
         try:
             yield
             if alone:
-                await self._look_again()
+                await self._reload_suspects()
         finally:
             self._inside -= 1
             self._one_alone = False
@@ -102,9 +102,9 @@ class CrashIsolation:
         """Start no more sessions."""
         self._stopped = True
 
-    async def _look_again(self) -> None:
+    async def _reload_suspects(self) -> None:
         try:
-            await self.look()
+            await self.load_suspects()
         except StoreUnavailable as error:
             _log.warning("suspects.unreadable", error=str(error))
 
@@ -135,19 +135,7 @@ class CrashIsolation:
 
 
 def fatal(suspect: Suspect | None, limit: int = MAX_DEATHS) -> str | None:
-    """Why something is not tried again: the process dies of it (`kills`). None: try it."""
-    if suspect is None or not kills(suspect.record, limit):
+    """Return why something is not tried again: it was alone at ``limit`` deaths; None: it is tried."""
+    if suspect is None or suspect.record.alone < limit:
         return None
     return f"the process ended {suspect.record.deaths} times on it"
-
-
-def kills(record: Record, limit: int = MAX_DEATHS) -> bool:
-    """
-    Whether it is what the process died of: it was alone in flight at the last ``limit`` deaths and got no
-    further. One death more where it was in flight with others before, and two where others died alone since,
-    too, and came through. Two killers take turns: so ``limit + 2`` deaths alone are enough without a row, and
-    one more for each such death of others.
-    """
-    with_others = record.deaths > record.alone
-    in_a_row = limit + with_others + min(record.others, 2)
-    return record.in_a_row >= in_a_row or record.alone >= limit + 2 + record.others

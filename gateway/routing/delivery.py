@@ -37,7 +37,7 @@ from gateway.queue.states import IllegalMove, link_of
 from gateway.queue.stores import OutboxRow, Queue, StoreUnavailable, Suspect
 from gateway.queue.wakeups import Wakeups
 from gateway.routing.conversations import Conversations
-from gateway.routing.crash_isolation import ALONE_AFTER, SUDDEN_END, CrashIsolation, fatal
+from gateway.routing.crash_isolation import ALONE_AFTER, CRASH_APOLOGY, CrashIsolation, fatal
 
 _AT_ONCE = 8
 _LIMIT_S = 120.0
@@ -166,7 +166,7 @@ class Delivery:
                 quiet(going_out(row.message)),
                 structlog.contextvars.bound_contextvars(session=str(row.message.session)),
             ):
-                suspect = self._suspects.of_send(row.id)
+                suspect = self._suspects.suspect_send(row.id)
                 async with self._suspects.passing(
                     alone=suspect is not None and suspect.record.deaths >= ALONE_AFTER
                 ):
@@ -239,8 +239,8 @@ class Delivery:
         else:
             metrics.OUTBOUND.labels(name, "dead").inc()
             _log.error("message.dead_lettered", channel=name, outbox=row.id, why="kills", error=why)
-            await self._store.outbox.send_failed(row, why, delay_s=None, apology=_apology(row, SUDDEN_END))
-        await self._suspects.look()
+            await self._store.outbox.send_failed(row, why, delay_s=None, apology=_apology(row, CRASH_APOLOGY))
+        await self._suspects.load_suspects()
 
     async def _may_repeat(self, row: OutboxRow) -> bool:
         match self._channel.capabilities.redelivery:

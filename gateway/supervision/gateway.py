@@ -344,7 +344,7 @@ class Gateway:
         return None
 
     async def _waiting(self) -> tuple[list[tuple[SessionKey, float]], dict[SessionKey, str]]:
-        await self.suspects.look()
+        await self.suspects.load_suspects()
         waiting = self.suspects.last_first(await self.store.turns.open_sessions())
         return waiting, await self.store.turns.waiting_people()
 

@@ -44,7 +44,7 @@ from gateway.proactive.jobs.permissions import PlaceUnknown
 from gateway.queue.states import BUDGET, PLACE, QUARANTINE_S, link_of
 from gateway.queue.stores import InboxRow, NewOutbound, Queue, Turn
 from gateway.routing.access import Access, Role
-from gateway.routing.crash_isolation import SUDDEN_END, CrashIsolation
+from gateway.routing.crash_isolation import CRASH_APOLOGY, CrashIsolation
 from gateway.turns.commit import TurnCommit
 from gateway.turns.kinds import Failure, TurnKind, TurnPolicy
 
@@ -162,7 +162,7 @@ class TurnFailure:
         Whether a turn must not be run, because the process dies of it or nobody could read it. Then its
         claim has ended. Raises `LostTurn`.
         """
-        poison = poisonous(turn, self._suspects.of_turn(turn.id, self._policy.max_attempts))
+        poison = poisonous(turn, self._suspects.turn_refusal(turn.id, self._policy.max_attempts))
         if poison is not None:
             await kind.failed(turn, poison)
         return poison is not None
@@ -230,7 +230,7 @@ def poisonous(turn: Turn, fatal: str | None) -> Failure | None:
     unreadable = turn.head.message.context.get("unreadable")
     if isinstance(unreadable, str):
         return Failure(None, unreadable, "the message could not be read")
-    return None if fatal is None else Failure(None, SUDDEN_END, fatal)
+    return None if fatal is None else Failure(None, CRASH_APOLOGY, fatal)
 
 
 def _place_in_answer(error: Exception) -> str:

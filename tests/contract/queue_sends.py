@@ -235,6 +235,26 @@ class SendsContract:
         await store.outbox.sending(offered)
         await store.outbox.sent(offered, "$1")
 
+    async def test_texts_leave_the_state_with_what_is_posted_or_nothing_happens(self, store: Queue):
+        """One that changed meanwhile, or is gone, stops all of it; what was posted under a name is known."""
+        once = ("message dm", "turn 1")
+        for topic in ("alerts/a", "alerts/b", "alerts0", "alerts"):
+            await store.state.write(topic, "text")
+        found = await store.state.read_below("alerts/")
+        assert found == {"alerts/a": "text", "alerts/b": "text"}
+        await store.state.write("alerts/b", "newer")
+        assert await store.outbox.post([out("1")], once=once, texts=found) == []
+        assert await store.state.read_below("alerts/") == {"alerts/a": "text", "alerts/b": "newer"}
+        assert not await store.outbox.is_posted(once)
+        assert len(await store.outbox.post([out("2")], once=once, texts={"alerts/a": "text"})) == 1
+        assert await store.outbox.is_posted(once)
+        assert await store.outbox.post([out("3")], texts={"alerts/a": "text"}) == []
+        assert await store.outbox.post([out("4")], once=once, texts={"alerts/b": "newer"}) == []
+        assert await store.state.read_below("alerts/") == {}
+        assert await store.outbox.post([out("5")], once=("message dm", "turn 2")) != []
+        assert await store.outbox.is_posted(once), "an older value is known, too"
+        assert [row.message.text for row in await store.outbox.rows()] == ["5", "2"]
+
     async def test_a_probe_is_in_flight_and_no_attempt(self, store: Queue, clock: ManualClock):
         """Who dies of asking is known; the doubt and the attempts stay as they were, and so does what may follow."""
         (row,) = await store.outbox.post([out("1")])

@@ -13,7 +13,7 @@ import pytest
 
 from agent_core.oauth import ProviderAway
 from channels.base import ChannelUnavailable, DeliveryUncertain
-from channels.email.auth.oauth_flow import HttpProvider
+from channels.email.auth.oauth_tokens import HttpProvider
 from channels.email.channel import EmailChannel
 from tests.clock import LoopClock
 from tests.doubles.imap_server import Dialogue, fake_imap

@@ -16,7 +16,7 @@ import anyio
 import pytest
 
 from agent_core.messages import SessionKey
-from gateway.queue.states import Record
+from gateway.queue.states import CrashRecord
 from gateway.queue.stores import Suspect
 from gateway.routing.crash_isolation import CrashIsolation
 from tests.kill.oracle import problems
@@ -52,9 +52,9 @@ async def test_who_is_acquitted_while_waiting_just_runs() -> None:
 
     store, ran = Store(), []
     sessions = [SessionKey("loopback", name) for name in ("ann", "bob")]
-    store.found = [Suspect(session, Record(deaths=2), turn=str(session)) for session in sessions]
+    store.found = [Suspect(session, CrashRecord(deaths=2), turn=str(session)) for session in sessions]
     gate = CrashIsolation(store)
-    await gate.look()
+    await gate.load_suspects()
     store.found = []
 
     async def run_session(session: SessionKey) -> None:

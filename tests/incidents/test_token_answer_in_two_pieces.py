@@ -20,10 +20,14 @@ import anyio
 import pytest
 from anyio import to_thread
 
-from agent_core.oauth import ProviderAway
+from agent_core.oauth import OAuthTokens, ProviderAway, TokenStore
 from channels.base import ChannelAuthFailed, ChannelUnavailable
-from channels.email.auth.oauth_flow import MAX_ANSWER_BYTES, HttpProvider
-from channels.email.auth.oauth_tokens import TokenCredentials, TokenFile, Tokens
+from channels.email.auth.oauth_tokens import (
+    MAX_ANSWER_BYTES,
+    HttpProvider,
+    TokenCredentials,
+    token_store,
+)
 from channels.email.config import OAuth
 from gateway.cli.setup.model_probe import ollama_models
 from gateway.operations.control import healthcheck
@@ -108,19 +112,19 @@ async def without_end(writer: asyncio.StreamWriter, head: bytes, body: bytes) ->
 def credentials(provider: Rotating, folder: Path) -> TokenCredentials:
     oauth = OAuth(provider="custom", client_id="squid", scope="mail", token_endpoint=provider.url)
     return TokenCredentials(
-        "bot", oauth, TokenFile(folder / "oauth.json"), HttpProvider(), LoopClock(datetime.now(UTC))
+        "bot", oauth, token_store(folder / "oauth.json"), HttpProvider(), LoopClock(datetime.now(UTC))
     )
 
 
 def kept(folder: Path) -> str:
-    found = TokenFile(folder / "oauth.json").load()
+    found = token_store(folder / "oauth.json").load()
     return found.refresh if found else "nothing"
 
 
 @pytest.mark.parametrize("say", [at_once, in_pieces])
 async def test_an_answer_is_read_whole(tmp_path: Path, say: SayIt) -> None:
     """In one piece, which is the control, and in three: the new token is used and kept, and asked for once."""
-    TokenFile(tmp_path / "oauth.json").save(Tokens("refresh-0"))
+    token_store(tmp_path / "oauth.json").save(OAuthTokens(refresh="refresh-0"))
     async with rotating(say) as provider:
         login = await credentials(provider, tmp_path).get()
     assert login.secret == "access-1"
@@ -131,7 +135,7 @@ async def test_an_answer_is_read_whole(tmp_path: Path, say: SayIt) -> None:
 @pytest.mark.parametrize("say", [broken_off, without_end])
 async def test_an_answer_that_cannot_be_read_is_a_temporary_failure(tmp_path: Path, say: SayIt) -> None:
     """The tokens stay where they are, whatever the provider says of them afterwards."""
-    TokenFile(tmp_path / "oauth.json").save(Tokens("refresh-0"))
+    token_store(tmp_path / "oauth.json").save(OAuthTokens(refresh="refresh-0"))
     async with rotating(say) as provider:
         source = credentials(provider, tmp_path)
         with pytest.raises(ChannelUnavailable):
@@ -157,21 +161,23 @@ async def test_nonsense_is_a_temporary_failure(nonsense: bytes) -> None:
 
     async with rotating(say) as provider:
         with pytest.raises(ProviderAway):
-            Tokens.of(await HttpProvider()(provider.url, {"refresh_token": "x"}), datetime.now(UTC))
+            OAuthTokens().renewed(await HttpProvider()(provider.url, {"refresh_token": "x"}), 0)
 
 
 @pytest.mark.parametrize("life", [10**400, float("nan"), -5, "9" * 5000, [], True])
 def test_a_life_without_sense_is_an_hour(life: object) -> None:
     """Whatever number a provider writes there."""
     now = datetime.now(UTC)
-    tokens = Tokens.of({"access_token": "a", "refresh_token": "r", "expires_in": life}, now)
+    tokens = OAuthTokens().renewed(
+        {"access_token": "a", "refresh_token": "r", "expires_in": life}, now.timestamp()
+    )
     assert tokens.ends_at - now.timestamp() == pytest.approx(1 if life is True else 3600, abs=1)
 
 
 async def test_a_new_token_outlives_a_full_disk(tmp_path: Path) -> None:
     """The provider is not asked while its answer could not be kept; a token that was not kept is, later."""
-    file = TokenFile(tmp_path / "oauth.json")
-    file.save(Tokens("refresh-0"))
+    file = token_store(tmp_path / "oauth.json")
+    file.save(OAuthTokens(refresh="refresh-0"))
     async with rotating(at_once) as provider:
         source = credentials(provider, tmp_path)
         refused = FullDisk(file, refuse=1)
@@ -190,14 +196,14 @@ async def test_a_new_token_outlives_a_full_disk(tmp_path: Path) -> None:
     assert kept(tmp_path) == "refresh-1"
 
 
-class FullDisk(TokenFile):
+class FullDisk(TokenStore[OAuthTokens]):
     """Takes ``allowed`` writes, then refuses so many, then takes all."""
 
-    def __init__(self, file: TokenFile, refuse: int) -> None:
-        super().__init__(file.path)
+    def __init__(self, file: TokenStore[OAuthTokens], refuse: int) -> None:
+        super().__init__(file.path, OAuthTokens.decode)
         self.allowed, self.refuse = 0, refuse
 
-    def renew(self, old: Tokens, new: Tokens) -> Tokens | None:
+    def renew(self, old: OAuthTokens, new: OAuthTokens) -> OAuthTokens | None:
         self._room()
         return super().renew(old, new)
 
@@ -215,7 +221,7 @@ class FullDisk(TokenFile):
 
 async def test_whoever_has_asked_hears_the_answer(tmp_path: Path) -> None:
     """A channel that is stopped in the middle of it keeps the new token all the same."""
-    TokenFile(tmp_path / "oauth.json").save(Tokens("refresh-0"))
+    token_store(tmp_path / "oauth.json").save(OAuthTokens(refresh="refresh-0"))
     async with rotating(in_pieces) as provider:
         source = credentials(provider, tmp_path)
         with anyio.move_on_after(0.05):

@@ -10,24 +10,25 @@ from __future__ import annotations
 import os
 import sys
 
-from agent_core.voice import local_speech, local_transcription
+from agent_core.voice import local_engines
 from gateway.cli import main
 
 
-def within(variable, child, engine):
+def within(variable, name, engine):
     """The engine with its process in another Python; the weights are those of the settings."""
     python = os.environ[variable]
 
     def made(settings, clock):
-        return engine(settings, clock, command=(python, "-m", f"agent_core.voice.{child}", settings.model))
+        return engine(
+            settings, clock, command=local_engines.engine_command(name, settings.model, python=python)
+        )
 
     return made
 
 
 if __name__ == "__main__":
-    local_transcription.missing = lambda: ""
-    local_transcription.LocalTranscription = within(
-        "SQUIDBOT_TEST_LISTENS", "transcription_child", local_transcription.LocalTranscription
+    local_engines.LocalTranscription = within(
+        "SQUIDBOT_TEST_LISTENS", "whisper", local_engines.LocalTranscription
     )
-    local_speech.LocalSpeech = within("SQUIDBOT_TEST_SPEAKS", "speech_child", local_speech.LocalSpeech)
+    local_engines.LocalSpeech = within("SQUIDBOT_TEST_SPEAKS", "piper", local_engines.LocalSpeech)
     sys.exit(main())

@@ -11,7 +11,7 @@ import pytest
 
 from agent_core.state_folder import DiskFolder, StateAway
 from channels.base import ChannelUnavailable
-from channels.email.auth.oauth_tokens import TokenCredentials, TokenFile
+from channels.email.auth.oauth_tokens import TokenCredentials, token_store
 from channels.email.config import OAuth
 from channels.matrix.client.nio_client import NioHomeserver  # noqa: F401 - before nio's private parts
 from channels.matrix.encryption.olm_machine import Machine, fetcher
@@ -345,7 +345,7 @@ async def test_a_token_that_one_machine_has_renewed_is_used_by_the_next(url: str
     oauth = OAuth(provider="google", client_id="squid")
 
     def credentials(place: DatabaseFolder) -> TokenCredentials:
-        file = TokenFile(place.local / "oauth.json", place)
+        file = token_store(place.local / "oauth.json", place)
         return TokenCredentials("bot", oauth, file, provider, SystemClock())
 
     async with state_at(url, tmp_path) as (_, one), state_at(url, tmp_path) as (_, two):

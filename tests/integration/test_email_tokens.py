@@ -17,10 +17,11 @@ import pytest
 from aiosmtpd.smtp import SMTP, AuthResult
 from anyio.to_thread import run_sync
 
+from agent_core.oauth import OAuthTokens
+from agent_core.oauth_login import BrowserLogin, LoginFailed, run_browser_flow, run_device_flow
 from channels.base import ChannelAuthFailed, ChannelMisconfigured, ChannelUnavailable
 from channels.email.auth.credentials_source import token_file
-from channels.email.auth.oauth_flow import HttpProvider, by_browser, by_device
-from channels.email.auth.oauth_tokens import Tokens
+from channels.email.auth.oauth_tokens import HttpProvider, client_from_settings
 from channels.email.channel import EmailChannel
 from channels.email.config import EmailConfig
 from channels.email.imap.mailbox import Mailbox
@@ -132,7 +133,7 @@ def channel(settings: EmailConfig, state: Path) -> EmailChannel:
 
 
 def keep(state: Path, **tokens: Any) -> None:
-    token_file(state).save(Tokens(**{"refresh": "refresh-0", "access": "", "ends_at": 0.0} | tokens))
+    token_file(state).save(OAuthTokens(**{"refresh": "refresh-0", "access": "", "ends_at": 0.0} | tokens))
 
 
 @pytest.mark.parametrize("mechanism", ["xoauth2", "oauthbearer"])
@@ -142,7 +143,9 @@ async def test_from_the_code_to_the_answer(post: OwnDovecot, tmp_path: Path, mec
         settings = config(post, given, outside.port, mechanism=mechanism)
         assert settings.oauth is not None
         said: list[str] = []
-        tokens = await by_device(settings.oauth, HttpProvider(), LoopClock(datetime.now(UTC)), said.append)
+        tokens = await run_device_flow(
+            client_from_settings(settings.oauth), HttpProvider(), LoopClock(datetime.now(UTC)), said.append
+        )
         token_file(tmp_path).save(tokens)
         bot, inbox = channel(settings, tmp_path), MemoryInbox()
         async with running(bot, inbox) as run:
@@ -204,7 +207,7 @@ async def test_an_access_that_was_taken_back(post: OwnDovecot, tmp_path: Path) -
                 await _open(bot)
         assert given.kinds() == ["refresh_token"]
         assert logins(post) == before
-        assert token_file(tmp_path).load() == Tokens("refresh-0")
+        assert token_file(tmp_path).load() == OAuthTokens(refresh="refresh-0")
 
 
 async def test_a_provider_that_is_away(post: OwnDovecot, tmp_path: Path) -> None:
@@ -236,12 +239,14 @@ async def test_with_a_browser(post: OwnDovecot, tmp_path: Path) -> None:
             url = next(word for word in shown[-1].split() if "/authorize?" in word)
             asked = parse_qs(urlsplit(url).query)
             given.challenge = asked["code_challenge"][0]
-            return f"http://127.0.0.1:8912/?code=the-code&state={change or asked['state'][0]}"
+            return f"http://127.0.0.1:8913/callback?code=the-code&state={change or asked['state'][0]}"
 
-        tokens = await by_browser(oauth, HttpProvider(), clock, shown.append, paste)
+        client = client_from_settings(oauth)
+        tokens = await run_browser_flow(client, HttpProvider(), clock, BrowserLogin(shown.append, paste))
         assert tokens.refresh in given.refresh
-        with pytest.raises(ChannelAuthFailed, match="not the address"):
-            await by_browser(oauth, HttpProvider(), clock, shown.append, lambda: paste("wrong"))
+        with pytest.raises(LoginFailed, match="not the address"):
+            browser = BrowserLogin(shown.append, lambda: paste("wrong"))
+            await run_browser_flow(client, HttpProvider(), clock, browser)
 
 
 async def test_a_person_who_says_no(post: OwnDovecot, tmp_path: Path) -> None:
@@ -250,8 +255,10 @@ async def test_a_person_who_says_no(post: OwnDovecot, tmp_path: Path) -> None:
         given.denied = True
         oauth = config(post, given).oauth
         assert oauth is not None
-        with pytest.raises(ChannelAuthFailed, match="access was denied"):
-            await by_device(oauth, HttpProvider(), LoopClock(datetime.now(UTC)), print)
+        with pytest.raises(LoginFailed, match="access was denied"):
+            await run_device_flow(
+                client_from_settings(oauth), HttpProvider(), LoopClock(datetime.now(UTC)), print
+            )
 
 
 async def test_a_server_that_knows_no_tokens(post: OwnDovecot, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from functools import partial
 import pytest
 
 from agent_core.voice.config import TranscribeSettings
-from agent_core.voice.local_transcription import LocalTranscription
+from agent_core.voice.local_engines import LocalTranscription, engine_command
 from agent_core.voice.ogg import opus_in
 from agent_core.voice.transcript import Clip
 from channels.matrix.events.media import FileDecryption, media_in
@@ -68,11 +68,10 @@ def encrypted(person, room):
     return [content for _, content in found]
 
 
-async def heard_in(listens, weights, sound, seconds, monkeypatch):
+async def heard_in(listens, weights, sound, seconds):
     """What faster-whisper, in a process beside the daemon's, hears in a sound."""
-    monkeypatch.setattr("agent_core.voice.local_transcription.missing", lambda: "")
     wished = TranscribeSettings(provider="local", model=str(weights))
-    command = (listens, "-m", "agent_core.voice.transcription_child", str(weights))
+    command = engine_command("whisper", str(weights), python=listens)
     engine = LocalTranscription(wished, SystemClock(), command=command)
     try:
         return (await engine.transcribe(Clip(sound, "sound.ogg", "audio/ogg", seconds))).heard.text.lower()
@@ -81,7 +80,7 @@ async def heard_in(listens, weights, sound, seconds, monkeypatch):
 
 
 async def test_what_is_said_is_heard_and_answered_aloud_on_this_machine(
-    synapse, fresh_credentials, fresh_user, tmp_path, monkeypatch
+    synapse, fresh_credentials, fresh_user, tmp_path
 ):
     """
     English, then German in an encrypted room, without a setting for either: the words stay in the language in which
@@ -124,6 +123,6 @@ async def test_what_is_said_is_heard_and_answered_aloud_on_this_machine(
         assert len(set(told[SECONDS]["waveform"])) > 20
         assert peak > 0.1
         assert power > 0.01
-    assert "green" in await heard_in(listens, weights, sounds[0], lasts[0], monkeypatch)
-    assert log.count("whisper.listened") == 2
-    assert log.count("piper.spoke") == 2
+    assert "green" in await heard_in(listens, weights, sounds[0], lasts[0])
+    assert log.count('"engine":"faster-whisper"') == 2
+    assert log.count('"engine":"piper"') == 2

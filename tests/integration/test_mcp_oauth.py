@@ -18,9 +18,12 @@ import anyio
 import pytest
 from aiohttp import web
 
+from agent_core import oauth_login
+from agent_core.oauth import OAuthTokens, ProviderAway
 from agent_core.tools.mcp.config import McpServerSettings
 from agent_core.tools.mcp.link import ServerUnavailable
 from agent_core.tools.mcp.logins import LoginFile
+from channels.email.auth.oauth_tokens import token_store
 from gateway.system.clock import SystemClock
 from tests.command_line import free_port
 from tests.integration.test_mcp_hostile import OWNER, keep
@@ -35,8 +38,9 @@ def oauth(monkeypatch):
     pytest.importorskip("mcp")
     from agent_core.tools.mcp import oauth
 
-    monkeypatch.setattr(oauth, "_PORT", oauth._PORT)
-    monkeypatch.setattr(oauth, "REDIRECT", oauth.REDIRECT)
+    monkeypatch.setattr(oauth_login, "_PORT", oauth_login._PORT)
+    for module in (oauth, oauth_login):
+        monkeypatch.setattr(module, "REDIRECT", module.REDIRECT)
     return oauth
 
 
@@ -183,8 +187,8 @@ async def provider(behaviour=""):
 
     port = free_port()
     await web.TCPSite(runner, "127.0.0.1", port).start()
-    oauth._PORT = free_port()  # another one now
-    oauth.REDIRECT = f"http://127.0.0.1:{oauth._PORT}/callback"
+    oauth_login._PORT = free_port()  # another one now
+    oauth.REDIRECT = oauth_login.REDIRECT = f"http://127.0.0.1:{oauth_login._PORT}/callback"
     made.url = f"http://127.0.0.1:{port}"
     try:
         yield made
@@ -356,7 +360,7 @@ async def test_a_server_with_a_name_at_home_is_connected_to_where_its_name_was_l
         names = Names(monkeypatch, ["127.0.0.9", HOME])  # nobody listens at the first
         login = await logged_in(oauth, renamed(one), client_id="squid")
         assert (login.public, one.given) == (False, ["refresh-0"])
-        await oauth.ask_tokens()(login)
+        await oauth.renew_login(login)
         assert one.refreshed == 1
         assert names.asked > 4
 
@@ -373,8 +377,8 @@ async def test_one_address_at_home_does_not_make_a_server_be_at_home(oauth, monk
         with pytest.raises(ServerUnavailable, match="without encryption"):
             await logged_in(oauth, one, client_id="squid")
         moved = replace(at_home, url=f"{one.url}/mcp")
-        with pytest.raises(ServerUnavailable, match="without encryption"):
-            await oauth.ask_tokens()(moved)
+        with pytest.raises(ProviderAway, match="without encryption"):
+            await oauth.renew_login(moved)
         assert (one.refreshed, len(one.given)) == (0, 1)
 
 
@@ -500,7 +504,8 @@ async def test_a_token_that_ends_early_costs_nothing(tmp_path, oauth):
             assert (len(one.calls), one.refreshed) == (2, 1)
 
 
-_RENEWING = """
+_RENEWING = {
+    "server": """
 import json, sys, urllib.parse, urllib.request
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
@@ -508,27 +513,48 @@ import anyio
 from agent_core.tools.mcp.logins import Bearer, LoginFile
 from gateway.system.clock import SystemClock
 async def main():
-    file = LoginFile(Path(sys.argv[2]), sys.argv[3] + "/mcp")
-    bearer = Bearer("far", file, SystemClock())
     async def ask(login):
         form = {"grant_type": "refresh_token", "refresh_token": login.refresh, "client_id": login.client_id}
         read = lambda: urllib.request.urlopen(login.token_endpoint, urllib.parse.urlencode(form).encode()).read()
         return json.loads(await anyio.to_thread.run_sync(read))
+    bearer = Bearer("far", LoginFile(Path(sys.argv[2]), sys.argv[3] + "/mcp"), SystemClock(), ask)
     while True:
-        print(await bearer.token(ask), flush=True)
+        print(await bearer.token(), flush=True)
 anyio.run(main)
-"""
+""",
+    "mailbox": """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+import anyio
+from channels.email.auth.oauth_tokens import HttpProvider, TokenCredentials, token_store
+from channels.email.config import OAuth
+from gateway.system.clock import SystemClock
+async def main():
+    oauth = OAuth(provider="custom", client_id="squid", scope="mail", token_endpoint=sys.argv[3] + "/token")
+    store = token_store(Path(sys.argv[2]))
+    credentials = TokenCredentials("bot", oauth, store, HttpProvider(), SystemClock())
+    while True:
+        print((await credentials.get()).secret, flush=True)
+anyio.run(main)
+""",
+}
 
 
-async def test_rotating_tokens_over_kills(tmp_path, oauth):
+@pytest.mark.parametrize("of", ["server", "mailbox"])
+async def test_rotating_tokens_over_kills(tmp_path, oauth, of):
     """Whenever the process dies, what is on disk is the newest token or the one before it, never an older."""
     async with provider() as one:
         one.life_s = 30
-        await logged_in(oauth, one, tmp_path)
+        login = await logged_in(oauth, one, tmp_path)
         file = tmp_path / "mcp" / "far.login"
+        if of == "mailbox":
+            file = tmp_path / "email" / "oauth.json"
+            token_store(file).save(OAuthTokens(refresh=login.refresh))
         for number in range(6):
             child = await anyio.open_process(
-                [sys.executable, "-c", _RENEWING, str(_ROOT), str(file), one.url], stderr=subprocess.DEVNULL
+                [sys.executable, "-c", _RENEWING[of], str(_ROOT), str(file), one.url],
+                stderr=subprocess.DEVNULL,
             )
             async with child:
                 with anyio.fail_after(60):

@@ -9,9 +9,9 @@ import anyio
 import pytest
 
 from agent_core.media.media_client import ProviderSpeech
-from agent_core.voice import opus_speech
+from agent_core.voice import local_engines
+from agent_core.voice.local_engines import OpusSpeech, engine_command
 from agent_core.voice.ogg import opus_in
-from agent_core.voice.opus_speech import OpusSpeech
 from devservers.provider import Trouble
 from devservers.speech import SpeechServer, opus_of, wav_of
 from tests.integration.speech_engines import decoded, engine
@@ -44,7 +44,7 @@ def server():
 
 @pytest.fixture
 def voice(server, python):
-    command = (python, "-m", "agent_core.voice.opus_child")
+    command = engine_command("opus", python=python)
     return OpusSpeech(speaker(server), idle_s=1.0, command=command)
 
 
@@ -104,7 +104,7 @@ async def test_what_cannot_be_made_opus_stays_what_it_is(server, voice, python):
 
 def test_without_the_library_nothing_is_converted(server, monkeypatch):
     """The control, and the way with it: who speaks by the settings."""
-    monkeypatch.setattr(opus_speech, "can_make_opus", lambda: False)
+    monkeypatch.setattr(local_engines, "can_make_opus", lambda: False)
     assert isinstance(speaker(server), ProviderSpeech)
-    monkeypatch.setattr(opus_speech, "can_make_opus", lambda: True)
+    monkeypatch.setattr(local_engines, "can_make_opus", lambda: True)
     assert isinstance(speaker(server), OpusSpeech)

@@ -10,7 +10,7 @@ import pytest
 
 from agent_core.errors import ModelError
 from agent_core.voice.config import SpeakSettings
-from agent_core.voice.local_speech import LocalSpeech
+from agent_core.voice.local_engines import LocalSpeech, engine_command
 from gateway.system.clock import SystemClock
 from tests.integration.speech_engines import decoded, piper_engine
 
@@ -27,7 +27,7 @@ def speaker(piper: tuple[str, Path], *, voice: str = "", idle_minutes: float = 1
     python, model = piper
     file = voice or str(model)
     settings = SpeakSettings(provider="local", model=file, idle_minutes=idle_minutes, timeout_s=60)
-    return LocalSpeech(settings, SystemClock(), command=(python, "-m", "agent_core.voice.speech_child", file))
+    return LocalSpeech(settings, SystemClock(), command=engine_command("piper", file, python=python))
 
 
 async def test_a_text_is_spoken_without_a_network(piper, capsys):

@@ -220,7 +220,7 @@ class TestToTheOwner:
         assert "which is the limit" in told
 
     async def test_twenty_an_hour_over_all_turns(self, tmp_path, monkeypatch):
-        """The hour counts over turns and restarts, because they are kept."""
+        """The hour counts over turns."""
         monkeypatch.setattr("gateway.proactive.messenger.PER_HOUR", 3)
         async with town(tmp_path) as there:
             for number in range(3):
@@ -229,9 +229,8 @@ class TestToTheOwner:
         assert "in the last hour" in told
 
     async def test_however_much_is_posted_in_between(self, tmp_path, monkeypatch):
-        """The limit counts, and a wish is found again, behind more rows than one look at the outbox gives."""
+        """The limit counts, and a wish is found again behind others."""
         monkeypatch.setattr("gateway.proactive.messenger.PER_HOUR", 3)
-        monkeypatch.setattr("gateway.proactive.messenger._OUTBOX", 1)
         send, made = RunMessages.send, []
 
         async def noted(self: RunMessages, *given: Any, **named: Any) -> str:
@@ -253,15 +252,14 @@ class TestToTheOwner:
     async def test_cut_off_before_it_was_posted_the_last_one_allowed_is_sent(self, tmp_path, monkeypatch):
         """A wish that was counted and never posted does not stand in its own way."""
         monkeypatch.setattr("gateway.proactive.messenger.PER_TURN", 1)
-        finished, failures = Messenger._note, [1]
+        finished, failures = Messenger._check_limits, [1, 2]
 
-        async def failing(self: Messenger, *given: Any) -> None:
-            await finished(self, *given)
-            if failures:
-                failures.pop()
+        def failing(self: Messenger, turn: str) -> None:
+            finished(self, turn)
+            if failures and failures.pop() == 1:  # the second time, right before it is posted
                 raise StepLost
 
-        monkeypatch.setattr(Messenger, "_note", failing)
+        monkeypatch.setattr(Messenger, "_check_limits", failing)
         send = RunMessages.send
 
         async def twice(self: RunMessages, *given: Any, **named: Any) -> str:

@@ -8,9 +8,8 @@ import anyio
 import pytest
 
 from agent_core.errors import ModelError
-from agent_core.voice import local_transcription
 from agent_core.voice.config import TranscribeSettings
-from agent_core.voice.local_transcription import LocalTranscription
+from agent_core.voice.local_engines import LocalTranscription, engine_command
 from agent_core.voice.sound_file import sound_file_of
 from agent_core.voice.transcript import Clip
 from gateway.cli.check.voice import silence
@@ -28,8 +27,7 @@ def whisper() -> tuple[str, Path]:
 
 
 @pytest.fixture
-def listener(whisper, monkeypatch):
-    monkeypatch.setattr(local_transcription, "missing", lambda: "")
+def listener(whisper):
     python, folder = whisper
 
     def make(idle_minutes=10.0, max_seconds=600.0):
@@ -40,7 +38,7 @@ def listener(whisper, monkeypatch):
             max_seconds=max_seconds,
             language="en",
         )
-        command = (python, "-m", "agent_core.voice.transcription_child", str(folder))
+        command = engine_command("whisper", str(folder), python=python)
         return LocalTranscription(wished, SystemClock(), command=command)
 
     return make

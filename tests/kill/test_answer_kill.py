@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from gateway.queue.sqlite.store import SqliteQueue
-from gateway.routing.crash_isolation import MAX_DEATHS, SUDDEN_END
+from gateway.routing.crash_isolation import CRASH_APOLOGY, MAX_DEATHS
 from gateway.system.clock import SystemClock
 from tests.kill.scenario import Nursery, World
 from tests.kill.test_tool_approval_kill import PLACE, effects, names, seen
@@ -69,7 +69,7 @@ def answers_in(world: World, texts: list[str]) -> list[str]:
     """
     given_up = world.deaths >= MAX_DEATHS
     return [
-        f"re: #{number}" if given_up and SUDDEN_END in text else text
+        f"re: #{number}" if given_up and CRASH_APOLOGY in text else text
         for number, text in enumerate(texts, start=1)
     ]
 
@@ -84,7 +84,7 @@ def test_what_is_written_instead_leaves_it_open(number: int, nursery: Nursery, t
         world.live(die=moment)
     world.live_until_quiet()
     (answer,) = seen(world)[1:]
-    assert answer == "re: #2" or (world.deaths >= MAX_DEATHS and SUDDEN_END in answer)
+    assert answer == "re: #2" or (world.deaths >= MAX_DEATHS and CRASH_APOLOGY in answer)
     assert effects(world) == []
     world.server.say("bob", f"!approve {name}", conversation=PLACE, native_id="$late")
     world.live_until_quiet()
@@ -109,7 +109,7 @@ def test_a_word_is_one_yes(number: int, nursery: Nursery, tmp_path: Path) -> Non
     assert told == [f"`{name}` is approved: I use `effect`."]
     assert answers_in(world, answers) == ["re: #1", "re: #2"]
     done = (effects(world), anyio.run(outcomes, world))
-    before_it_began = ([], []) if SUDDEN_END in answers[0] else None
+    before_it_began = ([], []) if CRASH_APOLOGY in answers[0] else None
     assert done in ((["1"], ["done"]), (["1"], ["unknown"]), ([], ["unknown"]), before_it_began)
 
 

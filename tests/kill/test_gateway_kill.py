@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.routing.crash_isolation import SUDDEN_END
+from gateway.routing.crash_isolation import CRASH_APOLOGY
 from tests.kill.conftest import random_kills
 from tests.kill.oracle import Evidence, Saying, problems
 from tests.kill.scenario import Nursery, World
@@ -47,6 +47,7 @@ READS = [
     "inbox.position",
     "state.read",
     "state.read_all",
+    "state.read_below",
     "approvals.questions",
     "journal.lines",
     "outbox.rows",
@@ -334,5 +335,5 @@ def test_a_message_that_kills_is_buried_after_three_starts(
     world.server.refresh()
     texts = [each.text for each in world.server.seen()]
     assert len(texts) == 2
-    assert texts[0].startswith(f"Sorry, I could not answer this. {SUDDEN_END}")
+    assert texts[0].startswith(f"Sorry, I could not answer this. {CRASH_APOLOGY}")
     assert texts[1].startswith("re: #2")

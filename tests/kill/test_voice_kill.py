@@ -19,7 +19,7 @@ import pytest
 
 from devservers import text_of
 from devservers.transcription import Reply, TranscriptionServer
-from gateway.routing.crash_isolation import SUDDEN_END
+from gateway.routing.crash_isolation import CRASH_APOLOGY
 from tests.daemon import Daemon, email_settings, matrix_settings
 from tests.integration.test_matrix_media import upload
 from tests.integration.test_voice_messages import voice_event, voice_settings
@@ -156,7 +156,7 @@ def test_nothing_is_paid_twice_and_everybody_gets_one_answer(
             paid.died()
 
             came = people.answers()
-            apologies = sum(came.pop(text) for text in list(came) if SUDDEN_END in str(text))
+            apologies = sum(came.pop(text) for text in list(came) if CRASH_APOLOGY in str(text))
             given_up = len(re.findall(r"the process ended \d+ times on it", daemon.log()))
             assert set(came) <= set(range(people.count)), daemon.log()[-4000:]
             assert set(came.values()) == {1}

@@ -114,10 +114,10 @@ def test_the_daemon_with_all_channels_loads_none_of_the_heavy_libraries(tmp_path
     # peewee, below the Matrix library, loads psycopg wherever that is installed; what is ours must not.
     assert not [name for name in modules if name.startswith("gateway.queue.postgres")]
     # What listens is loaded with the first voice message.
-    listens = {"sound_file", "transcript", "local_transcription"}
+    listens = {"sound_file", "transcript", "local_engines"}
     assert not listens & {name.removeprefix("agent_core.voice.") for name in modules}
     # And what speaks with the first answer that is spoken.
-    speaks = {"speech", "ogg", "local_speech", "opus_speech"}
+    speaks = {"speech", "ogg", "local_engines"}
     assert not speaks & {name.removeprefix("agent_core.voice.") for name in modules}
     assert "agent_core.media.media_client" not in modules
 

@@ -17,7 +17,7 @@ import httpx2
 
 from agent_core.tools.mcp.limits import MOST_BYTES, Allowance, EventGuard, Misbehaviour, check_message
 from agent_core.tools.mcp.link import ServerUnavailable
-from agent_core.tools.mcp.logins import AskTokens, Bearer
+from agent_core.tools.mcp.logins import Bearer
 
 _MOST_HEAD_BYTES, _PIECE_BYTES = 131_072, 16_384
 _head_left: ContextVar[list[int] | None] = ContextVar("head_left", default=None)
@@ -87,11 +87,10 @@ class BoundedTransport(httpx2.AsyncHTTPTransport):  # type: ignore[misc]
 class GuardedTransport(httpx2.AsyncBaseTransport):  # type: ignore[misc]
     """Sends requests and checks the answers; a server that misbehaves ends the connection."""
 
-    def __init__(self, end: End, bearer: Bearer | None = None, ask: AskTokens | None = None) -> None:
+    def __init__(self, end: End, bearer: Bearer | None = None) -> None:
         self._inner = BoundedTransport()
         self._end = end
         self._bearer = bearer
-        self._ask = ask
         self._allowance = Allowance()
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
@@ -109,11 +108,11 @@ class GuardedTransport(httpx2.AsyncBaseTransport):  # type: ignore[misc]
 
     async def _answered(self, request: httpx2.Request) -> httpx2.Response:
         """The answer; what was refused for its login was not carried out, and is made with a new one."""
-        if self._bearer is None or self._ask is None:
+        if self._bearer is None:
             return await self._inner.handle_async_request(request)
         while True:
             try:
-                token = await self._bearer.token(self._ask)
+                token = await self._bearer.token()
             except ServerUnavailable as error:
                 self._end.set(error)
                 raise httpx2.ConnectError("no login", request=request) from error
@@ -121,9 +120,9 @@ class GuardedTransport(httpx2.AsyncBaseTransport):  # type: ignore[misc]
             response = await self._inner.handle_async_request(request)
             if response.status_code != HTTPStatus.UNAUTHORIZED:
                 return response
-            if not self._bearer.refused(token):
+            if not self._bearer.report_refused(token):
                 await response.aclose()
-                self._end.set(self._bearer.needed())
+                self._end.set(self._bearer.login_error())
                 raise httpx2.ConnectError("no login", request=request)
             await response.aclose()
 

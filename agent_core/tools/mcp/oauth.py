@@ -11,22 +11,17 @@ Only imported together with the SDK.
 from __future__ import annotations
 
 import base64
-import contextlib
-import json
 import logging
 import re
-import secrets
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from http import HTTPStatus
 from ipaddress import ip_address, ip_network
 from typing import Any
-from urllib.parse import parse_qs, quote, urlsplit
+from urllib.parse import quote
 
 import anyio
 import httpx2
-from anyio.abc import SocketStream
-from mcp.client.auth import OAuthClientProvider, OAuthFlowError
+from mcp.client.auth import OAuthClientProvider
 from mcp.shared.auth import (
     AuthorizationCodeResult,
     OAuthClientInformationFull,
@@ -35,24 +30,21 @@ from mcp.shared.auth import (
 )
 from pydantic import AnyUrl
 
-from agent_core.oauth import lifetime_s, token_in
+from agent_core.oauth import ProviderAway, lifetime_s, printable_line, read_answer, token_in
+from agent_core.oauth_login import REDIRECT, BrowserLogin, LoginFailed
 from agent_core.ports import Clock
 from agent_core.text import one_line
 from agent_core.tools.mcp.config import McpServerSettings
 from agent_core.tools.mcp.guarded_http import BoundedTransport
 from agent_core.tools.mcp.link import ServerUnavailable
-from agent_core.tools.mcp.logins import Login, TokenRefused
+from agent_core.tools.mcp.logins import Login
 from agent_core.tools.web.client import is_own_address
 from agent_core.tools.web.ip_rules import Reach
 
-_PORT = 8913
-REDIRECT = f"http://127.0.0.1:{_PORT}/callback"
 _MOST_BYTES = 200_000
 _EXCHANGE_S = 30.0
-_LOGIN_S = 900.0
 _BASIC = "client_secret_basic"
 _UNENCRYPTED = "is not asked without encryption (https)"
-_HEARD_BYTES = 16_384
 _SAID_CHARS = 200
 _OWN_WORDS = re.compile(r"[A-Za-z][A-Za-z_ ]*[A-Za-z](?: \(\d{3}\)|: \d{3}\b)?")
 _PUBLIC = Reach(is_own=is_own_address, ports=range(1, 65_536))
@@ -161,8 +153,15 @@ async def log_in(
     """
     url = str(settings.url)
     public = await is_public(url) if public is None else public
-    browser = _Browser(show, pasted)
-    known = _Known(settings)
+    browser = BrowserLogin(show, pasted)
+
+    async def open_browser(address: str) -> None:
+        browser.open(address)
+
+    async def wait_for_code() -> AuthorizationCodeResult:
+        fields = await browser.wait()
+        return AuthorizationCodeResult(code=fields["code"], state=fields["state"], iss=fields.get("iss"))
+
     provider = OAuthClientProvider(
         url,
         OAuthClientMetadata(
@@ -173,25 +172,20 @@ async def log_in(
             token_endpoint_auth_method="client_secret_post" if settings.client_secret else "none",
             scope=settings.scope or None,
         ),
-        known,
-        browser.open,
-        browser.come_back,
+        _RegisteredClient(settings),
+        open_browser,
+        wait_for_code,
     )
     try:
-        with anyio.fail_after(_LOGIN_S):
-            async with httpx2.AsyncClient(
-                auth=provider,
-                follow_redirects=False,
-                trust_env=False,
-                timeout=httpx2.Timeout(_EXCHANGE_S),
-                headers={"accept-encoding": "identity"},
-                transport=CheckedTransport(public=public, server=url),
-            ) as client:
-                await client.post(
-                    url, json=_GREETING, headers={"accept": "application/json, text/event-stream"}
-                )
-    except TimeoutError as error:
-        raise ServerUnavailable("the login was not finished in time; begin again") from error
+        async with httpx2.AsyncClient(
+            auth=provider,
+            follow_redirects=False,
+            trust_env=False,
+            timeout=httpx2.Timeout(_EXCHANGE_S),
+            headers={"accept-encoding": "identity"},
+            transport=CheckedTransport(public=public, server=url),
+        ) as client:
+            await client.post(url, json=_GREETING, headers={"accept": "application/json, text/event-stream"})
     except Exception as error:
         raise ServerUnavailable(_why(error)) from error
     return _login(url, provider, clock, public=public)
@@ -209,46 +203,31 @@ _GREETING = {
 }
 
 
-def ask_tokens() -> Callable[[Login], Awaitable[Mapping[str, Any]]]:
-    """Asks for new tokens; see `agent_core.tools.mcp.logins.AskTokens`."""
-
-    async def ask(login: Login) -> Mapping[str, Any]:
-        form = {"grant_type": "refresh_token", "refresh_token": login.refresh}
-        headers = {"accept": "application/json", "accept-encoding": "identity"}
-        if login.resource:
-            form["resource"] = login.resource
-        if login.secret_in_header:
-            pair = f"{quote(login.client_id, safe='')}:{quote(login.client_secret, safe='')}"
-            headers["authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
-        else:
-            form["client_id"] = login.client_id
-            if login.client_secret:
-                form["client_secret"] = login.client_secret
-        strict = login.public or await is_public(login.url)
-        transport = CheckedTransport(public=strict, server=login.url)
-        try:
-            async with httpx2.AsyncClient(
-                follow_redirects=False, trust_env=False, transport=transport
-            ) as client:
-                answer = await client.post(login.token_endpoint, data=form, headers=headers)
-        except (httpx2.HTTPError, OSError) as error:
-            raise ServerUnavailable(f"its login provider cannot be asked: {_said(error)}") from error
-        try:
-            said = json.loads(answer.content)
-        except (ValueError, RecursionError):
-            said = None
-        refused = 400 <= answer.status_code < 500 and answer.status_code != HTTPStatus.TOO_MANY_REQUESTS
-        if refused and isinstance(said, dict) and isinstance(said.get("error"), str):
-            raise TokenRefused(_plain(said["error"])[:60])
-        if answer.status_code != HTTPStatus.OK or not isinstance(said, dict):
-            raise ServerUnavailable(f"its login provider answers {answer.status_code}")
-        return said
-
-    return ask
+async def renew_login(login: Login) -> Mapping[str, Any]:
+    """Ask the provider of a login for new tokens; see `agent_core.oauth.AskProvider`."""
+    form = {"grant_type": "refresh_token", "refresh_token": login.refresh}
+    headers = {"accept": "application/json", "accept-encoding": "identity"}
+    if login.resource:
+        form["resource"] = login.resource
+    if login.secret_in_header:
+        pair = f"{quote(login.client_id, safe='')}:{quote(login.client_secret, safe='')}"
+        headers["authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
+    else:
+        form["client_id"] = login.client_id
+        if login.client_secret:
+            form["client_secret"] = login.client_secret
+    try:
+        public = login.public or await is_public(login.url)
+        transport = CheckedTransport(public=public, server=login.url)
+        async with httpx2.AsyncClient(follow_redirects=False, trust_env=False, transport=transport) as client:
+            answer = await client.post(login.token_endpoint, data=form, headers=headers)
+        return read_answer(answer.status_code, answer.content)
+    except (httpx2.HTTPError, OSError, ServerUnavailable, ProviderAway) as error:
+        raise ProviderAway(f"its login provider cannot be asked: {_error_text(error)}") from error
 
 
-class _Known:
-    """Implements the SDK's ``TokenStorage``: what the settings say of the client, and nothing else."""
+class _RegisteredClient:
+    """Implements the SDK's ``TokenStorage``: the client of the settings, and nothing else."""
 
     def __init__(self, settings: McpServerSettings) -> None:
         self._settings = settings
@@ -272,102 +251,6 @@ class _Known:
 
     async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
         pass
-
-
-class _Ended(OAuthFlowError):  # type: ignore[misc]
-    """A login that came to its end in the browser; the text is ours."""
-
-
-class _Browser:
-    """Where the person logs in, and how the end of that gets here: by the browser itself, or pasted."""
-
-    def __init__(self, show: Callable[[str], None], pasted: Callable[[], Awaitable[str]]) -> None:
-        self._show = show
-        self._pasted = pasted
-        self._state = ""
-
-    async def open(self, url: str) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not url.isascii() or not url.isprintable():
-            raise _Ended("the provider's address is not one that a browser should open")
-        self._state = parse_qs(parts.query).get("state", [""])[-1]
-        self._show(
-            f"Open this in a browser and log in, if you trust {parts.hostname} with it:\n\n{url}\n\nAt "
-            f"the end, the browser opens an address that begins with {REDIRECT}. On another machine that "
-            "page cannot be opened: copy the whole address from the address bar and paste it here:"
-        )
-
-    async def come_back(self) -> AuthorizationCodeResult:
-        """What the last address holds, whichever way it comes first."""
-        found: list[str] = []
-        async with anyio.create_task_group() as tasks:
-
-            async def paste() -> None:
-                with contextlib.suppress(EOFError):  # nobody is at the terminal; the browser may still come
-                    found.append(await self._pasted())
-                    tasks.cancel_scope.cancel()
-
-            async def listen() -> None:
-                found.append(await self._heard())
-                tasks.cancel_scope.cancel()
-
-            tasks.start_soon(paste)
-            tasks.start_soon(listen)
-        try:
-            said = {name: values[0] for name, values in parse_qs(urlsplit(found[0].strip()).query).items()}
-        except ValueError:
-            said = {}
-        if "error" in said:
-            raise _Ended(f"the provider says: {_plain(said['error'])[:60]}")
-        if not self._is_ours(said.get("state", "")) or not said.get("code"):
-            raise _Ended("this is not the address at which the login ends; begin again")
-        return AuthorizationCodeResult(code=said["code"], state=said["state"], iss=said.get("iss"))
-
-    def _is_ours(self, state: str) -> bool:
-        return secrets.compare_digest(state.encode("utf-8", "replace"), self._state.encode())
-
-    async def _heard(self) -> str:
-        """The address that the browser of this machine opens; others that come here are not ours."""
-        came = anyio.Event()
-        heard: list[str] = []
-
-        async def serve(stream: SocketStream) -> None:
-            async with stream:
-                with (
-                    anyio.move_on_after(10),
-                    contextlib.suppress(anyio.EndOfStream, anyio.BrokenResourceError),
-                ):
-                    target = await _target(stream)
-                    query = parse_qs(urlsplit(target).query)
-                    ours = target.startswith("/callback?") and self._is_ours(query.get("state", [""])[0])
-                    text = "You can close this page." if ours else "This is not the end of a login."
-                    await stream.send(
-                        f"HTTP/1.1 {'200 OK' if ours else '400 Bad Request'}\r\nContent-Type: text/plain\r\n"
-                        f"Content-Length: {len(text)}\r\nConnection: close\r\n\r\n{text}".encode()
-                    )
-                    if ours:
-                        heard.append(target)
-                        came.set()
-
-        try:
-            listener = await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=_PORT)
-        except OSError:
-            await anyio.sleep_forever()  # it can still be pasted
-            raise
-        async with listener, anyio.create_task_group() as tasks:
-            tasks.start_soon(listener.serve, serve)
-            await came.wait()
-            tasks.cancel_scope.cancel()
-        return heard[0]
-
-
-async def _target(stream: SocketStream) -> str:
-    """What a browser asks for; its request may come in pieces."""
-    said = bytearray()
-    while b"\r\n\r\n" not in said and len(said) < _HEARD_BYTES:
-        said += await stream.receive(4096)
-    words = bytes(said).partition(b"\r\n")[0].decode("ascii", "replace").split(" ")
-    return words[1] if len(words) == 3 and words[0] == "GET" else ""
 
 
 def _login(url: str, provider: OAuthClientProvider, clock: Clock, *, public: bool) -> Login:
@@ -446,16 +329,12 @@ def _why(error: BaseException) -> str:
         error = error.exceptions[0]
     if isinstance(error, ServerUnavailable):
         return str(error)
-    if isinstance(error, httpx2.HTTPError | OSError | _Ended):
-        return f"the login failed: {_said(error)}"
+    if isinstance(error, httpx2.HTTPError | OSError | LoginFailed):
+        return f"the login failed: {_error_text(error)}"
     # The SDK says in its own words what has failed, then a status, then what the provider has written.
     found = _OWN_WORDS.match(str(error))
     return f"the login failed: {found[0][:_SAID_CHARS] if found else type(error).__name__}"
 
 
-def _said(error: Exception) -> str:
-    return _plain(one_line(str(error) or type(error).__name__, _SAID_CHARS))
-
-
-def _plain(text: str) -> str:
-    return "".join(char for char in text if char.isprintable())
+def _error_text(error: Exception) -> str:
+    return printable_line(str(error) or type(error).__name__, _SAID_CHARS)

@@ -57,7 +57,6 @@ from agent_core.tools.mcp.link import (
     Stderr,
 )
 from agent_core.tools.mcp.logins import Bearer
-from agent_core.tools.mcp.oauth import ask_tokens
 from agent_core.tools.mcp.offers import RESULTS, all_pages, is_lost, offered, request_for, text_of
 from agent_core.tools.mcp.subscription import subscribed
 
@@ -355,7 +354,7 @@ async def _address(
             timeout=httpx2.Timeout(settings.timeout_s + _CONNECT_LIMIT_S, connect=_CONNECT_LIMIT_S),
             follow_redirects=False,
             trust_env=False,
-            transport=GuardedTransport(end, bearer, None if bearer is None else ask_tokens()),
+            transport=GuardedTransport(end, bearer),
         ) as client,
         streamable_http_client(
             str(settings.url), http_client=client, max_sse_event_size=2 * MOST_BYTES

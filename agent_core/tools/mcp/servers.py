@@ -34,7 +34,7 @@ from agent_core.tools.mcp.connection import Connection
 from agent_core.tools.mcp.definitions import Change, Pins, kept_of
 from agent_core.tools.mcp.elicitation import Elicitation
 from agent_core.tools.mcp.link import Answer, Link, ServerLost, ServerUnavailable, Stderr
-from agent_core.tools.mcp.logins import Bearer, LoginFile, LoginNeeded
+from agent_core.tools.mcp.logins import Bearer, Login, LoginFile, LoginNeeded
 from agent_core.tools.mcp.names import model_name, tools_by_name
 from agent_core.tools.mcp.tool import KeepFile, McpTool
 
@@ -56,6 +56,12 @@ async def _by_sdk(settings: McpServerSettings, stderr: Stderr, bearer: Bearer | 
     sdk = await anyio.to_thread.run_sync(import_module, "agent_core.tools.mcp.sdk_client")  # a second
     async with sdk.linked(settings, stderr, bearer) as link:
         yield link
+
+
+async def _renew_login(login: Login) -> Mapping[str, Any]:
+    """Ask a login's provider for new tokens, with the SDK, which `_by_sdk` has loaded."""
+    answer: Mapping[str, Any] = await import_module("agent_core.tools.mcp.oauth").renew_login(login)
+    return answer
 
 
 class McpServer:
@@ -87,7 +93,7 @@ class McpServer:
         self._state = state_in(folder)
         self.login = LoginFile(self._state.local / f"{name}.login", str(settings.url), self._state)
         self._on_login = on_login
-        bearer = Bearer(name, self.login, clock) if settings.auth == "oauth" else None
+        bearer = Bearer(name, self.login, clock, _renew_login) if settings.auth == "oauth" else None
         self.connection = Connection(
             name,
             lambda: self._connected(connect, bearer),

@@ -7,29 +7,34 @@ from pathlib import Path
 
 import anyio.to_thread
 
+from agent_core.oauth import OAuthTokens, ProviderAway, TokenStore
+from agent_core.oauth_login import BrowserLogin, LoginFailed, Post, run_browser_flow, run_device_flow
 from agent_core.state_folder import StateFolder, state_in
-from channels.base import ChannelMisconfigured, Clock
+from channels.base import ChannelAuthFailed, ChannelMisconfigured, ChannelUnavailable, Clock
 from channels.email.auth.credentials import Credentials, PasswordCredentials
-from channels.email.auth.oauth_tokens import AskProvider, Endpoints, TokenCredentials, TokenFile
+from channels.email.auth.oauth_tokens import (
+    HttpProvider,
+    TokenCredentials,
+    client_from_settings,
+    token_store,
+)
 from channels.email.config import EmailConfig
 
 
 def credentials_of(
-    config: EmailConfig, state_dir: Path | StateFolder, clock: Clock, ask: AskProvider | None = None
+    config: EmailConfig, state_dir: Path | StateFolder, clock: Clock, post: Post | None = None
 ) -> Credentials:
-    """A password, or tokens that are stored in ``state_dir``; ``ask`` asks their provider."""
+    """A password, or tokens that are stored in ``state_dir``; ``post`` asks their provider."""
     if config.oauth is None:
         return PasswordCredentials.of(config)
-    from channels.email.auth.oauth_flow import HttpProvider  # noqa: PLC0415 - not for a password
-
-    ask = ask or HttpProvider(config.tls_ca_file)
-    return TokenCredentials(config.username, config.oauth, token_file(state_dir), ask, clock)
+    post = post or HttpProvider(config.tls_ca_file)
+    return TokenCredentials(config.username, config.oauth, token_file(state_dir), post, clock)
 
 
-def token_file(state_dir: Path | StateFolder) -> TokenFile:
-    """Where the tokens of a mailbox are stored."""
+def token_file(state_dir: Path | StateFolder) -> TokenStore[OAuthTokens]:
+    """Return the store of a mailbox's tokens."""
     state = state_in(state_dir)
-    return TokenFile(state.local / "oauth.json", state)
+    return token_store(state.local / "oauth.json", state)
 
 
 async def give_access(
@@ -39,7 +44,7 @@ async def give_access(
     *,
     show: Callable[[str], None],
     pasted: Callable[[], Awaitable[str]],
-    ask: AskProvider | None = None,
+    post: Post | None = None,
 ) -> None:
     """
     Lead a person through the login, and store the tokens.
@@ -52,18 +57,22 @@ async def give_access(
     Raises:
         ChannelError: It came to nothing; why, in plain words.
     """
-    from channels.email.auth.oauth_flow import (  # noqa: PLC0415 - not for a password
-        HttpProvider,
-        by_browser,
-        by_device,
-    )
-
     oauth = config.oauth
     if oauth is None:
         raise ChannelMisconfigured("there is no oauth in the settings")
-    ask = ask or HttpProvider(config.tls_ca_file)
-    if oauth.flow == "browser" or (oauth.flow == "auto" and not Endpoints.of(oauth).device):
-        tokens = await by_browser(oauth, ask, clock, show, pasted)
-    else:
-        tokens = await by_device(oauth, ask, clock, show)
+    client, post = client_from_settings(oauth), post or HttpProvider(config.tls_ca_file)
+    by_browser = oauth.flow == "browser" or (oauth.flow == "auto" and not client.device_endpoint)
+    if by_browser and not client.authorization_endpoint:
+        raise ChannelMisconfigured("this provider has no authorization_endpoint; use flow: device")
+    if not by_browser and not client.device_endpoint:
+        raise ChannelMisconfigured("this provider has no device_endpoint; use flow: browser")
+    try:
+        if by_browser:
+            tokens = await run_browser_flow(client, post, clock, BrowserLogin(show, pasted))
+        else:
+            tokens = await run_device_flow(client, post, clock, show)
+    except LoginFailed as error:
+        raise ChannelAuthFailed(str(error)) from error
+    except ProviderAway as error:
+        raise ChannelUnavailable(f"the provider cannot be used now: {error}") from error
     await anyio.to_thread.run_sync(token_file(state_dir).save, tokens)

@@ -246,6 +246,11 @@ def outbox_row(raw: Raw) -> OutboxRow:
     )
 
 
+def message_id(secret: str, origin: str, number: int) -> str:
+    """Return the key of the message ``number`` of an origin; see `new_outbox`."""
+    return hashlib.sha256(f"{secret}\0{origin}\0{number}".encode()).hexdigest()[:32]
+
+
 def new_outbox(
     outbound: Sequence[NewOutbound], *, secret: str, origin: str, now: float, turn: Turn | None = None
 ) -> list[tuple[OutboundMessage, str]]:
@@ -257,12 +262,11 @@ def new_outbox(
     """
     made: list[tuple[OutboundMessage, str]] = []
     for number, new in enumerate(outbound):
-        digest = hashlib.sha256(f"{secret}\0{origin}\0{number}".encode()).hexdigest()[:32]
         context = new.context
         if not context and turn is not None and new.session == turn.place:
             context = turn.rows[-1].message.context
         message = OutboundMessage(
-            id=digest,
+            id=message_id(secret, origin, number),
             channel=new.channel,
             account=new.account,
             session=new.session,

@@ -299,7 +299,7 @@ def end(db: Connection, owned: Owned, state: InboxState, now: float, *, error: s
     _check(len(rows), owned)
     db.execute("DELETE FROM turn_steps WHERE turn = ?", (owned.turn,))
     if state is InboxState.DEAD:
-        crash_records.acquit(db, crash_records.of_turn(owned.turn))
+        crash_records.acquit(db, crash_records.turn_item(owned.turn))
     return any(why == "withdrawn" for (why,) in rows)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from agent_core.messages import OutboundKind, SessionKey
@@ -12,11 +13,20 @@ from agent_core.provenance import arriving, from_json
 from gateway.queue.model import ORIGINS, SCOPE, NewOutbound, OtherHistory, OutboxRow
 from gateway.queue.sql import inbox_sql, jobs, maintenance_sql, outbox_sql
 from gateway.queue.sql.base import Part, pending
-from gateway.queue.sql.codec import OUTBOX, dump, error_text, instant, key_text, new_outbox, outbox_row
+from gateway.queue.sql.codec import (
+    OUTBOX,
+    dump,
+    error_text,
+    instant,
+    key_text,
+    message_id,
+    new_outbox,
+    outbox_row,
+)
 from gateway.queue.sql.due import due_at
 from gateway.queue.sql.engine import NOTHING, Connection, Locks, lock_names
 from gateway.queue.sql.locking import of_inbox, of_sends, of_sessions
-from gateway.queue.sql.state import claim_once
+from gateway.queue.sql.state import TextChanged, claim_once, take_texts
 from gateway.queue.states import OutboxState
 
 
@@ -30,22 +40,25 @@ class OutboxStore(Part):
         once: tuple[str, str] | None = None,
         history: Sequence[OtherHistory] = (),
         collected: Sequence[int] = (),
+        texts: Mapping[str, str] = MappingProxyType({}),
     ) -> list[OutboxRow]:
         """
         Put messages that answer nothing into the outbox. In the same transaction, add history lines and
-        remove what was collected for a digest.
+        remove what was collected for a digest, and these ``texts`` of the state by their topics: if one of
+        them has changed or is gone, nothing happens.
 
         With ``once``, a topic and a value, all of this happens only if the topic does not have that value
         yet, and the topic gets it in the same transaction. So a topic is posted once for each value that
         follows another one, across kills and restarts. Messages that were posted before are not returned.
         """
         now = self._now()
-        origin = secrets.token_hex(16) if once is None else "\0".join(("once", *once))
+        origin = secrets.token_hex(16) if once is None else _origin(once)
         messages = new_outbox(outbound, secret=self._secret, origin=origin, now=now)
         held = [new.hold for new in outbound]
         lines = [(str(session), [dump(line) for line in told]) for session, told in history]
 
         def write(db: Connection) -> list[int] | None:
+            take_texts(db, texts)
             if once is not None and not claim_once(db, *once):
                 return None
             jobs.forget_collected(db, collected)
@@ -54,8 +67,19 @@ class OutboxStore(Part):
             return outbox_sql.insert(db, messages, inbox_id=None, turn=None, now=now, held=held)
 
         locks = [*of_sends(messages), *of_sessions(*(session for session, _ in lines))]
-        ids = await self._writer.call("post", write, locks=locks)
+        try:
+            ids = await self._writer.call("post", write, locks=locks)
+        except TextChanged:
+            return []
         return [] if ids is None else pending(ids, messages, None, held)
+
+    async def is_posted(self, once: tuple[str, str]) -> bool:
+        """Return True if something was posted for a topic and a value, however long ago."""
+        key = message_id(self._secret, _origin(once), 0)
+        query = "SELECT 1 FROM outbox WHERE key = ?"
+        return await self._reader.call(
+            "is_posted", lambda db: db.execute(query, (key,)).fetchone() is not None
+        )
 
     async def next_sends(
         self, channel: str, account: str, *, busy: Sequence[SessionKey] = (), limit: int = 16
@@ -271,6 +295,10 @@ class OutboxStore(Part):
             "drafts_besides", lambda db: maintenance_sql.drafts_besides(db, known, limit)
         )
         return [outbox_row(raw) for raw in raws], all_known
+
+
+def _origin(once: tuple[str, str]) -> str:
+    return "\0".join(("once", *once))
 
 
 def _scope_in(context: Mapping[str, Any]) -> str | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from gateway.queue.sql.base import Part
 from gateway.queue.sql.engine import NOTHING, Connection
 
@@ -25,6 +27,17 @@ def remember(db: Connection, topic: str, value: str) -> None:
     )
 
 
+class TextChanged(Exception):
+    """A text that was to be taken is another one now, or is gone; the transaction ends."""
+
+
+def take_texts(db: Connection, texts: Mapping[str, str]) -> None:
+    """Delete texts by their topics. Raises `TextChanged`."""
+    for each in texts.items():
+        if db.execute("DELETE FROM state WHERE topic = ? AND value = ?", each).rowcount != 1:
+            raise TextChanged
+
+
 _INSTEAD = "UPDATE state SET value = ? WHERE topic = ? AND value = ?"
 
 
@@ -45,6 +58,13 @@ class StateStore(Part):
             return [None if row is None else str(row[0]) for row in found]
 
         return await self._reader.call("read_state", read)
+
+    async def read_below(self, prefix: str) -> dict[str, str]:
+        """Return the texts of all topics that begin with ``prefix``, which ends with a slash."""
+        query = "SELECT topic, value FROM state WHERE topic > ? AND topic < ? ORDER BY topic"
+        values = (prefix, f"{prefix[:-1]}0")  # the character after a slash
+        rows = await self._reader.call("read_state", lambda db: db.execute(query, values).fetchall())
+        return {str(topic): str(value) for topic, value in rows}
 
     async def write(self, topic: str, value: str) -> None:
         """Store a text durably, replacing the topic's earlier one."""

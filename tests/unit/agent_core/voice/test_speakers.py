@@ -12,10 +12,9 @@ from agent_core.errors import ModelError, ModelRateLimited, ModelRefused, ModelU
 from agent_core.llm.config import LLMSpec, ProviderSpec
 from agent_core.llm.litellm.process import LiteLLMProcess
 from agent_core.media.media_client import MAX_SPEECH_BYTES, ProviderSpeech, build_speaker
-from agent_core.voice import opus_speech
+from agent_core.voice import local_engines
 from agent_core.voice.config import SpeakSettings
-from agent_core.voice.local_speech import LocalSpeech
-from agent_core.voice.opus_speech import OpusSpeech
+from agent_core.voice.local_engines import LocalSpeech, OpusSpeech
 from agent_core.voice.speech import Speaks
 from devservers.provider import Trouble
 from devservers.speech import SpeechServer, opus_of, wav_of
@@ -121,9 +120,12 @@ async def test_an_engine_on_this_machine_that_is_too_slow_is_not_asked_again():
 )
 async def test_what_was_paid_is_not_lost_to_a_process_that_hangs(server, monkeypatch, child):
     """It is given up, at its start and at its work, before the delivery is, which would have it paid once more."""
-    assert SpeakSettings.model_json_schema()["properties"]["timeout_s"]["maximum"] < opus_speech._LIMIT_S
-    assert opus_speech._LIMIT_S < delivery._LIMIT_S
-    monkeypatch.setattr(opus_speech, "_LIMIT_S", 1.0)
+    assert (
+        SpeakSettings.model_json_schema()["properties"]["timeout_s"]["maximum"]
+        < local_engines._CONVERSION_LIMIT_S
+    )
+    assert local_engines._CONVERSION_LIMIT_S < delivery._LIMIT_S
+    monkeypatch.setattr(local_engines, "_CONVERSION_LIMIT_S", 1.0)
     server.plan(Trouble(200, wav_of(2.0)))
     voice = OpusSpeech(speaker(server), idle_s=60, command=child)
     with anyio.fail_after(60):

@@ -15,9 +15,10 @@ from gateway.proactive.alerts import MAX_ALERTS, OwnerAlerts
 from gateway.proactive.owner_contact import OwnerContact
 from gateway.proactive.owner_notifier import OwnerNotifier
 from gateway.queue.sqlite.store import SqliteQueue
-from gateway.queue.stores import StateStore
+from gateway.queue.stores import OutboxStore
 from gateway.queue.wakeups import Wakeups
 from gateway.system.clock import SystemClock
+from tests.contract.queue_data import out
 from tests.doubles.loopback import LoopbackChannel, LoopbackServer
 from tests.doubles.queue import wrapping
 from tests.owner_world import inbound
@@ -36,18 +37,17 @@ class Died(Exception):
 
 
 class Dying:
-    """A store that lets the process die before what was told is forgotten."""
+    """A store that lets the process die as soon as something was posted."""
 
-    def __init__(self, state: StateStore) -> None:
-        self._state = state
+    def __init__(self, outbox: OutboxStore) -> None:
+        self._outbox = outbox
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._state, name)
+        return getattr(self._outbox, name)
 
-    async def swap(self, topic: str, old: str | None, new: str) -> bool:
-        if topic == "owner.alerts" and '"alerts": {}' in new:
-            raise Died
-        return await self._state.swap(topic, old, new)
+    async def post(self, *given: Any, **more: Any) -> None:
+        await self._outbox.post(*given, **more)
+        raise Died
 
 
 def notes_of(store: Any, *, wakeups: Wakeups | None = None) -> OwnerAlerts:
@@ -117,8 +117,8 @@ async def test_a_newer_text_of_an_alert_that_waits_counts_also_where_many_others
 
 async def test_a_death_before_it_is_forgotten_tells_nothing_twice(store) -> None:
     """The note is in the outbox, the process dies, the next one has it still: it is not told again; new ones are."""
-    await notes_of(store).keep("brake", "The circuit breaker is open.")
-    dying = notes_of(wrapping(state=Dying)(store))
+    await notes_of(store).store_now("brake", "The circuit breaker is open.")
+    dying = notes_of(wrapping(outbox=Dying)(store))
     await learn(dying)
     with pytest.raises(Died):
         await dying._deliver_alerts()
@@ -127,20 +127,20 @@ async def test_a_death_before_it_is_forgotten_tells_nothing_twice(store) -> None
     for _ in range(3):
         await following._deliver_alerts()
     assert await texts(store) == ["The circuit breaker is open.", "The channel email needs you."][::-1]
-    await notes_of(store).keep("brake", "The circuit breaker is open.")
+    await notes_of(store).store_now("brake", "The circuit breaker is open.")
     await notes_of(store)._deliver_alerts()
     assert len(await texts(store)) == 3, "the same trouble of another day is told again"
 
 
 async def test_what_is_kept_after_a_death_before_it_is_forgotten_tells_nothing_twice(store) -> None:
     """The next process keeps something before it has tried to tell what it found: that stays what it was."""
-    await notes_of(store).keep("brake", "The circuit breaker is open.")
-    dying = notes_of(wrapping(state=Dying)(store))
+    await notes_of(store).store_now("brake", "The circuit breaker is open.")
+    dying = notes_of(wrapping(outbox=Dying)(store))
     await learn(dying)
     with pytest.raises(Died):
         await dying._deliver_alerts()
     following = notes_of(store)
-    await following.keep("job 1", "The job 1 was not run.")
+    await following.store_now("job 1", "The job 1 was not run.")
     for _ in range(3):
         await following._deliver_alerts()
     assert await texts(store) == ["The job 1 was not run.", "The circuit breaker is open."]
@@ -148,16 +148,16 @@ async def test_what_is_kept_after_a_death_before_it_is_forgotten_tells_nothing_t
 
 async def test_what_is_told_once_is_told_after_every_death_that_came_before(store) -> None:
     """Whoever alerts does not know whether it was told, and says it again at each start; another key is news."""
-    dying = notes_of(wrapping(state=Dying)(store))
+    dying = notes_of(wrapping(outbox=Dying)(store))
     dying.alert("mcp far", "It wants a login.", "need-1")  # and dies at once
-    dying = notes_of(wrapping(state=Dying)(store))
+    dying = notes_of(wrapping(outbox=Dying)(store))
     dying.alert("mcp far", "It wants a login.", "need-1")
     dying.alert("brake", "The circuit breaker is open.")
     await dying._deliver_alerts()  # no place yet: it is kept
     await learn(dying)
-    await dying._deliver_alerts()  # the other one
-    with pytest.raises(Died):
-        await dying._deliver_alerts()
+    for _ in range(2):  # the other one, and this one
+        with pytest.raises(Died):
+            await dying._deliver_alerts()
     for _ in range(2):
         following = notes_of(store)
         following.alert("mcp far", "It wants a login.", "need-1")
@@ -172,6 +172,23 @@ async def test_what_is_told_once_is_told_after_every_death_that_came_before(stor
     assert following.state()["alerts_waiting"] == 0
 
 
+async def test_two_processes_that_found_the_same_alert_tell_it_once(store) -> None:
+    """The second one finds it gone, and nothing is posted; with a newer text meanwhile that one is told."""
+    await notes_of(store).store_now("brake", "The circuit breaker is open.")
+    first, second = notes_of(store), notes_of(store)
+    await learn(first)
+    await learn(second)
+    found = await store.state.read_below("owner.alerts/")
+    assert await first._deliver_alerts() > 0
+    assert await store.outbox.post([out("again")], texts=found) == []
+    await second._deliver_alerts()
+    assert await texts(store) == ["The circuit breaker is open."]
+    await notes_of(store).store_now("brake", "It is open still.")
+    assert await store.outbox.post([out("again")], texts=found) == []
+    await second._deliver_alerts()
+    assert await texts(store) == ["It is open still.", "The circuit breaker is open."]
+
+
 async def test_it_is_told_soon_after_the_owner_has_written(store) -> None:
     """The running notes look again by themselves."""
     notes = notes_of(store)
@@ -182,16 +199,16 @@ async def test_it_is_told_soon_after_the_owner_has_written(store) -> None:
             while notes.state()["why"] == "":
                 await anyio.sleep(0.01)
             await learn(notes)
-            notes.look()
+            notes.send_due()
             while not await texts(store):
                 await anyio.sleep(0.01)
         tasks.cancel_scope.cancel()
 
 
-@pytest.mark.parametrize("kept", ["", "no json", "[]", '{"alerts": 3}', '{"alerts": ["x"]}'])
+@pytest.mark.parametrize("kept", ["", "no json", "[]", "3", '["", "x", "", ""]'])
 async def test_what_is_damaged_stops_nothing(store, kept: str) -> None:
     """It is as if nothing had been kept."""
-    await store.state.write("owner.alerts", kept)
+    await store.state.write("owner.alerts/other", kept)
     notes = notes_of(store)
     await learn(notes)
     notes.alert("brake", "The circuit breaker is open.")

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from agent_core.errors import ToolDenied, ToolFailed, ToolRetry
 from agent_core.messages import Audience, Sender, SessionKey
 from channels.base import ChannelUnavailable
-from gateway.proactive.messenger import PER_HOUR, Messenger
+from gateway.proactive.messenger import PER_HOUR, PER_TURN, Messenger
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.stores import Pending
 from gateway.routing.access import Access, Alias
 from tests.clock import ManualClock
 from tests.contract.queue_data import BOT, message
 from tests.doubles.loopback import LoopbackChannel, LoopbackServer
-from tests.doubles.queue import wrapping
 
 ANN, BOB, CID, DAN = "@ann:hs.test", "@bob:hs.test", "@cid:hs.test", "@dan:hs.test"
 HALL = SessionKey("matrix", "!hall:hs.test")
-YEAR_S = 365 * 86_400.0
 SINCE = 2_050
 """So many messages of others have come since."""
 
@@ -109,48 +105,33 @@ async def test_nothing_is_sent_to_a_room_that_the_bot_has_left(store: SqliteQueu
     assert [row.message.text for row in await store.outbox.rows()] == ["hello"]
 
 
-async def test_a_clock_that_was_ahead_forbids_nothing_for_long(store: SqliteQueue) -> None:
-    """What was sent in that hour counts in that hour alone. The control: within it there is a limit."""
+async def test_there_is_a_limit_in_an_hour_and_what_was_posted_is_known(store: SqliteQueue) -> None:
+    """By a clock that nobody sets. A step that is done again posts nothing, and is no message more."""
     await store.inbox.accept("matrix", BOT, [said(BOB, 1)], {})
-    server, clock, to, here = (
-        LoopbackServer(),
-        ManualClock(),
-        f"matrix:{BOB}",
-        SessionKey("matrix", f"dm-{ANN}"),
-    )
-    clock.advance(YEAR_S)
-    ahead = messenger(store, server, clock)
+    clock, to, here = ManualClock(), f"matrix:{BOB}", SessionKey("matrix", f"dm-{ANN}")
+    mine = messenger(store, LoopbackServer(), clock)
     for number in range(PER_HOUR):
-        await ahead.send(here, f"t{number}", to, f"hello {number}", (), key="1", origins=())
+        assert not await mine.is_posted(here, f"t{number}", "1")
+        for _ in range(2):
+            await mine.send(here, f"t{number}", to, f"hello {number}", (), key="1", origins=())
+        assert await mine.is_posted(here, f"t{number}", "1")
     with pytest.raises(ToolDenied, match="in the last hour"):
-        await ahead.send(here, "more", to, "hello", (), key="1", origins=())
-    told = await messenger(store, server).send(here, "right", to, "hello", (), key="1", origins=())
-    assert "on its way" in told
+        await mine.send(here, "more", to, "hello", (), key="1", origins=())
+    assert len(await store.outbox.rows(limit=100)) == PER_HOUR
+    clock.advance(3601)
+    assert "on its way" in await mine.send(here, "more", to, "hello", (), key="1", origins=())
 
 
-async def test_what_several_processes_note_is_noted(store: SqliteQueue) -> None:
-    """Another process notes one between the look and the write of this one: both count."""
-
-    class Meanwhile:
-        """A state to which another process writes, once."""
-
-        def __init__(self, state: Any) -> None:
-            self._state = state
-            self._others = [messenger(store, LoopbackServer())]
-
-        async def read(self, topic: str) -> str | None:
-            found = await self._state.read(topic)
-            if self._others:
-                await self._others.pop()._note("turn b", "turn b 1")
-            return found
-
-        async def swap(self, *given: Any) -> bool:
-            return await self._state.swap(*given)
-
-    mine = messenger(wrapping(state=Meanwhile)(store), LoopbackServer())
-    await mine._note("turn a", "turn a 1")
-    noted = json.loads(await store.state.read("messages.noted") or "")
-    assert sorted(each[0] for each in noted.values()) == ["turn a", "turn b"]
+async def test_there_is_a_limit_in_a_turn(store: SqliteQueue) -> None:
+    """The control: another turn may go on."""
+    await store.inbox.accept("matrix", BOT, [said(BOB, 1)], {})
+    to, here = f"matrix:{BOB}", SessionKey("matrix", f"dm-{ANN}")
+    mine = messenger(store, LoopbackServer())
+    for number in range(PER_TURN):
+        await mine.send(here, "t", to, "hello", (), key=f"{number}", origins=())
+    with pytest.raises(ToolDenied, match="in this turn"):
+        await mine.send(here, "t", to, "hello", (), key="more", origins=())
+    assert "on its way" in await mine.send(here, "u", to, "hello", (), key="1", origins=())
 
 
 class Away(LoopbackChannel):

@@ -24,7 +24,7 @@ from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
 from channels.base import ChannelUnavailable
 from gateway.proactive.jobs.permissions import OwnerAway, PlaceUnknown
 from gateway.proactive.owner_contact import Target, better
-from gateway.queue.states import InboxState, Record
+from gateway.queue.states import CrashRecord, InboxState
 from gateway.queue.stores import InboxRow, Suspect, Turn
 from gateway.routing.access import Access, Alias
 from gateway.routing.crash_isolation import fatal
@@ -180,10 +180,10 @@ class TestDecideFailure:
         assert failure.public.endswith("I kept trying for an hour; please ask me again later.")
 
     def test_poison_is_what_the_process_died_of_too_often(self) -> None:
-        """Three deaths in a row with nothing else in flight; starts alone say nothing."""
+        """Three deaths with nothing else in flight; starts alone say nothing."""
         suspects = [
             Suspect(SessionKey("matrix", "!r"), one, turn="t")
-            for one in (Record(), Record(2, 2, 2), Record(9), Record(3, 3, 3))
+            for one in (CrashRecord(), CrashRecord(2, 2), CrashRecord(9), CrashRecord(3, 3))
         ]
         reasons = [fatal(each, POLICY.max_attempts) for each in suspects]
         assert [poisonous(turn(attempts=9), why) is None for why in reasons] == [
