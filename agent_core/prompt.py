@@ -20,7 +20,7 @@ from datetime import datetime
 from html import escape
 from typing import Any, TypeAlias
 
-from agent_core.messages import Attachment
+from agent_core.messages import BELOW_THE_MAIL, Attachment
 from agent_core.models import Skill
 from agent_core.text import is_quoted
 
@@ -146,7 +146,8 @@ def background_text(lines: Sequence[tuple[str, str, str, str]]) -> str:
     parts = []
     for kind, (tag, heading) in _BACKGROUND.items():
         said = [
-            f"[{_tagless(_one_line(address) + _called(name))}] {_unclaimed(text)}"
+            ("" if address == BELOW_THE_MAIL else f"[{_tagless(_one_line(address) + _called(name))}] ")
+            + _unclaimed(text)
             for its_kind, address, name, text in lines
             if its_kind == kind
         ]

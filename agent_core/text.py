@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from zoneinfo import ZoneInfo
 
 
+_NAMES_OF_UTC = frozenset({"UTC", "UCT", "Universal", "Zulu"})
 _UNSEEN = " \t\r\f\v\u00a0\u3000\u200b\u200c\u200d\u200e\u200f"
 _UNSEEN += "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\ufeff"
 
@@ -37,7 +38,7 @@ def is_visible(text: str) -> bool:
 
 def time_zone(name: str, *, or_local: bool = False) -> ZoneInfo:
     """
-    The time zone of a name in the IANA database.
+    The time zone of a name in the IANA database; the names of coordinated universal time are all ``UTC``.
 
     Raises:
         ValueError: There is none; the text says so, and with ``or_local`` that ``local`` can be given.
@@ -45,7 +46,7 @@ def time_zone(name: str, *, or_local: bool = False) -> ZoneInfo:
     from zoneinfo import ZoneInfo  # noqa: PLC0415 - commands that only cut a line need not load it
 
     try:
-        return ZoneInfo(name)
+        return ZoneInfo("UTC" if name.removeprefix("Etc/") in _NAMES_OF_UTC else name)
     # A folder of the database, a path, a file that is no zone, a hundred folders: each is another error.
     except (KeyError, ValueError, OSError, RecursionError) as error:
         names = "Europe/Berlin, UTC or local" if or_local else "Europe/Berlin or UTC"

@@ -122,7 +122,7 @@ class ReadAttachmentTool:
         file, brought_by = found
         if is_picture(file):
             return _failed("This is a picture without text to read; you see it only if it was shown to you.")
-        from agent_core.tools.web.pdf import ENCRYPTED_OFFICE, document_kind  # noqa: PLC0415 - first use
+        from agent_core.tools.web.pdf import ENCRYPTED_OFFICE, PDF, called_document, document_kind  # noqa: PLC0415
 
         try:
             content = await self._attachments.read(file, max_bytes=_MAX_READ_BYTES)
@@ -139,8 +139,10 @@ class ReadAttachmentTool:
             why = "is no longer kept; ask for it again" if gone else "cannot be read at the moment"
             return _failed(f"This file {why}.")
         if text is None:
-            is_locked = ENCRYPTED_OFFICE in content
-            what = "an encrypted office document" if is_locked else f"not text ({file.media_type})"
+            what = f"not text ({file.media_type})"
+            if kind := called_document(file.media_type, file.name):
+                what = f"called {'a' if kind == PDF else 'an'} {kind}, but broken or something else"
+            what = "an encrypted office document" if ENCRYPTED_OFFICE in content else what
             return _failed(f"This file is {what} and cannot be read here.")
         return ToolResult(
             content=_slice(text, int(arguments.get("offset") or 0), cut=cut),

@@ -18,7 +18,11 @@ from agent_core.tools.effects import Effect, Wording
 
 _LONGEST_TEXT = 4000
 _TIME_OF_DAY = re.compile(r"\d|tonight|morning|noon|evening", re.IGNORECASE)
-_REPEATS = re.compile(r"\s*(?:every|each|daily)\b", re.IGNORECASE)
+_REPEATS = re.compile(
+    r"\s*(?:(?:on|am)\s+)?(?:every|each|hourly|daily|weekly|jede[nrs]?|alle|stündlich|t(?:ä|ae)glich|wöchentlich"
+    r"|\w+days|\w+ends|\w+tags|mittwochs|work(?:ing)? days)\b",
+    re.IGNORECASE,
+)
 _BETWEEN = re.compile(r"[,;&]| and ")
 
 

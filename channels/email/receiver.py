@@ -47,7 +47,7 @@ from channels.email.sent_tracker import SentTracker
 from channels.email.server_ids import ServerIds
 from channels.email.trust.dkim_alignment import Verification
 from channels.email.trust.sender_policy import Refused as NotAnswered
-from channels.email.trust.sender_policy import sender_of
+from channels.email.trust.sender_policy import claimed_senders, sender_of
 from channels.email.verification_queue import ReadMail, VerificationQueue
 
 BATCH_MAILS = 50
@@ -391,7 +391,11 @@ class Receiver:
             return None
         taken: InboundMessage | OwnCopy | None = mail.complete
         if taken is None and mail.arrival is not None:
-            ours = await self._server_ids.ours(self._inbox, mail.arrival.headers.references())
+            headers = mail.arrival.headers
+            ours = await self._server_ids.ours(self._inbox, headers.references())
+            for given, own in list(ours.items()):
+                if not await self._repeats.was_written_to(own, claimed_senders(headers)):
+                    del ours[given]
             taken = self._taken(mail.arrival, mail.verification or Verification(), ours)
             if isinstance(taken, InboundMessage):
                 return await self._completed(mail, taken)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import partial
 
 import anyio
 import anyio.to_thread
 
-from agent_core.messages import OTHERS_WORDS, InboundMessage, SessionKey
+from agent_core.messages import OTHERS_WORDS, InboundMessage, OutboundMessage, SessionKey
 from channels.base import Inbox
 from channels.email.intake import Arrival, MailIntake
 from channels.email.intake_text import OTHERS_SUBJECT
@@ -32,11 +33,10 @@ class Repeats:
         answers = message.context.get("answers")
         if not isinstance(answers, str) or arrival is None:
             return message
-        key = await self._inbox.delivered_id(answers) or await self._unconfirmed(answers)
+        key, sent = await self._sent(answers)
         context = {name: value for name, value in message.context.items() if name != "answers"}
         if key is not None:
             context["outbound"] = key
-        sent = None if key is None else await self._inbox.sent(key)
         if sent is None or not self._is_to(sent.session, message):
             context |= {OTHERS_WORDS: True, OTHERS_SUBJECT: True}
             return message.model_copy(update={"context": context})
@@ -44,6 +44,22 @@ class Repeats:
         with anyio.move_on_after(PARSE_LIMIT_S):
             return await anyio.to_thread.run_sync(partial(read, formatted=True), abandon_on_cancel=True)
         return await anyio.to_thread.run_sync(partial(read, formatted=False))
+
+    async def was_written_to(self, message_id: str, senders: Collection[str]) -> bool:
+        """
+        Return True if a mail of ours went to one of those whom a mail names as its senders. Of a copy nobody
+        has proved that its server, and not a stranger, set its Message-ID.
+        """
+        _, sent = await self._sent(message_id)
+        if sent is None:
+            return False
+        whom = (sent.session.thread or recipient_of(sent.session) or "").partition("<")[0]
+        return whom in senders or (self._intake.is_owners([whom]) and self._intake.is_owners(senders))
+
+    async def _sent(self, message_id: str) -> tuple[str | None, OutboundMessage | None]:
+        """The outbox id of a mail of ours, and what was sent, as far as the store has it."""
+        key = await self._inbox.delivered_id(message_id) or await self._unconfirmed(message_id)
+        return key, None if key is None else await self._inbox.sent(key)
 
     def _is_to(self, session: SessionKey, message: InboundMessage) -> bool:
         """Return True if a conversation is the sender's, who may be the owner elsewhere."""

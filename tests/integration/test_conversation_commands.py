@@ -167,7 +167,10 @@ class TestRemind:
             in_words = await asked(one, "!remind List")
             others = await asked(one, "!remind", person=BOB)
             (job,) = await one.built.store.jobs.jobs()
+            of_us = await asked(one, "!remind us in 3 hours to rest")
+            nobody = await asked(one, "!remind Tom in 3 hours to rest")
             foreign = await asked(one, f"!remind remove {job.id}", person=BOB)
+            await asked(one, f"!remind remove {of_us.text.split('!remind remove ')[1].split('`')[0]}")
             stays = len(await one.built.store.jobs.jobs())
             removed = await asked(one, f"!remind remove {job.id}")
             left = await one.built.store.jobs.jobs()
@@ -178,6 +181,8 @@ class TestRemind:
         assert job.id in listed.text
         assert in_words.text == listed.text
         assert "Nothing is scheduled for you" in others.text
+        assert of_us.text.startswith("I will remind you, ")
+        assert "Nothing was done" in nobody.text  # nobody else is there
         assert "There is no reminder" in foreign.text
         assert stays == 1
         assert removed.text == f"`{job.id}` is removed."

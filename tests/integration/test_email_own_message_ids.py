@@ -136,6 +136,35 @@ async def test_somebody_elses_answer_by_that_id_is_not_in_that_conversation(bot:
     assert wanted(bot.inbox)[-1].session != message.session
 
 
+@pytest.mark.parametrize("checked", [True, False], ids=["", "control"])
+async def test_a_taught_id_counts_for_its_recipient_alone(
+    bot: Bot, monkeypatch: pytest.MonkeyPatch, checked: bool
+) -> None:
+    """Whoever got a mail of ours says in a forged copy that it is another mail, which somebody else answers."""
+    bot.config = bot.config.model_copy(update={"allow_from": [bot.person.address, "mallory@mail.test"]})
+    if not checked:
+
+        async def anybody(*_: object) -> bool:
+            return True
+
+        monkeypatch.setattr("channels.email.repeats.Repeats.was_written_to", anybody)
+    async with bot.running() as channel:
+        session = await channel.direct_session("mallory@mail.test", topic="notes")
+        answer = answer_to(_first(await _asked(bot)), "a note").model_copy(update={"session": session})
+        own = compose(answer, address=bot.address, self_copy=True).message_id
+        bot.inbox.delivered[own], bot.inbox.outbound[answer.id] = answer.id, answer
+        more = f"{threads.OWN_ID_FIELD}: {own}\r\n"
+        await bot.inject(raw_mail(bot, sender=bot.address, message_id="<taught@peer.test>", more=more))
+        await bot.inbox.until(lambda inbox: any(name.startswith("server-id-") for name in inbox.positions))
+        more = "In-Reply-To: <taught@peer.test>\r\n"
+        await bot.inject(raw_mail(bot, message_id="<r2@peer.test>", more=more, text="yes"))
+        await bot.inbox.until_accepted(2)
+    reply = wanted(bot.inbox)[-1]
+    tag = session.conversation
+    assert (reply.session.conversation == tag) is not checked
+    assert ("outbound" in reply.context) is not checked
+
+
 async def test_a_forged_copy_proves_nothing(bot: Bot) -> None:
     """It bears a field like ours with an id that nobody can know; whoever sends it is not heard as anybody."""
     async with bot.running() as channel:

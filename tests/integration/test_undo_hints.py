@@ -106,7 +106,9 @@ async def test_of_a_background_job(tmp_path: Path) -> None:
     """It ends the job, here while it runs; `!did` shows the line, too."""
     async with house(tmp_path, LoopbackServer(), ("start_job", {"goal": "count to a million"})) as one:
         (started,) = await receipts(one, 1)
-        assert f"undo: `{started.undo}`" in (await one.asked("!did", person=ANN)).text
+        assert (
+            f"undo: `!{started.undo.removeprefix('squidbot ')}`" in (await one.asked("!did", person=ANN)).text
+        )
         name = started.undo.split()[-1]
         assert started.undo == f"squidbot jobs stop {name}"
         await one.asked(f"!jobs stop {name}", person=ANN)

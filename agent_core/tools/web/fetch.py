@@ -118,11 +118,12 @@ def _check_type(content_type: str) -> None:
 
 
 async def _read(received: Received, client: WebClient) -> Readable:
-    from agent_core.tools.web.page import is_pdf, may_be_document, read_content  # noqa: PLC0415 - not before a page is read
-    from agent_core.tools.web.pdf import PDF, document_kind, read_pdf  # noqa: PLC0415
+    from agent_core.tools.web.page import may_be_document, read_content  # noqa: PLC0415 - not before a page is read
+    from agent_core.tools.web.pdf import called_document, document_kind, read_pdf  # noqa: PLC0415
 
     if may_be_document(received.content_type):
-        kind = document_kind(received.body) or (PDF if is_pdf(received.content_type) else "")
+        media_type = received.content_type.partition(";")[0].strip().lower()
+        kind = document_kind(received.body) or called_document(media_type)
         if kind and received.is_cut:
             raise ValueError(f"it is a document ({kind}) that is larger than tools.web.max_mb")
         if kind:

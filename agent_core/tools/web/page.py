@@ -14,7 +14,8 @@ _TEXT = re.compile(
     r"(?:text/.{1,100}|application/(?:.{1,80}\+)?(?:json|xml|yaml)"
     r"|application/(?:x-)?(?:yaml|toml|javascript|ndjson|sh|httpd-php))"
 )
-_OFFICE = (
+PDF_TYPES = ("application/pdf", "application/x-pdf")
+OFFICE_TYPES = (
     "application/vnd.openxmlformats-officedocument.",
     "application/vnd.oasis.opendocument.",
 )
@@ -40,13 +41,13 @@ class Readable:
 
 def is_pdf(content_type: str) -> bool:
     """Whether a server calls it a PDF document."""
-    return _media_type(content_type) in ("application/pdf", "application/x-pdf")
+    return _media_type(content_type) in PDF_TYPES
 
 
 def may_be_document(content_type: str) -> bool:
     """Return True if a server calls it a PDF or office document, or does not name a type."""
     media_type = _media_type(content_type)
-    return is_pdf(media_type) or media_type in _UNKNOWN or media_type.startswith(_OFFICE)
+    return is_pdf(media_type) or media_type in _UNKNOWN or media_type.startswith(OFFICE_TYPES)
 
 
 def check_type(content_type: str) -> None:

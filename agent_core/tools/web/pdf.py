@@ -17,7 +17,7 @@ import anyio.abc
 import anyio.to_thread
 
 from agent_core.html_to_text import MAX_CHARS
-from agent_core.tools.web.page import Readable
+from agent_core.tools.web.page import OFFICE_TYPES, PDF_TYPES, Readable
 
 _CHILD = Path(__file__).with_name("pdf_child.py")
 _SECONDS = 20.0
@@ -38,6 +38,7 @@ _OFFICE_PARTS = (
     *(b"word/document.xml", b"xl/workbook.xml", b"ppt/presentation.xml"),
     b"application/vnd.oasis.opendocument.",
 )
+_OFFICE_NAMES = (".docx", ".xlsx", ".pptx", ".odt", ".ods", ".odp")
 ENCRYPTED_OFFICE = "E\0n\0c\0r\0y\0p\0t\0e\0d\0P\0a\0c\0k\0a\0g\0e\0".encode("latin-1")
 """The name of the only stream of an office document with a password."""
 _children = anyio.CapacityLimiter(1)
@@ -49,6 +50,13 @@ def document_kind(content: bytes) -> str:
         return PDF
     is_office = content.startswith(b"PK\x03\x04") and any(part in content for part in _OFFICE_PARTS)
     return OFFICE if is_office else ""
+
+
+def called_document(media_type: str, name: str = "") -> str:
+    """The kind of a document that a file is said to be, by its type or name; empty for any other file."""
+    if media_type.startswith(OFFICE_TYPES) or name.lower().endswith(_OFFICE_NAMES):
+        return OFFICE
+    return PDF if media_type in PDF_TYPES or name.lower().endswith(".pdf") else ""
 
 
 async def read_pdf(content: bytes, *, seconds: float = _SECONDS, kind: str = PDF) -> Readable:
@@ -75,7 +83,7 @@ async def read_pdf(content: bytes, *, seconds: float = _SECONDS, kind: str = PDF
     if not done and not pages:
         raise ValueError(f"it is {_a(kind)} that takes too much to read")
     if not whole:
-        raise ValueError(f"it is {_a(kind)} of pictures, without text")
+        raise ValueError(f"it is {_a(kind)} without text")
     return Readable(" ".join(title.split())[:_MAX_TITLE], whole[:MAX_CHARS], is_cut=not done)
 
 

@@ -84,6 +84,8 @@ def _read_office(content: bytes) -> None:
             for name in archive.namelist()
             if (found := _PARTS.fullmatch(name))
         ]
+        if not found:
+            raise ValueError("it has no part with text")
         strings = _strings(archive) if _STRINGS in archive.namelist() else []
         for _, _, name in sorted(found):
             with archive.open(name) as part:
@@ -152,5 +154,7 @@ if __name__ == "__main__":
     try:
         document = sys.stdin.buffer.read()
         (_read_office if document.startswith(b"PK") else _read)(document)
+    except MemoryError:
+        _say(problem="takes too much to read")
     except Exception:  # noqa: BLE001 - a broken document breaks the library anywhere
         _say(problem="is broken")

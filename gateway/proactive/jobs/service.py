@@ -48,7 +48,7 @@ _ID_LENGTH = 5
 _DAY = timedelta(days=1)
 MOST_MENTIONED = 10
 """Only a moderator can have more people notified in a room: all of them."""
-_ALL = frozenset({"all", "all of us", "everybody", "everyone", "us"})
+EVERYBODY_HERE = frozenset({"all", "all of us", "everybody", "everyone", "us", "alle", "uns"})
 _BETWEEN = re.compile(r",|&|;|\band\b", re.IGNORECASE)
 _CROWD = 10
 """So many times as much as one person may all have together whom one pattern lets in."""
@@ -193,7 +193,8 @@ class JobService:
         `TriggerInvalid`: it is not certain who that is.
         """
         wanted = [part for each in _BETWEEN.split(whom) if (part := each.strip())]
-        if {each.lower() for each in wanted} <= {"me"}:
+        nobody_else = {"me"} if place.audience is Audience.GROUP else {"me"} | EVERYBODY_HERE
+        if {each.lower() for each in wanted} <= nobody_else:
             return []
         if place.audience is Audience.DIRECT or self._people is None:
             raise TriggerInvalid("it can be for others only in a room with them")
@@ -204,7 +205,9 @@ class JobService:
         found: dict[str, None] = {}
         for each in wanted:
             one = [place.person] if each.lower() == "me" else []
-            found |= dict.fromkeys(people if each.lower() in _ALL else one or [_the_one(each, people)])
+            found |= dict.fromkeys(
+                people if each.lower() in EVERYBODY_HERE else one or [_the_one(each, people)]
+            )
         if len(found) <= MOST_MENTIONED:
             return [] if list(found) == [place.person] else list(found)
         if place.context.get("moderator") is not True:

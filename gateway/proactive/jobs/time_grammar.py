@@ -1,6 +1,6 @@
 """
-The grammar of times as people and models write them: ``in 2 h 30 min``, ``friday 6pm``, ``every 2 weeks on
-monday``. Pure syntax: what is read becomes an instant in `trigger_parsing`.
+The grammar of times as people and models write them, in English and German: ``in 2 h 30 min``, ``friday
+6pm``, ``jeden Montag um 8``. Pure syntax: what is read becomes an instant in `trigger_parsing`.
 
 A text is read whole or not at all. Libraries that read dates (dateparser, parsedatetime, dateutil) skip or
 complete what they do not know, and none of them knows repetitions; a reminder at half of what was said is
@@ -10,7 +10,7 @@ worse than a question.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -27,49 +27,111 @@ _MONTHS = (
 )  # fmt: skip
 
 
+_TAGE = ("Montag", "Dienstag", "Mittwoch", "Donnerstag", "Freitag", "Samstag", "Sonntag")
+_MONATE = {"januar": 1, "februar": 2, "märz": 3, "maerz": 3, "mai": 5, "juni": 6, "juli": 7, "oktober": 10}
+
+
 def _numbers_of(names: tuple[str, ...]) -> dict[str, int]:
     """The number of each name and of its first three letters, from 0 on."""
     return {short: number for number, name in enumerate(names) for short in (name.lower(), name[:3].lower())}
 
 
-_DAY_NAMES = _numbers_of(WEEK) | {"tues": 1, "thur": 3, "thurs": 3}
+def _any(words: Iterable[str]) -> str:
+    """A pattern of any of the words, the longest first."""
+    return "|".join(sorted(words, key=len, reverse=True))
+
+
+_DAY_NAMES = _numbers_of(WEEK) | {"tues": 1, "thur": 3, "thurs": 3, "sonnabend": 5}
+_DAY_NAMES |= {name.lower(): number for number, name in enumerate(_TAGE)}
 _MONTH_NAMES = {name: number + 1 for name, number in _numbers_of(_MONTHS).items()} | {"sept": 9}
+_MONTH_NAMES |= _MONATE | {"okt": 10, "dezember": 12, "dez": 12}
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+_UNIT_NAMES = {
+    name: unit
+    for unit, names in {
+        "s": "s sec secs second seconds sek sekunde sekunden",
+        "m": "m min mins minute minutes minuten",
+        "h": "h hr hrs hour hours std stunde stunden",
+        "d": "d day days tag tage tagen",
+        "w": "w week weeks woche wochen",
+    }.items()
+    for name in names.split()
+}
+_COUNTS = {
+    word: float(number)
+    for number, words in enumerate(
+        (
+            "a an one ein eine einer einem einen", "two zwei", "three drei", "four vier", "five fünf fuenf",
+            "six sechs", "seven sieben", "eight acht", "nine neun", "ten zehn",
+        ),
+        start=1,
+    )
+    for word in words.split()
+}  # fmt: skip
+_ADVERBS = {"hourly": "h", "stündlich": "h", "daily": "d", "täglich": "d", "taeglich": "d", "weekly": "w"}
+_ADVERBS |= {"wöchentlich": "w"}
 _MORNING, _AFTERNOON, _EVENING = (9, 0), (15, 0), (20, 0)
 _PARTS = {"morning": _MORNING, "afternoon": _AFTERNOON, "evening": _EVENING, "night": _EVENING}
+_PARTS |= {"morgen": _MORNING, "früh": _MORNING, "frueh": _MORNING, "vormittag": _MORNING}
+_PARTS |= {"nachmittag": _AFTERNOON, "abend": _EVENING}
+_EARLIEST = {_MORNING: 0, _AFTERNOON: 12, _EVENING: 17}
+"""The first hour that a part of the day can mean; before it an hour without am and pm means none."""
+_PARTS_BEHIND = {"in the morning": 0, "in the afternoon": 12, "in the evening": 17, "at night": 17}
+_PARTS_BEHIND |= {"morgens": 0, "früh": 0, "vormittags": 0, "nachmittags": 12, "abends": 17}
 
-_UNIT = r"(?P<unit>s|secs?|seconds?|mins?|minutes?|m|hrs?|hours?|h|days?|d|weeks?|w)(?![^\W\d])"
-_DAY = rf"(?P<day>{'|'.join(sorted(_DAY_NAMES, key=len, reverse=True))})\b"
-_MONTH = rf"(?P<month>{'|'.join(sorted(_MONTH_NAMES, key=len, reverse=True))})\b\.?"
+_UNIT = rf"(?P<unit>{_any(_UNIT_NAMES)})(?![^\W\d])"
+_NAME_OF_DAY = rf"(?P<day>{_any(_DAY_NAMES)})"
+_DAY = rf"{_NAME_OF_DAY}(?:\b|(?=(?:{_any(_PARTS)}|mittag)\b))"
+_MONTH = rf"(?P<month>{_any(_MONTH_NAMES)})\b\.?"
+_NEXT = r"next|n(?:ä|ae)chste[nrs]?"
 
 
 _FLAGS = re.IGNORECASE | re.ASCII
 _GAP = re.compile(r"[\s,]*", _FLAGS)
-_AND = re.compile(r"\s{0,9}(?:,\s{0,9}and\b|,|and\b|&)", _FLAGS)
+_AND = re.compile(r"\s{0,9}(?:,\s{0,9}and\b|,|and\b|und\b|&)", _FLAGS)
 _IN, _EVERY, _AT, _ON = (
     re.compile(r"in\b", _FLAGS),
-    re.compile(r"every\b|each\b", _FLAGS),
-    re.compile(r"at\b", _FLAGS),
-    re.compile(r"on\b", _FLAGS),
+    re.compile(r"(?:every|each|jede[nrs]?|alle)\b", _FLAGS),
+    re.compile(r"(?:at|um)\b", _FLAGS),
+    re.compile(r"on\b|am\b(?!\s{1,9}morgen\b)", _FLAGS),
 )
-_OTHER, _HALF_HOUR, _DAILY = (
-    re.compile(r"(?:other|second)\b", _FLAGS),
-    re.compile(r"half an hour\b", _FLAGS),
-    re.compile(r"daily\b", _FLAGS),
+_OTHER, _HALF_HOUR, _AND_HALF, _ADVERB = (
+    re.compile(r"(?:other|second|zweite[nrs]?)\b", _FLAGS),
+    re.compile(r"half an hour\b|(?:einer\s{1,9})?halben stunde\b", _FLAGS),
+    re.compile(r"and a half\b|und eine halbe\b", _FLAGS),
+    re.compile(rf"(?:{_any(_ADVERBS)})\b", _FLAGS),
 )
-_NUMBER, _ONE = re.compile(r"\d{1,6}(?:\.\d{1,3})?(?![.:\d])", _FLAGS), re.compile(r"an?\b(?=\s)", _FLAGS)
+_NUMBER = re.compile(r"\d{1,6}(?:\.\d{1,3}|,\d(?=\s?[^\W\d]))?(?![.:\d])", _FLAGS)
+_COUNT = re.compile(rf"(?:{_any(_COUNTS)})\b(?=\s)", _FLAGS)
 _UNIT_WORD = re.compile(_UNIT, _FLAGS)
 _CLOCK = re.compile(
     r"(?P<hour>\d{1,2}):(?P<minute>\d\d)(?![:\d])(?:\s?(?P<half>[ap])\.?m\b\.?)?(?!\w)", _FLAGS
 )
 _HOUR_HALF = re.compile(r"(?P<hour>\d{1,2})\s?(?P<half>[ap])\.?m\b\.?", _FLAGS)
+_HOUR_WORD = re.compile(r"(?P<hour>\d{1,2})(?:[:.](?P<minute>\d\d))?\s?(?:uhr|o['’]clock)\b(?!\s?\d)", _FLAGS)
 _HOUR = re.compile(r"(?P<hour>\d{1,2})(?![\w.]|:\d|\s?[ap]\.?m\b)", _FLAGS)
-_NOON = re.compile(r"noon\b", _FLAGS)
-_TODAY, _TOMORROW = re.compile(r"today\b", _FLAGS), re.compile(r"tomorrow\b", _FLAGS)
-_TONIGHT, _PART = re.compile(r"tonight\b", _FLAGS), re.compile(rf"(?P<part>{'|'.join(_PARTS)})\b", _FLAGS)
+_NOON = re.compile(r"(?:noon|midday|mittags?)\b", _FLAGS)
+_MIDNIGHT = re.compile(r"(?:midnight|mitternacht)\b", _FLAGS)
+_DAYS_FROM_TODAY = (
+    (re.compile(r"(?:today|heute)\b", _FLAGS), 0),
+    (re.compile(r"(?:tomorrow|morgen)\b", _FLAGS), 1),
+    (re.compile(r"(?:(?:the\s{1,9})?day after tomorrow|(?:ü|ue)bermorgen)\b", _FLAGS), 2),
+)
+_TONIGHT = re.compile(r"(?:tonight|this evening|heute abend)\b", _FLAGS)
+_PART = re.compile(rf"(?P<part>{_any(_PARTS)})\b", _FLAGS)
+_PART_BEHIND = re.compile(rf"(?P<behind>{_any(_PARTS_BEHIND)})\b", _FLAGS)
 _THIS = re.compile(r"this(?=\s{1,9}(?:morning|afternoon|evening)\b)", _FLAGS)
-_WEEKDAY = re.compile(rf"(?:(?P<which>this|next|coming)\s{{1,9}})?{_DAY}", _FLAGS)
-_WEEKDAYS = re.compile(r"weekdays?\b|(?:working|work)\s?days?\b", _FLAGS)
+_WEEK = re.compile(rf"(?:{_NEXT})\s{{1,9}}(?:week|woche)\b", _FLAGS)
+_WEEKDAY = re.compile(
+    rf"(?:(?:(?P<next>{_NEXT})|this|coming|diese[nrs]?|kommende[nrs]?)\s{{1,9}})?{_DAY}", _FLAGS
+)
+_EACH_WEEKDAY = re.compile(rf"{_NAME_OF_DAY}s?\b", _FLAGS)
+_PLURAL = re.compile(
+    rf"(?=(?:{_any(name.lower() for name in (*WEEK, *_TAGE))}|sonnabend|weekday|weekend|work(?:ing)?\s?day"
+    r"|werktag)s\b)",
+    _FLAGS,
+)
+_WEEKDAYS = re.compile(r"weekdays?\b|(?:working|work)\s?days?\b|werktags?\b", _FLAGS)
 _WEEKENDS = re.compile(r"weekends?\b", _FLAGS)
 _ISO_INSTANT = re.compile(
     r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d{1,6})?)?(?:Z|[+-]\d\d:?\d\d)?(?![\w:]|\s?[ap]\.?m\b)",
@@ -87,23 +149,30 @@ _MONTH_DAY = re.compile(
     _FLAGS,
 )
 _EACH_MONTH = re.compile(
-    r"month\s{1,9}on\s{1,9}(?:the|day)\s{1,9}(?P<dom>\d{1,2})(?:st|nd|rd|th|\.)?(?!\w)", _FLAGS
+    r"(?:month\s{1,9}on\s{1,9}(?:the|day)|monat\s{1,9}am)\s{1,9}(?P<dom>\d{1,2})"
+    r"(?:st|nd|rd|th|\.)?(?!\w)",
+    _FLAGS,
 )
 _GOES_ON = re.compile(
-    r"[\s,]{0,9}(?:(?:and|or|&|[-–+/]|until|till|through|from|for|starting|except|on|at|in|to)"
-    r"\s{0,9}(?:the\s{1,9}|an?\s{1,9})?)?"
+    r"[\s,]{0,9}(?:(?:and|or|&|[-–+/]|until|till|through|from|for|starting|except|on|at|in|to"
+    r"|und|oder|bis|von|ab|für|außer|am|um)\s{0,9}(?:the\s{1,9}|an?\s{1,9})?)?"
     rf"(?:\d{{1,6}}(?:\.\d+)?\s?{_UNIT}|\d{{1,2}}(?::\d\d)?\s?[ap]\.?m\b|\d{{1,2}}(?:st|nd|rd|th)\b"
-    rf"|(?:next\s{{1,9}}|this\s{{1,9}})?{_DAY.replace('?P<day>', '?:')}"
-    r"|(?:every|each|daily|tonight|tomorrow|today|noon|so)\b"
+    rf"|(?:next\s{{1,9}}|this\s{{1,9}})?{_NAME_OF_DAY.replace('?P<day>', '?:')}s?\b"
+    rf"|(?:every|each|jede[nrs]?|tonight|tomorrow|today|heute|noon|midnight|so|{_any(_ADVERBS)})\b"
+    rf"|(?:{_any(_PARTS)}|mittag|nacht)s?\b|of\s{{1,9}}(?:the|each|every)\s{{1,9}}month\b"
     r"|(?:UTC|GMT|Z|CES?T|BST|[ECMP][SD]T|IST|o'clock|uhr)\b|[+-]\d)",
     _FLAGS,
 )
-_JOINED_NUMBER = re.compile(r"[\s,]{0,9}(?:(?:and|or|&|[-–+/]|until|till|to|at|from|for)\s{0,9})\d", _FLAGS)
+_JOINED_NUMBER = re.compile(
+    r"[\s,]{0,9}(?:(?:and|or|&|[-–+/]|until|till|to|at|from|for|und|oder|bis|um|ab)\s{0,9})\d", _FLAGS
+)
 _BARE_NUMBER, _BARE_CLOCK = re.compile(r"\s{0,9}\d", _FLAGS), re.compile(r"\s{0,9}\d{1,2}[:.]\d", _FLAGS)
 _ENDS = re.compile(r"\s{0,9}:|\s{0,9}$|\s{1,9}(?:that|about)\b|\s{1,9}to\s{1,9}(?!\d)", _FLAGS)
+_SMALL_UMLAUTS = str.maketrans("ÄÖÜ", "äöü")
 _T = TypeVar("_T")
 
 Clock = tuple[int, int]
+"""Hour and minute; (24, 0) is the midnight at the end of the day."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +184,7 @@ class Day:
         date: Year (None: the next such day), month and day.
         weekday: 0 is Monday.
         offset: Days from today.
-        which: ``next`` or ``this``, before a weekday.
+        which: ``next`` before a weekday, or ``week``: that of the next week.
     """
 
     date: tuple[int | None, int, int] | None = None
@@ -151,11 +220,17 @@ class Calendar:
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """Once each: a day (None: the next time the clock shows it) with times of day, or instants."""
+    """
+    Once each: a day (None: the next time the clock shows it) with times of day, or instants.
+
+    Args:
+        tonight: No time of day was said.
+    """
 
     day: Day | None = None
     clocks: tuple[Clock, ...] = ()
     instants: tuple[datetime, ...] = ()
+    tonight: bool = False
 
 
 When = Span | Every | Calendar | Moments
@@ -206,7 +281,7 @@ class _Reader:
     """Reads one text from left to right; a rule that does not fit leaves the position as it was."""
 
     def __init__(self, text: str) -> None:
-        self.text, self.at = text, 0
+        self.text, self.at = text.translate(_SMALL_UMLAUTS), 0
         self._clock_was_said = self._ends_in_hours = False
 
     def may_go_on(self, when: When) -> bool:
@@ -267,6 +342,8 @@ class _Reader:
         total, unit, whole_days = 0.0, "", True
         while (part := self._attempt(partial(self._span_part, unit, implied))) is not None:
             count, unit = part
+            if self._take(_AND_HALF):
+                count += 0.5
             total += count * _UNITS[unit]
             whole_days = whole_days and unit in "dw" and count == int(count)
         self._ends_in_hours = unit == "h"
@@ -276,27 +353,38 @@ class _Reader:
         """A number with a unit, which is smaller than the one before it."""
         if above:
             self._and()
-        number = self._take(_NUMBER) or self._take(_ONE)
+        number = self._take(_NUMBER) or self._take(_COUNT)
         if number is None and (above or implied is None):
             return None
+        half = 0.5 if number and self._take(_AND_HALF) else 0.0
         if (said := self._take(_UNIT_WORD)) is not None:
-            unit = said["unit"][0].lower()
+            unit = _UNIT_NAMES[said["unit"].lower()]
         elif number is not None and not above and not self.text[self.at :].strip():
             unit = "m"  # a number alone, ``--in 90``
         else:
             return None
         if above and _UNITS[unit] >= _UNITS[above]:
             return None
-        return (float(number[0]) if number and number[0][0].isdigit() else implied or 1.0), unit
+        if number is None:
+            return implied or 1.0, unit
+        count = _COUNTS.get(number[0].lower()) or float(number[0].replace(",", "."))
+        return count + half, unit
 
     # ── every … ──
 
     def _repeated(self) -> When | None:
-        if self._take(_DAILY):
-            return Calendar(self._clocks() or (_MORNING,))
+        if (adverb := self._take(_ADVERB)) is not None:
+            unit = _ADVERBS[adverb[0].lower()]
+            found = self._calendar(_UNITS[unit], in_days=unit != "h")
+            return Calendar((_MORNING,)) if unit == "d" and isinstance(found, Every) else found
         if not self._take(_EVERY):
-            return None
-        return self._first(self._each_month, self._each_weekdays, self._each_count)
+            self._take(_ON)
+            return self._each_weekdays() if self._take(_PLURAL) else None
+        return self._first(self._each_month, self._each_weekdays, self._each_part, self._each_count)
+
+    def _each_part(self) -> When | None:
+        part = self._part()
+        return Calendar(part) if part else None
 
     def _each_month(self) -> When | None:
         month = self._take(_EACH_MONTH)
@@ -321,11 +409,15 @@ class _Reader:
     def _one_weekday(self, *, more: bool) -> int | None:
         if more and not self._and():
             return None
-        day = self._take(_WEEKDAY)
-        return None if day is None or day["which"] else _DAY_NAMES[day["day"].lower()]
+        day = self._take(_EACH_WEEKDAY)
+        return None if day is None else _DAY_NAMES[day["day"].lower()]
 
     def _each_count(self) -> When | None:
-        seconds, in_days = self._span(implied=2.0 if self._take(_OTHER) else 1.0)
+        other = self._take(_OTHER) is not None
+        if other and (weekdays := self._weekdays()):
+            clocks = self._clocks() or self._part() or (_MORNING,)
+            return Calendar(clocks, 2, in_weeks=True, weekdays=weekdays)
+        seconds, in_days = self._span(implied=2.0 if other else 1.0)
         return self._calendar(seconds, in_days=in_days) if seconds else None
 
     def _calendar(self, seconds: float, *, in_days: bool) -> When | None:
@@ -360,7 +452,8 @@ class _Reader:
 
     def _day_first(self) -> When | None:
         if self._take(_TONIGHT):
-            return Moments(Day(offset=0), self._clocks(evening=True) or (_EVENING,))
+            clocks = self._clocks(earliest=_EARLIEST[_EVENING])
+            return Moments(Day(offset=0), clocks or (_EVENING,), tonight=not clocks)
         day = Day(offset=0) if self._take(_THIS) else self._day()
         if day is None:
             return None
@@ -384,11 +477,14 @@ class _Reader:
         return None if unsure and self.text[self.at :].strip() else day
 
     def _day(self) -> Day | None:
-        for pattern, offset in ((_TODAY, 0), (_TOMORROW, 1)):
+        for pattern, offset in _DAYS_FROM_TODAY:
             if self._take(pattern):
                 return Day(offset=offset)
+        if self._take(_WEEK):
+            found = self._attempt(lambda: (self._take(_ON), self._take(_WEEKDAY))[1])
+            return Day(weekday=_DAY_NAMES[found["day"].lower()], which="week") if found else Day(offset=7)
         if (weekday := self._take(_WEEKDAY)) is not None:
-            which = (weekday["which"] or "").lower().replace("coming", "")
+            which = "week" if self._take(_WEEK) else "next" if weekday["next"] else ""
             return Day(weekday=_DAY_NAMES[weekday["day"].lower()], which=which)
         if (slashed := self._take(_SLASHED)) is not None:
             return Day(date=(int(slashed["year"]), *_month_and_day(slashed)))
@@ -406,14 +502,14 @@ class _Reader:
         if part is None:
             return ()
         default = _PARTS[part["part"].lower()]
-        return self._clocks(evening=default != _MORNING) or (default,)
+        return self._clocks(earliest=_EARLIEST[default]) or (default,)
 
-    def _clocks(self, *, evening: bool = False) -> tuple[Clock, ...]:
-        """Times of day; ``evening``: those before noon are meant after noon."""
+    def _clocks(self, *, earliest: int = 0) -> tuple[Clock, ...]:
+        """Times of day; ``earliest``: the first hour that they can mean, from 12 on those after noon."""
         found: list[Clock] = []
         start, at = self.at, self._take(_AT) is not None
         while (
-            clock := self._attempt(lambda: self._clock(more=bool(found), at=at, evening=evening))
+            clock := self._attempt(lambda: self._clock(more=bool(found), at=at, earliest=earliest))
         ) is not None:
             found.append(clock)
         if not found:
@@ -421,32 +517,35 @@ class _Reader:
         self._clock_was_said = self._clock_was_said or bool(found)
         return tuple(dict.fromkeys(found))
 
-    def _clock(self, *, more: bool, at: bool, evening: bool) -> Clock | None:
+    def _clock(self, *, more: bool, at: bool, earliest: int) -> Clock | None:
         if more:
             if not self._and():
                 return None
             self._take(_AT)
         if self._take(_NOON):
             return 12, 0
-        found = (
-            self._take(_CLOCK) or self._take(_HOUR_HALF) or (self._take(_HOUR) if at and not more else None)
-        )
+        if self._take(_MIDNIGHT):
+            return 24, 0
+        patterns = (_HOUR_WORD, _CLOCK, _HOUR_HALF, *((_HOUR,) if at and not more else ()))
+        found = next((said for each in patterns if (said := self._take(each))), None)
         if found is None:
             return None
         parts = found.groupdict()
+        if not parts.get("half") and (behind := self._take(_PART_BEHIND)) is not None:
+            earliest = _PARTS_BEHIND[behind["behind"].lower()]
         return _hour_and_minute(
-            int(parts["hour"]), int(parts.get("minute") or 0), parts.get("half"), evening=evening
+            int(parts["hour"]), int(parts.get("minute") or 0), parts.get("half"), earliest=earliest
         )
 
 
-def _hour_and_minute(hour: int, minute: int, half: str | None, *, evening: bool) -> Clock | None:
-    if half is None and evening and hour <= 12:
-        half = "p" if hour < 12 else "?"
+def _hour_and_minute(hour: int, minute: int, half: str | None, *, earliest: int) -> Clock | None:
+    if half is None and earliest and hour <= 12:
+        half = "p" if earliest <= hour + 12 < 24 else "?"
     if half is not None:
         if not 1 <= hour <= 12 or half == "?":
             return None
         hour = hour % 12 + (12 if half.lower() == "p" else 0)
-    return (hour, minute) if hour < 24 and minute < 60 else None
+    return (hour, minute) if (hour < 24 and minute < 60) or (hour, minute) == (24, 0) else None
 
 
 def _month_and_day(slashed: re.Match[str]) -> tuple[int, int]:

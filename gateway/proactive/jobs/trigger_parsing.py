@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import Any
-from zoneinfo import ZoneInfo
 
+from agent_core.text import time_zone
 from gateway.proactive.jobs.time_grammar import (
     WEEK,
     Calendar,
@@ -150,8 +150,11 @@ def timing_of(text: str, now: datetime, zone: str) -> Timing:
 
 
 def _repeated(when: Calendar, now: datetime, zone: str) -> Cron:
+    """Raises `TriggerInvalid`: midnight of a certain day is the beginning of another one."""
+    if (24, 0) in when.clocks and (when.weekdays or when.day_of_month or when.count > 1):
+        raise TriggerInvalid("midnight is at the end of a day; write 00:00 with the day that begins then")
     hours: dict[int, list[int]] = {}
-    for hour, minute in sorted(when.clocks):
+    for hour, minute in sorted((hour % 24, minute) for hour, minute in when.clocks):
         hours.setdefault(minute, []).append(hour)
     days = ",".join(str((day + 1) % 7) for day in when.weekdays) or "*"
     if when.weekdays == tuple(range(5)):
@@ -179,6 +182,8 @@ def _instants(when: Moments, text: str, now: datetime, zone: tzinfo) -> list[dat
         if isinstance(error, TriggerInvalid):
             raise
         raise TriggerInvalid(f"{text!r} is no day of the calendar") from error
+    if when.tonight and min(found) < now:
+        found = [now + timedelta(hours=1)]
     if min(found) < now - _SLACK:
         over = min(found).astimezone(zone)
         raise TriggerInvalid(f"{over:%Y-%m-%d %H:%M} is in the past; it is {local:%Y-%m-%d %H:%M} now")
@@ -189,14 +194,16 @@ def _instants(when: Moments, text: str, now: datetime, zone: tzinfo) -> list[dat
 
 def _next_at(day: Day | None, clock: Clock, local: datetime, zone: tzinfo) -> datetime:
     """The instant of a time of day on a day; without one, the next time that the clock shows it."""
+    hour, minute = clock
+    later = timedelta(days=hour // 24)
+    clock = hour % 24, minute
     wall = datetime(local.year, local.month, local.day, *clock)  # noqa: DTZ001 - the wall's
-    later = timedelta(days=0)
     if day is None:
         later = timedelta(days=_placed(wall, zone) <= local)
     elif day.offset is not None:
-        later = timedelta(days=day.offset)
+        later += timedelta(days=day.offset)
     elif day.weekday is not None:
-        later = timedelta(days=_days_to(day, wall))
+        later += timedelta(days=_days_to(day, wall))
         if not later and _placed(wall, zone) <= local:
             later = timedelta(days=7)
     elif day.date is not None:
@@ -210,10 +217,10 @@ def _next_at(day: Day | None, clock: Clock, local: datetime, zone: tzinfo) -> da
 def _days_to(day: Day, today: datetime) -> int:
     """Days until a weekday. Raises `TriggerInvalid`: it can be that of this week or that of the next one."""
     coming = ((day.weekday or 0) - today.weekday()) % 7
-    if day.which != "next":
-        return coming
     of_next_week = (day.weekday or 0) - today.weekday() + 7
-    if coming not in (0, of_next_week):
+    if not day.which:
+        return coming
+    if day.which == "next" and coming not in (0, of_next_week):
         one, two = (f"{today + timedelta(days=days):%Y-%m-%d}" for days in (coming, of_next_week))
         name = WEEK[day.weekday or 0]
         raise TriggerInvalid(f"'next {name}' can be {one} or {two}; write the date that you mean")
@@ -293,7 +300,7 @@ def local_zone_name() -> str:
     for name in candidates:
         try:
             if name:
-                return ZoneInfo(name).key
-        except (KeyError, ValueError, OSError):
+                return time_zone(name).key
+        except ValueError:
             continue
     return "UTC"

@@ -146,7 +146,7 @@ def checked_cron(expression: str, zone: str) -> Cron:
         raise TriggerInvalid(
             f"a cron expression may have {_LONGEST_EXPRESSION} characters, not {len(fields)}"
         )
-    zone_of(zone)
+    zone = zone_of(zone).key
     for each in fields.split(" | "):
         try:
             first = next(CronSim(each, datetime(2026, 1, 1)), None)  # noqa: DTZ001 - without a zone: is there any?

@@ -7,9 +7,9 @@ answered exactly once: its effects can all be done twice, and what is said comes
 leave. It leaves no line in the history (but what ``!continue`` takes over), and no model ever sees it.
 
 Which words are commands
-    ``!word`` or ``/word``, in any case, at the very beginning of a message: in a direct conversation, and in
-    a group of a message that is meant for the bot (its name in front of it is passed over). In an email the
-    first line that is not blank, if there is nothing else in it.
+    ``!word``, ``! word`` or ``/word``, in any case, at the very beginning of a message: in a direct
+    conversation, and in a group of a message that is meant for the bot (its name in front of it is passed
+    over). In an email the first line that is not blank, if there is nothing else in it.
 What is none
     A word that no command has ("!important") is text. One that only a slip of the finger keeps from being a
     command ("!hlep", alone in its message; "!serach trains") is answered with one line, since a model could

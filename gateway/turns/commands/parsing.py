@@ -8,7 +8,9 @@ from enum import StrEnum
 
 from agent_core.messages import Audience, InboundMessage
 
-_WORD = re.compile(r"[!/！]([A-Za-z][A-Za-z0-9_-]{0,30})[!.?]{0,5}(?!\S)[^\S\n]*([^\n]*)")
+_WORD = re.compile(
+    r"(?:[!/！]|(?P<apart>[!！]\s))([A-Za-z][A-Za-z0-9_-]{0,30})[!.?]{0,5}(?!\S)[^\S\n]*([^\n]*)"
+)
 _AFTER_NAME = re.compile(r"[\s:,;–—-]*")
 _LONGEST_LOOKED_AT = 8_000
 _LONG_ENOUGH = 5
@@ -100,11 +102,13 @@ def parse_command(message: InboundMessage, *, email_style: bool = False) -> Comm
     found = _WORD.match(text[:_LONGEST_LOOKED_AT])
     if found is None:
         return None
-    word, argument = found[1].lower(), found[2].strip()
+    word, argument = found[2].lower(), found[3].strip()
     if message.audience is Audience.GROUP:
         argument = without_name(argument, message)
     more = not (alone or email_style)
     misread = _misread(word, argument, more=more)
+    if found["apart"] and misread is not None:
+        return None  # a blank behind the sign: a sentence, unless it is a command as it stands
     if misread is None and word in COMMANDS and word != "stop" and len(text.rstrip()) > _LONGEST_LOOKED_AT:
         misread = Misread(word, f"That is too long for `!{word}`, so nothing was done.")
     if misread is None and word in COMMANDS:

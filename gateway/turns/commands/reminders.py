@@ -6,7 +6,7 @@ import re
 
 from agent_core.messages import EVERYBODY, MENTIONS, Audience
 from agent_core.text import one_line
-from gateway.proactive.jobs.service import JobService, Place
+from gateway.proactive.jobs.service import EVERYBODY_HERE, JobService, Place
 from gateway.proactive.jobs.time_grammar import EXAMPLES, Ambiguous, split_when
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest
 from gateway.proactive.jobs.triggers import TriggerInvalid
@@ -21,7 +21,7 @@ USE = (
     + ". `!remind remove ID` removes a reminder. In a room, `!remind us 18:30 TEXT` and `!remind NAME 18:30 "
     "TEXT` notify others. Nothing was done."
 )
-_FILLING = re.compile(r"(?:to|that)\s+", re.IGNORECASE)
+_FILLING = re.compile(r"(?:to|that|dass)\s+", re.IGNORECASE)
 _NOT_PROVEN = "Your address is not verified, so you cannot schedule anything. Nothing was done."
 _LONGEST = 4000
 _MOST_WORDS = 20
@@ -31,8 +31,8 @@ _REMOVES = frozenset({"remove", "stop", "delete"})
 def reminder_of(argument: str) -> tuple[TriggerRequest, str] | None:
     """The time and the text of a reminder; None if it cannot be read. Raises `Ambiguous`."""
     said = argument.strip()
-    if said[:3].lower() == "me ":
-        said = said[3:].lstrip()
+    if said[:5].lower().startswith(("me ", "mich ")):
+        said = said.partition(" ")[2].lstrip()
     if (split := split_when(said)) is None:
         return None
     when, text = split[0], split[1].strip()
@@ -57,8 +57,10 @@ async def about_reminders(jobs: JobService, place: Place, asked: Asked) -> str:
         return await _remove(jobs, place, wanted.strip().strip("`").lower())
     try:
         whom, read = "", reminder_of(argument)
-        if read is None and place.audience is Audience.GROUP:
+        if read is None:
             whom, read = _of_others(argument)
+        if place.audience is Audience.DIRECT and whom and whom.lower() not in EVERYBODY_HERE:
+            read = None
     except Ambiguous as error:
         return f"Nothing was scheduled: {error}."
     if read is None or len(read[1]) > _LONGEST or not asked.message.sender.verified:

@@ -44,6 +44,9 @@ _STATES = {
 }
 
 
+_UNDONE_HERE = {"squidbot cron remove ": "!remind remove ", "squidbot jobs stop ": "!jobs stop "}
+
+
 def about_usage(usage: Usage) -> str:
     """Tokens, and money where it is known."""
     tokens = usage.prompt_tokens + usage.completion_tokens
@@ -88,7 +91,8 @@ def about_receipt(receipt: Receipt, *, owner: bool) -> str:
     """
     What a tool has done, as an item of a list; nothing in it can look like something of ours.
 
-    ``owner``: They undo a change of a file by a command here, for which others need somebody at the machine.
+    Everybody can remove their jobs here. ``owner``: They undo a change of a file by a command here, for
+    which others need somebody at the machine.
     """
     at = f"{receipt.at:%d %b %H:%M} UTC" if receipt.at else "at some time"
     whose = f", for `{_plain(receipt.asked_by)}`" if owner else ""
@@ -101,6 +105,8 @@ def about_receipt(receipt: Receipt, *, owner: bool) -> str:
     if receipt.approved_by:
         parts.append(f"approved by `{_plain(receipt.approved_by)}`")
     if undo := receipt.undo:
+        for command, here in _UNDONE_HERE.items():
+            undo = undo.replace(command, here)
         if owner and undo.startswith("squidbot files undo "):
             undo = f"!{undo.removeprefix('squidbot ')}"
         parts.append(f"undo: `{_plain(undo)}`")

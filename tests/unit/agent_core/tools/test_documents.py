@@ -91,6 +91,7 @@ async def test_an_office_document_is_read(tmp_path, name: str, content: bytes, t
         (DOCX[:200] + b"word/document.xml", "an office document that is broken"),
         (zipped(**{"word/document.xml": f"{BOMB}]><x>&a11;</x>"}), "an office document that is broken"),
         (zipped(**{"word/document.xml": f"<w:document {W}><w:p/></w:document>"}), "without text"),
+        (zipped(**{"word/document.xml.bak": "x"}), "an office document that is broken"),
         (b"\xd0\xcf\x11\xe0\0\0" + ENCRYPTED_OFFICE, "encrypted office document"),
         (zipped(**{"a.txt": "x"}), "is not text (application/octet-stream)"),
     ],
@@ -99,6 +100,15 @@ async def test_what_cannot_be_read_says_why(tmp_path, content: bytes, why: str) 
     found = await reading(tmp_path, "a.bin", content)
     assert found.is_error
     assert why in found.content
+
+
+@pytest.mark.parametrize(
+    "content", [b"PK\x03\x04 crafted", b"\xd0\xcf\x11\xe0\0\0", zipped(**{"a.txt": "x"})]
+)
+async def test_what_is_called_a_document_and_is_none_is_called_broken(tmp_path, content: bytes) -> None:
+    """Whoever sent a document does not know what "not text" has to do with it; other files are still that."""
+    assert "called an office document, but broken" in (await reading(tmp_path, "a.XLSX", content)).content
+    assert "is not text" in (await reading(tmp_path, "a.zip", content)).content
 
 
 async def test_a_pdf_document_says_which_extra_reads_it(tmp_path, monkeypatch) -> None:
@@ -140,4 +150,4 @@ async def test_a_fetched_document_is_read_whatever_it_is_called(media_type: str)
     assert not result.is_error
     assert result.origins
     assert other.is_error
-    assert "not text" in other.content
+    assert "an office document that is broken" in other.content

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from datetime import UTC, date, datetime, timedelta
 from itertools import pairwise
+from unittest.mock import Mock
 from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.proactive.jobs.trigger_parsing import TriggerRequest, parse_request
+from agent_core.tools.schedule import ScheduleTool
+from gateway.proactive.jobs.trigger_parsing import TriggerRequest, format_timing, parse_request, zone_named
 from gateway.proactive.jobs.triggers import (
     Cron,
     Interval,
@@ -21,6 +23,7 @@ from gateway.proactive.jobs.triggers import (
     next_after,
     parse_timing,
     shortest_gap,
+    zone_of,
 )
 
 ZONES = ["Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Asia/Kolkata", "UTC"]
@@ -279,6 +282,34 @@ def parsed(said: str, now: datetime = SATURDAY):
         ("tomorrow at 8", utc(2026, 11, 29, 7)),
         ("2026-12-24T18:00Z", utc(2026, 12, 24, 18)),
         ("2026-12-24 18:00", utc(2026, 12, 24, 17)),
+        ("tomorrow at midnight", utc(2026, 11, 29, 23)),
+        ("tonight at midnight", utc(2026, 11, 28, 23)),
+        ("friday at midnight", utc(2026, 12, 4, 23)),
+        ("midnight", utc(2026, 11, 28, 23)),
+        ("18 Uhr", utc(2026, 11, 28, 17)),
+        ("18:00 Uhr", utc(2026, 11, 28, 17)),
+        ("9 o'clock", utc(2026, 11, 29, 8)),
+        ("at 8 in the evening", utc(2026, 11, 28, 19)),
+        ("in 1.5 hours", utc(2026, 11, 28, 16)),
+        ("in two and a half hours", utc(2026, 11, 28, 17)),
+        ("in an hour and a half", utc(2026, 11, 28, 16)),
+        ("midday", utc(2026, 11, 29, 11)),
+        ("monday morning", utc(2026, 11, 30, 8)),
+        ("the day after tomorrow at 9", utc(2026, 11, 30, 8)),
+        ("next week 09:00", utc(2026, 12, 5, 8)),
+        ("monday next week 09:00", utc(2026, 11, 30, 8)),
+        ("next week on saturday 09:00", utc(2026, 12, 5, 8)),
+        ("tues 09:00", utc(2026, 12, 1, 8)),
+        ("morgen um 9", utc(2026, 11, 29, 8)),
+        ("heute Abend", utc(2026, 11, 28, 19)),
+        ("heute abend um 8", utc(2026, 11, 28, 19)),
+        ("nächsten Freitag 18 Uhr", utc(2026, 12, 4, 17)),
+        ("in 2 Stunden und 30 Minuten", utc(2026, 11, 28, 17)),
+        ("in einer halben Stunde", utc(2026, 11, 28, 15)),
+        ("in 1,5 Stunden", utc(2026, 11, 28, 16)),
+        ("ÜBERMORGEN um 10 Uhr", utc(2026, 11, 30, 9)),
+        ("Montagmorgen", utc(2026, 11, 30, 8)),
+        ("24. Dezember 18 Uhr", utc(2026, 12, 24, 17)),
     ],
 )
 def test_a_time_is_understood_whole(said: str, due: datetime) -> None:
@@ -298,6 +329,14 @@ def test_a_time_is_understood_whole(said: str, due: datetime) -> None:
         ("every 2 weeks on monday", "cron 0 9 * * 1 in Europe/Berlin each 2 weeks from 2026-11-30"),
         ("every other day at 8", "cron 0 8 * * * in Europe/Berlin each 2 days from 2026-11-29"),
         ("every month on the 1st", "cron 0 9 1 * * in Europe/Berlin"),
+        ("jeden Montag um 8", "cron 0 8 * * 1 in Europe/Berlin"),
+        ("jeden zweiten Dienstag um 9", "cron 0 9 * * 2 in Europe/Berlin each 2 weeks from 2026-11-30"),
+        ("alle 30 Minuten", "every 1800 from 2026-11-28T15:00:00Z"),
+        ("täglich um 7 Uhr", "cron 0 7 * * * in Europe/Berlin"),
+        ("on mondays at 8", "cron 0 8 * * 1 in Europe/Berlin"),
+        ("every evening at 8", "cron 0 20 * * * in Europe/Berlin"),
+        ("every day at midnight", "cron 0 0 * * * in Europe/Berlin"),
+        ("weekly on monday", "cron 0 9 * * 1 in Europe/Berlin"),
     ],
 )
 def test_a_repetition_is_understood_whole(said: str, kept: str) -> None:
@@ -324,6 +363,13 @@ def test_a_repetition_is_understood_whole(said: str, kept: str) -> None:
         "friday",
         "31.02.2027 10:00",
         "10:00 tomorrow or so",
+        "next week",
+        "in 2 Monaten",
+        "tonight at 2",
+        "every friday at midnight",
+        "9:00 on mondays",
+        "am Morgen um 8",
+        "heute Nacht um 1",
         "2026-11-22 09:00",
     ],
 )
@@ -331,6 +377,32 @@ def test_what_is_not_understood_whole_is_refused(said: str) -> None:
     """Never half of it: the text names what was not understood, or an example, or what is wrong with it."""
     with pytest.raises(TriggerInvalid, match=r"write|calendar|in the past"):
         parsed(said)
+
+
+def test_tonight_after_its_hour_is_in_an_hour() -> None:
+    """Nobody who says so late means an hour that is over; with a time of day it is over."""
+    late = utc(2026, 11, 28, 21, 30)
+    assert parsed("tonight", late) == parsed("heute Abend", late) == Once(late + timedelta(hours=1))
+    with pytest.raises(TriggerInvalid, match="in the past"):
+        parsed("tonight at 8", late)
+
+
+@pytest.mark.parametrize(
+    "said", ["on mondays 9:00", "jeden Tag um 8", "alle 2 Tage 9:00", "weekly on friday"]
+)
+async def test_no_repetition_passes_for_a_reminder_that_comes_once(said: str) -> None:
+    """What the owner worded is done unasked if it comes once; the tool knows every word that repeats."""
+    once = {"action": "add", "text": "tea", "at": "morgen um 9"}
+    assert not isinstance(parsed(said), Once)
+    assert await ScheduleTool(Mock()).wording({**once, "at": said}) is None
+    assert await ScheduleTool(Mock()).wording(once) is not None
+
+
+@pytest.mark.parametrize("name", ["UTC", "Etc/UTC", "Zulu", "Etc/Universal"])
+def test_coordinated_universal_time_has_one_name(name: str) -> None:
+    """However a machine or a person calls it, it is shown as UTC."""
+    assert format_timing(checked_cron("0 9 * * *", name), name) == "every day at 09:00 (UTC)"
+    assert zone_named(zone_of(name).key) == "UTC"
 
 
 def test_two_readings_are_named() -> None:

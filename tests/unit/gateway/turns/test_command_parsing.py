@@ -37,7 +37,7 @@ def in_group(text: str, **changes: Any) -> InboundMessage:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-@pytest.mark.parametrize("form", ["!{}", "/{}", "！{}", "  !{}  ", "\n!{}\n\n"])
+@pytest.mark.parametrize("form", ["!{}", "/{}", "！{}", "! {}", "  !{}  ", "\n!{}\n\n"])
 def test_a_word_alone_is_a_command(name: str, form: str) -> None:
     """Each command with each sign, in any case, with blanks around it."""
     assert parse_command(message(form.format(name))) == Command(name)
@@ -49,7 +49,9 @@ def test_a_word_alone_is_a_command(name: str, form: str) -> None:
     [
         "",
         "!",
-        "! new",
+        "! new idea",
+        "! nwe",
+        "/ new",
         "!!new",
         "hello !new",
         "> !stop\n\nwhy?",
@@ -259,12 +261,13 @@ def test_the_owner_undoes_a_change_of_a_file_where_they_read_of_it() -> None:
     """By a command of the chat; others need somebody at the machine, as does everything else."""
     told = [
         about_receipt(Receipt(SessionKey("matrix", "!r"), "t", "write", {}, "@a:b", undo=undo), owner=owner)
-        for undo in ("squidbot files undo 3", "squidbot memory undo owner")
+        for undo in ("squidbot files undo 3", "squidbot memory undo owner", "squidbot cron remove ab12")
         for owner in (True, False)
     ]
     found = [text.partition("undo: ")[2] for text in told]
     memory = "`squidbot memory undo owner`"
-    assert found == ["`!files undo 3`", "`squidbot files undo 3`", memory, memory]
+    reminder = "`!remind remove ab12`"
+    assert found == ["`!files undo 3`", "`squidbot files undo 3`", memory, memory, reminder, reminder]
 
 
 def test_files_of_commands_are_listed_with_the_changes() -> None:
