@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from agent_core.messages import SessionKey
+from agent_core.messages import REDACTED, SessionKey
 from agent_core.models import Message
 from agent_core.text import one_line
 from channels.base import Channel, SupportsRoomNames
@@ -15,7 +15,8 @@ from gateway.queue.stores import InboxRow, OutboxRow
 def inbox_row(row: InboxRow, *, preview: int | None = None, words: bool = True) -> dict[str, Any]:
     """An accepted message; ``preview`` limits its text, None: all of it; without ``words``: none of it."""
     message = row.message
-    text = message.text if preview is None else one_line(message.text, preview)
+    said = "[deleted by its sender]" if REDACTED in message.context else message.text
+    text = said if preview is None else one_line(said, preview)
     return {
         "id": row.id,
         "name": f"m{row.id}",

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from agent_core.messages import DONE_BEFORE, NOTED, Amendment, Sender, SessionKey
+from agent_core.messages import DONE_BEFORE, NOTED, Amendment, Attachment, Sender, SessionKey
 from gateway.queue.model import Accepted, Receipt, Turn
 from gateway.queue.states import InboxState, OutboxState
 from gateway.queue.stores import LostTurn, Queue
@@ -143,6 +143,51 @@ class AmendContract:
         assert await store.inbox.requeue(row.id) == ROOM
         await amend(store, replace("a", "best"), replace("a", "better"))
         assert (await claim(store)).head.message.text == "better"
+
+    @pytest.mark.parametrize("when", ["while it ran", "when it had failed"])
+    async def test_what_was_taken_back_is_not_tried_again(self, store: Queue, clock: ManualClock, when: str):
+        """Its text is gone from the row, which stays; somebody else's deletion changes nothing."""
+        a, b = await accept(store, "a", "b")
+        turn = await claim(store, merge=2)
+        await amend(store, withdraw("b", sender="@eve:hs.test"))
+        if when == "while it ran":
+            await amend(store, withdraw("a"))
+        await store.turns.dead_letter(turn, "no", [out("sorry")])
+        if when == "when it had failed":
+            await amend(store, withdraw("a"))
+        rows = await store.inbox.rows(states=[InboxState.DEAD])
+        assert {row.message.native_id: row.message.text for row in rows} == {"a": "", "b": "text of b"}
+        assert await store.inbox.requeue(a.id) is None
+        assert await store.inbox.requeue(b.id) == ROOM
+
+    @pytest.mark.parametrize("when", ["while it ran", "when it was answered"])
+    async def test_the_text_of_what_was_taken_back_goes(self, store: Queue, clock: ManualClock, when: str):
+        """Its files too, and the notes about its edits; the row, its state and its answer stay."""
+        photo = Attachment(name="p.jpg", media_type="image/jpeg", size_bytes=1, path="attachments/ab/p.jpg")
+        await accept(store, "a", "b", attachments=(photo,))
+        turn = await claim(store, merge=2)
+        if when == "while it ran":
+            await store.turns.step_finished(turn, step(0, result={}))
+            await amend(store, withdraw("a"))
+            (running,) = [row for row in turn.rows if row.message.native_id == "a"]
+            assert running.message.text, "the turn goes on with it"
+        await answer(store, turn, "both")
+        if when == "when it was answered":
+            await amend(store, replace("a", "better"))
+            await answer(store, await claim(store))
+            await amend(store, replace("a", "best"), withdraw("a"))
+        rows = {
+            row.message.native_id: row for row in await store.inbox.rows(states=list(InboxState), limit=100)
+        }
+        gone, stays = rows["a"], rows["b"]
+        assert (gone.state, gone.message.text, gone.message.attachments) == (InboxState.ANSWERED, "", ())
+        assert (stays.message.text, stays.message.attachments) == ("text of b", (photo,))
+        assert not any("bett" in row.message.text or "best" in row.message.text for row in rows.values())
+        assert [row.message.text for row in await store.outbox.rows()][-1:] == ["both"]
+        while (note := await store.turns.claim(ROOM)) is not None:
+            assert note.head.message.text == ""
+            assert note.head.message.context[NOTED]["undoes"].startswith(turn.id)
+            await answer(store, note)
 
     async def test_an_edit_of_an_answered_message_is_noted(self, store: Queue, clock: ManualClock):
         """Once for each text, and it is a turn of its own."""

@@ -48,6 +48,7 @@ _QUOTED = 120
 _WORK = (InboxState.READY, InboxState.RUNNING)
 _OPEN = (*_WORK, InboxState.QUARANTINED)
 _OVER = (InboxState.ANSWERED, InboxState.SETTLED)
+_ENDED = (*_OVER, InboxState.DEAD)
 _EDITS = "edits"
 """In the context of an answered message: how often it was edited since."""
 _OUTCOMES = {"done": "", "failed": " without success"}
@@ -213,11 +214,26 @@ class _Amender:
         message = None if row is None else read_payload(row[4])
         if row is None or message is None or message.sender.address != amendment.sender:
             return
-        if row[3] is not None:
-            self._note_in(row[0], message, {REDACTED: True})
         if row[2] in _OVER and REDACTED not in message.context:
             self.effects.notes += _withdrawals(self.db, row[3], row[0], row[1], message)
+        if row[2] in _ENDED:
+            _blank(self.db, row[0], row[4])
+            self._blank_corrections(message)
+        elif row[3] is not None:
+            self._note_in(row[0], message, {REDACTED: True})
         self._take_away("id = ?", (row[0],), "withdrawn")
+
+    def _blank_corrections(self, message: InboundMessage) -> None:
+        """Take the text out of the notes about edits of a message that is taken back."""
+        edits = range(1, int(message.context.get(_EDITS, 0)) + 1)
+        names = [f"{message.native_id} edited {number}" for number in edits]
+        self.effects.notes = [each for each in self.effects.notes if each.message.native_id not in names]
+        for name in names:
+            row = self._row(Amendment(kind="withdraw", native_id=name))
+            if row is not None and row[2] in _ENDED:
+                _blank(self.db, row[0], row[4])
+            elif row is not None:
+                ignore(self.db, "id = ? AND turn IS NULL", (row[0],), "withdrawn", self.now, only=_WORK)
 
     def _note_in(self, row_id: int, message: InboundMessage, more: Mapping[str, object]) -> None:
         """Record an amendment in the context: a turn keeps its text, but whoever asks it again must know."""
@@ -321,6 +337,23 @@ class _Amender:
         return marked
 
 
+def _blank(db: Connection, row_id: int, payload: str | None) -> None:
+    """Take the text and files of an ended message out of the store; who, when, and its state stay."""
+    blank = with_context(stripped_payload(payload), REDACTED, value=True)
+    db.execute("UPDATE inbox SET payload = ? WHERE id = ?", (blank, row_id))
+
+
+def blank_withdrawn(db: Connection, turn: str) -> None:
+    """Blank the messages of an ended turn that were taken back while it ran."""
+    states = ", ".join(f"'{state}'" for state in _ENDED)
+    rows = db.execute(
+        f"SELECT id, payload FROM inbox WHERE turn = ? AND withdrawn = 'withdrawn' AND state IN ({states})",
+        (turn,),
+    ).fetchall()
+    for row_id, payload in rows:
+        _blank(db, row_id, payload)
+
+
 def withdrawn_while_answered(db: Connection, turn: str) -> list[Note]:
     """Return the notes for messages that were taken back while their turn ran, which has answered them."""
     rows = db.execute(
@@ -350,11 +383,12 @@ def _line_of(db: Connection, turn: str, row_id: int) -> tuple[str, bool]:
     """Return the id of an answered message's line, and whether the turn has others that were not redacted."""
     query = "SELECT id, payload FROM inbox WHERE turn = ? AND state IN ('answered', 'settled') ORDER BY id"
     rows = db.execute(query, (turn,)).fetchall()
-    others = any(other != row_id and not _is_redacted(payload) for other, payload in rows)
+    others = any(other != row_id and not is_redacted(payload) for other, payload in rows)
     return f"{turn}.{[other for other, _ in rows].index(row_id)}", others
 
 
-def _is_redacted(payload: str | None) -> bool:
+def is_redacted(payload: str | None) -> bool:
+    """Return whether the sender of a message has taken it back."""
     message = read_payload(payload)
     return message is not None and REDACTED in message.context
 

@@ -255,7 +255,8 @@ class InboxStore(Part):
         """
         Retry on a person's request: a DEAD row becomes READY with fresh counters, DEAD or UNKNOWN sends of an
         answered row become PENDING. Rejected drafts are excluded, and so are sends to a conversation that the
-        bot has left. Returns the session, or None if there was nothing to do.
+        bot has left, and a DEAD row that its sender took back. Returns the session, or None if there was
+        nothing to do.
         """
         found = await self._writer.call(
             "requeue", lambda db: maintenance_sql.requeue(db, inbox_id), locks=of_inbox(inbox_id)

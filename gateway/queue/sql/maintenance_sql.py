@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from gateway.queue.sql import crash_records
-from gateway.queue.sql.amendments import as_edited, forget_steps, ignore
+from gateway.queue.sql.amendments import as_edited, forget_steps, ignore, is_redacted
 from gateway.queue.sql.codec import INBOX, OUTBOX, Raw, key_digest, sender_of
 from gateway.queue.sql.engine import Connection
 from gateway.queue.sql.inbox_sql import wait_of
@@ -176,7 +176,7 @@ def _newest(
 
 
 def requeue(db: Connection, inbox_id: int) -> str | None:
-    """Retry what failed permanently; return the session. What was forgotten cannot be retried."""
+    """Retry what failed permanently; return the session. Not what was forgotten or taken back."""
     row = db.execute(
         "SELECT state, session, payload, tail, turn FROM inbox WHERE id = ?", (inbox_id,)
     ).fetchone()
@@ -184,7 +184,7 @@ def requeue(db: Connection, inbox_id: int) -> str | None:
         return None
     state, session, payload, tail, turn = row
     changed = 0
-    if payload is not None and state != InboxState.ANSWERED:
+    if payload is not None and state != InboxState.ANSWERED and not is_redacted(payload):
         changed = db.execute(
             "UPDATE inbox SET state = 'ready', attempts = 0, deferrals = 0, first_deferred_at = NULL,"
             " next_at = NULL, withdrawn = NULL, turn = NULL, tail = NULL, error = NULL, ended_at = NULL,"

@@ -8,7 +8,7 @@ from typing import Any
 from agent_core.messages import SessionKey
 from gateway.queue.model import Completion, NewOutbound, OutboxRow, Step, Turn
 from gateway.queue.sql import inbox_sql, jobs, maintenance_sql, outbox_sql, receipts
-from gateway.queue.sql.amendments import withdrawn_while_answered
+from gateway.queue.sql.amendments import blank_withdrawn, withdrawn_while_answered
 from gateway.queue.sql.base import Part, pending
 from gateway.queue.sql.codec import dump, error_text, inbox_row, new_outbox, session_or_none, step_of, to_json
 from gateway.queue.sql.due import due_at
@@ -114,6 +114,7 @@ class TurnStore(Part):
         def write(db: Connection) -> list[int]:
             if inbox_sql.end(db, owned, state, now):
                 inbox_sql.accept_notes(db, withdrawn_while_answered(db, owned.turn), now)
+                blank_withdrawn(db, owned.turn)
             self._journal(db, owned.session, lines, now)
             inbox_sql.spend(db, day, owned.session, purpose, usage)
             for session, told in others:
@@ -178,7 +179,8 @@ class TurnStore(Part):
         held = [new.hold for new in outbound]
 
         def write(db: Connection) -> list[int]:
-            inbox_sql.end(db, owned, InboxState.DEAD, now, error=text)
+            if inbox_sql.end(db, owned, InboxState.DEAD, now, error=text):
+                blank_withdrawn(db, owned.turn)
             return outbox_sql.insert(db, messages, inbox_id=owned.tail, turn=owned.turn, now=now, held=held)
 
         locks = [*of_sessions(owned.session), *of_sends(messages)]

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from agent_core.messages import OutboundKind
+from agent_core.messages import Amendment, OutboundKind
 from agent_core.models import MemoryScope, Message, ScopeKind
 from agent_core.storage.jsonl import JsonlMemory
 from gateway.cli import render
@@ -63,6 +63,24 @@ class TestInbox:
         assert (await bench.ask.inbox_retry(row))["changed"]
         assert bench.woken == [ROOM]
         assert (await bench.ask.inbox_show(row))["row"]["state"] == "ready"
+
+    async def test_what_its_sender_deleted_is_not_shown_and_not_tried_again(self, bench):
+        """Also while it is answered, when the turn still needs the text; the row and its state stay."""
+        row = await bench.dead(1)
+        gone = (await bench.store.inbox.row(row))[0].message
+        running, other = await bench.accepted(inbound(2, text="secret"), inbound(3, text="open"))
+        first = (await bench.store.inbox.row(running))[0].message
+        turn = await bench.store.turns.claim(first.session, merge=2)
+        assert len(turn.rows) == 2
+        for message in (gone, first):
+            deleted = Amendment(kind="withdraw", native_id=message.native_id, sender=message.sender.address)
+            await bench.store.inbox.accept(message.channel, message.account, [], {}, [deleted])
+        for number in (row, running):
+            assert (await bench.ask.inbox_show(number))["row"]["text"] == "[deleted by its sender]"
+        assert (await bench.ask.inbox_show(other))["row"]["text"] == "open"
+        with pytest.raises(RequestInvalid, match="deleted by its sender"):
+            await bench.ask.inbox_retry(row)
+        assert (await bench.ask.inbox_show(row))["row"]["state"] == "dead"
 
     async def test_line_breaks_of_a_sender_fake_no_lines_of_ours(self, bench):
         """Neither of a message, nor of a conversation: what people wrote is marked line by line."""
