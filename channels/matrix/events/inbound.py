@@ -30,6 +30,7 @@ from urllib.parse import unquote
 
 from agent_core.messages import Audience, InboundMessage, Sender
 from channels.matrix.client.json_access import JsonObject, object_of, text_of
+from channels.matrix.events.formatted import formatted_text
 from channels.matrix.events.media import MEDIA, caption_of, media_kind, name_of, remark_about
 from channels.matrix.events.polls import STARTS, poll_in
 from channels.matrix.events.threads import EVENT_ID, ThreadMode, place_of, root_of
@@ -205,7 +206,8 @@ def said_in(content: JsonObject) -> str | Skip:
     if not isinstance(kind, str) or not isinstance(body, str):
         return Skip("malformed")
     if kind in ("m.text", "m.emote"):
-        text = _clean(_without_quote(content)).strip()
+        plain = _without_quote(content)
+        text = _clean(formatted_text(content, plain) or plain).strip()
         if not text:
             return Skip("empty")
         return f"/me {text}" if kind == "m.emote" else text
