@@ -28,7 +28,7 @@ from datetime import datetime
 from typing import Any, Literal
 from urllib.parse import unquote
 
-from agent_core.messages import Audience, InboundMessage, Sender
+from agent_core.messages import UNASKED, Audience, InboundMessage, Sender
 from channels.matrix.client.json_access import JsonObject, object_of, text_of
 from channels.matrix.events.formatted import formatted_text
 from channels.matrix.events.media import MEDIA, caption_of, media_kind, name_of, remark_about
@@ -143,7 +143,8 @@ def read_event(  # noqa: PLR0911 - a chain of reasons to say no
         | file_in(kind, content)
         | ({"unreadable": f"I cannot read {what}. Please say it in words."} if what else {})
         # How it is called here: its name in front of a command is passed over.
-        | ({"names": list(me.names)} if me.names and not direct else {}),
+        | ({"names": list(me.names)} if me.names and not direct else {})
+        | ({UNASKED: True} if not alone and _is_unasked(content, me) else {}),
     )
 
 
@@ -240,6 +241,11 @@ def _addressed(content: JsonObject, room_id: str, me: Me) -> bool:
             return room_id in me.group_allow_from
         case "mention":
             return mentions(content, me)
+
+
+def _is_unasked(content: JsonObject, me: Me) -> bool:
+    """Say if a message goes to the bot for the room's policy alone; one that answers somebody may mean it."""
+    return me.group_policy != "mention" and not replies_to(content) and not mentions(content, me)
 
 
 def received_at(event: Mapping[str, Any], now: datetime) -> datetime:
