@@ -214,7 +214,7 @@ In the context of an answer that is to be spoken, or is: what is known of it (``
 """
 
 
-UNASKED = "unasked"
+NOT_NAMED = "not_named"
 """In the context of a message: it comes to the bot as everything in its room does, and does not name it."""
 
 

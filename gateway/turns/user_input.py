@@ -15,9 +15,9 @@ from agent_core.memory.scopes import scope_for
 from agent_core.messages import (
     BELOW_THE_MAIL,
     DONE_BEFORE,
+    NOT_NAMED,
     OTHERS_WORDS,
     SPOKEN,
-    UNASKED,
     Audience,
     Background,
     InboundMessage,
@@ -73,7 +73,7 @@ def may_be_silent(turn: Turn) -> bool:
     """Say if no message of a turn names the bot, and none is asked anew, whose earlier answer would stay."""
     return all(
         row.message.kind == "message"
-        and row.message.context.get(UNASKED) is True
+        and row.message.context.get(NOT_NAMED) is True
         and not row.message.context.keys() & {"replaces", DONE_BEFORE}
         for row in turn.rows
     )

@@ -28,7 +28,7 @@ from datetime import datetime
 from typing import Any, Literal
 from urllib.parse import unquote
 
-from agent_core.messages import UNASKED, Audience, InboundMessage, Sender
+from agent_core.messages import NOT_NAMED, Audience, InboundMessage, Sender
 from channels.matrix.client.json_access import JsonObject, object_of, text_of
 from channels.matrix.events.formatted import formatted_text
 from channels.matrix.events.media import MEDIA, caption_of, media_kind, name_of, remark_about
@@ -144,7 +144,7 @@ def read_event(  # noqa: PLR0911 - a chain of reasons to say no
         | ({"unreadable": f"I cannot read {what}. Please say it in words."} if what else {})
         # How it is called here: its name in front of a command is passed over.
         | ({"names": list(me.names)} if me.names and not direct else {})
-        | ({UNASKED: True} if not alone and _is_unasked(content, me) else {}),
+        | ({NOT_NAMED: True} if not alone and _is_not_named(content, me) else {}),
     )
 
 
@@ -243,7 +243,7 @@ def _addressed(content: JsonObject, room_id: str, me: Me) -> bool:
             return mentions(content, me)
 
 
-def _is_unasked(content: JsonObject, me: Me) -> bool:
+def _is_not_named(content: JsonObject, me: Me) -> bool:
     """Say if a message goes to the bot for the room's policy alone; one that answers somebody may mean it."""
     return me.group_policy != "mention" and not replies_to(content) and not mentions(content, me)
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_core.messages import UNASKED, Audience, InboundMessage, SessionKey
+from agent_core.messages import NOT_NAMED, Audience, InboundMessage, SessionKey
 from channels.matrix.events.inbound import Me, Skip, read_event
 from channels.matrix.rooms.state import Rooms
 from tests.clock import EPOCH
@@ -216,7 +216,7 @@ def test_what_an_open_room_says_to_others_is_marked():
     read_here += [read(named, GROUP), read(text("$1"), DIRECT, everything)]
 
     assert all(message.addressed for message in read_here)
-    assert [UNASKED in message.context for message in read_here] == [True, False, False, False, False]
+    assert [NOT_NAMED in message.context for message in read_here] == [True, False, False, False, False]
 
 
 def test_two_people_alone_are_not_enough_for_direct():
