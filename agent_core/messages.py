@@ -214,6 +214,10 @@ In the context of an answer that is to be spoken, or is: what is known of it (``
 """
 
 
+NOT_NAMED = "not_named"
+"""In the context of a message: it comes to the bot as everything in its room does, and does not name it."""
+
+
 DONE_BEFORE = "done_before"
 """In the context of a question that is asked anew: how often which tool was used to answer it before."""
 

@@ -87,7 +87,7 @@ class Verdict:
 
 def judge(answer: str) -> Verdict:
     """Decide which part of a heartbeat run's answer is delivered."""
-    spoken = _without_thoughts(answer)
+    spoken = without_thoughts(answer)
     said = _without_musing(spoken)
     if not said:
         return Verdict(reason="only reasoning" if answer.strip() else "empty")
@@ -121,7 +121,7 @@ def fingerprint(text: str) -> str:
     return hashlib.sha256(" ".join(words).encode("utf-8", "replace")).hexdigest()[:32]
 
 
-def _without_thoughts(text: str) -> str:
+def without_thoughts(text: str) -> str:
     """Without tagged thoughts, closed or not, and without what stands before a tag that is only closed."""
     kept: list[str] = []
     position = 0

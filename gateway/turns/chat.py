@@ -10,6 +10,7 @@ import structlog
 from agent_core.errors import BudgetSpent
 from agent_core.messages import InboundMessage, OutboundKind
 from agent_core.models import Purpose, TurnResult
+from channels.heartbeat.silence import without_thoughts
 from gateway.budget.metering import UsageMeter
 from gateway.proactive.owner_contact import OwnerContact
 from gateway.queue.stores import Completion, NewOutbound, StoreUnavailable, Turn
@@ -20,6 +21,7 @@ from gateway.turns.commit import TurnCommit
 from gateway.turns.failure_and_deferral import Deferral
 from gateway.turns.kinds import Failure, Plan, TurnPolicy
 from gateway.turns.spoken_answers import SpokenAnswers
+from gateway.turns.user_input import NO_REPLY, may_be_silent
 
 _log = structlog.get_logger(__name__)
 
@@ -52,10 +54,16 @@ class ChatTurns:
             return None
         await self.conversations.begin(turn)
         seen, note = asked
-        return Plan(seen, Purpose.CHAT, hold=self.approvals.holds(turn), note=note)
+        # Nobody sees the bot begin with what it may leave alone.
+        quiet = may_be_silent(turn)
+        return Plan(seen, Purpose.CHAT, hold=self.approvals.holds(turn), note=note, quiet=quiet)
 
     async def commit(self, turn: Turn, plan: Plan, result: TurnResult, meter: UsageMeter) -> None:
-        """Reply, and note where the owner has written."""
+        """Reply, or be silent where that is allowed, and note where the owner has written."""
+        if _is_silence(turn, plan, result):
+            await self.turn_commit.complete(turn, Completion(history=result.history), meter)
+            await self._learn(turn.rows[-1].message)
+            return
         text = f"{result.reply}\n\n{plan.note}" if plan.note else result.reply
         outbound = self.turn_commit.replies(turn, text, attachments=result.attachments, hold=plan.hold)
         if self.spoken is not None:
@@ -87,3 +95,10 @@ class ChatTurns:
     def policy(self, policy: TurnPolicy) -> TurnPolicy:
         """The default limits."""
         return policy
+
+
+def _is_silence(turn: Turn, plan: Plan, result: TurnResult) -> bool:
+    """Say if the model leaves alone what was not put to it: the mark has to be the whole answer."""
+    if not may_be_silent(turn) or plan.note or result.attachments:
+        return False
+    return without_thoughts(result.reply).strip("*_`.\"' \n") == NO_REPLY

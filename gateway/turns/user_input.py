@@ -15,6 +15,7 @@ from agent_core.memory.scopes import scope_for
 from agent_core.messages import (
     BELOW_THE_MAIL,
     DONE_BEFORE,
+    NOT_NAMED,
     OTHERS_WORDS,
     SPOKEN,
     Audience,
@@ -43,6 +44,12 @@ In the context of a message of a turn that runs: what was heard in each of its s
 `heard_line`).
 """
 
+NO_REPLY = "NO_REPLY"
+"""The whole answer of a model that leaves talk of others alone."""
+_MAY_BE_SILENT = (
+    f"[This does not name you. If it needs nothing of you, answer with {NO_REPLY} alone: nothing is sent.]\n"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class UserInput:
@@ -58,8 +65,18 @@ def user_input(
 ) -> UserInput:
     """The input of a turn; ``question`` None means what was written."""
     asked = question_of([row.message for row in turn.rows]) if question is None else question
-    text = f"{facts_of(turn, zone)}\n{asked}"
+    text = f"{facts_of(turn, zone)}\n{_MAY_BE_SILENT if may_be_silent(turn) else ''}{asked}"
     return UserInput(session_of(turn, access, purpose), text, user_lines(turn, access))
+
+
+def may_be_silent(turn: Turn) -> bool:
+    """Say if no message of a turn names the bot, and none is asked anew, whose earlier answer would stay."""
+    return all(
+        row.message.kind == "message"
+        and row.message.context.get(NOT_NAMED) is True
+        and not row.message.context.keys() & {"replaces", DONE_BEFORE}
+        for row in turn.rows
+    )
 
 
 def question_of(messages: Sequence[InboundMessage]) -> str:

@@ -28,8 +28,9 @@ from datetime import datetime
 from typing import Any, Literal
 from urllib.parse import unquote
 
-from agent_core.messages import Audience, InboundMessage, Sender
+from agent_core.messages import NOT_NAMED, Audience, InboundMessage, Sender
 from channels.matrix.client.json_access import JsonObject, object_of, text_of
+from channels.matrix.events.formatted import formatted_text
 from channels.matrix.events.media import MEDIA, caption_of, media_kind, name_of, remark_about
 from channels.matrix.events.polls import STARTS, poll_in
 from channels.matrix.events.threads import EVENT_ID, ThreadMode, place_of, root_of
@@ -142,7 +143,8 @@ def read_event(  # noqa: PLR0911 - a chain of reasons to say no
         | file_in(kind, content)
         | ({"unreadable": f"I cannot read {what}. Please say it in words."} if what else {})
         # How it is called here: its name in front of a command is passed over.
-        | ({"names": list(me.names)} if me.names and not direct else {}),
+        | ({"names": list(me.names)} if me.names and not direct else {})
+        | ({NOT_NAMED: True} if not alone and _is_not_named(content, me) else {}),
     )
 
 
@@ -205,7 +207,8 @@ def said_in(content: JsonObject) -> str | Skip:
     if not isinstance(kind, str) or not isinstance(body, str):
         return Skip("malformed")
     if kind in ("m.text", "m.emote"):
-        text = _clean(_without_quote(content)).strip()
+        plain = _without_quote(content)
+        text = _clean(formatted_text(content, plain) or plain).strip()
         if not text:
             return Skip("empty")
         return f"/me {text}" if kind == "m.emote" else text
@@ -238,6 +241,11 @@ def _addressed(content: JsonObject, room_id: str, me: Me) -> bool:
             return room_id in me.group_allow_from
         case "mention":
             return mentions(content, me)
+
+
+def _is_not_named(content: JsonObject, me: Me) -> bool:
+    """Say if a message goes to the bot for the room's policy alone; one that answers somebody may mean it."""
+    return me.group_policy != "mention" and not replies_to(content) and not mentions(content, me)
 
 
 def received_at(event: Mapping[str, Any], now: datetime) -> datetime:

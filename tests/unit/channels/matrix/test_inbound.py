@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_core.messages import Audience, InboundMessage, SessionKey
+from agent_core.messages import NOT_NAMED, Audience, InboundMessage, SessionKey
 from channels.matrix.events.inbound import Me, Skip, read_event
 from channels.matrix.rooms.state import Rooms
 from tests.clock import EPOCH
@@ -205,6 +205,18 @@ def test_group_policies():
         True,
         False,
     ]
+
+
+def test_what_an_open_room_says_to_others_is_marked():
+    """What names the bot or answers somebody is not, nor anything in a room of another policy or of two."""
+    everything = Me(channel="matrix", user_id=BOT, group_policy="open")
+    named = text("$1", "x", **{"m.mentions": {"user_ids": [BOT]}})
+    reply = text("$1", **{"m.relates_to": {"m.in_reply_to": {"event_id": "$9"}}})
+    read_here = [read(event, GROUP, everything) for event in (text("$1"), named, reply)]
+    read_here += [read(named, GROUP), read(text("$1"), DIRECT, everything)]
+
+    assert all(message.addressed for message in read_here)
+    assert [NOT_NAMED in message.context for message in read_here] == [True, False, False, False, False]
 
 
 def test_two_people_alone_are_not_enough_for_direct():
