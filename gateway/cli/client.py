@@ -128,6 +128,31 @@ async def _status(home: Home, settings: Settings, arguments: Mapping[str, Any]) 
         await store.aclose()
 
 
+def homes_on_server(home: Path | None, config: Path | None) -> list[dict[str, Any]]:
+    """
+    Return the homes on the PostgreSQL server that the configuration names, each with its machines.
+
+    Raises:
+        GatewayError: The configuration names none, or it cannot be asked now.
+    """
+    import anyio  # noqa: PLC0415 - as above
+
+    from gateway.queue.lease import facts_of  # noqa: PLC0415
+    from gateway.queue.opening import of_server  # noqa: PLC0415
+    from gateway.settings import load_settings  # noqa: PLC0415
+
+    url = load_settings(config or Home(find_home(home)).config_file).store_url
+    if url is None:
+        raise ConfigInvalid(
+            "this home is not on a PostgreSQL server (gateway.store): it has no cluster to list"
+        )
+    with of_server():
+        from gateway.queue.postgres.homes import homes_of  # noqa: PLC0415
+
+        found = anyio.run(homes_of, url)
+    return [{"name": one.name, "problem": one.problem, "machines": facts_of(one.machines)} for one in found]
+
+
 async def _machines(store: Queue) -> dict[str, Any]:
     """The machines of this home."""
     from gateway.queue.lease import machine_facts  # noqa: PLC0415 - on PostgreSQL only

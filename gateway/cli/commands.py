@@ -175,13 +175,16 @@ def send(to: str, text: str | None = None, /, *, where: Where = HERE, as_json: J
 
 
 @app.command
-def status(*, watch: bool = False, where: Where = HERE, as_json: Json = False) -> int:
+def status(*, watch: bool = False, cluster: bool = False, where: Where = HERE, as_json: Json = False) -> int:
     """
     Show the channels, the queue, and what is stuck.
 
     Args:
         watch: Keep showing it until q or Ctrl-C.
+        cluster: List all homes on the PostgreSQL server instead, each with its machines.
     """
+    if cluster:
+        return _cluster(where, watch=watch, as_json=as_json)
     if watch:
         from gateway.cli import render
         from gateway.cli.watch import watch as look_on
@@ -189,6 +192,19 @@ def status(*, watch: bool = False, where: Where = HERE, as_json: Json = False) -
         asked = asker(where)
         return look_on(lambda: render.status(asked.call("status", reasons=True)))
     return fast_path.status(home=where.home, config=where.config, verbose=where.verbose, as_json=as_json)
+
+
+def _cluster(where: Where, *, watch: bool, as_json: bool) -> int:
+    """Show the homes of a server, once or until q."""
+    from gateway.cli import render
+    from gateway.cli.client import homes_on_server
+    from gateway.cli.watch import watch as look_on
+
+    if watch:
+        return look_on(lambda: render.cluster(homes_on_server(where.home, where.named)))
+    homes = homes_on_server(where.home, where.named)
+    tell(as_json, {"homes": homes}, render.cluster(homes))
+    return 0
 
 
 @app.command

@@ -41,6 +41,7 @@ import structlog
 
 from gateway.errors import ConfigInvalid, GatewayError, leaves
 from gateway.queue.errors import StoreUnavailable, StoreUnusable
+from gateway.queue.model import Machine
 from gateway.queue.sql.maintenance import MaintenanceStore
 
 DAEMON = "daemon"
@@ -100,19 +101,22 @@ def process_of(holder: str) -> str:
 
 async def machine_facts(store: MaintenanceStore, *, here: str = "") -> dict[str, Any]:
     """Return for ``status`` what each machine of a home does; ``here`` is the holder that reports."""
-    return {
-        "machines": [
-            {
-                "process": process_of(one.holder),
-                "here": one.holder == here,
-                "does": "active" if one.active else "standing by" if one.lives else "missing",
-                "version": one.version,
-                "up_s": round(one.since_s),
-                "seen_s": round(one.seen_s),
-            }
-            for one in await store.machines(DAEMON, ttl_s=LeaseTimes().ttl_s)
-        ]
-    }
+    return {"machines": facts_of(await store.machines(DAEMON, ttl_s=LeaseTimes().ttl_s), here=here)}
+
+
+def facts_of(machines: Sequence[Machine], *, here: str = "") -> list[dict[str, Any]]:
+    """Return what each of these machines does, as ``status`` shows it."""
+    return [
+        {
+            "process": process_of(one.holder),
+            "here": one.holder == here,
+            "does": "active" if one.active else "standing by" if one.lives else "missing",
+            "version": one.version,
+            "up_s": round(one.since_s),
+            "seen_s": round(one.seen_s),
+        }
+        for one in machines
+    ]
 
 
 def boot_time() -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -100,6 +101,19 @@ def _compose(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_a_profile_is_understood(profile: str) -> None:
     done = _compose(ROOT, "--profile", profile, "config", "--quiet")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_two_homes_have_their_own_folders_and_one_server() -> None:
+    """The example two-homes.yaml: only the database is shared."""
+    done = _compose(
+        ROOT, "-f", str(ROOT / "compose.yaml"), "-f", str(ROOT / "deploy/compose/two-homes.yaml"),
+        "--profile", "homes", "--profile", "scale", "config", "--format", "json",
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    services = json.loads(done.stdout)["services"]
+    ann, bob = ({each["source"] for each in services[name]["volumes"]} for name in ("ann", "bob"))
+    assert len(ann) == len(bob) == 3 and not ann & bob
+    assert list(services["ann"]["depends_on"]) == list(services["bob"]["depends_on"]) == ["database"]
 
 
 def test_a_misspelt_key_is_found(tmp_path: Path) -> None:

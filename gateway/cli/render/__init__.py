@@ -106,6 +106,16 @@ def _machines(report: Mapping[str, Any]) -> list[str]:
     return head + lines + nobody
 
 
+def cluster(homes: Sequence[Mapping[str, Any]]) -> str:
+    """The homes of a PostgreSQL server."""
+    lines = []
+    for home in homes:
+        lines.append(f"home {plain_line(home['name'])}")
+        lines += [f"  NOT READ: {_short(home['problem'])}"] if home["problem"] else []
+        lines += [] if home["problem"] else _machines({"machines": home["machines"]})
+    return "\n".join(lines) or "No database of this server that the role may open has a home of squidbot."
+
+
 def _channel(name: str, one: Mapping[str, Any]) -> list[str]:
     """A channel, since when it is as it is, when its server was heard of; an error only in its own time."""
     up = one["state"] in ("up", "catching_up")

@@ -159,9 +159,12 @@ def _see_revoked(given: Mapping[str, Any]) -> None:
             )
 
 
-def connect(url: str, **more: str | int) -> psycopg.Connection:
+def connect(url: str, *, database: str | None = None, **more: str | int) -> psycopg.Connection:
     """
     Connect; `Transaction` begins each transaction.
+
+    Args:
+        database: Another database of the same server than the one that ``url`` names.
 
     Raises:
         psycopg.Error: The connection fails for now, or can never succeed like this.
@@ -171,6 +174,7 @@ def connect(url: str, **more: str | int) -> psycopg.Connection:
     db = psycopg.connect(
         url,
         autocommit=True,
+        dbname=database,
         **{name: value for name, value in {**_DEFAULTS, **more}.items() if name not in given},  # type: ignore[arg-type]
     )
     db.adapters.register_dumper(str, _WholeText)
