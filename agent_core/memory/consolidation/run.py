@@ -41,6 +41,7 @@ from agent_core.memory_ports import MemoryPort
 from agent_core.models import AnswerEnd, HistoryTail, Message, ModelChunk, Usage
 from agent_core.ports import LLMPort
 from agent_core.prompt_budget import TokenEstimate
+from agent_core.text import word_count
 
 CALL_LIMIT_S = 180.0
 _ROUNDS = 4
@@ -229,7 +230,7 @@ class Consolidation(ABC):
             session=session_id,
             messages=len(segment.messages),
             cursor=segment.end,
-            words=len(summary.split()),
+            words=word_count(summary),
         )
 
     async def _summary(

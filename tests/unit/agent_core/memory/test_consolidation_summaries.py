@@ -92,7 +92,7 @@ async def test_a_summary_that_no_model_shortens_stops_growing(storage: InMemoryM
         await manager.consolidate_if_due(S)
         lengths.append(len(await storage.load_session_summary(S)))
     summary = await storage.load_session_summary(S)
-    assert max(lengths[:5]) < lengths[-1] == max(lengths)
+    assert max(lengths[:5]) < 0.99 * max(lengths) < lengths[-1]
     assert lengths[-1] < 1.2 * lengths[20]
     assert summary.startswith("(What came before this is left out")
     assert summary.count("left out of the summary") == 1
