@@ -199,6 +199,11 @@ def conversation_text(messages: Sequence[Message], max_tokens: int, estimate: To
     return clip("\n".join(lines), max_tokens, estimate)
 
 
+def day_of(message: Message) -> str:
+    """The day of a message in the owner's time zone; empty if nobody knows it."""
+    return f"{message.timestamp.astimezone():%Y-%m-%d}" if message.timestamp else ""
+
+
 def max_answer_chars(sentences: int) -> int:
     """The largest acceptable length of an answer of so many sentences."""
     return sentences * _SENTENCE_CHARS

@@ -27,6 +27,7 @@ from agent_core.errors import AgentError, ContextTooLong, CursorMoved, StorageUn
 from agent_core.memory.consolidation import policy, prompts
 from agent_core.memory.consolidation.key_facts import (
     KeyFact,
+    dated,
     essentials,
     excerpts,
     join_list,
@@ -266,7 +267,8 @@ class Consolidation(ABC):
         shorter = policy.newest_of(shorter, _LONGEST * self._chars(self._summary_tokens))
         if shorter != whole:
             wanted = [*await anyio.to_thread.run_sync(essentials, [whole]), *wanted]
-        lost = await self._lost(wanted, shorter, document)
+        days = [(policy.day_of(message), message.content) for message in segment.messages]
+        lost = dated(await self._lost(wanted, shorter, document), days)
         listed = merge_list(
             listed, lost, shorter, max_chars=self._summary_tokens // 2 * _CHARS_PER_LIST_TOKEN
         )

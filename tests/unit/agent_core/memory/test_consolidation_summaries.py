@@ -130,7 +130,10 @@ async def test_what_is_forgotten_is_asked_for_once_more_and_then_listed(storage:
     summary = await storage.load_session_summary(S)
     prose, listed = split_list(summary)
     assert prose == "They talked. The locker code is 48213, and they decided not to use Redis."
-    assert listed == ["https://example.org/plan", "the boat survey is on 14 May with Ms Reis"]
+    assert listed == [
+        "https://example.org/plan (2026-01-01)",
+        "the boat survey is on 14 May with Ms Reis (2026-01-01)",
+    ]
 
 
 async def test_what_is_in_the_memory_document_is_not_forgotten(storage: InMemoryMemory) -> None:
