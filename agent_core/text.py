@@ -75,3 +75,18 @@ def excerpt(text: str, query: str, limit: int) -> str:
     start -= limit // 4
     start = text.find(" ", start, start + limit // 8) + 1 or start
     return f"… {one_line(text[start:], limit - 2)}"
+
+
+_WITHOUT_BLANKS = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff"
+    "\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff]+"
+)
+
+
+def word_count(text: str) -> int:
+    """
+    The number of words. Scripts without blanks between words (Chinese characters, kana, Thai, Lao, Burmese,
+    Khmer) count one for two characters, about the mean length of a Chinese or Japanese word.
+    """
+    dense = sum((len(run) + 1) // 2 for run in _WITHOUT_BLANKS.findall(text))
+    return dense + sum(any(map(str.isalnum, word)) for word in _WITHOUT_BLANKS.sub(" ", text).split())

@@ -17,7 +17,7 @@ from agent_core.models import MemoryScope, Message, SearchHit
 from agent_core.prompt import Passage, remembered_text, searched_words
 from agent_core.prompt_budget import TokenEstimate
 from agent_core.provenance import Origins, joined
-from agent_core.text import excerpt
+from agent_core.text import excerpt, word_count
 
 SHARE = 16
 """Passages take this part of a prompt at most."""
@@ -52,13 +52,12 @@ class Lookup:
 
         Args:
             question: As it stands in the prompt. A single word finds nothing: it is mostly a greeting.
-                Scripts without capitals may have no blanks between words either.
             shown: The history that is in the prompt anyway.
             since: Nothing of what was said before is shown.
             origins: Whose words the question is made of besides the owner's.
         """
         words = searched_words(question)
-        if len(words.split()) <= 1 and words.lower() != words.upper():
+        if word_count(words) <= 1:
             return None
         answer = await self._search.search(scope, words, since=since, least=_LEAST, max_results=_LOOKED_AT)
         known = {(each.kind, each.where) for each in origins}

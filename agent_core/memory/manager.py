@@ -337,7 +337,7 @@ class MemoryManager(Consolidation):
         history = [
             each if len(each.content) <= short else _clipped(each, single, self.estimate) for each in sound
         ]
-        window = fit_window(history, max(0, room), self.estimate)
+        window = fit_window(_dated(history), max(0, room), self.estimate)
         if tail.complete or window.left_out:
             return window
         # The storage has cut already, without knowing questions from answers.
@@ -388,6 +388,27 @@ def _seen_by(scope: str | None, tail: HistoryTail, since: datetime | None) -> Hi
     if not hidden:
         return tail
     return replace(tail, messages=tuple(each for each in tail.messages if each.scope not in hidden))
+
+
+def _dated(messages: Sequence[Message]) -> list[Message]:
+    """
+    The messages with a line of days, in the owner's time zone, before a question of another day than the one
+    before. It depends on those two alone, so that a provider's cache finds the same beginning again.
+    """
+    dated: list[Message] = []
+    last = None
+    for message in messages:
+        if message.role == "user" and message.timestamp is not None:
+            day = message.timestamp.astimezone().date()
+            if last is not None and day != last:
+                content = f"{prompt.day_mark(day, last)}\n{message.content}"
+                dated.append(message.model_copy(update={"content": content}))
+            else:
+                dated.append(message)
+            last = day
+        else:
+            dated.append(message)
+    return dated
 
 
 def _clipped(message: Message, max_tokens: int, estimate: TokenEstimate) -> Message:

@@ -10,7 +10,8 @@ by their form alone, well enough for a check that costs a millisecond. Each is a
 Not everything with that form matters. Numbers of one digit do not, nor do numbers that only count on
 ("message 7", "message 8", …: the same word before many of them), nor words that are capital only because a
 sentence begins with them. Where a language writes all nouns with capitals, a single word says nothing and
-only names of several words are taken.
+only names of several words are taken. Where a script has no capitals, nothing marks a name: a short statement
+is the fact as a whole, and survives if half of its pairs of characters do.
 
 What survived is looked for by its meaning where that is cheap: 1,234 is 1234, 3 May is 2026-05-03, and a
 decision survives in other words if most of its words are there.
@@ -21,8 +22,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from unicodedata import digit
+
+from agent_core.text import word_count
 
 _MOST = 60
 _MOST_CHARS = 50_000
@@ -30,29 +34,31 @@ _SNIPPET_CHARS = 90
 _DECISION_CHARS = 160
 _COUNTER = 6
 _DENSE = 4
+_LEAST_WORDS = 4  # fewer are a greeting or a yes
 _LONGEST_NUMBER = 40
 _LONGEST_ADDRESS = 300
 _LONGEST_CODE = 40
 _NOUNS_ARE_CAPITAL = 0.2
 _ENOUGH_WORDS = 12
 _SAME = 0.6
+_SAME_PAIRS = 0.5  # of characters; endings and particles are the rest
 _HEAD = "Also mentioned: "
 _MONTHS = {
     name: number
     for number, names in enumerate(
         (
-            "january jan januar jänner",
-            "february feb februar",
-            "march mar märz",
-            "april apr",
-            "may mai",
-            "june jun juni",
-            "july jul juli",
-            "august aug",
-            "september sep sept",
-            "october oct oktober",
-            "november nov",
-            "december dec dezember",
+            "january jan januar jänner января enero يناير",
+            "february feb februar февраля febrero فبراير",
+            "march mar märz марта marzo مارس",
+            "april apr апреля abril أبريل إبريل",
+            "may mai мая mayo مايو",
+            "june jun juni июня junio يونيو",
+            "july jul juli июля julio يوليو",
+            "august aug августа agosto أغسطس",
+            "september sep sept сентября septiembre سبتمبر",
+            "october oct oktober октября octubre أكتوبر",
+            "november nov ноября noviembre نوفمبر",
+            "december dec dezember декабря diciembre ديسمبر",
         ),
         1,
     )
@@ -67,11 +73,13 @@ _ADDRESS = re.compile(
 _DATE = re.compile(
     rf"\b(?P<y>\d{{4}})-(?P<m>\d{{2}})-(?P<d>\d{{2}})\b"
     rf"|\b(?P<d2>\d{{1,2}})\.(?P<m2>\d{{1,2}})\.(?:\d{{2,4}})?"
-    rf"|\b(?P<d3>\d{{1,2}})(?:st|nd|rd|th|\.)?\s+(?:of\s+)?(?P<n3>{_MONTH})\b\.?"
-    rf"|\b(?P<n4>{_MONTH})\.?\s+(?P<d4>\d{{1,2}})(?:st|nd|rd|th)?\b(?!\d)",
+    rf"|\b(?P<d3>\d{{1,2}})(?:st|nd|rd|th|\.)?\s+(?:(?:of|de)\s+)?(?P<n3>{_MONTH})\b\.?"
+    rf"|\b(?P<n4>{_MONTH})\.?\s+(?P<d4>\d{{1,2}})(?:st|nd|rd|th)?\b(?!\d)"
+    r"|(?P<m5>\d{1,2})\s?[月월]\s?(?P<d5>\d{1,2})\s?[日号일]",
     re.IGNORECASE,
 )
-_NUMBER = re.compile(r"(?<![\w.])[€$£]?\d[\d.,:'/\-]*\d%?|(?<![\w.])[€$£]\d|(?<!\w)\d%")
+_IN_WORD = r"[\d_.A-Za-z\u00c0-\u0dff]"  # not 番号48213: no blank stands there
+_NUMBER = re.compile(rf"(?<!{_IN_WORD})[€$£]?\d[\d.,:'/\-٫٬]*\d%?|(?<![\w.])[€$£]\d|(?<!\w)\d%")
 _COUNTED = re.compile(r"(?<![\w.,])\d{1,12}\b")
 _CODE = re.compile(r"`([^`\n]+)`")
 _QUOTE = re.compile(r"[“„«\"]([^“”„«»\"\n]{6,120})[”“»\"]")
@@ -82,7 +90,8 @@ _DECISION = re.compile(
 )
 _WORD = re.compile(r"[^\W_]+(?:[’'][^\W_]+)?")
 _BEGINS = frozenset(':([“„"-*')
-_SENTENCE = re.compile(r"[^\n]+?(?:[.!?…。！？]{1,4}[\"”’»)]{0,4}(?=\s|$)|(?=\n)|$)")
+_SENTENCE = re.compile(r"[^\n]+?(?:[。！？]|(?<!\s\d)(?<!\s\d\d)[.!?…]{1,4}[\"”’»)]{0,4}(?=\s|$)|(?=\n)|$)")
+_DAY_AFTER = re.compile(r" \(\d{4}-\d\d-\d\d\)$")
 _WORD_BEFORE = re.compile(r"(\w{1,30})\W{0,3}$")
 _NO_NAMES = frozenset(["i'm", "i’m", "i'll", "i’ll", "i've", "i’ve", "i'd", "i’d", "ok", *_MONTHS])
 
@@ -111,14 +120,23 @@ def essentials(texts: Iterable[str]) -> list[KeyFact]:
         capital += sum(word[0].isupper() for word in inner)
     shouting = words >= _ENOUGH_WORDS and capital / words > _NOUNS_ARE_CAPITAL
     for sentence in sentences:
+        if _says_without_capitals(sentence):
+            found.setdefault(("said", sentence), KeyFact("said", sentence, sentence.rstrip(".。！!")))
         for name in _names(sentence):
             if not shouting or " " in name:
                 names[name] += 1
-                found.setdefault(("name", name.casefold()), KeyFact("name", name, name))
+                found.setdefault(("name", name.casefold()), KeyFact("name", name, _about(sentence, name)))
     counters = {number for numbers in counted.values() if _counts_on(numbers) for number in numbers}
     kept = [item for item in found.values() if item.kind != "number" or item.text not in counters]
-    ranks = ("address", "decision", "date", "quote", "number", "name")
+    ranks = ("address", "decision", "date", "quote", "number", "name", "said")
     return sorted(kept, key=lambda item: (ranks.index(item.kind), -names[item.text]))[:_MOST]
+
+
+def dated(items: Iterable[KeyFact], said: Iterable[tuple[str, str]]) -> list[KeyFact]:
+    """The facts with the day on which they were said first, as far as ``said``, days and texts, has it."""
+    known = [(day, text) for day, text in said if day]
+    days = ((item, next((day for day, text in known if item.text in text), "")) for item in items)
+    return [replace(item, snippet=f"{item.snippet} ({day})") if day else item for item, day in days]
 
 
 def missing(items: Iterable[KeyFact], *texts: str) -> list[KeyFact]:
@@ -165,7 +183,11 @@ def merge_list(old: Iterable[str], new: Iterable[KeyFact], prose: str, *, max_ch
     entries: list[str] = []
     for entry in [*old, *(item.snippet for item in new)]:
         text = " ".join(entry.replace(";", ",").split()).rstrip(".")
-        if not text or text.casefold() in folded or any(text in other for other in entries):
+        if (
+            not text
+            or _DAY_AFTER.sub("", text).casefold() in folded
+            or any(text in other for other in entries)
+        ):
             continue
         entries = [other for other in entries if other not in text]
         entries.append(text)
@@ -264,14 +286,35 @@ def _named(run: Sequence[re.Match[str]], words: Sequence[re.Match[str]], sentenc
 def _around(sentence: str, start: int, end: int) -> str:
     """The item with some words before and after it."""
     if len(sentence) <= _SNIPPET_CHARS:
-        return sentence.strip().rstrip(".")
+        return sentence.strip().rstrip(".。")
     left = max(0, start - (_SNIPPET_CHARS - (end - start)) * 2 // 3)
     right = min(len(sentence), left + _SNIPPET_CHARS)
     while 0 < left < start and not sentence[left - 1].isspace():
         left += 1
     while end < right < len(sentence) and not sentence[right].isspace():
         right -= 1
-    return sentence[left:right].strip().rstrip(".")
+    return sentence[left:right].strip().rstrip(".。")
+
+
+def _about(sentence: str, name: str) -> str:
+    """The words around a name."""
+    start = sentence.find(name)
+    return _around(sentence, start, start + len(name))
+
+
+def _says_without_capitals(sentence: str) -> bool:
+    """Return True for a short statement in a script whose names nothing marks: all of it is the fact."""
+    asks = sentence[-1] in "?？؟" or sentence.endswith(("か。", "吗。"))
+    return (
+        not asks
+        and len(sentence) <= _SNIPPET_CHARS
+        and word_count(sentence) >= _LEAST_WORDS
+        and sum(char.isalpha() and char.lower() == char.upper() for char in sentence) > len(sentence) / 2
+    )
+
+
+def _pairs(text: str) -> set[str]:
+    return {text[at : at + 2] for at in range(len(text) - 1) if text[at : at + 2].isalnum()}
 
 
 def _short(text: str, limit: int) -> str:
@@ -281,15 +324,16 @@ def _short(text: str, limit: int) -> str:
 def _day(match: re.Match[str]) -> tuple[int, int] | None:
     """Month and day of a match of `_DATE`, if there is such a day."""
     groups = match.groupdict()
-    month = groups["m"] or groups["m2"]
+    month = groups["m"] or groups["m2"] or groups["m5"]
     number = int(month) if month else _MONTHS[(groups["n3"] or groups["n4"]).casefold()]
-    day = int(next(groups[name] for name in ("d", "d2", "d3", "d4") if groups[name]))
+    day = int(next(groups[name] for name in ("d", "d2", "d3", "d4", "d5") if groups[name]))
     return (number, day) if 1 <= number <= 12 and 1 <= day <= 31 else None
 
 
 def _digits(number: str) -> str:
-    """A number without what only makes it readable."""
-    return re.sub(r"(?<=\d)[,.'](?=\d{3}\b)", "", number.strip("€$£"))
+    """A number without what only makes it readable, in ASCII digits."""
+    plain = "".join(str(digit(char)) if char.isdecimal() else char for char in number)
+    return re.sub(r"(?<=\d)[,.'٬](?=\d{3}\b)", "", plain.strip("€$£"))
 
 
 class _Known:
@@ -306,12 +350,16 @@ class _Known:
     @cached_property
     def _numbers(self) -> frozenset[str]:
         return frozenset(
-            _digits(found.rstrip(".,:/-'")) for found in re.findall(r"\d[\d.,:'/\-]*%?", self._text)
+            _digits(found.rstrip(".,:/-'")) for found in re.findall(r"\d[\d.,:'/\-٫٬]*%?", self._text)
         )
 
     @cached_property
     def _days(self) -> frozenset[tuple[int, int] | None]:
         return frozenset(_day(match) for match in _DATE.finditer(self._text))
+
+    @cached_property
+    def _pairs(self) -> set[str]:
+        return _pairs(self._folded)
 
     def has(self, item: KeyFact) -> bool:
         folded = " ".join(item.text.split()).casefold()
@@ -324,6 +372,9 @@ class _Known:
             case "name":
                 parts = [match[0].casefold() for match in _WORD.finditer(item.text)]
                 return folded in self._folded or (bool(parts) and parts[-1] in self._words)
+            case "said":
+                pairs = _pairs(folded)
+                return bool(pairs) and len(pairs & self._pairs) / len(pairs) >= _SAME_PAIRS
             case "decision" | "quote":
                 return folded in self._folded or self._mostly(item.text)
             case _:

@@ -27,6 +27,7 @@ from agent_core.memory.scopes import private_in
 from agent_core.models import HistoryTail, Message
 from agent_core.prompt_budget import TokenEstimate, clip
 from agent_core.provenance import Origins, joined
+from agent_core.text import word_count
 
 META_SUMMARY_WORD_LIMIT = 600
 META_SUMMARY_SENTENCES = 8
@@ -178,7 +179,8 @@ def _not_torn(before: Message, here: Message) -> bool:
 
 def conversation_text(messages: Sequence[Message], max_tokens: int, estimate: TokenEstimate) -> str:
     """
-    The messages as a model reads them: who, what, and the day where it changes; empty if there are none.
+    The messages as a model reads them: who, what, and the day in the owner's time zone where it changes;
+    empty if there are none.
 
     No message takes more than a fourth of the room; tool results and empty messages are left out.
     """
@@ -187,7 +189,7 @@ def conversation_text(messages: Sequence[Message], max_tokens: int, estimate: To
     for message in messages:
         if message.role not in ("user", "assistant") or not message.content.strip():
             continue
-        today = f"{message.timestamp:%Y-%m-%d}" if message.timestamp else day
+        today = f"{message.timestamp.astimezone():%a %Y-%m-%d}" if message.timestamp else day
         if today != day:
             lines.append(f"({today})")
             day = today
@@ -195,6 +197,11 @@ def conversation_text(messages: Sequence[Message], max_tokens: int, estimate: To
             f"{message.role.upper()}: {clip(message.content.strip(), max_tokens // _SINGLE, estimate)}"
         )
     return clip("\n".join(lines), max_tokens, estimate)
+
+
+def day_of(message: Message) -> str:
+    """The day of a message in the owner's time zone; empty if nobody knows it."""
+    return f"{message.timestamp.astimezone():%Y-%m-%d}" if message.timestamp else ""
 
 
 def max_answer_chars(sentences: int) -> int:
@@ -230,7 +237,7 @@ def _copied(text: str, source: str) -> float:
 
 def too_long_to_keep(summary: str, max_tokens: int, estimate: TokenEstimate) -> bool:
     """Whether a summary is to be rewritten: too many words, or longer than its share of a prompt."""
-    return len(summary.split()) > META_SUMMARY_WORD_LIMIT or estimate.text(summary) > max_tokens
+    return word_count(summary) > META_SUMMARY_WORD_LIMIT or estimate.text(summary) > max_tokens
 
 
 def readable(summary: str, max_chars: int) -> tuple[str, str]:

@@ -31,6 +31,12 @@ for you.
 Keep its language, its facts, its decisions and the order of events. Your answer replaces it: give only \
 the shorter summary, without introduction, comment, heading or formatting."""
 
+_DAYS = (
+    "Lines such as (Thu 2026-11-12) say on which day the lines after them were said. Write days as dates: "
+    "not “yesterday” or “next week”, but the day that was meant. Where something replaces what was true "
+    "before, write both, such as “since 12 Nov: …; before: …”."
+)
+
 
 def consolidation_messages(conversation: str, sentences: int) -> list[Message]:
     """Ask for a summary of about so many sentences."""
@@ -39,7 +45,7 @@ def consolidation_messages(conversation: str, sentences: int) -> list[Message]:
         fenced(CONVERSATION_TAG, conversation),
         f"Summarise this part in about {sentences} sentences: what was found out, decided, promised and left "
         "open, who is who, and every name, number, date, address and wording that somebody may come back to. "
-        "Leave out greetings and small talk.",
+        f"Leave out greetings and small talk. {_DAYS}",
     )
 
 
@@ -51,7 +57,7 @@ def addition_messages(excerpts: str, missing: Sequence[str]) -> list[Message]:
         fenced(CONVERSATION_TAG, excerpts),
         f"A summary of this part exists, but it lacks the following:\n{fenced('missing', listed)}\nWrite "
         "only the further sentences that are needed to record each of these and what it means. Write "
-        "nothing else.",
+        f"nothing else. {_DAYS}",
     )
 
 
@@ -61,7 +67,8 @@ def meta_messages(summary: str, sentences: int) -> list[Message]:
         META_CONSOLIDATION_SYSTEM,
         fenced(SUMMARY_TAG, summary),
         f"Rewrite this summary in about {sentences} sentences. Lose nothing that may still matter: write "
-        "longer sentences rather than drop a fact.",
+        "longer sentences rather than drop a fact, and keep its dates. Of what has changed write what is "
+        "true now and what was before: “since 12 Nov: …; before: …”.",
     )
 
 

@@ -27,6 +27,7 @@ from agent_core.errors import AgentError, ContextTooLong, CursorMoved, StorageUn
 from agent_core.memory.consolidation import policy, prompts
 from agent_core.memory.consolidation.key_facts import (
     KeyFact,
+    dated,
     essentials,
     excerpts,
     join_list,
@@ -41,6 +42,7 @@ from agent_core.memory_ports import MemoryPort
 from agent_core.models import AnswerEnd, HistoryTail, Message, ModelChunk, Usage
 from agent_core.ports import LLMPort
 from agent_core.prompt_budget import TokenEstimate
+from agent_core.text import word_count
 
 CALL_LIMIT_S = 180.0
 _ROUNDS = 4
@@ -229,7 +231,7 @@ class Consolidation(ABC):
             session=session_id,
             messages=len(segment.messages),
             cursor=segment.end,
-            words=len(summary.split()),
+            words=word_count(summary),
         )
 
     async def _summary(
@@ -265,7 +267,8 @@ class Consolidation(ABC):
         shorter = policy.newest_of(shorter, _LONGEST * self._chars(self._summary_tokens))
         if shorter != whole:
             wanted = [*await anyio.to_thread.run_sync(essentials, [whole]), *wanted]
-        lost = await self._lost(wanted, shorter, document)
+        days = [(policy.day_of(message), message.content) for message in segment.messages]
+        lost = dated(await self._lost(wanted, shorter, document), days)
         listed = merge_list(
             listed, lost, shorter, max_chars=self._summary_tokens // 2 * _CHARS_PER_LIST_TOKEN
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent_core.text import excerpt
+from agent_core.text import excerpt, word_count
 
 FILLER = "we talked about this and that for an hour or two, "
 
@@ -35,3 +35,21 @@ def test_an_excerpt_without_any_word_is_the_beginning(query: str) -> None:
     assert excerpt("short", query, 300) == "short"
     assert excerpt(FILLER * 40, query, 50).startswith(FILLER[:40])
     assert len(excerpt("z" * 1_000_000, query, 50)) <= 50
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("", 0),
+        ("one two – three", 3),
+        ("猫の名前はミンカです", 5),
+        ("我叫Anna，住在柏林。", 4),
+        ("แมวชื่อมิงกา", 6),
+        ("고양이 이름은 민카", 3),
+        ("اسم القطة مينكا", 3),
+        ("はい", 1),
+    ],
+)
+def test_words_are_counted_in_every_script(text: str, count: int) -> None:
+    """Where nobody writes blanks between words two characters count as one."""
+    assert word_count(text) == count

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from datetime import UTC, datetime
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,7 +16,9 @@ from agent_core.memory.consolidation.policy import (
     keep_for,
     plan,
     sentence_budget,
+    too_long_to_keep,
 )
+from agent_core.memory.consolidation.prompts import addition_messages, consolidation_messages, meta_messages
 from agent_core.models import HistoryTail, Message, ToolCall
 from agent_core.prompt_budget import TokenEstimate
 from tests.clock import EPOCH
@@ -150,8 +155,50 @@ def test_a_conversation_as_text() -> None:
         Message(role="assistant", content=""),
         Message(role="assistant", content="hi"),
     ]
-    assert conversation_text(messages, 1000, GUESS) == "(2026-01-01)\nUSER: hello\nworld\nASSISTANT: hi"
+    assert conversation_text(messages, 1000, GUESS) == "(Thu 2026-01-01)\nUSER: hello\nworld\nASSISTANT: hi"
     assert conversation_text([Message(role="tool", content="x")], 1000, GUESS) == ""
+
+
+def test_days_are_those_of_the_owners_zone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was said after midnight at home belongs to that day, whatever day it was in UTC; one line a day."""
+    texts = [
+        Message(role="user", content=str(hour), timestamp=datetime(2026, 11, 11, hour, tzinfo=UTC))
+        for hour in (20, 22, 23)
+    ]
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        text = conversation_text(texts, 1000, GUESS)
+        late = conversation_text([texts[0].model_copy(update={"timestamp": EPOCH}), *texts], 1000, GUESS)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert text == "(Thu 2026-11-12)\nUSER: 20\nUSER: 22\nUSER: 23"
+    assert late.count("(") == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "is_long"),
+    [
+        ("彼女は猫を飼っていて、名前はミンカです。" * 70, True),
+        ("彼女は猫を飼っていて、名前はミンカです。" * 40, False),
+        ("她养了一只猫，名字叫明卡。" * 120, True),
+        ("เธอเลี้ยงแมวชื่อมิงกา" * 70, True),
+        ("고양이 이름은 민카입니다. " * 201, True),
+        ("Её кошку зовут Минка. " * 151, True),
+        ("Её кошку зовут Минка. " * 149, False),
+    ],
+)
+def test_a_summary_is_too_long_in_every_script(text: str, is_long: bool) -> None:
+    """Six hundred words are counted where no blanks stand between words, too."""
+    assert too_long_to_keep(text, 1_000_000, GUESS) == is_long
+
+
+def test_summaries_are_asked_for_with_days_and_changes() -> None:
+    """All requests ask for what replaces what; those that see the conversation ask for dates."""
+    for asked in (consolidation_messages("x", 5), addition_messages("x", ["y"]), meta_messages("x", 8)):
+        assert "before: …" in asked[1].content
+    assert "not “yesterday”" in consolidation_messages("x", 5)[1].content
 
 
 def test_what_is_taken_for_a_summary() -> None:

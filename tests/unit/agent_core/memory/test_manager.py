@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import orjson
@@ -328,3 +329,20 @@ async def test_a_document_that_is_a_folder_costs_the_memory_and_not_the_answer(t
         path.rmdir()
         kept.rename(path)
         assert "likes tea" in await prompt()
+
+
+async def test_history_carries_days() -> None:
+    """Where the day changes both days stand; what was written once stays, as more is said."""
+    clock = ManualClock()
+    storage = InMemoryMemory(clock=clock)
+    manager = MemoryManager(storage, context_tokens=4000)
+    shown: list[list[str]] = []
+    for _ in range(3):
+        await say(storage, 4)
+        shown.append([each.content for each in (await manager.build_messages(S, "sys", "new"))[1:-1]])
+        clock.advance(86_400)
+    assert [text for text in shown[-1] if not text.startswith("message")] == [
+        "[Fri 2026-01-02; above: Thu 2026-01-01]\nmessage 4",
+        "[Sat 2026-01-03; above: Fri 2026-01-02]\nmessage 8",
+    ]
+    assert all(later[: len(earlier)] == earlier for earlier, later in pairwise(shown))
