@@ -14,7 +14,7 @@ from tests.deploy.images import CANARY
 
 pytestmark = [pytest.mark.deploy, pytest.mark.timeout(900)]
 
-_OWN_LAYERS_LIMIT = 350_000_000
+_OWN_LAYERS_LIMIT = 375_000_000
 _HARD = (
     "--init", "--read-only", "--cap-drop=ALL", "--security-opt=no-new-privileges", "--tmpfs=/tmp:size=16m",
     "--memory=700m", "--pids-limit=128",
@@ -49,7 +49,7 @@ def _pid(engine: Engine, name: str) -> str:
 
 
 def test_our_layers_are_small(engine: Engine, image: str) -> None:
-    """All that we add to the base image, litellm with it, stays below 350 MB."""
+    """All that we add to the base image, with litellm (169 MB) and Pillow (23 MB), stays below 375 MB."""
     assert layers_bytes(engine, image, BASE_IMAGE) < _OWN_LAYERS_LIMIT
 
 
