@@ -190,6 +190,7 @@ def test_a_stranger_gets_nothing_and_leaves_nothing(
     """
     eve, eve_mail, word = fresh_user("eve"), fresh_mailbox("eve"), f"xyzzy{secrets.token_hex(8)}"
     letter = f"plugh{secrets.token_hex(8)}"
+    known = word[1:] + word[0]  # not reversed: the search index keeps long words that way, too
     with town.daemon() as daemon:
         daemon.up()
         own_room = eve.create_room(invite=[town.bot.user_id], is_direct=True)
@@ -200,7 +201,7 @@ def test_a_stranger_gets_nothing_and_leaves_nothing(
         eve.send(shared, f"{town.bot.user_id}: {word}")
         eve_mail.send(town.bot_mail.address, letter, letter)
         # What is answered later was taken later: the stranger's has gone through by then.
-        town.says(town.alice, shared, f"{town.bot.user_id}: {word[::-1]}")
+        town.says(town.alice, shared, f"{town.bot.user_id}: {known}")
         town.writes(town.alice_mail, "hello")
         until(lambda: daemon.work("inbox", "quarantined") >= 1 and daemon.work("inbox", "ignored") >= 1)
 
@@ -211,7 +212,7 @@ def test_a_stranger_gets_nothing_and_leaves_nothing(
         assert daemon.ended() == 0
         assert files_with(daemon.home, word) == []
         assert {path.name for path in files_with(daemon.home, letter)} <= {"gateway.db", "gateway.db-wal"}
-        assert files_with(daemon.home, word[::-1]), "the owner's own words are found, so the search works"
+        assert files_with(daemon.home, known), "the owner's own words are found, so the search works"
 
 
 def files_with(folder: Path, word: str) -> list[Path]:
