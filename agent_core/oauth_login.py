@@ -78,7 +78,9 @@ async def run_device_flow(
     except ProviderRefused as error:
         raise ProviderAway(f"it issued no code: {error}") from error
     where = printable_line(given.get("verification_uri") or given.get("verification_url"), 500)
-    code, secret = printable_line(given.get("user_code"), 40), given.get("device_code")
+    # A second line would be the provider's own instructions.
+    code = printable_line(str(given.get("user_code") or "").partition("\n")[0], 40)
+    secret = given.get("device_code")
     if not where.startswith(("https://", "http://")) or not code or not isinstance(secret, str):
         raise ProviderAway("it issued no usable code")
     show(f"Open {where} in any browser, enter {code} and log in there. I am waiting here.")

@@ -93,7 +93,10 @@ async def _login(settings: Settings, home: Home, account: str) -> int:
         raise ConfigInvalid(f"{where}.oauth is not set, so there is nothing to log in to")
 
     async def pasted() -> str:
-        return await anyio.to_thread.run_sync(input, "> ", abandon_on_cancel=True)
+        try:
+            return await anyio.to_thread.run_sync(input, "> ", abandon_on_cancel=True)
+        except EOFError:  # nobody is there to open the browser, either
+            return ""
 
     def show(text: str) -> None:
         print(plain_text(text))

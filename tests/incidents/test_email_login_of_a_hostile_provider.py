@@ -92,7 +92,7 @@ def check(home: Path, url: str, flow: str = "device", pasted: str = "") -> str:
         (f'{{"error": "{ESCAPE}", {CODE}}}', "{}", 200, "no usable code"),
         (f'{{"verification_uri": 7, "user_code": "A", {CODE}}}', "{}", 200, "no usable code"),
         (f'{{"verification_uri": "javascript:1", "user_code": "A", {CODE}}}', "{}", 200, "no usable code"),
-        ("[" * 150_000, "{}", 200, "issued no code"),
+        ("[" * 150_000, "{}", 200, "unreadable body"),
         ('{"device_code": "d", "interval": 1' + "0" * 400 + "}", "{}", 200, "no usable code"),
     ],
 )
