@@ -15,6 +15,16 @@ _NAMES_OF_UTC = frozenset({"UTC", "UCT", "Universal", "Zulu"})
 _UNSEEN = " \t\r\f\v\u00a0\u3000\u200b\u200c\u200d\u200e\u200f"
 _UNSEEN += "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\ufeff"
 
+UNSPACED = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff"
+    "\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
+)
+"""
+The characters of scripts that put no blanks between words (Chinese characters, kana, Thai, Lao, Burmese,
+Khmer), for a class of a regular expression.
+"""
+_WITHOUT_BLANKS = re.compile(f"[{UNSPACED}]+")
+
 _LONGEST_EXCERPTED = 20_000
 # The beginning of a word, so that its other forms are found; two characters of scripts without blanks.
 _WORDS = re.compile(r"\b[^\W_\u0e00-\uffff]{3,4}|[\u0e00-\uffff]{2}")
@@ -77,16 +87,10 @@ def excerpt(text: str, query: str, limit: int) -> str:
     return f"… {one_line(text[start:], limit - 2)}"
 
 
-_WITHOUT_BLANKS = re.compile(
-    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff"
-    "\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff]+"
-)
-
-
 def word_count(text: str) -> int:
     """
-    The number of words. Scripts without blanks between words (Chinese characters, kana, Thai, Lao, Burmese,
-    Khmer) count one for two characters, about the mean length of a Chinese or Japanese word.
+    The number of words. `UNSPACED` scripts count one for two characters, about the mean length of a Chinese
+    or Japanese word.
     """
     dense = sum((len(run) + 1) // 2 for run in _WITHOUT_BLANKS.findall(text))
     return dense + sum(any(map(str.isalnum, word)) for word in _WITHOUT_BLANKS.sub(" ", text).split())

@@ -31,7 +31,7 @@ class PluginRefused(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Installed:
+class InstalledPlugin:
     """An entry point of an installed package."""
 
     group: str
@@ -54,10 +54,10 @@ def tool_families() -> Mapping[str, ToolFamily[Any]]:
     return _families
 
 
-def installed_plugins() -> list[Installed]:
+def installed_plugins() -> list[InstalledPlugin]:
     """List the plugins of other distributions; nothing is imported, and the environment is looked through."""
     return [
-        Installed(group, entry.name, entry.dist.name, entry.dist.version, entry)
+        InstalledPlugin(group, entry.name, entry.dist.name, entry.dist.version, entry)
         for group in (_CHANNELS, _TOOLS)
         for entry in sorted(metadata.entry_points(group=group))
         if entry.dist is not None
@@ -77,7 +77,7 @@ def load_plugins(names: Iterable[str], taken: Collection[str]) -> dict[str, Plug
     return refused
 
 
-def _load(name: str, found: list[Installed], taken: Collection[str]) -> None:
+def _load(name: str, found: list[InstalledPlugin], taken: Collection[str]) -> None:
     if name in _OWN or name in taken or not _NAME.fullmatch(name):
         raise PluginRefused(f"{name!r} cannot be the name of a plugin")
     if not found:
@@ -95,7 +95,7 @@ def _load(name: str, found: list[Installed], taken: Collection[str]) -> None:
             _families[name] = plugin
 
 
-def _made(one: Installed) -> Any:
+def _made(one: InstalledPlugin) -> Any:
     """The plugin of an entry point. Raises `PluginRefused`."""
     try:
         plugin = one.entry.load()()

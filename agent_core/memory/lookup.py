@@ -116,8 +116,10 @@ def _is_shown(hit: SearchHit, session_id: str, shown: Sequence[Message]) -> bool
 
 
 def _day(line: Message) -> str:
-    at = line.timestamp
-    return f"On {at.day} {at:%B %Y}" if at else "Earlier"
+    if line.timestamp is None:
+        return "Earlier"
+    at = line.timestamp.astimezone()  # as the days of the history are
+    return f"On {at.day} {at:%B %Y}"
 
 
 def _who(line: Message) -> str:

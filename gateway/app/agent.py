@@ -186,7 +186,7 @@ def build_agent(env: Environment, queue: Queue, state: AccountState | None) -> A
             *web.of(session),
             *pictures.of(session),
             *servers_of(session),
-            *plugins.of(session),
+            *plugins.tools(session),
         ]
 
     return AgentParts(

@@ -30,7 +30,7 @@ class PluginTools:
                 config = getattr(env.settings.tools, name)
                 self._built[name] = config, family.build(config, services)
 
-    def of(self, session: Session) -> list[ToolPort]:
+    def tools(self, session: Session) -> list[ToolPort]:
         """The tools of one run."""
         return [
             GuardedTool(tool, name, self._effect(name, tool.name), self._clock)

@@ -83,8 +83,10 @@ async def test_a_sign_of_others_shows_nothing_private(tmp_path):
         shared = {"session": SessionKey("matrix", DM, "shared"), "audience": Audience.GROUP}
         await one.hand_over(sign("$r1", told.key).model_copy(update=shared))
         await settled(one, settled=2)
-        history = await one.built.memory.load_history(str(shared["session"]))
-    assert history.total == 0
+        await one.hand_over(message("$m2", "and now?").model_copy(update=shared))
+        await settled(one, settled=3)
+    assert "and now?" in mind.shown[-1]
+    assert not any(each in mind.shown[-1] for each in ("heron", "👍"))
 
 
 async def test_what_is_only_read_is_no_part_of_a_question(tmp_path):

@@ -99,7 +99,7 @@ def rank(
 
 @dataclass(slots=True)
 class _Occurrences:
-    """How often a term occurs in a text, how much like it the best word is, and where each begins."""
+    """The occurrences of a term in a text: their number, the best likeness, and where they begin."""
 
     frequency: float = 0.0
     likeness: float = 0.0

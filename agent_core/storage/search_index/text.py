@@ -19,13 +19,11 @@ from heapq import nlargest
 from itertools import filterfalse, pairwise
 
 from agent_core.storage.search_index.stems import STOP_WORDS, stems
+from agent_core.text import UNSPACED
 
 _WORDS = re.compile(r"[^\W_]+")
-_UNSPACED_CHARS = (
-    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
-)
-_UNSPACED = re.compile(f"([{_UNSPACED_CHARS}])")
-_RUNS = re.compile(f"[{_UNSPACED_CHARS}]+|[^{_UNSPACED_CHARS}\\W_]+")
+_UNSPACED = re.compile(f"([{UNSPACED}])")
+_RUNS = re.compile(f"[{UNSPACED}]+|[^{UNSPACED}\\W_]+")
 _ENDING = re.compile("[\u3041-\u309f ]+")
 _PARTS = re.compile(r"\"([^\"]*)\"|([^\"]+)")
 _MOST_TERMS = 16

@@ -415,7 +415,7 @@ class EventHandler:
     async def _poll_result(
         self, message: InboundMessage, room_id: str, target: str, ended_at: Any
     ) -> InboundMessage | Skip:
-        """What has come of a poll: for the history where the bot is meant, else talk like what others say."""
+        """Return the result of a poll for the history if the bot is meant; else note it as talk of others."""
         found, sender = await self._quotes.poll(room_id, target), message.sender
         room = self._rooms.get(room_id)
         # Who has come between its start and its end is not told what it was about.

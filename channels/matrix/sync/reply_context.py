@@ -137,14 +137,14 @@ class ReplyContext:
         return {} if seen is None else seen.file
 
     async def poll(self, room_id: str, event_id: str) -> tuple[str, Poll] | None:
-        """Who has started a poll, and the poll; None if it cannot be had."""
+        """Return who has started a poll, and the poll; None if it cannot be had."""
         event = await self._look(room_id, event_id, self._user_id)
         clear = None if event is None else self._decrypt(room_id, event)
         found = None if clear is None else poll_in(object_of(clear, "content"))
         return None if clear is None or found is None else (text_of(clear, "sender"), found)
 
     async def result(self, room_id: str, event_id: str, poll: Poll, ended_at_ms: Any) -> str | None:
-        """What has come of a poll of this room, by the votes that can be read; None: nobody says."""
+        """Return the result of a poll of this room by the votes that can be read; None if none can be had."""
         path = f"{_RELATIONS}/rooms/{part(room_id)}/relations/{part(event_id)}/m.reference"
         votes: list[JsonObject] = []
         query = {"limit": "500"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,24 @@ async def test_a_turn_of_another_conversation_stands_before_the_question(house: 
     )
     assert (found.role, found.origins, question.content) == ("system", (), ASKED)
     assert "<remembered>" in found.content
+
+
+@pytest.mark.parametrize(
+    ("zone", "day"), [("America/New_York", "31 December 2025"), ("UTC", "1 January 2026")]
+)
+async def test_the_day_is_that_of_the_owner(
+    house: LookedUp, monkeypatch: pytest.MonkeyPatch, zone: str, day: str
+) -> None:
+    """As the days in the history are: midnight in London is still yesterday in New York."""
+    await house.say(A, "Our cat is called Minka.")
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    try:
+        [found] = await house.found()
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert f"On {day}, {A}:" in found
 
 
 async def test_without_a_search_nothing_is_looked_up(house: LookedUp) -> None:
