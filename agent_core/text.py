@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 from unicodedata import category
 
@@ -69,8 +70,8 @@ def excerpt(text: str, query: str, limit: int) -> str:
     if len(text) <= limit:
         return text
     words = {word for word in _WORDS.findall(query[:limit].lower()) if len(word) > 1}
-    found = re.finditer("|".join(map(re.escape, sorted(words))), text.lower()) if words else ()
-    places = [(each.start(), each.group()) for each in found]
+    lower = text.lower()
+    places = sorted((at, word) for word in words for at in _places_of(word, lower))
     best, start, first = 0, 0, 0
     inside: Counter[str] = Counter()
     for at, word in places:
@@ -85,6 +86,13 @@ def excerpt(text: str, query: str, limit: int) -> str:
     start -= limit // 4
     start = text.find(" ", start, start + limit // 8) + 1 or start
     return f"… {one_line(text[start:], limit - 2)}"
+
+
+def _places_of(word: str, text: str) -> Iterator[int]:
+    at = text.find(word)
+    while at >= 0:
+        yield at
+        at = text.find(word, at + len(word))
 
 
 def word_count(text: str) -> int:

@@ -49,7 +49,6 @@ EXAMPLES = {
     ("agent_core.html_to_text", "f'</{name}\\\\b'"): r"</script\b",
     ("agent_core.prompt", "f'<(\\\\s*/\\\\s*{re.escape(tag)})'"): r"<(\s*/\s*mail)",
     ("agent_core.prompt", "f'\\\\n</{tag}>'"): r"\n</quoted>",
-    ("agent_core.text", "'|'.join(map(re.escape, sorted(words)))"): r"bread|butter|milk",
 }
 
 
