@@ -106,15 +106,18 @@ def link_of(channel: str) -> str:
 @dataclass(frozen=True, slots=True)
 class CrashRecord:
     """
-    The deaths of the process at which a turn or an outbox row was in flight.
+    The crash record of a turn or an outbox row.
 
-    Args:
-        deaths: All of them.
-        alone: Those with nothing else in flight, since its journal got further.
+    ``deaths`` counts the deaths at which it was in flight, ``alone`` those at which nothing else was.
+    ``in_a_row`` counts the newest deaths of the process without a break at which it was alone, at the same
+    step. ``others`` counts the deaths since its first one at which something else was alone in flight that
+    later came through, and so was not the cause.
     """
 
     deaths: int = 0
     alone: int = 0
+    in_a_row: int = 0
+    others: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ import anyio
 import structlog
 
 from agent_core.messages import SessionKey
+from gateway.queue.states import CrashRecord
 from gateway.queue.stores import MaintenanceStore, StoreUnavailable, Suspect
 from gateway.queue.wakeups import RunSession
 
@@ -135,7 +136,19 @@ class CrashIsolation:
 
 
 def fatal(suspect: Suspect | None, limit: int = MAX_DEATHS) -> str | None:
-    """Return why something is not tried again: it was alone at ``limit`` deaths; None: it is tried."""
-    if suspect is None or suspect.record.alone < limit:
+    """Return why something is not tried again: the process dies of it (`kills`); None: it is tried."""
+    if suspect is None or not kills(suspect.record, limit):
         return None
     return f"the process ended {suspect.record.deaths} times on it"
+
+
+def kills(record: CrashRecord, limit: int = MAX_DEATHS) -> bool:
+    """
+    Return True if the process dies of it: it was alone in flight at the last ``limit`` deaths and got no
+    further. One death more where it was in flight with others before, and two where others died alone since,
+    too, and came through. Two killers take turns: so ``limit + 2`` deaths alone are enough without a row, and
+    one more for each such death of others.
+    """
+    with_others = record.deaths > record.alone
+    in_a_row = limit + with_others + min(record.others, 2)
+    return record.in_a_row >= in_a_row or record.alone >= limit + 2 + record.others

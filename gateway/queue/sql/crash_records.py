@@ -1,19 +1,36 @@
 """
-Records what was in flight when the process died.
+Records what was in flight when the process died, as SQL, and judges each turn and each outbox row by it. The
+judgement is pure.
 
 `record` runs once at a start, before recovery: turns that are ``running`` and outbox rows that are
 ``sending`` at that moment were in flight at the death. One row of ``deaths`` stands for one of them at one
-death. It has the number of steps in the journal, and how many others were in flight as well: a death says
-little of each of many, and much of something that was alone.
+death. It has the number of steps in the journal, and how many others were in flight as well.
+
+A death is weak evidence against everything that was in flight. It is strong evidence against something that
+was alone.
 """
 
 from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 
 from gateway.queue.sql.engine import Connection
 from gateway.queue.states import CrashRecord
 
 KEPT = 100
 """How many deaths are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """One item in flight at death ``number``, after ``step`` steps, with ``company`` other items."""
+
+    number: int
+    item: str
+    step: int
+    company: int
 
 
 def turn_item(turn: str) -> str:
@@ -24,6 +41,34 @@ def turn_item(turn: str) -> str:
 def send_item(outbox_id: int) -> str:
     """Return the name of an outbox row as an item in flight."""
     return f"send:{outbox_id}"
+
+
+def records_of(deaths: Iterable[Death], still_open: Collection[str]) -> dict[str, CrashRecord]:
+    """Return the records of the items ``still_open``; the others have come through."""
+    by_item: dict[str, list[Death]] = defaultdict(list)
+    newest_first = sorted(deaths, key=lambda death: -death.number)
+    for death in newest_first:
+        by_item[death.item].append(death)
+    innocent = [death.number for death in newest_first if death.company == 0 and death.item not in still_open]
+    return {
+        item: CrashRecord(
+            deaths=len(own),
+            alone=sum(death.company == 0 for death in own),
+            in_a_row=_in_a_row(newest_first, own[0]),
+            others=sum(number > own[-1].number for number in innocent),
+        )
+        for item in still_open
+        if (own := by_item.get(item))
+    }
+
+
+def _in_a_row(newest_first: Iterable[Death], newest: Death) -> int:
+    count = 0
+    for death in newest_first:
+        if (death.item, death.step, death.company) != (newest.item, newest.step, 0):
+            break
+        count += 1
+    return count
 
 
 def record(db: Connection, now: float) -> None:
@@ -60,20 +105,15 @@ _OPEN_SENDS = (
     "SELECT id, session FROM outbox WHERE state IN ('pending', 'sending', 'uncertain')"
     " AND 'send:' || id IN (SELECT item FROM deaths)"
 )
-_RECORDS = (
-    "SELECT item, COUNT(*), SUM(CASE WHEN company = 0 AND step ="
-    " (SELECT MAX(step) FROM deaths AS newest WHERE newest.item = deaths.item) THEN 1 ELSE 0 END)"
-    " FROM deaths GROUP BY item ORDER BY item"
-)
 
 
 def suspects(db: Connection) -> list[tuple[str | None, int | None, str, CrashRecord]]:
     """Return turn or outbox row, session and record of each open item that was in flight at a death."""
-    records = [(item, CrashRecord(deaths, alone)) for item, deaths, alone in db.execute(_RECORDS)]
-    if not records:
+    rows = [Death(*row) for row in db.execute("SELECT number, item, step, company FROM deaths")]
+    if not rows:
         return []
     found: dict[str, tuple[str | None, int | None, str]] = {
         turn_item(turn): (turn, None, session) for turn, session in db.execute(_OPEN_TURNS)
     }
     found |= {send_item(row_id): (None, row_id, session) for row_id, session in db.execute(_OPEN_SENDS)}
-    return [(*found[item], record) for item, record in records if item in found]
+    return [(*found[item], record) for item, record in records_of(rows, found).items()]
