@@ -49,7 +49,7 @@ class LLMPort(Protocol):
 class AllowancePort(Protocol):
     """How much more a run may spend, besides its own limits."""
 
-    async def last(self, tokens: int, *, begun: bool) -> str:
+    async def final_call_reason(self, tokens: int, *, begun: bool) -> str:
         """
         Why the next model call must be the last of the run; empty if it need not be.
 

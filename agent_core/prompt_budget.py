@@ -177,14 +177,14 @@ def clip(text: str, max_tokens: int, estimate: TokenEstimate) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class PromptWindow:
     """The part of a history that fits. ``left_out`` counts the messages before it that do not."""
 
     messages: tuple[Message, ...]
     left_out: int = 0
 
 
-def fit_window(messages: Sequence[Message], max_tokens: int, estimate: TokenEstimate) -> Window:
+def fit_window(messages: Sequence[Message], max_tokens: int, estimate: TokenEstimate) -> PromptWindow:
     """The newest messages within ``max_tokens``; if any had to go, the first one left is a user's."""
     used = 0
     start = len(messages)
@@ -195,7 +195,7 @@ def fit_window(messages: Sequence[Message], max_tokens: int, estimate: TokenEsti
         start -= 1
     if start > 0:
         start = _next_question(messages, start)
-    return Window(tuple(messages[start:]), left_out=start)
+    return PromptWindow(tuple(messages[start:]), left_out=start)
 
 
 def _next_question(messages: Sequence[Message], start: int) -> int:

@@ -76,7 +76,7 @@ def person(address: str, at: datetime | None = None) -> Origin:
     return Origin(kind="person", where=one_line(address, _WHERE_CHARS), at=at)
 
 
-def untrusted(kind: OriginKind, where: str, at: datetime | None = None) -> Origin:
+def untrusted_origin(kind: OriginKind, where: str, at: datetime | None = None) -> Origin:
     """The origin of words that anybody may have written."""
     return Origin(kind=kind, where=one_line(where, _WHERE_CHARS), at=at)
 
@@ -86,7 +86,7 @@ def trust_of(origins: Iterable[Origin]) -> Trust:
     return max((origin.trust for origin in origins), default=Trust.OWNER)
 
 
-def joined(*groups: Iterable[Origin]) -> Origins:
+def join_origins(*groups: Iterable[Origin]) -> Origins:
     """
     The origins of a text made of several, each source once and at its newest.
 
@@ -160,9 +160,9 @@ def calling(origins: Origins) -> Iterator[None]:
         _of_call.reset(token)
 
 
-def described(origins: Sequence[Origin], *, most: int = 3, dated: bool = True) -> str:
+def describe(origins: Sequence[Origin], *, most: int = 3, dated: bool = True) -> str:
     """The sources as people read them, such as ``a mail from bob@example.org, 10:02 on 22 November``."""
-    told = [_told(origin if dated else origin.model_copy(update={"at": None})) for origin in origins]
+    told = [_origin_text(origin if dated else origin.model_copy(update={"at": None})) for origin in origins]
     left, is_all = len(told) - most, len(told) < KEPT
     if left > 0:
         more = f" and {left} more" if is_all else f" and at least {left} more"
@@ -185,7 +185,7 @@ _NAMES = {
 }
 
 
-def _told(origin: Origin) -> str:
+def _origin_text(origin: Origin) -> str:
     # One line, and no character in it that could end a quotation of ours or turn the direction of text.
     where = "".join(char for char in origin.where if char.isprintable() and char != "`").strip() or "unknown"
     named = _NAMES[origin.kind].format(f"`{where}`")

@@ -181,7 +181,7 @@ class SessionRunner:
         """The sessions with a running job."""
         return tuple(session for session, queue in self._queues.items() if queue.running)
 
-    def waits(self, session: SessionKey) -> bool:
+    def has_waiting(self, session: SessionKey) -> bool:
         """Whether a job of this session waits."""
         queue = self._queues.get(session)
         return queue is not None and bool(queue.jobs)

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 from agent_core.messages import Amendment, InboundMessage, OutboundMessage, SessionKey
 
 
-class Clock(Protocol):
+class ChannelClock(Protocol):
     """The source of time, so that tests can use their own. The same shape as agent_core's."""
 
     def now(self) -> datetime:
@@ -176,7 +176,7 @@ class Inbox(Protocol):
         """The value last committed under ``name`` for this channel and account; None at the first start."""
         ...
 
-    async def let_in(self, reason: str, may: Callable[[InboundMessage], bool]) -> int:
+    async def release_quarantined(self, reason: str, may: Callable[[InboundMessage], bool]) -> int:
         """
         Let in what waits in quarantine for this ``reason`` of this channel, as far as it ``may``; how many
         that was. For reasons that go away by themselves and were never about who the sender is.
@@ -209,7 +209,7 @@ class Channel(Protocol):
 
     ``name`` is the key under ``channels:`` in the configuration, ``account`` the bot's own address there.
     Both methods that talk to the server may be called before ``run`` is connected: ``deliver`` then raises
-    `ChannelUnavailable`. A channel may have ``heard_at``, when its server has last answered or called.
+    `ChannelUnavailable`. A channel may have ``last_contact_at``, when its server has last answered or called.
     """
 
     name: str

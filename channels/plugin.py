@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict
 if TYPE_CHECKING:  # the settings are read without them
     from agent_core.state_folder import StateFolder
     from channels.attachments import AttachmentStore
-    from channels.base import Channel, Clock
+    from channels.base import Channel, ChannelClock
 
 API_VERSION = 1
 """Raised when a plugin that was made for the version before may no longer work."""
@@ -117,7 +117,7 @@ class ChannelServices:
     """
 
     name: str
-    clock: Clock
+    clock: ChannelClock
     state: StateFolder
     attachments: AttachmentStore
     may_talk: Callable[[str], bool]

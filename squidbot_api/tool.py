@@ -3,7 +3,7 @@
 from agent_core.errors import ToolDenied, ToolFailed, ToolRetry
 from agent_core.models import Session, ToolResult
 from agent_core.ports import ToolPort
-from agent_core.provenance import Origin, Origins, untrusted
+from agent_core.provenance import Origin, Origins, untrusted_origin
 from agent_core.tools.effects import Effect, Review
 from agent_core.tools.family import FamilyConfig, ToolFamily, ToolServices, ToolSource
 
@@ -22,5 +22,5 @@ __all__ = [
     "ToolRetry",
     "ToolServices",
     "ToolSource",
-    "untrusted",
+    "untrusted_origin",
 ]

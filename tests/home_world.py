@@ -19,7 +19,7 @@ from agent_core.storage.jsonl import JsonlMemory
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.stores import Completion, NewOutbound, Pending, Step
 from gateway.system.home import Home, open_home
-from gateway.turns.user_input import question_of
+from gateway.turns.user_input import question_text
 from tests.clock import EPOCH, ManualClock
 
 ALICE = SessionKey("matrix", "!alice:hs.test")
@@ -92,7 +92,7 @@ class Filled:
             lines = (
                 Message(
                     role="user",
-                    content=question_of([message]) if message.background else text,
+                    content=question_text([message]) if message.background else text,
                     id=f"{turn.id}.0",
                     turn=turn.id,
                     sender=sender,

@@ -12,17 +12,17 @@ from agent_core.memory.consolidation import policy
 from agent_core.memory.consolidation.key_facts import essentials, excerpts, merge_list, missing
 from agent_core.messages import Audience, InboundMessage, OutboundKind, OutboundMessage, Sender, SessionKey
 from agent_core.models import Message
-from agent_core.prompt import background_text, email_text, fenced, searched_words, user_text, without_words_of
+from agent_core.prompt import background_text, email_text, fence, remove_words_of, searched_words, user_text
 from agent_core.prompt_budget import TokenEstimate
 from agent_core.tools.shell.proxy_request import ProxyRefused, request_of, server_name_of
-from agent_core.tools.web.urls import followed
+from agent_core.tools.web.urls import resolve_link
 from channels.email.compose.message import compose
 from channels.email.imap.syntax import parse_fetch, parse_list
 from channels.email.intake import given_up, read_arrival
 from channels.email.parsing.dsn import read_report
 from channels.email.parsing.message import parse_mail
 from channels.email.parsing.mime import Unreadable
-from channels.email.parsing.reply_stripping import divided
+from channels.email.parsing.reply_stripping import divide
 from channels.email.trust.dkim import find_signatures
 from channels.markup import MAX_BYTES, to_html, to_text
 from channels.matrix.events.inbound import Me, read_event
@@ -31,7 +31,7 @@ from channels.matrix.rooms.state import Rooms
 from channels.split import split_markdown
 from gateway.observability.redaction import Redactor
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest, parse_request
-from gateway.turns.approvals.text import quoted
+from gateway.turns.approvals.text import quote
 from gateway.turns.commands.parsing import parse_command
 from gateway.turns.commands.reminders import reminder_of
 
@@ -110,7 +110,7 @@ def _event(key: str) -> Callable[[str], None]:
 
 def _sent_on(text: str) -> None:
     with contextlib.suppress(ValueError):
-        followed("https://example.org/a", text)
+        resolve_link("https://example.org/a", text)
 
 
 def _command(text: str) -> None:
@@ -134,19 +134,19 @@ def _prompt(text: str) -> None:
     user_text([("@m:evil.test", text), (text, "a")], shared=True)
     background_text([("talk", text, text, text), ("forwarded", text, text, text)])
     email_text(text, subject=text, sender=text)
-    fenced("memory", text)
+    fence("memory", text)
 
 
 def _forgotten(text: str) -> None:
     for begin in ("", "<quoted>\n", "<Forwarded>\n["):
-        without_words_of(f"{begin}{text}\n</quoted>", lambda word: len(word) == 3)
+        remove_words_of(f"{begin}{text}\n</quoted>", lambda word: len(word) == 3)
 
 
 def _consolidated(text: str) -> None:
     message = Message(role="user", content=text)
     source = policy.conversation_text([message, message], 100_000, TokenEstimate())
-    policy.accepted(text, source, 5)
-    policy.accepted(source[: len(source) // 2], source + "a", 5)
+    policy.accept_summary(text, source, 5)
+    policy.accept_summary(source[: len(source) // 2], source + "a", 5)
     policy.readable(text, 5_000)
     policy.newest_of(text, 5_000)
 
@@ -200,9 +200,9 @@ ENTRIES: dict[str, tuple[Callable[[str], Any], int]] = {
     "what an answer by mail quotes, and its fields": (_composed_with, LONG),
     "Markdown as long as it is interpreted, as HTML": (to_html, MAX_BYTES - 1),
     "Markdown as long as it is interpreted, as text": (to_text, MAX_BYTES - 1),
-    "what a mail quotes of ours": (lambda text: divided(text, [text[::-1], text[len(text) // 2 :]]), LONG),
+    "what a mail quotes of ours": (lambda text: divide(text, [text[::-1], text[len(text) // 2 :]]), LONG),
     "what a mail quotes of ours, marked": (
-        lambda text: divided("> " + text.replace("\n", "\n> "), [text[7:] + text]),
+        lambda text: divide("> " + text.replace("\n", "\n> "), [text[7:] + text]),
         LONG,
     ),
     "an event of Matrix that goes out": (lambda text: build_content(_answer(text)), EVENT),
@@ -239,5 +239,5 @@ ENTRIES: dict[str, tuple[Callable[[str], Any], int]] = {
     "when something shall be done": (_wish, LONG),
     "a reminder as somebody writes it": (_reminder, LONG),
     "what a command asks its proxy for": (_proxied, LONG),
-    "what the owner is asked": (lambda text: quoted(text, 1_500), LONG),
+    "what the owner is asked": (lambda text: quote(text, 1_500), LONG),
 }

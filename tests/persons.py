@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from agent_core.storage.layout import Layout
-from gateway.operations.privacy.inventory import Person, PersonFiles, find_kept
-from gateway.operations.privacy.open_histories import kept_in
+from gateway.operations.privacy.inventory import Person, PersonFiles, find_files
+from gateway.operations.privacy.open_histories import open_histories
 from gateway.queue.place import QueuePlace
 
 
 def find_person(layout: Layout, database: QueuePlace, person: Person) -> PersonFiles:
     """Look through all histories and the database."""
-    with kept_in(layout, database) as kept:
-        return find_kept(kept, database, person)
+    with open_histories(layout, database) as kept:
+        return find_files(kept, database, person)

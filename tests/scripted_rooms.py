@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 
-from channels.matrix.client.api import Answer
+from channels.matrix.client.api import HttpAnswer
 from channels.matrix.config import MatrixConfig
 from channels.matrix.events.inbound import Me
-from channels.matrix.events.room_policy import Rules
+from channels.matrix.events.room_policy import RoomRules
 from channels.matrix.sync.event_handler import EventHandler
 from channels.matrix.sync.reply_context import in_clear
 from tests.clock import ManualClock
@@ -71,7 +71,7 @@ class Desk:
             rooms=registry,
             config=config,
             clock=ManualClock(),
-            rules=Rules(config, registry.conversation_of),
+            rules=RoomRules(config, registry.conversation_of),
             decrypt=decrypt,
         )
 
@@ -86,4 +86,4 @@ class Desk:
 
 def _at_event(event, call, absent=()):
     asked = json.loads(call.query["filter"])["senders"]
-    return Answer(200, {"event": event, "state": [member(one) for one in asked if one not in absent]})
+    return HttpAnswer(200, {"event": event, "state": [member(one) for one in asked if one not in absent]})

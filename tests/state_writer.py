@@ -20,11 +20,21 @@ import anyio
 
 from agent_core.messages import Audience, SessionKey
 from agent_core.models import MemoryScope, Message, Purpose, ScopeKind, Usage
-from agent_core.provenance import untrusted
+from agent_core.provenance import untrusted_origin
 from agent_core.storage.jsonl import JsonlMemory
 from agent_core.tools.grants import Grant, GrantKind, Scope
 from gateway.queue.background import job_message
-from gateway.queue.model import APPROVAL, APPROVED, Collected, Entry, Job, JobKind, JobState, Outcome, Receipt
+from gateway.queue.model import (
+    APPROVAL,
+    APPROVED,
+    Collected,
+    EffectReceipt,
+    Job,
+    JobKind,
+    JobState,
+    LedgerEntry,
+    RunOutcome,
+)
 from gateway.queue.sql.tables import VERSION
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.states import InboxState, OutboxState
@@ -88,7 +98,7 @@ async def _questions_in_every_state(store: SqliteQueue) -> None:
     await came("ignored", ignore="sender_not_allowed")
     await came("quarantined", quarantine="nobody vouches for it")
     running = await claim(store, _session("runs"))
-    receipt = Receipt(
+    receipt = EffectReceipt(
         _session("runs"), "memory_write", "persist", {"content": "- tea"}, asked_by="alice@mail.test"
     )
     await store.turns.step_started(running, Step(0, "tool", "d", {"name": "send_file"}, None, receipt))
@@ -105,7 +115,7 @@ async def _questions_in_every_state(store: SqliteQueue) -> None:
         "@alice:hs.test",
         LATER,
         LATER + timedelta(days=1),
-        origins=(untrusted("web", "https://example.org", EPOCH),),
+        origins=(untrusted_origin("web", "https://example.org", EPOCH),),
     )
     await store.approvals.decide("a11111", {"verdict": APPROVED}, grant=grant)
     await store.turns.complete(await claim(store, _session("granted")), Completion())
@@ -163,10 +173,10 @@ async def _plans(store: SqliteQueue) -> None:
         await store.jobs.add_job(job, at_most=9)
         if state is not JobState.ACTIVE:
             await store.jobs.set_job_state(job.id, state, None)
-    for number, outcome in enumerate(Outcome):
+    for number, outcome in enumerate(RunOutcome):
         instant = EPOCH + timedelta(minutes=number)
         await store.jobs.note(
-            Entry("heartbeat", instant, outcome, "why", tokens=3, calls=1, took_s=0.5, said=f"{number}")
+            LedgerEntry("heartbeat", instant, outcome, "why", tokens=3, calls=1, took_s=0.5, said=f"{number}")
         )
     await store.usage.add(
         ALICE, Usage(prompt_tokens=11, completion_tokens=5, calls=1, model="m"), Purpose.HEARTBEAT

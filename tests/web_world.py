@@ -19,20 +19,20 @@ from ipaddress import ip_address, ip_network
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 from agent_core.tools.web.client import WebClient, WebLimits
-from agent_core.tools.web.ip_rules import IPAddress, IPNetwork, Reach
+from agent_core.tools.web.ip_rules import AddressReach, IPAddress, IPNetwork
 
 PUBLIC, PRIVATE = "127.0.0.1", "127.0.0.2"
-SAFE = Reach(allow_private=(ip_network(PUBLIC),))
+SAFE = AddressReach(allow_private=(ip_network(PUBLIC),))
 
 
 @dataclass(frozen=True)
-class _Public(Reach):
+class _Public(AddressReach):
     """Takes networks for public ones."""
 
     public: tuple[IPNetwork, ...] = ()
 
     def refusal(self, address: IPAddress, port: int) -> str | None:
-        return Reach((*self.allow_private, *self.public)).refusal(address, port)
+        return AddressReach((*self.allow_private, *self.public)).refusal(address, port)
 
 
 OPEN = _Public(public=(ip_network("127.0.0.0/8"), ip_network("::1")))
@@ -151,7 +151,11 @@ class Names(AbstractResolver):
 
 
 def client(
-    reach: Reach = SAFE, names: Names | None = None, *, tls: ssl.SSLContext | bool = True, **limits: float
+    reach: AddressReach = SAFE,
+    names: Names | None = None,
+    *,
+    tls: ssl.SSLContext | bool = True,
+    **limits: float,
 ) -> WebClient:
     """A client of the world; ``limits`` are those of `WebLimits`."""
     given = {"apart_s": 0.0, **limits}

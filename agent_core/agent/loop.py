@@ -13,9 +13,9 @@ from agent_core.memory.manager import MemoryManager
 from agent_core.messages import Attachment
 from agent_core.models import Message, Session, ToolDefinition, ToolResult, TurnResult, Usage
 from agent_core.ports import AllowancePort, ChannelPort, Clock, LLMPort, StepJournal, ToolPort
-from agent_core.provenance import Origins, joined
-from agent_core.tools.asking import limited
-from agent_core.tools.policy import ConsentPort, Permission, Proposal, Verdict, verdict_on
+from agent_core.provenance import Origins, join_origins
+from agent_core.tools.asking import limit_time
+from agent_core.tools.policy import ConsentPort, Permission, PolicyVerdict, Proposal, verdict_on
 from agent_core.tools.registry import ToolRegistry, definition_of
 
 
@@ -106,11 +106,11 @@ class AgentLoop:
             spent=spent,
             allowance=allowance,
             approve_tools=self._approve_tools,
-            consent=consent or _NobodyToAsk(),
+            consent=consent or _RefusingApprovals(),
             clock=self._clock,
         )
         reply: str | None = None
-        with limited(limits.seconds):
+        with limit_time(limits.seconds):
             reply = await turn.think()
         if reply is None:
             raise TurnLimitReached(f"no answer within {limits.seconds:g} s", steps=turn.steps)
@@ -142,12 +142,12 @@ class AgentLoop:
         return tools
 
 
-class _NobodyToAsk:
+class _RefusingApprovals:
     """Where no person can be asked, nothing that needs one's yes is run."""
 
     async def permission(self, number: int, digest: str, proposal: Proposal) -> Permission:
         """What the policy allows without a question."""
-        if verdict_on(proposal) is Verdict.ALLOW:
+        if verdict_on(proposal) is PolicyVerdict.ALLOW:
             return Permission()
         text = "This needs a person's approval, and nobody can be asked here; it was not run."
         return Permission(ToolResult(content=text, is_error=True, tool_call_id=proposal.call.id))
@@ -175,7 +175,7 @@ def history_of(
                 "turn": line.turn or turn,
                 "timestamp": line.timestamp or began_at,
                 "scope": scope,
-                "origins": joined(session.origins if line.origins is None else line.origins, quoted),
+                "origins": join_origins(session.origins if line.origins is None else line.origins, quoted),
             }
         )
         for number, line in enumerate(user_lines)

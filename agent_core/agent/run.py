@@ -21,15 +21,15 @@ from agent_core.models import Answer, Message, Purpose, Session, ToolCall, ToolD
 from agent_core.ports import AllowancePort, ChannelPort, Clock, LLMPort, StepJournal, ToolPort
 from agent_core.prompt import own_part
 from agent_core.prompt_budget import clip
-from agent_core.provenance import Origins, Trust, arriving, calling, joined, since, trust_of
+from agent_core.provenance import Origins, Trust, arriving, calling, join_origins, since, trust_of
 from agent_core.tools.deferred import FIND_TOOLS, DeferredTools, name_of_tool
 from agent_core.tools.effects import (
     Effect,
     approving,
+    creates_only,
     effect_of,
-    is_guarded,
     is_note,
-    makes_new,
+    needs_approval,
     review_of,
     targets_of,
     wording_of,
@@ -39,7 +39,7 @@ from agent_core.tools.policy import ConsentPort, Proposal, is_mentioned, is_name
 
 _SAME_FAILURE_LIMIT = 3
 _CALLS_AT_ONCE = 32
-_FETCHED_UNASKED = 20
+_MOST_UNASKED_FETCHES = 20
 """After so many answers of servers in a turn, links in them name nothing: which are followed tells."""
 _SHORT_RESULT_TOKENS = 500
 _SHORTEST_RESULT_TOKENS = 100
@@ -152,7 +152,7 @@ class AgentRun:
         self._prompt = await self._build(None)
         self._load_again(self._prompt[:-1])
         while True:
-            answer, last = await self._answer(self._why_last())
+            answer, last = await self._answer(self._final_call_reason())
             text, calls = answer.text, answer.calls
             if not calls or (last and text.strip()):
                 return text.strip() + (_CUT_OFF if answer.is_cut else "")
@@ -178,7 +178,7 @@ class AgentRun:
         Load what was found in earlier turns. Of turns that a person has approved as a whole, definitions of
         others are not loaded again: that approval is to last until something new is shown.
         """
-        trusted = self._trusted_before()
+        trusted = self._trust_time()
         for message in before:
             fine = trusted is not None and message.timestamp is not None and message.timestamp <= trusted
             self._deferred.load(
@@ -195,7 +195,7 @@ class AgentRun:
         """The deferred tools that are loaded from now on."""
         return self._deferred.found
 
-    def _why_last(self) -> str:
+    def _final_call_reason(self) -> str:
         """Why the next model call is the last one; empty if it is not."""
         if self._stop_reason:
             return self._stop_reason
@@ -219,28 +219,28 @@ class AgentRun:
             lookup=self._session.purpose is not Purpose.HEARTBEAT,
         )
         # The last one is the question, whose origins the session knows.
-        self._shown(self._session.named, *(message.sources for message in prompt[:-1]))
-        self._shown_again(prompt[:-1])
+        self._note_shown(self._session.named, *(message.sources for message in prompt[:-1]))
+        self._note_quoted(prompt[:-1])
         return prompt
 
-    def _shown_again(self, before: Sequence[Message]) -> None:
+    def _note_quoted(self, before: Sequence[Message]) -> None:
         """What is quoted has the origins of the line in which it stands, if that is shown."""
         if not self._session.quotes:
             return
         known = "\n".join(_words(message.content) for message in before)
         said = [(_words(text), origin) for text, origin in self._session.quotes]
         unknown = [origin for words, origin in said if words.strip() and words not in known]
-        self.quoted = joined(self.quoted, unknown)
-        self._shown(self.quoted)
+        self.quoted = join_origins(self.quoted, unknown)
+        self._note_shown(self.quoted)
 
-    def _shown(self, *groups: Origins) -> None:
+    def _note_shown(self, *groups: Origins) -> None:
         """The model has been shown words of these origins."""
-        trusted = self._trusted_before()
+        trusted = self._trust_time()
         new = [group if trusted is None else since(group, trusted) for group in groups if group]
         if any(new):
-            self.origins = joined(self.origins, *new)
+            self.origins = join_origins(self.origins, *new)
 
-    def _trusted_before(self) -> datetime | None:
+    def _trust_time(self) -> datetime | None:
         """Until when somebody who may has called everything fine."""
         trusted = self._session.trusted_before
         if trusted is not None and trusted > self._clock.now():
@@ -249,13 +249,13 @@ class AgentRun:
 
     def _since_trusted(self, origins: Origins) -> Origins:
         """Those that came after that."""
-        return since(origins, self._trusted_before())
+        return since(origins, self._trust_time())
 
     # ── the model ──
 
     async def _answer(self, last: str) -> tuple[Answer, str]:
         """One answer, recorded or new, and why it is the last one, if it is."""
-        self._shown(*(each.origins for each in self._definitions))
+        self._note_shown(*(each.origins for each in self._definitions))
         number, digest = self._next("model", last)
         found = None if self._journal is None else await self._journal.model_answer(number, digest)
         if found is None:
@@ -268,7 +268,7 @@ class AgentRun:
         else:
             answer, origins = found
         # A restarted turn may have a prompt with less in it than the one that was answered.
-        self._shown(origins)
+        self._note_shown(origins)
         self.steps += 1
         usage = answer.usage or Usage()
         self.usage += usage
@@ -280,7 +280,7 @@ class AgentRun:
         """Why the next model call, of so many tokens, is the last that is allowed; empty if it is not."""
         if self._allowance is None:
             return ""
-        return await self._allowance.last(tokens, begun=self.steps > 0)
+        return await self._allowance.final_call_reason(tokens, begun=self.steps > 0)
 
     async def _ask(self, last: str, guess: int | None) -> Answer:
         """
@@ -385,7 +385,7 @@ class AgentRun:
         self._pictures += result.pictures
         self.attachments += [file for file in result.attachments if file not in self.attachments]
         self._chain = _digest(digest, str(result.is_error), result.content)
-        self._shown(result.origins)
+        self._note_shown(result.origins)
         tool = self._tools.get(call.name)
         if tool is not None and result.origins and effect_of(tool, call.arguments) is Effect.NETWORK_GET:
             # The text of a hit may repeat what the model has searched for; its address is the server's.
@@ -473,8 +473,8 @@ class AgentRun:
             self._decided_on[0],
             targets or (),
             named=self._are_named(effect, targets)
-            and (effect is not Effect.WRITE_WORKSPACE or makes_new(tool, call.arguments)),
-            guarded=call.name in self._guarded or is_guarded(tool, call.arguments),
+            and (effect is not Effect.WRITE_WORKSPACE or creates_only(tool, call.arguments)),
+            guarded=call.name in self._guarded or needs_approval(tool, call.arguments),
             is_note=is_note(tool, call.arguments),
             review=lambda: review_of(tool, call.arguments),
         )
@@ -503,7 +503,7 @@ class AgentRun:
             return proposal
         if not all(is_said(each, said) for each in wording.numbers):
             return proposal
-        return replace(proposal, origins=joined(self._session.origins, self.quoted, wording.kept))
+        return replace(proposal, origins=join_origins(self._session.origins, self.quoted, wording.kept))
 
     def _are_named(self, effect: Effect, targets: Sequence[str] | None) -> bool:
         """
@@ -523,7 +523,7 @@ class AgentRun:
             )
         from agent_core.tools.web.urls import addresses_in, has_public_name  # noqa: PLC0415 - to fetch pages
 
-        found = self._named_by_tools if len(self._named_by_tools) < _FETCHED_UNASKED else []
+        found = self._named_by_tools if len(self._named_by_tools) < _MOST_UNASKED_FETCHES else []
         given = set().union(*map(addresses_in, found))
         return all(self._is_written(each) or (each in given and has_public_name(each)) for each in targets)
 

@@ -40,7 +40,7 @@ def begin_child(*, memory_bytes: int) -> None:
     limit_resources(memory_bytes=memory_bytes)
 
 
-def loaded(link: socket.socket, load: Callable[[], _T]) -> _T:
+def load_reporting(link: socket.socket, load: Callable[[], _T]) -> _T:
     """Return what ``load`` returns; report its exception to the daemon first."""
     try:
         return load()
@@ -82,7 +82,7 @@ def serve_engine(load: Callable[[], Work], *, readable: Sequence[str], memory_by
     begin_child(memory_bytes=memory_bytes)
     link, began = socket.socket(fileno=int(sys.argv[-1])), time.monotonic()
     gave = confine(readable, network=False)
-    work = loaded(link, load)
+    work = load_reporting(link, load)
 
     async def answers(frame: Mapping[str, Any]) -> AsyncGenerator[Mapping[str, Any], None]:
         given_up = threading.Event()

@@ -13,7 +13,7 @@ _TYPES = {b"\x89PNG\r\n\x1a\n": "image/png", b"\xff\xd8\xff": "image/jpeg"}
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class GeneratedPicture:
     """
     The pictures of one request.
 
@@ -32,7 +32,7 @@ class Made:
 class MakesPictures(Protocol):
     """A provider of pictures."""
 
-    async def make(self, prompt: str, *, count: int, size: str) -> Made:
+    async def make(self, prompt: str, *, count: int, size: str) -> GeneratedPicture:
         """
         Make so many pictures of a prompt; ``size`` may be empty.
 

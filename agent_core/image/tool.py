@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from agent_core.errors import ModelError, ModelUnreadable, ToolFailed
 from agent_core.image.config import ImageSettings
-from agent_core.image.pictures import Made, MakesPictures, picture_type
+from agent_core.image.pictures import GeneratedPicture, MakesPictures, picture_type
 from agent_core.messages import Attachment
 from agent_core.models import ToolResult, Usage
 from agent_core.prompt import attachment_lines
@@ -120,7 +120,7 @@ class ImageTool:
             await payment.end(usage)
         return await self._sent(made, count)
 
-    async def _sent(self, made: Made, count: int) -> ToolResult:
+    async def _sent(self, made: GeneratedPicture, count: int) -> ToolResult:
         files = []
         for number, content in enumerate(made.pictures, start=1):
             media_type = picture_type(content)
@@ -138,7 +138,7 @@ class ImageTool:
         return Usage(calls=1, cost_usd=self._price(count), model=self._settings.model)
 
 
-def _usage(made: Made) -> Usage:
+def _usage(made: GeneratedPicture) -> Usage:
     prompt, written = made.tokens
     return Usage(
         prompt_tokens=prompt, completion_tokens=written, calls=1, cost_usd=made.cost_usd, model=made.model

@@ -18,7 +18,7 @@ from typing import Any
 from agent_core.llm.openai_format import (
     CACHE_CONTROL,
     Piece,
-    Tokens,
+    TokenCounts,
     ToolFragment,
     cached_places,
     token_count,
@@ -221,14 +221,14 @@ def _finish(reason: object) -> str | None:
     return _FINISH.get(reason, reason) if isinstance(reason, str) else None
 
 
-def tokens_in(usage: Mapping[str, Any]) -> Tokens | None:
+def tokens_in(usage: Mapping[str, Any]) -> TokenCounts | None:
     """The tokens of an answer; what was read from or written to the cache belongs to the prompt."""
     if not usage:
         return None
     cached = token_count(usage.get("cache_read_input_tokens"))
     written = token_count(usage.get("cache_creation_input_tokens"))
     prompt = token_count(usage.get("input_tokens")) + cached + written
-    return Tokens(prompt=prompt, completion=token_count(usage.get("output_tokens")), cached=cached)
+    return TokenCounts(prompt=prompt, completion=token_count(usage.get("output_tokens")), cached=cached)
 
 
 def _object(value: object) -> Mapping[str, Any]:

@@ -29,7 +29,7 @@ from agent_core.llm.pools import ModelPool
 from agent_core.llm.prices import Price, listed_price, listed_thinking
 from agent_core.llm.providers import (
     endpoint_of,
-    is_at_home,
+    is_self_hosted,
     key_in_environment,
     key_of_environment,
     takes_cache_control,
@@ -213,14 +213,14 @@ def _client(
         common["api_key"] = common["api_key"] or (key_of_environment(model.model, endpoint))
         if common["price"] is None and endpoint.public:
             common["price"] = listed_price(model.model)
-    common["at_home"] = is_at_home(model.model, provider.api_base)
+    common["at_home"] = is_self_hosted(model.model, provider.api_base)
     return cast("LLMPort", OpenAIClient(model.model, **common))
 
 
 def _first_token_s(model: ModelSpec, provider: ProviderSpec) -> float:
     """How long the first token may take where nobody has said so."""
     effort = model.reasoning_effort
-    if is_at_home(model.model, provider.api_base) or effort not in ("", "none", "minimal"):
+    if is_self_hosted(model.model, provider.api_base) or effort not in ("", "none", "minimal"):
         return _SLOW_FIRST_TOKEN_S
     # Models of Anthropic think only where they are told to.
     thinks = not effort and not takes_cache_control(model.model) and not provider.api_base

@@ -22,7 +22,7 @@ from agent_core.errors import Failure
 from agent_core.llm.model_client import ModelClient, Request
 from agent_core.llm.openai_connection import OpenAIConnection, failure_in
 from agent_core.llm.openai_format import Piece
-from agent_core.llm.sse import LineDecoder, SseDecoder, TooLarge
+from agent_core.llm.sse import EventTooLarge, LineDecoder, SseDecoder
 from agent_core.ports import Clock
 
 _MAX_ANSWER_BYTES = 8 * 1024 * 1024
@@ -109,7 +109,7 @@ class HttpModelClient(ModelClient):
                     yield piece
                 since_event = 0
             if since_event > _MAX_ANSWER_BYTES or total > _MAX_STREAM_BYTES:
-                raise TooLarge("a stream that does not end")
+                raise EventTooLarge("a stream that does not end")
             if since_event:
                 yield Piece(noise="part" if decoder.in_part else "keep-alive")
         for event in decoder.rest():
@@ -132,7 +132,7 @@ class HttpModelClient(ModelClient):
         async for block in response.content.iter_any():
             data += block
             if len(data) > _MAX_ANSWER_BYTES:
-                raise TooLarge("an answer of more than 8 MiB")
+                raise EventTooLarge("an answer of more than 8 MiB")
             yield Piece(noise="part" if data.strip() else "keep-alive")
         pieces = list(read(self._object(data.decode())))
         if not any(piece.finish for piece in pieces):

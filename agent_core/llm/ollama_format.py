@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from agent_core.llm.openai_format import Piece, Tokens, ToolFragment, function_tools, token_count
+from agent_core.llm.openai_format import Piece, TokenCounts, ToolFragment, function_tools, token_count
 from agent_core.llm.wire import Pictures, WireMessage, wire_messages
 from agent_core.models import Message, ToolDefinition
 
@@ -97,10 +97,10 @@ def read(data: Mapping[str, Any]) -> Iterator[Piece]:
     )
 
 
-def _tokens(data: Mapping[str, Any]) -> Tokens | None:
+def _tokens(data: Mapping[str, Any]) -> TokenCounts | None:
     """The usage; None where the server leaves out the prompt, as old ones do for one that they have kept."""
     prompt = token_count(data.get("prompt_eval_count"))
-    return Tokens(prompt, token_count(data.get("eval_count"))) if prompt else None
+    return TokenCounts(prompt, token_count(data.get("eval_count"))) if prompt else None
 
 
 def _fragments(calls: object) -> Iterator[ToolFragment]:

@@ -9,8 +9,8 @@ from agent_core.errors import ModelError, ModelRefused
 from agent_core.llm.http_client import HttpModelClient, Reader
 from agent_core.llm.model_client import Request
 from agent_core.llm.openai_format import Piece, bare_model_name, parse_piece, request_body
-from agent_core.llm.providers import Endpoint, adapted, takes_cache_control
-from agent_core.llm.windows import ADDRESSES, told_window
+from agent_core.llm.providers import Endpoint, adapt_request, takes_cache_control
+from agent_core.llm.windows import ADDRESSES, window_in
 from agent_core.ports import Clock
 
 _MOST_LOOKS = 2
@@ -60,7 +60,7 @@ class OpenAIClient(HttpModelClient):
         self._looks_left -= 1
         for address in ADDRESSES:
             try:
-                told = told_window(await self._server.told(self._root + address), self._endpoint.model)
+                told = window_in(await self._server.told(self._root + address), self._endpoint.model)
             except ModelRefused:
                 continue  # it knows no such address
             except ModelError:
@@ -76,7 +76,7 @@ class OpenAIClient(HttpModelClient):
             signed=self._endpoint.signs_calls,
             marked=self._endpoint.tells_cost and takes_cache_control(self.model),
         )
-        return adapted(body, self._endpoint)
+        return adapt_request(body, self._endpoint)
 
     def _reader(self) -> Reader:
         return _read

@@ -23,7 +23,7 @@ import anyio
 from agent_core.bounded_response import BoundedResponse
 from agent_core.errors import Failure, ModelError
 from agent_core.llm.errors import classify
-from agent_core.llm.sse import TooLarge
+from agent_core.llm.sse import EventTooLarge
 from agent_core.ports import Clock
 
 _CONNECT_LIMIT_S = 10.0
@@ -78,7 +78,7 @@ class OpenAIConnection:
                     content += block
                     if len(content) > _MAX_TOLD_BYTES:
                         response.close()
-                        raise TooLarge("a description of models without end")
+                        raise EventTooLarge("a description of models without end")
             return json.loads(content)
 
     def _opened(self) -> aiohttp.ClientSession:
@@ -114,7 +114,7 @@ class OpenAIConnection:
                     content += block
                     if len(content) > most_bytes:
                         response.close()
-                        raise TooLarge(too_large)
+                        raise EventTooLarge(too_large)
                 return bytes(content)
         raise self.error(Failure(text=f"no answer within {limit_s:g} s", unreadable="slow"))
 
@@ -137,7 +137,7 @@ class OpenAIConnection:
             raise self.error(Failure(text=_described(error), unreadable="malformed")) from error
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise self.error(Failure(text=_described(error), transport=True)) from error
-        except TooLarge as error:
+        except EventTooLarge as error:
             raise self.error(Failure(text=str(error), unreadable="large")) from error
         except (ValueError, RecursionError) as error:
             raise self.error(Failure(text=str(error), unreadable="malformed")) from error

@@ -42,7 +42,7 @@ class ToolFragment:
 
 
 @dataclass(frozen=True, slots=True)
-class Tokens:
+class TokenCounts:
     """
     The tokens of an answer, as the server reports them. ``cached`` is the cached part of ``prompt``,
     ``thinking`` the hidden part of ``completion``.
@@ -65,7 +65,7 @@ class Piece:
 
     text: str = ""
     fragments: tuple[ToolFragment, ...] = ()
-    tokens: Tokens | None = None
+    tokens: TokenCounts | None = None
     finish: str | None = None
     cost_usd: float | None = None
     noise: Literal["", "keep-alive", "part"] = ""
@@ -295,7 +295,7 @@ def _cost(usage: object) -> float | None:
     return float(cost) if isinstance(cost, int | float) and 0 <= cost < _MOST_TOKENS else None
 
 
-def _tokens(usage: object) -> Tokens | None:
+def _tokens(usage: object) -> TokenCounts | None:
     if not isinstance(usage, dict):
         return None
     prompt = token_count(usage.get("prompt_tokens"))
@@ -303,7 +303,7 @@ def _tokens(usage: object) -> Tokens | None:
     # Some count hidden thinking in the total alone.
     completion = max(completion, token_count(usage.get("total_tokens")) - prompt)
     cached = _detail(usage, "prompt_tokens_details", "cached_tokens")
-    return Tokens(
+    return TokenCounts(
         prompt=prompt,
         completion=completion,
         cached=min(cached or token_count(usage.get("prompt_cache_hit_tokens")), prompt),
@@ -362,7 +362,7 @@ class Assembler:
         self._calls: list[_Call] = []
         self._by_index: dict[int, _Call] = {}
         self._reasoning: dict[str, list[Any]] = {}
-        self.tokens: Tokens | None = None
+        self.tokens: TokenCounts | None = None
         self.cost_usd: float | None = None
         self.finish: str | None = None
         self.refused = False
@@ -385,11 +385,11 @@ class Assembler:
         return self._thoughts.feed(self._joiner.rest()) + self._thoughts.rest()
 
     @property
-    def leaked(self) -> bool:
+    def leaked_tool_calls(self) -> bool:
         """Whether text that was already returned has turned out to be reasoning."""
         return self._thoughts.leaked
 
-    def usage(self) -> Tokens | None:
+    def usage(self) -> TokenCounts | None:
         """The usage of the answer; reasoning that the server does not count is estimated by its length."""
         thought = self._thought + self._thoughts.hidden
         if self.tokens is None or self.tokens.thinking or not thought:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from agent_core.llm.openai_format import Tokens
+    from agent_core.llm.openai_format import TokenCounts
 
 _TABLE = "model_prices_and_context_window_backup.json"
 
@@ -30,7 +30,7 @@ class Price:
     completion_usd_per_million: float
     cached_usd_per_million: float | None = None
 
-    def of(self, tokens: Tokens) -> float:
+    def of(self, tokens: TokenCounts) -> float:
         """The cost of one answer."""
         cached = self.cached_usd_per_million
         spent = (

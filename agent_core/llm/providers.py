@@ -129,7 +129,7 @@ def is_ollama(model: str, api_base: str) -> bool:
     return prefix in ("ollama", "ollama_chat") and bool(name)
 
 
-def is_at_home(model: str, api_base: str) -> bool:
+def is_self_hosted(model: str, api_base: str) -> bool:
     """Whether a model runs on a self-hosted server: by its provider, or by a private address."""
     provider = _PROVIDERS.get(model.partition("/")[0])
     if not api_base:
@@ -147,7 +147,7 @@ def takes_cache_control(model: str) -> bool:
     return prefix == "anthropic" or (prefix in _SELLS_CLAUDE and "claude" in name)
 
 
-def adapted(body: Mapping[str, Any], endpoint: Endpoint) -> dict[str, Any]:
+def adapt_request(body: Mapping[str, Any], endpoint: Endpoint) -> dict[str, Any]:
     """The request in the form that this provider accepts."""
     out = dict(body)
     if "max_tokens" in out and endpoint.max_tokens_name != "max_tokens":

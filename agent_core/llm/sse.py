@@ -7,7 +7,7 @@ from collections.abc import Iterator
 _MAX_EVENT_BYTES = 4 * 1024 * 1024
 
 
-class TooLarge(ValueError):
+class EventTooLarge(ValueError):
     """An event is too large."""
 
 
@@ -43,7 +43,7 @@ class SseDecoder:
                     yield event.decode()
             self._size = len(self._begun[0]) + sum(map(len, self._data))
         if self._size > _MAX_EVENT_BYTES:
-            raise TooLarge("an event that does not end")
+            raise EventTooLarge("an event that does not end")
 
     @property
     def in_part(self) -> bool:
@@ -72,7 +72,7 @@ class LineDecoder:
                 yield whole.decode()
         self._begun += rest
         if len(self._begun) > _MAX_EVENT_BYTES:
-            raise TooLarge("a line that does not end")
+            raise EventTooLarge("a line that does not end")
 
     @property
     def in_part(self) -> bool:

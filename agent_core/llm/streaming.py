@@ -93,7 +93,7 @@ async def answer(
                 text.append(shown)
                 length += len(shown)
                 yield shown
-            if assembler.leaked:
+            if assembler.leaked_tool_calls:
                 raise StreamBroken(f"{model}: what came first was thinking", partial="", model=model)
             if length + wanted + written.held > limits.max_chars:
                 raise endless_answer(model, f"{limits.max_chars} characters")

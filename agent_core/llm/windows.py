@@ -20,7 +20,7 @@ _SMALLEST = 256
 _KEYS = ("max_model_len", "loaded_context_length", "context_length", "n_ctx")
 
 
-def told_window(answer: object, model: str) -> int | None:
+def window_in(answer: object, model: str) -> int | None:
     """The window of a model in what one of `ADDRESSES` gives; None if it does not say. Pure."""
     found: list[int] = []
     for entry in _entries(answer, model):

@@ -24,7 +24,7 @@ import anyio
 from agent_core.child_process.process import CallFailed
 from agent_core.errors import Failure, ModelError
 from agent_core.image.config import ImageSettings, is_plain_image
-from agent_core.image.pictures import Made, MakesPictures, pictures_in
+from agent_core.image.pictures import GeneratedPicture, MakesPictures, pictures_in
 from agent_core.llm.config import LLMSpec, ProviderSpec
 from agent_core.llm.litellm.process import LiteLLMProcess, access
 from agent_core.llm.openai_connection import OpenAIConnection
@@ -33,7 +33,15 @@ from agent_core.llm.providers import Endpoint, endpoint_of, key_of_environment
 from agent_core.ports import Clock
 from agent_core.voice.config import LOCAL, SpeakSettings, TranscribeSettings
 from agent_core.voice.speech import Speaks, Spoken, cost_of_chars, spoken_of
-from agent_core.voice.transcript import Clip, Heard, Transcribes, Transcript, cost_of, tidy, transcript_in
+from agent_core.voice.transcript import (
+    Clip,
+    StoredTranscript,
+    Transcribes,
+    Transcript,
+    cost_of,
+    tidy,
+    transcript_in,
+)
 
 MAX_SPEECH_BYTES = 24 * 1024 * 1024
 """Ten minutes of WAV, an hour of Opus."""
@@ -189,7 +197,7 @@ class ProviderTranscription:
             if self._language:
                 fields["language"] = self._language
             told, _ = await client.ask_litellm(fields, most_chars=most, limit_s=client.timeout_s)
-            heard = Heard(tidy(told))
+            heard = StoredTranscript(tidy(told))
         else:
             what = f"an answer of more than {most} bytes to {clip.seconds:.0f} s of sound"
             content = await client.post(self._form(clip, client.endpoint.model), most_bytes=most, what=what)
@@ -227,7 +235,7 @@ class ProviderPictures:
         if client.endpoint is None:
             self._max_bytes = min(self._max_bytes, _MOST_PICTURE_BYTES)
 
-    async def make(self, prompt: str, *, count: int, size: str) -> Made:
+    async def make(self, prompt: str, *, count: int, size: str) -> GeneratedPicture:
         """Pictures; see `MakesPictures`."""
         client = self.client
         fields = {**self._settings.extra, "prompt": prompt, "n": count, **({"size": size} if size else {})}
@@ -244,9 +252,9 @@ class ProviderPictures:
         """Close the connections."""
         await self.client.aclose()
 
-    async def _make_one_by_one(self, fields: Mapping[str, Any], count: int) -> Made:
+    async def _make_one_by_one(self, fields: Mapping[str, Any], count: int) -> GeneratedPicture:
         """An answer with several would be too large for litellm's process."""
-        made = Made((), cost_usd=0.0, model=self.client.model)
+        made = GeneratedPicture((), cost_usd=0.0, model=self.client.model)
         for _ in range(count):
             try:
                 text, usd = await self.client.ask_litellm(
@@ -269,7 +277,7 @@ class ProviderPictures:
             )
         return made
 
-    def _made_in(self, content: bytes | str, most: int, usd: float | None) -> Made:
+    def _made_in(self, content: bytes | str, most: int, usd: float | None) -> GeneratedPicture:
         """The pictures in an answer, which cost ``usd`` if no price is set. Raises `ModelError`."""
         with self.client.server.judged():
             answer = json.loads(content)
@@ -280,7 +288,7 @@ class ProviderPictures:
         told = usage if isinstance(usage, Mapping) else {}
         tokens = token_count(told.get("input_tokens")), token_count(told.get("output_tokens"))
         cost = usd if price is None else len(pictures) * price
-        return Made(pictures, tokens, cost, self.client.model)
+        return GeneratedPicture(pictures, tokens, cost, self.client.model)
 
 
 def build_speaker(settings: SpeakSettings, spec: LLMSpec, clock: Clock, *, litellm: LiteLLMProcess) -> Speaks:

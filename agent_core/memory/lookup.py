@@ -16,7 +16,7 @@ from agent_core.memory_ports import SearchPort
 from agent_core.models import MemoryScope, Message, SearchHit
 from agent_core.prompt import Passage, remembered_text, searched_words
 from agent_core.prompt_budget import TokenEstimate
-from agent_core.provenance import Origins, joined
+from agent_core.provenance import Origins, join_origins
 from agent_core.text import excerpt, word_count
 
 SHARE = 16
@@ -29,7 +29,7 @@ _ANSWER_CHARS = 150
 _QUESTION_CHARS = 80
 
 
-class Lookup:
+class QuestionLookup:
     """Finds the passages for a question."""
 
     def __init__(self, search: SearchPort) -> None:
@@ -65,7 +65,7 @@ class Lookup:
         sources: list[Origins] = []
         for hit in answer.hits:
             turn = [line for line in _turn_of(hit) if since is None or _is_from(line, since)]
-            of_turn = joined(*(line.sources for line in turn))
+            of_turn = join_origins(*(line.sources for line in turn))
             if (
                 not turn
                 or _is_shown(hit, session_id, shown)
@@ -88,7 +88,7 @@ class Lookup:
         if not found:
             return None
         # As a message of a person it would count as words in which that person names what a tool may reach.
-        return Message(role="system", content=remembered_text(found), origins=joined(*sources))
+        return Message(role="system", content=remembered_text(found), origins=join_origins(*sources))
 
 
 def _turn_of(hit: SearchHit) -> Sequence[Message]:

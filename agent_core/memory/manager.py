@@ -24,9 +24,9 @@ import structlog
 
 from agent_core import prompt
 from agent_core.errors import SkillInvalid
-from agent_core.memory.consolidation.policy import Rules
+from agent_core.memory.consolidation.policy import ConsolidationRules
 from agent_core.memory.consolidation.run import CALL_LIMIT_S, Consolidation
-from agent_core.memory.lookup import SHARE, Lookup
+from agent_core.memory.lookup import SHARE, QuestionLookup
 from agent_core.memory.scopes import OWNER, hidden_from, private_in
 from agent_core.memory.withdrawn_messages import in_force
 from agent_core.memory_ports import MemoryPort, SearchPort
@@ -35,15 +35,15 @@ from agent_core.models import HistoryTail, MemoryDocument, MemoryScope, Message
 from agent_core.ports import LLMPort, SkillsPort
 from agent_core.prompt_budget import (
     PICTURE_TOKENS,
+    PromptWindow,
     TokenEstimate,
-    Window,
     clip,
     fit_window,
     is_picture,
     sound_history,
     with_newest_pictures,
 )
-from agent_core.provenance import Origins, arriving, joined
+from agent_core.provenance import Origins, arriving, join_origins
 
 DEFAULT_CONTEXT_TOKENS = 24_000
 DEFAULT_CONSOLIDATION_TOKENS = 12_000
@@ -96,7 +96,7 @@ class MemoryManager(Consolidation):
     ) -> None:
         self._most_tokens = context_tokens
         self._window = window
-        self._wanted = Rules(consolidation_threshold, keep_recent_ratio, consolidation_tokens)
+        self._wanted = ConsolidationRules(consolidation_threshold, keep_recent_ratio, consolidation_tokens)
         super().__init__(
             storage,
             llm,
@@ -105,7 +105,7 @@ class MemoryManager(Consolidation):
             on_unusable=on_unusable,
         )
         self._skills = skills
-        self._lookup = None if search is None else Lookup(search)
+        self._lookup = None if search is None else QuestionLookup(search)
         self._always_skills = frozenset(always_skills)
         self._pictures = pictures
         self._shown: OrderedDict[str, int] = OrderedDict()
@@ -116,7 +116,7 @@ class MemoryManager(Consolidation):
         return self._most_tokens if self._window is None else min(self._most_tokens, self._window() * 3 // 4)
 
     @property
-    def _rules(self) -> Rules:
+    def _rules(self) -> ConsolidationRules:
         limit = self.context_tokens
         # Consolidated must be before the ceiling hides anything.
         most = min(self._wanted.max_tokens, limit // 2)
@@ -217,7 +217,7 @@ class MemoryManager(Consolidation):
                 notes=[*warning, *notes],
             )
             # A document may have been written elsewhere: what was called fine here says nothing about it.
-            sources = joined(arriving(document.origins), tail.origins if summary else ())
+            sources = join_origins(arriving(document.origins), tail.origins if summary else ())
             return Message(role="system", content=text, origins=sources)
 
         skills = self._skill_texts(tool_names, limit // 8)
@@ -330,7 +330,7 @@ class MemoryManager(Consolidation):
         most = min(self._pictures, limit // 4 // PICTURE_TOKENS)
         return tuple(file for file in attachments if is_picture(file))[:most]
 
-    def _fitting(self, tail: HistoryTail, room: int, single: int, scope: str) -> Window:
+    def _fitting(self, tail: HistoryTail, room: int, single: int, scope: str) -> PromptWindow:
         """What of the history fits into ``room`` tokens, no message taking more than ``single``."""
         sound = with_newest_pictures(sound_history(tail.messages), self._pictures // 3, scope)
         short = self.estimate.fitting(single)
@@ -342,7 +342,7 @@ class MemoryManager(Consolidation):
             return window
         # The storage has cut already, without knowing questions from answers.
         start = next((i for i, each in enumerate(window.messages) if each.role == "user"), len(history))
-        return Window(window.messages[start:], left_out=start)
+        return PromptWindow(window.messages[start:], left_out=start)
 
     def _skill_texts(self, tool_names: Collection[str], max_tokens: int) -> list[str]:
         """The index of skills and the bodies that are always there, as far as they fit."""
@@ -359,7 +359,7 @@ class MemoryManager(Consolidation):
             except SkillInvalid as exc:
                 log.warning("skill.skipped", skill=skill.name, reason=str(exc))
                 continue
-            text = f"## Skill: {skill.name}\n\n{prompt.fenced('skill_text', body)}"
+            text = f"## Skill: {skill.name}\n\n{prompt.fence('skill_text', body)}"
             used += self.estimate.text(text)
             if used > max_tokens:
                 log.warning("skill.left_out", skill=skill.name, max_tokens=max_tokens)

@@ -52,7 +52,7 @@ def scope_for(
         return _room(key)
     if sender_is_owner:
         return OWNER
-    name = spelled(sender_address)
+    name = person_name(sender_address)
     if not name or not sender_verified:
         return _room(key)
     # No address holds a blank, so this is nobody else's name.
@@ -85,7 +85,7 @@ def _room(key: SessionKey) -> MemoryScope:
     return MemoryScope(ScopeKind.ROOM, str(SessionKey(key.channel, key.conversation, person)))
 
 
-def spelled(address: str) -> str:
+def person_name(address: str) -> str:
     """
     One name for one person: mail addresses regardless of case, Matrix ids as they are.
 

@@ -12,14 +12,14 @@ from collections.abc import Collection, Iterable, Sequence
 from agent_core.models import Message
 
 
-def undone_in(messages: Iterable[Message]) -> frozenset[str]:
+def withdrawn_ids(messages: Iterable[Message]) -> frozenset[str]:
     """The turns, and the ids of single lines, that lines among these withdraw."""
     return frozenset(message.undoes for message in messages if message.undoes)
 
 
 def in_force(messages: Sequence[Message], undone: Collection[str] | None = None) -> Sequence[Message]:
     """The messages without the withdrawn ones, and without the lines that withdraw them."""
-    gone = undone_in(messages) if undone is None else undone
+    gone = withdrawn_ids(messages) if undone is None else undone
     if not gone:
         return messages
     return [each for each in messages if not each.undoes and not is_undone(each, gone)]

@@ -21,12 +21,12 @@ _ALONE = (
 )
 
 
-def found() -> str:
+def find_program() -> str:
     """The program, by its whole path; empty if there is none."""
     return shutil.which("bwrap", path="/usr/local/bin:/usr/bin:/bin") or ""
 
 
-def wrapped(
+def wrap_command(
     program: str, words: Sequence[str], *, readable: Iterable[str], writable: Iterable[str], directory: str
 ) -> list[str]:
     """The words that run ``words`` inside."""

@@ -33,7 +33,7 @@ from agent_core.sandbox.process_tree import (
     threads_in,
     threads_of,
 )
-from agent_core.sandbox.raw_files import framed, put, read_all, write_all
+from agent_core.sandbox.raw_files import read_all, read_frame, write_all, write_file
 from agent_core.sandbox.removal import remove_folder
 
 TYPE_CHECKING = False
@@ -68,14 +68,14 @@ _FILTER_HANDLE, _LISTENER_HANDLE = 60, 61
 _MOST_ENTRIES = 200_000
 
 
-class Stopped(BaseException):
+class ChildStopped(BaseException):
     """SIGTERM has come."""
 
 
 def stop_once(_number: int, _frame: object) -> None:
     """The handler of SIGTERM: a second one changes nothing."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    raise Stopped
+    raise ChildStopped
 
 
 def main(*, linked: bool = False) -> None:
@@ -91,7 +91,7 @@ def main(*, linked: bool = False) -> None:
         signal.signal(signal.SIGTERM, stop_once)
         syscalls.prctl(_SUBREAPER, 1, 0, 0, 0)
         syscalls.prctl(_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-        order = marshal.loads(framed(0) if linked else read_all(0))  # noqa: S302 - the daemon wrote it
+        order = marshal.loads(read_frame(0) if linked else read_all(0))  # noqa: S302 - the daemon wrote it
         report["network"] = os.readlink("/proc/self/ns/net")
         if linked or os.getppid() == order["parent"]:  # else it died before that could be noticed
             order["group"] = control_groups.make_group(order["groups"], order["processes"])
@@ -104,7 +104,7 @@ def main(*, linked: bool = False) -> None:
                 give_listener(order["port"], order["network"])
             run = _Run(order, report)
             run.go()
-    except Stopped:
+    except ChildStopped:
         report["limit"] = "stopped"
     except BaseException as error:  # noqa: BLE001 - told to the daemon, which logs it
         report["error"] = f"{type(error).__name__}: {error}"[:500]
@@ -131,7 +131,7 @@ def _guard(order: dict[str, Any]) -> None:
         syscalls.prctl(_SUBREAPER, 1, 0, 0, 0)
         syscalls.prctl(_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
         if os.getppid() != guard:
-            raise Stopped
+            raise ChildStopped
         return
     signal.signal(signal.SIGTERM, lambda _number, _frame: send_signal(signal.SIGTERM, [runner]))
     os.close(0)
@@ -166,7 +166,7 @@ class _Run:
         if self._private:
             os.mkdir(self._private, 0o700)
             if order["script"]:
-                put(f"{self._private}/script", order["script"], os.O_CREAT | os.O_EXCL)
+                write_file(f"{self._private}/script", order["script"], os.O_CREAT | os.O_EXCL)
         disks = _Disks([*order["disks"], *([self._private] if self._private else [])], order)
         reading, writing = os.pipe2(os.O_CLOEXEC)
         told, telling = os.pipe2(os.O_CLOEXEC)
@@ -423,15 +423,15 @@ def confine(order: dict[str, Any]) -> None:
     syscalls.prctl(_AMBIENT, 4, 0, 0, 0)
     if syscalls.held_capabilities(capget):  # our own unit refuses the call that it does not need
         syscalls.no_capabilities(capset)
-    syscalls.checked(syscalls.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
+    syscalls.check_result(syscalls.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
     if order["rules"]:
         handled = b"".join(rights.to_bytes(8, "little") for rights in order["handled"])
-        ruleset = syscalls.checked(
+        ruleset = syscalls.check_result(
             syscalls.syscall(_CREATE_RULESET, handled, order["handled_size"], 0), "landlock"
         )
         for path, rights in order["rules"]:
             _allow(ruleset, path, rights)
-        syscalls.checked(syscalls.syscall(_RESTRICT_SELF, ruleset, 0), "landlock")
+        syscalls.check_result(syscalls.syscall(_RESTRICT_SELF, ruleset, 0), "landlock")
         os.close(ruleset)
     syscalls.filter_calls(order["filter"])
 
@@ -459,7 +459,7 @@ def _allow(ruleset: int, path: str, rights: int) -> None:
         if kind != _FOLDER:
             rights &= _FILE_RIGHTS
         rule = rights.to_bytes(8, "little") + opened.to_bytes(4, "little")
-        syscalls.checked(syscalls.syscall(_ADD_RULE, ruleset, 1, rule, 0), f"landlock rule for {path}")
+        syscalls.check_result(syscalls.syscall(_ADD_RULE, ruleset, 1, rule, 0), f"landlock rule for {path}")
     finally:
         os.close(opened)
 

@@ -22,9 +22,9 @@ import structlog
 from agent_core.sandbox import bubblewrap, process, rights
 from agent_core.sandbox.listener import PROXY, Serve
 from agent_core.sandbox.probe import ATTEMPTS, PROBE_PROCESSES, decoys, verdict
-from agent_core.sandbox.process import Confinement, Outcome
+from agent_core.sandbox.process import Confinement, ProgramOutcome
 from agent_core.sandbox.removal import remove_folder
-from agent_core.sandbox.rights import Limits
+from agent_core.sandbox.rights import Ceilings
 from agent_core.sandbox.seccomp import ARCHITECTURES
 from agent_core.workspace import is_of_prompt
 
@@ -88,7 +88,7 @@ class CommandSandbox:
         readable: Sequence[Path] = (),
         environment: Mapping[str, str] | None = None,
         daemon: Mapping[str, str] | None = None,
-        limits: Limits = Limits(),  # noqa: B008 - a frozen value
+        limits: Ceilings = Ceilings(),  # noqa: B008 - a frozen value
         backend: Backend = "auto",
         connects: bool = False,
         landlock: int | None = None,
@@ -106,13 +106,13 @@ class CommandSandbox:
         self._version = process.landlock_version() if landlock is None else landlock
         self._backend = backend
         self._may_connect = connects
-        self._wrapper = bubblewrap.found() if wrapper is None else wrapper
+        self._wrapper = bubblewrap.find_program() if wrapper is None else wrapper
         self._unit = unit
         self._way: _Way = "landlock"
         self.proof = Proof()
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> Ceilings:
         """What one run may take."""
         return self._limits
 
@@ -165,7 +165,7 @@ class CommandSandbox:
             told = f"the sandbox cannot be tried: {error.strerror or error}"
             return Proof(False, told, _AGAIN, temporary=True)
 
-    async def run(self, command: str, *, seconds: float, serve: Serve | None = None) -> Outcome:
+    async def run(self, command: str, *, seconds: float, serve: Serve | None = None) -> ProgramOutcome:
         """
         Run a command of the shell; ``serve`` is what it finds at `agent_core.sandbox.listener.PROXY`.
 
@@ -179,7 +179,7 @@ class CommandSandbox:
         return await _run(await self._order(["/bin/sh", "-c", command], limits), serve)
 
     async def _order(
-        self, words: Sequence[str], limits: Limits, attempts: Mapping[str, object] | None = None
+        self, words: Sequence[str], limits: Ceilings, attempts: Mapping[str, object] | None = None
     ) -> Mapping[str, Any]:
         confinement = await anyio.to_thread.run_sync(self._confinement)
         environment = rights.environment_for(
@@ -260,7 +260,7 @@ class CommandSandbox:
             told += _CONNECTS if self.connects else _CONNECTS_NOT
         return told
 
-    def _trouble_of(self, tried: Outcome) -> str:
+    def _trouble_of(self, tried: ProgramOutcome) -> str:
         """Why nothing could be tried; empty if it could."""
         if tried.limit == "time":
             raise TimeoutError
@@ -299,7 +299,7 @@ class CommandSandbox:
                 return Proof(False, problem or f"{folder} holds {held[0]}", "name another folder")
         return None
 
-    def _not_wrapped(self, tried: Outcome) -> Proof:
+    def _not_wrapped(self, tried: ProgramOutcome) -> Proof:
         """Bubblewrap itself has said something, or nothing."""
         said = " ".join(tried.head.decode("utf-8", "replace").split())[:200]
         said = said or ("it hangs" if tried.limit == "still" else "it says nothing")
@@ -323,7 +323,7 @@ class CommandSandbox:
             remove_folder(str(left)) if left.is_dir() and not left.is_symlink() else left.unlink()
 
 
-async def _run(order: Mapping[str, Any], serve: Serve | None = None) -> Outcome:
+async def _run(order: Mapping[str, Any], serve: Serve | None = None) -> ProgramOutcome:
     if not order["linked"]:
         return await process.run(order, serve)
     from agent_core.sandbox.external_runner import run_linked  # noqa: PLC0415 - rarely wanted

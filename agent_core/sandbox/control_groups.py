@@ -6,7 +6,7 @@ With version 1 of control groups processes have a hierarchy of their own; with v
 
 from __future__ import annotations
 
-from agent_core.sandbox.raw_files import put
+from agent_core.sandbox.raw_files import write_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def make_group(folders: list[str], processes: int) -> str:
         except OSError:
             continue
         try:
-            put(f"{group}/pids.max", str(processes))
+            write_file(f"{group}/pids.max", str(processes))
         except OSError:
             remove_group(group)
             continue
@@ -37,9 +37,9 @@ def make_group(folders: list[str], processes: int) -> str:
 def enter_group(group: str) -> None:
     """Go into a group. One thread that moves itself, where that can be said, waits for nobody."""
     try:
-        put(f"{group}/tasks", "0")
+        write_file(f"{group}/tasks", "0")
     except FileNotFoundError:
-        put(f"{group}/cgroup.procs", "0")
+        write_file(f"{group}/cgroup.procs", "0")
 
 
 def remove_group(group: str) -> bool:

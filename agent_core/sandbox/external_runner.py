@@ -17,13 +17,13 @@ import anyio
 from anyio.abc import ByteReceiveStream, TaskGroup
 
 from agent_core.sandbox.listener import Serve, serve_handle
-from agent_core.sandbox.process import Outcome, outcome_of, serve_nothing
+from agent_core.sandbox.process import ProgramOutcome, outcome_of, serve_nothing
 
 _GRACE_S, _END_LIMIT_S = 15.0, 6.0
 _MOST_REPORT_BYTES = 4_000_000
 
 
-async def run_linked(order: Mapping[str, Any], serve: Serve | None = None) -> Outcome:
+async def run_linked(order: Mapping[str, Any], serve: Serve | None = None) -> ProgramOutcome:
     """
     Carry an order out in a unit; cancelling it ends everything that was started.
 
@@ -42,7 +42,7 @@ async def run_linked(order: Mapping[str, Any], serve: Serve | None = None) -> Ou
     report = found[0]
     if isinstance(report, OSError):
         raise report
-    return outcome_of(report) if report else Outcome(limit="lost")
+    return outcome_of(report) if report else ProgramOutcome(limit="lost")
 
 
 async def _by_unit(order: Mapping[str, Any], tasks: TaskGroup, serve: Serve) -> Mapping[str, Any]:

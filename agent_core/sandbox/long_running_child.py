@@ -15,7 +15,7 @@ import os
 import sys
 
 from agent_core.sandbox import syscalls
-from agent_core.sandbox.child import Stopped, stop_once
+from agent_core.sandbox.child import ChildStopped, stop_once
 from agent_core.sandbox.priority import give_way
 from agent_core.sandbox.process_tree import end_all
 from agent_core.sandbox.raw_files import read_all
@@ -40,7 +40,7 @@ def main() -> None:
         os.close(handle)  # the program is not to have it
         if os.getppid() == order["parent"]:  # else it died before that could be noticed
             code = _run(order)
-    except Stopped:
+    except ChildStopped:
         code = 0
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -8,7 +8,7 @@ only within its session, so the session is told as well. One that the program cr
 from __future__ import annotations
 
 from agent_core.sandbox import syscalls
-from agent_core.sandbox.raw_files import put
+from agent_core.sandbox.raw_files import write_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ _IDLE = 3 << 13
 def give_way(nice: int = 5) -> None:
     """Be nice to the daemon; for a process that began a session."""
     # A session that is nicer than 10 gets next to nothing beside busy loops: nothing in it ends in time.
-    _ask(lambda: put("/proc/self/autogroup", str(min(nice, 10))))
+    _ask(lambda: write_file("/proc/self/autogroup", str(min(nice, 10))))
     _ask(lambda: os.nice(nice))
 
 
@@ -35,10 +35,10 @@ def be_modest(machine: str, nice: int) -> None:
 
     Not SCHED_IDLE: beside busy loops nothing would end in its time.
     """
-    _ask(lambda: put("/proc/self/oom_score_adj", "1000"))
+    _ask(lambda: write_file("/proc/self/oom_score_adj", "1000"))
     if nice:
         give_way(nice)
-    _ask(lambda: syscalls.checked(syscalls.syscall(_IOPRIO_SET[machine], 1, 0, _IDLE), "ioprio_set"))
+    _ask(lambda: syscalls.check_result(syscalls.syscall(_IOPRIO_SET[machine], 1, 0, _IDLE), "ioprio_set"))
 
 
 def _ask(what: Callable[[], object]) -> None:

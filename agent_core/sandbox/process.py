@@ -27,7 +27,7 @@ from anyio.abc import Process
 
 from agent_core.sandbox.listener import PORT, Serve, listening, serve_received
 from agent_core.sandbox.process_tree import end_below
-from agent_core.sandbox.rights import Limits, handled_by, rlimits_of, rules_for
+from agent_core.sandbox.rights import Ceilings, rlimits_of, rules_for, supported_by
 from agent_core.sandbox.seccomp import filter_program
 
 _ROOT = str(Path(__file__).resolve().parents[2])
@@ -72,7 +72,7 @@ class Confinement:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ProgramOutcome:
     """
     What came of a run.
 
@@ -109,7 +109,7 @@ def sandbox_of(confinement: Confinement, private: str) -> dict[str, Any]:
     Raises:
         LookupError: The system calls of this machine are not known.
     """
-    rights = handled_by(confinement.landlock)
+    rights = supported_by(confinement.landlock)
     # Where there are no others, a signal reaches nobody else.
     version = _NEWEST if confinement.bubblewrap else confinement.landlock
     apart = bool(confinement.unit)
@@ -144,7 +144,7 @@ def order_of(
     *,
     directory: str,
     environment: Mapping[str, str],
-    limits: Limits,
+    limits: Ceilings,
     confinement: Confinement | None,
     attempts: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
@@ -202,7 +202,7 @@ def _wrapped(
     attempts: Mapping[str, Any] | None,
 ) -> list[str]:
     """What bubblewrap is to run; an interpreter where attempts are to be made."""
-    from agent_core.sandbox.bubblewrap import wrapped  # noqa: PLC0415 - not there everywhere
+    from agent_core.sandbox.bubblewrap import wrap_command  # noqa: PLC0415 - not there everywhere
 
     readable = list(confinement.readable)
     if attempts:
@@ -211,7 +211,7 @@ def _wrapped(
     if confinement.connects:
         words = listening(_PYTHON, words)
         readable.append(sys.base_prefix)
-    return wrapped(
+    return wrap_command(
         confinement.bubblewrap,
         words,
         readable=readable,
@@ -220,7 +220,7 @@ def _wrapped(
     )
 
 
-async def run(order: Mapping[str, Any], serve: Serve | None = None) -> Outcome:
+async def run(order: Mapping[str, Any], serve: Serve | None = None) -> ProgramOutcome:
     """
     Carry an order out; cancelling it ends everything that was started.
 
@@ -232,7 +232,7 @@ async def run(order: Mapping[str, Any], serve: Serve | None = None) -> Outcome:
     if not order["connects"]:
         return await _carried_out(order)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    found: list[Outcome | OSError] = []
+    found: list[ProgramOutcome | OSError] = []
     with ours, theirs:
         ours.setblocking(False)
         async with anyio.create_task_group() as tasks:
@@ -252,7 +252,7 @@ async def serve_nothing(_listener: socket.socket) -> None:
     await anyio.sleep_forever()
 
 
-async def _carried_out(order: Mapping[str, Any]) -> Outcome:
+async def _carried_out(order: Mapping[str, Any]) -> ProgramOutcome:
     process = await anyio.open_process(
         [_PYTHON, "-I", "-S", "-c", _CODE, _ROOT],
         stdin=subprocess.PIPE,
@@ -282,12 +282,12 @@ async def _carried_out(order: Mapping[str, Any]) -> Outcome:
         report = marshal.loads(bytes(said))  # noqa: S302 - the runner wrote it, not the program
         return outcome_of(report)
     except (ValueError, EOFError, TypeError, KeyError):
-        return Outcome(limit="lost")
+        return ProgramOutcome(limit="lost")
 
 
-def outcome_of(report: Mapping[str, Any]) -> Outcome:
+def outcome_of(report: Mapping[str, Any]) -> ProgramOutcome:
     """What a runner has reported."""
-    return Outcome(
+    return ProgramOutcome(
         status=report.get("status"),
         signal=int(report.get("signal", 0)),
         limit=str(report.get("limit", "")),

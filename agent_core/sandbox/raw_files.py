@@ -11,7 +11,7 @@ else:
 _PIECE = 65536
 
 
-def put(path: str, text: str, flags: int = 0) -> None:
+def write_file(path: str, text: str, flags: int = 0) -> None:
     """Write to a file that is there, or is made if ``flags`` say so."""
     handle = os.open(path, os.O_WRONLY | os.O_CLOEXEC | flags, 0o600)
     try:
@@ -34,7 +34,7 @@ def read_all(handle: int) -> bytes:
     return b"".join(pieces)
 
 
-def framed(handle: int) -> bytes:
+def read_frame(handle: int) -> bytes:
     """One order of which the length comes first; the file goes on."""
     content = b""
     while len(content) < 8 or len(content) < 8 + int.from_bytes(content[:8], "little"):

@@ -42,7 +42,7 @@ _PENDING_SIGNALS = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class Ceilings:
     """What one run may take; 0 bytes of memory and disk are no limit."""
 
     seconds: float = 60.0
@@ -71,7 +71,7 @@ class Rights:
     """Bytes of the attributes that this version knows."""
 
 
-def handled_by(version: int) -> Rights:
+def supported_by(version: int) -> Rights:
     """All that a version can refuse, of what there was up to version 6."""
     files = (1 << _RIGHTS[min(version, len(_RIGHTS) - 1)]) - 1
     size = 24 if version >= 6 else 16 if version >= 4 else 8
@@ -82,7 +82,7 @@ def rules_for(
     version: int, *, readable: Iterable[str], writable: Iterable[str], listed: Iterable[str] = ()
 ) -> list[tuple[str, int]]:
     """Paths and the rights below each; of what is below ``listed`` only the names can be read."""
-    every = handled_by(version).files
+    every = supported_by(version).files
     read = _EXECUTE | _READ | _READ_FOLDER
     write = every & ~_DEVICE_NODES & ~_IOCTL
     found = dict.fromkeys(listed, _READ_FOLDER) | dict.fromkeys((*SYSTEM, *readable), read)
@@ -91,7 +91,7 @@ def rules_for(
     return list(found.items())
 
 
-def rlimits_of(limits: Limits) -> list[tuple[int, int]]:
+def rlimits_of(limits: Ceilings) -> list[tuple[int, int]]:
     """
     The limits of each process; those of the whole tree are watched.
 

@@ -55,7 +55,7 @@ prctl = _Function(_ctypes.dlsym(_library, "prctl"))
 """See prctl(2)."""
 
 
-def checked(result: int, what: str) -> int:
+def check_result(result: int, what: str) -> int:
     """The result of a call. Raises `OSError`: it has failed."""
     if result < 0:
         raise OSError(_ctypes.get_errno(), what)
@@ -65,16 +65,16 @@ def checked(result: int, what: str) -> int:
 def held_capabilities(capget: int) -> bool:
     """Whether this process has any."""
     held = _Capabilities()
-    checked(syscall(capget, _VERSION_3, held), "capget")
+    check_result(syscall(capget, _VERSION_3, held), "capget")
     return any(word for word in held)
 
 
 def no_capabilities(capset: int) -> None:
     """Give all up."""
-    checked(syscall(capset, _VERSION_3, bytes(24)), "capset")
+    check_result(syscall(capset, _VERSION_3, bytes(24)), "capset")
 
 
 def filter_calls(program: bytes) -> None:
     """Filter the system calls of this process from now on, see seccomp(2)."""
     whole: Any = _Program(len(program) // 8, program)
-    checked(prctl(_SECCOMP, _FILTER, _ctypes.byref(whole), 0, 0), "seccomp")
+    check_result(prctl(_SECCOMP, _FILTER, _ctypes.byref(whole), 0, 0), "seccomp")

@@ -141,7 +141,7 @@ class DocumentFile:
         """All versions, oldest first."""
         self.load()
         try:
-            handle = file_access.opened(self._versions, os.O_NOFOLLOW)
+            handle = file_access.open_regular(self._versions, os.O_NOFOLLOW)
         except FileNotFoundError:
             return []
         try:
@@ -219,7 +219,7 @@ class DocumentFile:
         """The newest versions, newest first."""
         found: list[Version] = []
         try:
-            handle = file_access.opened(self._versions, os.O_NOFOLLOW)
+            handle = file_access.open_regular(self._versions, os.O_NOFOLLOW)
         except FileNotFoundError:
             return found
         try:

@@ -54,11 +54,11 @@ def is_file_or_nothing(path: Path) -> bool:
 
 def read(path: Path) -> bytes:
     """Read a file. Only a regular file is read; opening a pipe would block for ever."""
-    with open(opened(path), "rb") as file:
+    with open(open_regular(path), "rb") as file:
         return file.read()
 
 
-def opened(path: Path, flags: int = 0) -> int:
+def open_regular(path: Path, flags: int = 0) -> int:
     """Open a regular file for reading; anything else is refused without blocking."""
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags)
     if not stat.S_ISREG(os.fstat(handle).st_mode):

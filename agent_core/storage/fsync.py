@@ -31,7 +31,7 @@ class Durability:
         self._doubtful = False
         self._names_durable = False
 
-    def begun(self, size: int) -> None:
+    def started_sync(self, size: int) -> None:
         """This process is about to write, for the first time or again; ``size`` is the file's length."""
         if self._sound_to is None:
             self._sound_to = size

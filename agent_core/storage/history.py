@@ -35,7 +35,7 @@ from agent_core.prompt_budget import message_chars
 from agent_core.storage import file_access, lines
 from agent_core.storage.fsync import Durability
 from agent_core.storage.line_cache import DecodedTail, RecentIds
-from agent_core.storage.paging import Entry, Numbering, Place, entries_from, newest, oldest, place_of
+from agent_core.storage.paging import Entry, Numbering, PageMark, entries_from, newest, oldest, place_of
 from agent_core.storage.reverse_lines import ReadAt, count_lines, lines_backwards, lines_forwards
 
 SET_ASIDE = ".set-aside"
@@ -78,7 +78,7 @@ class HistoryFile:
         self._end = 0
         self._tail = DecodedTail()
         self._recent: RecentIds | None = None
-        self._judged: tuple[Place, bool] | None = None
+        self._judged: tuple[PageMark, bool] | None = None
 
     def set_aside(self) -> Path | None:
         """Move away what is at the file's path and is not a file; None if there is nothing to move."""
@@ -94,13 +94,13 @@ class HistoryFile:
         self._forget()
         return aside
 
-    def end(self, hint: Place = Place()) -> int:  # noqa: B008 (a frozen constant)
+    def end(self, hint: PageMark = PageMark()) -> int:  # noqa: B008 (a frozen constant)
         """How many positions there are; at least as many as ``hint`` says, if it is valid."""
         with self._opened(hint) as handle:
             return self._end_after(handle, hint) if handle is not None else 0
 
     def read(
-        self, *, cursor: int, max_messages: int | None, max_chars: int | None, hint: Place
+        self, *, cursor: int, max_messages: int | None, max_chars: int | None, hint: PageMark
     ) -> HistoryTail:
         """The newest messages after ``cursor``, which is clamped to the end."""
         with self._opened(hint) as handle:
@@ -120,13 +120,13 @@ class HistoryFile:
             )
 
     def segment(
-        self, *, start: int, max_messages: int, max_chars: int | None, cursor: int, hint: Place
+        self, *, start: int, max_messages: int, max_chars: int | None, cursor: int, hint: PageMark
     ) -> HistoryTail:
         """The oldest messages from position ``start`` on, within both limits."""
         with self._opened(hint) as handle:
             if handle is None:
                 return HistoryTail()
-            place = hint if hint.position <= start and self._is_right(handle, hint) else Place()
+            place = hint if hint.position <= start and self._is_right(handle, hint) else PageMark()
             entries = self._entries_forwards(handle, place)
             total = self._end_after(handle, hint)
             return oldest(
@@ -137,14 +137,14 @@ class HistoryFile:
                 max_chars=max_chars,
             )
 
-    def place(self, position: int, hint: Place) -> Place:
+    def place(self, position: int, hint: PageMark) -> PageMark:
         """
         Where the message at ``position`` begins, or the next one that can be read, as `segment` counts from
         ``hint``. Behind the last one is the end; what is far from both is a place without offset.
         """
         with self._opened(hint) as handle:
             if handle is None or position <= 0:
-                return Place()
+                return PageMark()
             if hint.position <= position and self._is_right(handle, hint):
                 for entry in self._entries_forwards(handle, hint):
                     if entry.position >= position and entry.message is not None:
@@ -152,17 +152,19 @@ class HistoryFile:
                     if entry.offset - hint.offset > _BYTES_TO_PLACE:
                         break
                 else:
-                    return Place(self._end, self._size)
+                    return PageMark(self._end, self._size)
             if position >= self._end:
-                return Place(self._end, self._size)
+                return PageMark(self._end, self._size)
             for count, entry in enumerate(self._entries(handle)):
                 if entry.position == position and entry.message is not None:
                     return place_of(entry)
                 if entry.position < position or count >= _LINES_TO_PLACE:
                     break
-            return Place(position, -1)
+            return PageMark(position, -1)
 
-    def append(self, messages: Sequence[Message], hint: Callable[[], Place], *, durable: bool = False) -> int:
+    def append(
+        self, messages: Sequence[Message], hint: Callable[[], PageMark], *, durable: bool = False
+    ) -> int:
         """
         Append the new messages, in order, with one write. Returns how many were new.
 
@@ -173,7 +175,7 @@ class HistoryFile:
             file_access.lock(handle)
             if _state(handle) != self._seen:
                 self._refresh(handle, hint())
-            self._durability.begun(self._size)
+            self._durability.started_sync(self._size)
             new = self._not_there(handle, messages)
             if new:
                 self._write(handle, new)
@@ -217,7 +219,7 @@ class HistoryFile:
             return os.open(self.path, flags, 0o600)
 
     @contextmanager
-    def _opened(self, hint: Place) -> Iterator[int | None]:
+    def _opened(self, hint: PageMark) -> Iterator[int | None]:
         try:
             handle = os.open(self.path, _READ)
         except FileNotFoundError:
@@ -230,7 +232,7 @@ class HistoryFile:
         finally:
             os.close(handle)
 
-    def _refresh(self, handle: int, hint: Place) -> None:
+    def _refresh(self, handle: int, hint: PageMark) -> None:
         seen = _state(handle)
         if seen == self._seen:
             return
@@ -239,7 +241,7 @@ class HistoryFile:
         self._end = self._find_end(handle, hint)
         self._seen = seen
 
-    def _find_end(self, handle: int, hint: Place) -> int:
+    def _find_end(self, handle: int, hint: PageMark) -> int:
         """The number of positions: from the last line that knows its own, else by counting newlines."""
         after = -1
         for after, (offset, raw) in enumerate(self._raw_backwards(handle, self._size)):
@@ -250,19 +252,19 @@ class HistoryFile:
                 break
         else:
             return after + 1
-        place = hint if self._is_right(handle, hint) else Place()
+        place = hint if self._is_right(handle, hint) else PageMark()
         return place.position + count_lines(handle, place.offset, self._size, read_at=self._read_at)
 
-    def _end_after(self, handle: int, hint: Place) -> int:
+    def _end_after(self, handle: int, hint: PageMark) -> int:
         return max(self._end, hint.position) if self._is_right(handle, hint) else self._end
 
-    def _is_right(self, handle: int, hint: Place) -> bool:
+    def _is_right(self, handle: int, hint: PageMark) -> bool:
         """Whether the place still is what it was, as far as one look can tell."""
         if self._judged is None or self._judged[0] != hint:
             self._judged = (hint, self._looks_right(handle, hint))
         return self._judged[1]
 
-    def _looks_right(self, handle: int, hint: Place) -> bool:
+    def _looks_right(self, handle: int, hint: PageMark) -> bool:
         if not 0 < hint.offset <= self._size or self._read_at(handle, 1, hint.offset - 1) != b"\n":
             return hint.offset == hint.position == 0
         for _, raw in lines_forwards(
@@ -287,7 +289,7 @@ class HistoryFile:
             keep = keep and self._tail.prepend(entry)
             yield entry
 
-    def _entries_forwards(self, handle: int, place: Place) -> Iterator[Entry]:
+    def _entries_forwards(self, handle: int, place: PageMark) -> Iterator[Entry]:
         numbering = Numbering(place.position - 1)
         for offset, raw in lines_forwards(
             handle, place.offset, max_line_bytes=lines.MAX_LINE_BYTES, read_at=self._read_at

@@ -104,7 +104,7 @@ def bad_lines(path: Path, *, still_written: bool = False) -> list[BadLine]:
     is_version = path.name.startswith("MEMORY.")
     found: list[BadLine] = []
     halves = _Halves()
-    handle = file_access.opened(path, os.O_NOFOLLOW)
+    handle = file_access.open_regular(path, os.O_NOFOLLOW)
     try:
         size = os.fstat(handle).st_size
         starts: list[tuple[int, bytes | None]] = []
@@ -183,9 +183,9 @@ def blank_out(path: Path, bad: BadLine) -> None:
         os.close(handle)
 
 
-def named_in(path: Path) -> Iterator[Named]:
+def files_in(path: Path) -> Iterator[Named]:
     """The files that the messages of a history name."""
-    handle = file_access.opened(path, os.O_NOFOLLOW)
+    handle = file_access.open_regular(path, os.O_NOFOLLOW)
     try:
         for _, raw in lines_forwards(handle, 0, max_line_bytes=lines.MAX_LINE_BYTES):
             if raw is None or b"attachments" not in raw:

@@ -23,7 +23,7 @@ MAX_LINE_BYTES = 16 * 1024 * 1024
 """Longer lines are not read: no message comes near it, a file of zeros does."""
 
 
-def stamped(message: Message, now: datetime) -> Message:
+def stamp(message: Message, now: datetime) -> Message:
     """The message with a timestamp, in UTC."""
     if message.timestamp is not None and message.timestamp.tzinfo is UTC:
         return message

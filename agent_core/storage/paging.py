@@ -10,7 +10,7 @@ from agent_core.models import HistoryTail, Message
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PageMark:
     """Where in the file a position begins: ``message_id`` is that of the line there, if it has one."""
 
     position: int = 0
@@ -62,13 +62,13 @@ class Numbering:
         return self._last
 
 
-def place_of(entry: Entry) -> Place:
+def place_of(entry: Entry) -> PageMark:
     """Where an entry begins, by the number that its line says it has: with that it is known again."""
     position = entry.position if entry.number is None else entry.number
-    return Place(position, entry.offset, entry.message.id if entry.message else None)
+    return PageMark(position, entry.offset, entry.message.id if entry.message else None)
 
 
-def entries_from(place: Place, entries: Iterable[Entry]) -> Iterator[Entry]:
+def entries_from(place: PageMark, entries: Iterable[Entry]) -> Iterator[Entry]:
     """Those of the entries, given newest first, that begin at the place or after it."""
     for entry in takewhile(lambda each: each.offset >= place.offset, entries):
         yield entry if entry.position >= place.position else replace(entry, position=place.position)

@@ -20,8 +20,8 @@ from agent_core.provenance import Origins
 from agent_core.storage.file_access import exclusive
 from agent_core.storage.history import HistoryFile
 from agent_core.storage.layout import Layout
-from agent_core.storage.lines import stamped
-from agent_core.storage.paging import Place
+from agent_core.storage.lines import stamp
+from agent_core.storage.paging import PageMark
 from agent_core.storage.reverse_lines import ReadAt
 from agent_core.storage.session_record import Record, RecordFile
 
@@ -55,7 +55,7 @@ class SessionFiles:
         It is corrected on the disk too: otherwise the cursor would go on pointing behind whatever is said
         from now on, and no prompt would ever show it.
         """
-        corrected = replace(record, place=self.history.place(end, Place()))
+        corrected = replace(record, place=self.history.place(end, PageMark()))
         kept_as = self.record_file.keep_copy(self._clock.now())
         try:
             self.record_file.save(corrected)
@@ -97,5 +97,5 @@ class SessionFiles:
         if self._shortened and not self.record_file.exists():
             self.record_file.save(self.record_file.load(self._clock.now()))
         now = self._clock.now()
-        lines = [stamped(message, now) for message in messages]
+        lines = [stamp(message, now) for message in messages]
         self.history.append(lines, lambda: self.record().place, durable=durable)

@@ -24,7 +24,7 @@ from agent_core.messages import SessionKey
 from agent_core.provenance import Origins, from_json, to_json
 from agent_core.storage import file_access
 from agent_core.storage.lines import as_object, encode_object, storable
-from agent_core.storage.paging import Place
+from agent_core.storage.paging import PageMark
 
 log = structlog.get_logger(__name__)
 
@@ -34,7 +34,7 @@ class Record:
     """The data of a session besides its history. ``place`` is where the cursor points in the file."""
 
     summary: str = ""
-    place: Place = field(default_factory=Place)
+    place: PageMark = field(default_factory=PageMark)
     private: frozenset[str] = frozenset()
     origins: Origins = ()
 
@@ -82,7 +82,7 @@ class RecordFile:
                 self._put_aside(now)
             self._record, self._seen = record or Record(), seen
             if record is not None:
-                self._repair_copy()
+                self._update_copies()
         return self._record
 
     def save(self, record: Record) -> None:
@@ -91,7 +91,7 @@ class RecordFile:
         files.replace(self._path, self._encoded(record))
         self._repaired = False
         self._record = record
-        self._repair_copy()
+        self._update_copies()
 
     def _encoded(self, record: Record) -> bytes:
         return encode_object(
@@ -144,7 +144,7 @@ class RecordFile:
         except FileNotFoundError:
             return ""
 
-    def _repair_copy(self) -> None:
+    def _update_copies(self) -> None:
         """Rewrite the readable copy if it differs from the record, once; failing is harmless."""
         if self._repaired:
             return
@@ -174,8 +174,8 @@ def parse_record(raw: bytes, key: SessionKey, copied_summary: Callable[[], str])
     origins = from_json(value.get("origins"))
     offset, message_id = value.get("offset"), value.get("message_id")
     if isinstance(offset, bool) or not isinstance(offset, int) or not isinstance(message_id, str | None):
-        return Record(summary, Place(cursor, -1), private, origins)
-    return Record(summary, Place(cursor, offset, message_id), private, origins)
+        return Record(summary, PageMark(cursor, -1), private, origins)
+    return Record(summary, PageMark(cursor, offset, message_id), private, origins)
 
 
 def session_of(history: Path) -> SessionKey | None:

@@ -26,7 +26,7 @@ _SHORTEST_WAIT_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class FormReply:
     """
     The result of a question.
 
@@ -42,7 +42,7 @@ class Reply:
 class PersonPort(Protocol):
     """The person who waits for the answer of a turn."""
 
-    async def fill_in(self, form: Form, *, seconds: float) -> Reply:
+    async def fill_in(self, form: Form, *, seconds: float) -> FormReply:
         """Ask, and wait for the answer. Raises nothing but cancellation."""
         ...
 
@@ -110,7 +110,7 @@ def person_of_turn(person: PersonPort) -> Iterator[None]:
 
 
 @contextmanager
-def limited(seconds: float) -> Iterator[anyio.CancelScope]:
+def limit_time(seconds: float) -> Iterator[anyio.CancelScope]:
     """Like `anyio.move_on_after`, but the time of a question to a person does not count."""
     with anyio.move_on_after(seconds) as scope:
         token = _limits.set((*_limits.get(), _Limit(scope)))
@@ -120,7 +120,7 @@ def limited(seconds: float) -> Iterator[anyio.CancelScope]:
             _limits.reset(token)
 
 
-class Asker:
+class FormDialogue:
     """Asks for one call, from any task."""
 
     def __init__(self, person: PersonPort, budget: _Budget, limits: tuple[_Limit, ...]) -> None:
@@ -133,11 +133,11 @@ class Asker:
         """This limit does not count the time of questions either."""
         self._limits = (*self._limits, _Limit(scope))
 
-    async def ask(self, form: Form) -> Reply:
+    async def ask(self, form: Form) -> FormReply:
         """Ask one question at a time."""
         async with self._lock:
             if (seconds := self._budget.left_s) < _SHORTEST_WAIT_S:
-                return Reply("cancel", why="nobody answered in time")
+                return FormReply("cancel", why="nobody answered in time")
             with ExitStack() as waiting:
                 waiting.enter_context(self._budget.spent())
                 for limit in self._limits:
@@ -145,7 +145,7 @@ class Asker:
                 return await self._person.fill_in(form, seconds=seconds)
 
 
-def asker() -> Asker | None:
+def asker() -> FormDialogue | None:
     """The asker for the person of the current turn; None: there is nobody to ask."""
     found = _person.get()
-    return None if found is None else Asker(*found, _limits.get())
+    return None if found is None else FormDialogue(*found, _limits.get())

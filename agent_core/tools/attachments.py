@@ -28,9 +28,9 @@ from agent_core.memory_ports import MemoryPort
 from agent_core.messages import Attachment
 from agent_core.models import Message, ScopeKind, Session, ToolResult
 from agent_core.ports import AttachmentPort, Clock
-from agent_core.prompt import attachment_lines, fenced
+from agent_core.prompt import attachment_lines, fence
 from agent_core.prompt_budget import is_picture
-from agent_core.provenance import Origins, untrusted
+from agent_core.provenance import Origins, untrusted_origin
 from agent_core.tools.effects import Effect, Review, approved_state
 from agent_core.tools.plain_text import looks_like_html, text_in
 
@@ -288,8 +288,8 @@ class SendFileTool:
 
 def _origins_of(file: Attachment, brought_by: Origins, at: datetime) -> Origins:
     """The origin of a file's text: attached by an allowed person, if the message that brought it says so."""
-    kinds = {each.kind for each in brought_by if each.where == untrusted("file", file.name).where}
-    return (untrusted("attachment" if kinds == {"attachment"} else "file", file.name, at),)
+    kinds = {each.kind for each in brought_by if each.where == untrusted_origin("file", file.name).where}
+    return (untrusted_origin("attachment" if kinds == {"attachment"} else "file", file.name, at),)
 
 
 def _slice(text: str, offset: int, *, cut: bool) -> str:
@@ -301,7 +301,7 @@ def _slice(text: str, offset: int, *, cut: bool) -> str:
         notes.append(f"Go on with offset {end}.")
     elif cut:
         notes.append("The file is longer; its end cannot be read here.")
-    return "\n".join([*notes, fenced("attachment_text", shown) if shown else "(no text)"])
+    return "\n".join([*notes, fence("attachment_text", shown) if shown else "(no text)"])
 
 
 def _failed(text: str) -> ToolResult:

@@ -23,7 +23,7 @@ from typing import Any
 from unicodedata import normalize
 
 from agent_core.models import ToolCall, ToolDefinition, ToolResult
-from agent_core.provenance import Origins, joined
+from agent_core.provenance import Origins, join_origins
 from agent_core.text import one_line
 
 FIND_TOOLS = "find_tools"
@@ -86,7 +86,7 @@ class DeferredTools:
 
     def origins_of(self, names: Iterable[str]) -> Origins:
         """Whose words the definitions of these tools are."""
-        return joined(*(self._definitions[name].origins for name in names if name in self._definitions))
+        return join_origins(*(self._definitions[name].origins for name in names if name in self._definitions))
 
     def load(self, names: Iterable[str]) -> None:
         """Load these tools; if there are too many, unload the oldest."""

@@ -78,13 +78,13 @@ def targets_of(tool: ToolPort, arguments: Mapping[str, Any]) -> Sequence[str] | 
     return None if named is None else tuple(named(arguments))
 
 
-def makes_new(tool: ToolPort, arguments: Mapping[str, Any]) -> bool:
+def creates_only(tool: ToolPort, arguments: Mapping[str, Any]) -> bool:
     """Whether a writing call changes nothing that existed before this run, as the tool says."""
     declared = getattr(tool, "makes_new", None)
     return declared is not None and bool(declared(arguments))
 
 
-def is_guarded(tool: ToolPort, arguments: Mapping[str, Any]) -> bool:
+def needs_approval(tool: ToolPort, arguments: Mapping[str, Any]) -> bool:
     """Whether this call needs a person's yes, whatever the policy says."""
     guards = getattr(tool, "guards", None)
     return guards is not None and bool(guards(arguments))

@@ -21,7 +21,7 @@ from agent_core.models import ToolCall, ToolResult
 from agent_core.ports import ToolPort
 from agent_core.provenance import Origins
 from agent_core.tools.arguments import fit_arguments, problem_with
-from agent_core.tools.asking import limited
+from agent_core.tools.asking import limit_time
 
 _step: ContextVar[int] = ContextVar("step_of_call", default=0)
 _log = structlog.get_logger(__name__)
@@ -93,7 +93,7 @@ class ToolRunner:
         tool = self._tools[call.name]
         seconds = float(getattr(tool, "seconds", self._seconds))
         try:
-            with limited(seconds):
+            with limit_time(seconds):
                 result = await tool.execute(**call.arguments)
                 return result.model_copy(update={"tool_call_id": call.id})
         except ToolError as error:

@@ -19,9 +19,9 @@ from pydantic import BaseModel, ConfigDict
 from agent_core.errors import ToolError
 from agent_core.models import Session, ToolResult
 from agent_core.ports import Clock, ToolPort
-from agent_core.provenance import Origins, untrusted
+from agent_core.provenance import Origins, untrusted_origin
 from agent_core.tools.availability import Availability
-from agent_core.tools.effects import Effect, effect_of, is_guarded
+from agent_core.tools.effects import Effect, effect_of, needs_approval
 
 if TYPE_CHECKING:
     from agent_core.state_folder import StateFolder
@@ -107,7 +107,7 @@ class GuardedTool:
         return (
             self._differs(arguments)
             or bool(getattr(self._tool, "needs_approval", False))
-            or is_guarded(self._tool, arguments)
+            or needs_approval(self._tool, arguments)
         )
 
     async def execute(self, /, **arguments: Any) -> ToolResult:
@@ -124,4 +124,4 @@ class GuardedTool:
 
     @property
     def _origins(self) -> Origins:
-        return (untrusted("plugin", self._family, self._clock.now()),)
+        return (untrusted_origin("plugin", self._family, self._clock.now()),)

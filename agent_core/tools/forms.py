@@ -168,7 +168,7 @@ def read(form: Form, text: str) -> dict[str, Value]:
     for field, said in zip(form.fields, _said(form, text), strict=True):
         if said is None or (said == "-" and not field.required):
             if field.required:
-                raise NotAnAnswer(f"`{_told(field)}` is missing.")
+                raise NotAnAnswer(f"`{_field_name(field)}` is missing.")
             continue
         found[field.name] = _value(field, said)
     return found
@@ -187,7 +187,7 @@ def _said(form: Form, text: str) -> list[str | None]:
                 named[field.name] = rest.strip()
     if len(named) == len(parts):
         return [named.get(field.name) for field in form.fields]
-    names = ", ".join(f"`{_told(field)}`" for field in form.fields)
+    names = ", ".join(f"`{_field_name(field)}`" for field in form.fields)
     raise NotAnAnswer(f"Write a line `name: value` for each of {names}.")
 
 
@@ -212,7 +212,7 @@ def _value(field: Field, said: str) -> Value:
             return _choice(field, said)
         case "choices":
             return list(dict.fromkeys(_choice(field, each) for each in said.split(",") if each.strip()))
-    raise NotAnAnswer(f"`{_told(field)}` must be {field.described().partition(';')[0]}.")
+    raise NotAnAnswer(f"`{_field_name(field)}` must be {field.described().partition(';')[0]}.")
 
 
 def _choice(field: Field, said: str) -> str:
@@ -220,10 +220,10 @@ def _choice(field: Field, said: str) -> str:
     for value, shown in field.choices:
         if wanted in (value.casefold(), shown.casefold()):
             return value
-    raise NotAnAnswer(f"`{_told(field)}` must be {field.described().partition(';')[0]}.")
+    raise NotAnAnswer(f"`{_field_name(field)}` must be {field.described().partition(';')[0]}.")
 
 
-def _told(field: Field) -> str:
+def _field_name(field: Field) -> str:
     """The name of a field in a sentence of ours."""
     name = "".join(char for char in field.name if char.isprintable() and char != "`")
     return name[:80] or "the value"

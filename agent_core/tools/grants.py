@@ -105,7 +105,7 @@ def covers(
         return False
     if not people or not set(people) <= set(grant.people):
         return False
-    return _is_within(grant.scope, proposal) and not _is_somebody_elses_idea(grant, proposal)
+    return _is_within(grant.scope, proposal) and not _is_foreign_idea(grant, proposal)
 
 
 def in_force(grant: Grant, now: datetime) -> bool:
@@ -148,7 +148,7 @@ def _is_within(scope: Scope, proposal: Proposal) -> bool:
             )
 
 
-def _is_somebody_elses_idea(grant: Grant, proposal: Proposal) -> bool:
+def _is_foreign_idea(grant: Grant, proposal: Proposal) -> bool:
     """
     Whether words that anybody may have written are in the prompt of a call that runs or sends something, or
     of a tool of a server, whose arguments may say anything.

@@ -21,7 +21,7 @@ from agent_core.provenance import Origins, Trust, trust_of
 from agent_core.tools.effects import Effect, Review
 
 
-class Verdict(StrEnum):
+class PolicyVerdict(StrEnum):
     """What is done about a call, from the most lenient on."""
 
     ALLOW = "allow"
@@ -29,11 +29,13 @@ class Verdict(StrEnum):
     DENY = "deny"
 
 
-Policy = Mapping[Effect, Mapping[Trust, Verdict]]
-_ALLOW, _ASK, _DENY = Verdict.ALLOW, Verdict.ASK, Verdict.DENY
+Policy = Mapping[Effect, Mapping[Trust, PolicyVerdict]]
+_ALLOW, _ASK, _DENY = PolicyVerdict.ALLOW, PolicyVerdict.ASK, PolicyVerdict.DENY
 
 
-def _row(owner: Verdict, known: Verdict, untrusted: Verdict) -> Mapping[Trust, Verdict]:
+def _row(
+    owner: PolicyVerdict, known: PolicyVerdict, untrusted: PolicyVerdict
+) -> Mapping[Trust, PolicyVerdict]:
     return {Trust.OWNER: owner, Trust.KNOWN: known, Trust.UNTRUSTED: untrusted}
 
 
@@ -122,7 +124,7 @@ class ConsentPort(Protocol):
         ...
 
 
-def verdict_on(proposal: Proposal, policy: Policy = DEFAULT_POLICY) -> Verdict:
+def verdict_on(proposal: Proposal, policy: Policy = DEFAULT_POLICY) -> PolicyVerdict:
     """
     What is done about a proposal.
 
@@ -135,10 +137,10 @@ def verdict_on(proposal: Proposal, policy: Policy = DEFAULT_POLICY) -> Verdict:
     if trust is Trust.ATTACHED:
         trust = Trust.KNOWN if proposal.is_note else Trust.UNTRUSTED
     verdict = row[trust]
-    if verdict is Verdict.ASK and proposal.named and proposal.effect in _NAMEABLE:
-        verdict = Verdict.ALLOW
-    if verdict is Verdict.ALLOW and proposal.guarded:
-        return Verdict.ASK
+    if verdict is PolicyVerdict.ASK and proposal.named and proposal.effect in _NAMEABLE:
+        verdict = PolicyVerdict.ALLOW
+    if verdict is PolicyVerdict.ALLOW and proposal.guarded:
+        return PolicyVerdict.ASK
     return verdict
 
 

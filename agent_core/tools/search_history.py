@@ -14,8 +14,8 @@ from typing import Any
 from agent_core.memory_ports import SearchPort
 from agent_core.models import MemoryScope, Message, SearchAnswer, SearchHit, ToolResult
 from agent_core.ports import Clock
-from agent_core.prompt import fenced
-from agent_core.provenance import joined
+from agent_core.prompt import fence
+from agent_core.provenance import join_origins
 from agent_core.text import excerpt
 from agent_core.tools.effects import Effect
 
@@ -92,7 +92,7 @@ class SearchHistoryTool:
         )
         shown = [line for hit in answer.hits for line in hit.messages]
         return ToolResult(
-            content=self._told(answer, query), origins=joined(*(line.sources for line in shown))
+            content=self._told(answer, query), origins=join_origins(*(line.sources for line in shown))
         )
 
     def _is_called(self, session: str, place: str) -> bool:
@@ -101,7 +101,7 @@ class SearchHistoryTool:
         return place in f"{session} {self._room_name(session)}".casefold()
 
     def _told(self, answer: SearchAnswer, query: str) -> str:
-        parts = [fenced("found", self._hit(hit, query)) for hit in answer.hits]
+        parts = [fence("found", self._hit(hit, query)) for hit in answer.hits]
         if not answer.complete:
             parts.append(_STILL_FILLING if parts else f"Nothing was found so far. {_STILL_FILLING}")
         elif not parts:

@@ -44,7 +44,7 @@ class MessengerPort(Protocol):
         """The recipient as a full address on its channel; by a name if it is certain whose that is."""
         ...
 
-    def described(self, recipient: str) -> str:
+    def describe(self, recipient: str) -> str:
         """A full address as people know it."""
         ...
 
@@ -110,7 +110,7 @@ class SendMessageTool:
             shown.append(f"file: {told}")
             digests.append(digest)
         recipient = await self._messenger.recipient(to)
-        lines = [f"to: {self._messenger.described(recipient)}", *shown, "", self._messenger.worded(to, text)]
+        lines = [f"to: {self._messenger.describe(recipient)}", *shown, "", self._messenger.worded(to, text)]
         return Review("\n".join(lines), _state(recipient, text, digests))
 
     async def execute(self, **arguments: Any) -> ToolResult:

@@ -25,7 +25,7 @@ _REPETITIVE = 2.4
 _MAX_CHARS = 100_000
 
 
-class NotHeard(Exception):
+class TranscriptionFailed(Exception):
     """There is no transcript, and trying again would not help. The text is a clause that anybody may read."""
 
 
@@ -40,7 +40,7 @@ class Clip:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class StoredTranscript:
     """The words in a sound; empty if there are none. ``unsure``: they may well be wrong."""
 
     text: str
@@ -52,7 +52,7 @@ class Heard:
 class Transcript:
     """The words of a sound, and the cost of hearing them."""
 
-    heard: Heard
+    heard: StoredTranscript
     usage: Usage
 
 
@@ -68,7 +68,7 @@ class Transcribes(Protocol):
         ...
 
 
-def transcript_in(answer: object) -> Heard:
+def transcript_in(answer: object) -> StoredTranscript:
     """
     The transcript in an answer of ``/audio/transcriptions``, in any of its JSON formats.
 
@@ -83,13 +83,13 @@ def transcript_in(answer: object) -> Heard:
     told = [one for one in segments if isinstance(one.get("text"), str) and "avg_logprob" in one]
     if not told:
         sure = _mean([(_number(one, "logprob", 0.0), 1.0) for one in _list(answer.get("logprobs"))])
-        return Heard(tidy(answer["text"]), sure < _UNSURE, language)
+        return StoredTranscript(tidy(answer["text"]), sure < _UNSURE, language)
     spoken = [one for one in told if not _is_silence(one)]
     lasts = [(_number(one, "avg_logprob", 0.0), _seconds(one)) for one in spoken]
     repeats = any(_number(one, "compression_ratio", 1.0) > _REPETITIVE for one in spoken)
     nobody = any(_number(one, "no_speech_prob", 0.0) > _NOBODY_SPOKE for one in spoken)
     text = "".join(one["text"] if one["text"][:1].isspace() else f" {one['text']}" for one in spoken)
-    return Heard(tidy(text), _mean(lasts) < _UNSURE or repeats or nobody, language)
+    return StoredTranscript(tidy(text), _mean(lasts) < _UNSURE or repeats or nobody, language)
 
 
 def cost_of(answer: object, seconds: float, *, model: str, usd_per_minute: float | None) -> Usage:

@@ -25,7 +25,7 @@ import structlog
 
 from agent_core.confined_files import READ
 from agent_core.files import sync, write_all
-from channels.attachments.storage import FOLDER, PATH, Damaged, StorageAway, StoredFile, checked
+from channels.attachments.storage import FOLDER, PATH, Damaged, StorageAway, StoredFile, check_path
 
 TEMPORARY = "tmp"
 _SHARES = "shares"
@@ -68,7 +68,7 @@ class LocalFiles:
 
     def put(self, handle: int, temporary: Path, path: str, size: int) -> bool:
         """Store a content durably under its name."""
-        final = self._root / checked(path)
+        final = self._root / check_path(path)
         if not self.is_shared:
             os.fsync(handle)
         self._is_mounted()
@@ -87,7 +87,7 @@ class LocalFiles:
 
     def read(self, path: str, size: int, *, offset: int, max_bytes: int) -> bytes:
         """Read a part of a content; no link is followed."""
-        final = self._root / checked(path)
+        final = self._root / check_path(path)
         try:
             handle = os.open(final, READ)
         except FileNotFoundError:
@@ -104,7 +104,7 @@ class LocalFiles:
 
     def find(self, path: str) -> StoredFile | None:
         """Look a content up."""
-        final = self._root / checked(path)
+        final = self._root / check_path(path)
         try:
             found = final.lstat()
         except FileNotFoundError:
@@ -131,7 +131,7 @@ class LocalFiles:
 
     def remove(self, file: StoredFile) -> bool:
         """Remove a content unless it was saved again."""
-        final = self._root / checked(file.path)
+        final = self._root / check_path(file.path)
         try:
             with self._alone:
                 if final.lstat().st_mtime != file.saved_at:
@@ -151,7 +151,7 @@ class LocalFiles:
 
     def erase(self, path: str) -> bool:
         """Remove a content, also one that an interrupted removal left aside."""
-        final = self._root / checked(path)
+        final = self._root / check_path(path)
         found = False
         for one in (self._aside(final), final) if self.is_shared else (final,):
             with suppress(FileNotFoundError):

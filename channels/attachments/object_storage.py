@@ -36,7 +36,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from channels.attachments.storage import FOLDER, PATH, Damaged, StorageAway, StoredFile, checked
+from channels.attachments.storage import FOLDER, PATH, Damaged, StorageAway, StoredFile, check_path
 
 if TYPE_CHECKING:
     from obstore.store import S3Store
@@ -102,7 +102,7 @@ class ObjectFiles:
         is_new = False
         until = time.monotonic() + _REMOVING_WAIT_S
         while True:
-            is_new = self._write(handle, checked(path), size) or is_new
+            is_new = self._write(handle, check_path(path), size) or is_new
             if not self._is_being_removed(path):
                 return is_new
             while self._is_being_removed(path):
@@ -113,7 +113,7 @@ class ObjectFiles:
     def read(self, path: str, size: int, *, offset: int, max_bytes: int) -> bytes:
         """Read a part of a content."""
         start = max(0, offset)
-        end, key = min(size, start + max(0, max_bytes)), checked(path)
+        end, key = min(size, start + max(0, max_bytes)), check_path(path)
         with self._asking(missing_is_away=False) as api:
             try:
                 if end <= start:
@@ -134,7 +134,7 @@ class ObjectFiles:
 
     def find(self, path: str) -> StoredFile | None:
         """Look a content up."""
-        key = checked(path)
+        key = check_path(path)
         found = self._head(key)
         if found is None:
             self._exists()
@@ -149,7 +149,7 @@ class ObjectFiles:
 
     def remove(self, file: StoredFile) -> bool:
         """Remove a content unless it was saved again; see the module."""
-        key, note = checked(file.path), self._note(file.path)
+        key, note = check_path(file.path), self._note(file.path)
         with self._asking(missing_is_away=False) as api:
             began = time.monotonic()
             api.put(self._store(), note, b"", mode="overwrite")
@@ -346,7 +346,7 @@ class ObjectFiles:
                 raise
             raise StorageAway(f"{self.name} does not exist, or these credentials may not see it") from error
         except (obstore.exceptions.BaseError, OSError, ValueError) as error:
-            raise StorageAway(f"{self.name} {_told(error)}") from error
+            raise StorageAway(f"{self.name} {_error_text(error)}") from error
 
 
 def _age_s(found: Any) -> float:
@@ -359,7 +359,7 @@ def _is_not_implemented(text: str) -> bool:
     return _STATUS.findall(text)[:1] == ["501"] or "NotImplemented" in _CODE.findall(text)
 
 
-def _told(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     """What is wrong, in our words."""
     text = str(error)
     status = _STATUS.findall(text)

@@ -119,14 +119,14 @@ class Storage(Protocol):
         ...
 
 
-def checked(path: str) -> str:
+def check_path(path: str) -> str:
     """Check that a path names a content and nothing else. Raises `ValueError`: it does not."""
     if not PATH.fullmatch(path):
         raise ValueError(f"not the path of an attachment: {path!r}")
     return path
 
 
-def whole(storage: Storage, path: str, size: int) -> Iterator[bytes]:
+def read_pieces(storage: Storage, path: str, size: int) -> Iterator[bytes]:
     """
     A content in pieces. Only after the last one is it known to be undamaged.
 

@@ -35,7 +35,7 @@ from channels.attachments.kinds import ending_of, media_type_of
 from channels.attachments.names import safe_name
 from channels.attachments.pictures import HEAD_BYTES, Picture, picture_in
 from channels.attachments.quotas import Shares, digest_of
-from channels.attachments.storage import FOLDER, Damaged, Storage, StorageAway, StoredFile, checked
+from channels.attachments.storage import FOLDER, Damaged, Storage, StorageAway, StoredFile, check_path
 
 _MEGABYTE = 1_000_000
 _MOST_FILES = 500_000
@@ -112,7 +112,7 @@ class AttachmentStore:
         """Whether a shared storage did not respond to the last request."""
         return self._away is not None
 
-    async def gone(self) -> None:
+    async def wait_unavailable(self) -> None:
         """Wait until a shared storage is known to be away."""
         await self._gone.wait()
 
@@ -128,7 +128,7 @@ class AttachmentStore:
             with disk_errors():
                 await self._asked(self._storage.prepare)
 
-    async def keep_counted(self) -> None:
+    async def count_until_cancelled(self) -> None:
         """
         Count from time to time, until cancelled, what other processes have added: no save waits for a long
         listing.
@@ -251,7 +251,7 @@ class AttachmentStore:
         Raises:
             ValueError: ``attachment.path`` is none of ours.
         """
-        return self._home / checked(attachment.path)
+        return self._home / check_path(attachment.path)
 
     async def read(self, attachment: Attachment, *, max_bytes: int, offset: int = 0) -> bytes:
         """
@@ -402,7 +402,7 @@ class AttachmentStore:
 
     async def _part(self, attachment: Attachment, *, offset: int, max_bytes: int) -> bytes:
         try:
-            path, size = checked(attachment.path), attachment.size_bytes
+            path, size = check_path(attachment.path), attachment.size_bytes
             read = partial(self._storage.read, path, size, offset=offset, max_bytes=max_bytes)
             return await self._asked(read)
         except (FileNotFoundError, ValueError) as error:

@@ -33,10 +33,10 @@ from agent_core.state_folder import StateFolder, state_in
 from channels.attachments import AttachmentStore
 from channels.base import (
     ChannelAuthFailed,
+    ChannelClock,
     ChannelError,
     ChannelMisconfigured,
     ChannelUnavailable,
-    Clock,
     DeliveryFailed,
     DeliveryUncertain,
     Inbox,
@@ -57,9 +57,9 @@ from channels.email.intake import MailIntake, is_ingest_only
 from channels.email.limits.loop_guard import Alert, LoopGuard
 from channels.email.limits.rate_limit import AnswerLimiter
 from channels.email.parsing.addresses import AddressInvalid, normalise
-from channels.email.parsing.dsn import Report, in_words
+from channels.email.parsing.dsn import BounceReport, in_words
 from channels.email.parsing.threads import message_id_of, session_about
-from channels.email.receiver import Receiver
+from channels.email.receiver import MailReceiver
 from channels.email.self_test import examine, status_facts
 from channels.email.sent_tracker import SentTracker
 from channels.email.server_ids import ServerIds, given_in_reply
@@ -67,7 +67,7 @@ from channels.email.smtp.posting import Posting
 from channels.email.smtp.submission import Submission, SubmitTiming
 from channels.email.trust.dkim_alignment import SenderVerifier
 from channels.email.trust.dns import DnsLookup, Lookup, TextRecords
-from channels.email.trust.sender_policy import Refused
+from channels.email.trust.sender_policy import MailRefused
 
 _PROBE_AGAIN_S = 10.0
 _log = structlog.get_logger(__name__)
@@ -113,7 +113,7 @@ class EmailChannel(EmailDirectMessages):
         config: EmailConfig,
         *,
         state_dir: Path | StateFolder,
-        clock: Clock,
+        clock: ChannelClock,
         timing: Timing | None = None,
         submit_timing: SubmitTiming | None = None,
         knows: Callable[[str], bool] = lambda _: True,
@@ -159,11 +159,11 @@ class EmailChannel(EmailDirectMessages):
             self._safety.breaker_is_open,
             welcome,
             is_owner=is_owner,
-            crowded=self._safety.crowded,
+            crowded=self._safety.is_over_limit,
         )
         self._verify = _verifier(config, clock, welcome, lookup).find if config.dkim == "verify" else None
         self._mailbox: Mailbox | None = None
-        self.heard_at: datetime | None = None
+        self.last_contact_at: datetime | None = None
         """When the mail server has last answered or called."""
         self._broke: dict[int, int] = {}
         self._tell_up: Callable[[str], None] | None = None
@@ -204,7 +204,7 @@ class EmailChannel(EmailDirectMessages):
             raise failure
 
     async def _receive_beside(self, tasks: TaskGroup, mailbox: Mailbox, inbox: Inbox) -> None:
-        receiver = Receiver(
+        receiver = MailReceiver(
             mailbox,
             inbox,
             self._intake,
@@ -229,7 +229,7 @@ class EmailChannel(EmailDirectMessages):
             mailbox.look()
             await receiver.take_new()
             await self._housekeeping.do(mailbox, receiver.position.uidvalidity)
-            self.heard_at = self._clock.now()
+            self.last_contact_at = self._clock.now()
             if self._tell_up is None:
                 facts = {"uid": receiver.position.uid, **status_facts(self._config, mailbox)}
                 self._tell_up = partial(_report_up, inbox, facts)
@@ -249,9 +249,9 @@ class EmailChannel(EmailDirectMessages):
     async def _let_in(self, inbox: Inbox) -> None:
         """Whenever the circuit breaker closes somewhere, let in what it has kept back there."""
         tripped = self._safety.open_threads()
-        if self._safety.to_let_in and tripped != self._let_in_at:
-            await inbox.let_in(
-                str(Refused.BREAKER_OPEN),
+        if self._safety.releasable and tripped != self._let_in_at:
+            await inbox.release_quarantined(
+                str(MailRefused.BREAKER_OPEN),
                 lambda message: (
                     not self._safety.breaker_is_open(str(message.session), person=message.sender.address)
                 ),
@@ -274,14 +274,14 @@ class EmailChannel(EmailDirectMessages):
         message_id = message_id_of(message.id, message.session, account=self.account)
         if self._went_out.is_delivered(message.id):
             return Receipt(message_id)
-        if not self._went_out.in_doubt(message.id):  # what may be out already is not held back
+        if not self._went_out.is_uncertain(message.id):  # what may be out already is not held back
             await self._watch_breaker(message)
         elif self._can_look and await self._taken_after_all(message, uncertain):
             return Receipt(message_id)
 
         async def past_return() -> None:
             await uncertain()
-            self._went_out.doubt(message.id)
+            self._went_out.mark_uncertain(message.id)
 
         try:
             mail, said = await self._posting.post(message, past_return)
@@ -328,7 +328,7 @@ class EmailChannel(EmailDirectMessages):
             once=which,
         )
 
-    def _undelivered(self, report: Report) -> None:
+    def _undelivered(self, report: BounceReport) -> None:
         """
         A mail of ours is said not to have arrived: the owner is told, once an hour for each person to whom we
         wrote, or for all whom one pattern lets in. Whom the report names is anybody's word.
@@ -350,7 +350,7 @@ class EmailChannel(EmailDirectMessages):
     async def probe(self, message: OutboundMessage) -> Receipt | None:
         """Find out whether a mail was sent; see `channels.base.Channel.probe`."""
         message_id = message_id_of(message.id, message.session, account=self.account)
-        self._went_out.doubted_for(message.id)
+        self._went_out.uncertain_for_s(message.id)
         known = self._went_out.is_delivered(message.id) or self._went_out.has_copy(message_id)
         if known or await self._connections.find_copy(message_id):
             self._delivered_now(message)
@@ -359,7 +359,7 @@ class EmailChannel(EmailDirectMessages):
             raise ChannelUnavailable(
                 "no copies of sent mails are kept, so whether it was sent cannot be checked"
             )
-        left_s = self._config.probe_grace_s - self._went_out.doubted_for(message.id)
+        left_s = self._config.probe_grace_s - self._went_out.uncertain_for_s(message.id)
         if left_s > 0 and self._config.sent_copy != "append":
             raise ChannelUnavailable(
                 f"the sent copy of {message_id} is not there yet; it may still appear within {left_s:.0f} s",
@@ -418,7 +418,7 @@ def _report_up(inbox: Inbox, facts: Mapping[str, Any], detail: str) -> None:
 
 
 def _verifier(
-    config: EmailConfig, clock: Clock, knows: Callable[[str], bool], lookup: Lookup | None
+    config: EmailConfig, clock: ChannelClock, knows: Callable[[str], bool], lookup: Lookup | None
 ) -> SenderVerifier:
     records = TextRecords(lookup or DnsLookup(config.dns_servers), clock.monotonic)
     return SenderVerifier(

@@ -82,7 +82,7 @@ class SmtpServer(_Server):
     security: Literal["tls", "starttls", "none"] = "starttls"
 
 
-class AnswerLimits(_Strict):
+class MailAnswerLimits(_Strict):
     """
     Maximum number of mails that are answered, for people other than the owner; 0 means no limit.
 
@@ -247,7 +247,7 @@ class EmailConfig(AccountConfig):
     """
     sender_verification: Literal["enforce", "off"] = "enforce"
     """``off`` trusts every From field. Never use it on a mailbox that others can reach."""
-    limits: AnswerLimits = AnswerLimits()
+    limits: MailAnswerLimits = MailAnswerLimits()
     circuit_breaker: CircuitBreakerConfig = CircuitBreakerConfig()
     batching: Literal["merge", "each"] = "each"
     """

@@ -21,7 +21,7 @@ import structlog
 from agent_core.backoff import BackoffPolicy
 from channels.base import ChannelUnavailable
 from channels.email.imap.mailbox import Mailbox, MailInfo
-from channels.email.imap.protocol import Refused
+from channels.email.imap.protocol import ImapRefused
 from channels.email.imap.syntax import uid_set
 
 MAX_MAIL_BYTES = 25_000_000
@@ -150,7 +150,7 @@ class MailFetcher:
         try:
             return await self._mailbox.describe(uids)
         except ChannelUnavailable as exc:
-            if not isinstance(exc.__cause__, Refused):
+            if not isinstance(exc.__cause__, ImapRefused):
                 raise
             if len(uids) == 1:
                 return []
@@ -185,7 +185,7 @@ class MailFetcher:
             try:
                 return await self._mailbox.bodies(uids, header_only=header_only)
             except ChannelUnavailable as exc:
-                if not isinstance(exc.__cause__, Refused):
+                if not isinstance(exc.__cause__, ImapRefused):
                     self._broke.update((uid, self._broke.get(uid, 0) + 1) for uid in uids)
                     raise
                 if len(uids) == 1:
@@ -198,7 +198,7 @@ class MailFetcher:
         return found
 
 
-def by_size(infos: Sequence[MailInfo], *, most: int = sys.maxsize) -> Iterator[list[MailInfo]]:
+def batches_by_size(infos: Sequence[MailInfo], *, most: int = sys.maxsize) -> Iterator[list[MailInfo]]:
     """
     Batches whose bodies, or at ``most`` so many bytes of each, fit into memory together; a large mail is one
     of its own.

@@ -34,7 +34,7 @@ from agent_core.messages import (
     Sender,
 )
 from channels.email.compose.message import subject_of, texts_of
-from channels.email.config import AnswerLimits, EmailConfig
+from channels.email.config import EmailConfig, MailAnswerLimits
 from channels.email.intake_text import (
     MAX_BACKGROUND,
     OTHERS_SUBJECT,
@@ -44,7 +44,7 @@ from channels.email.intake_text import (
     quotation,
     text_of,
 )
-from channels.email.limits.rate_limit import DAY_S, HOUR_S, AnswerLimiter, Place
+from channels.email.limits.rate_limit import DAY_S, HOUR_S, AnswerLimiter, AnswerSlot
 from channels.email.parsing.addresses import (
     find_in_order,
     mailboxes_or_none,
@@ -67,11 +67,11 @@ from channels.email.parsing.threads import (
     thread_tag,
 )
 from channels.email.parsing.unreadable import SENT_BY_A_PROGRAM, TOO_LARGE, apology_of, headers_of
-from channels.email.trust.dkim import Claim, claims_of
+from channels.email.trust.dkim import SignatureClaim, claims_of
 from channels.email.trust.sender_policy import (
+    MailRefused,
     OwnIdentity,
-    Refused,
-    Verdict,
+    SenderVerdict,
     claimed_senders,
     inspect,
     open_question,
@@ -81,20 +81,20 @@ from channels.email.trust.sender_policy import (
 
 MAX_COPIED = 50
 MAX_REFERENCES_KEPT = 40
-_ROOM_IN_QUARANTINE = AnswerLimits(sender_per_hour=20, sender_per_day=50)
+_ROOM_IN_QUARANTINE = MailAnswerLimits(sender_per_hour=20, sender_per_day=50)
 """Of one person, or of all whom one pattern lets in."""
 MOST_UNPROVEN = 20_000
 _EXPLAINED = "<sent-by-a-program>"
 _CUT = "[The rest of this mail was not kept, because nothing proves who wrote it.]"
 NOBODY = "nobody"
 _NONE: Mapping[str, str] = MappingProxyType({})
-_READABLE = (None, Refused.AUTOMATIC, Refused.MAILING_LIST, Refused.NOT_ADDRESSED)
+_READABLE = (None, MailRefused.AUTOMATIC, MailRefused.MAILING_LIST, MailRefused.NOT_ADDRESSED)
 _BY_UNSIGNED_FIELDS = {
-    *(Refused.AUTOMATIC, Refused.MAILING_LIST, Refused.BOUNCE),
+    *(MailRefused.AUTOMATIC, MailRefused.MAILING_LIST, MailRefused.BOUNCE),
     *("too_many_header_fields", "header_too_large"),
 }
 """What becomes of a signed mail if somebody hands in a copy of it with fields on top."""
-_FOR_A_PERSON = (Refused.NOT_VERIFIED, Refused.NO_SENDER, Refused.TOO_MANY)
+_FOR_A_PERSON = (MailRefused.NOT_VERIFIED, MailRefused.NO_SENDER, MailRefused.TOO_MANY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ class Arrival:
     digest: str
     mail: ParsedMail | None = None
     trouble: str = ""
-    claims: tuple[Claim, ...] = ()
+    claims: tuple[SignatureClaim, ...] = ()
     """Its signatures."""
 
 
@@ -239,9 +239,9 @@ class MailIntake:
         """The mail of ours that this seems to be a copy of; None for all others. Nothing is counted."""
         return self._own_copy(arrival, inspect(arrival.headers, self._own))
 
-    def _own_copy(self, arrival: Arrival, verdict: Verdict) -> OwnCopy | None:
+    def _own_copy(self, arrival: Arrival, verdict: SenderVerdict) -> OwnCopy | None:
         message_id = own_id_of(arrival.headers, account=self.account)
-        if verdict.refused is not Refused.OWN_COPY or message_id is None:
+        if verdict.refused is not MailRefused.OWN_COPY or message_id is None:
             return None
         return OwnCopy(arrival.uid, message_id, arrival.headers.message_id())
 
@@ -381,7 +381,7 @@ class MailIntake:
         return found
 
     def _for_the_answer(
-        self, arrival: Arrival, verdict: Verdict, word: str, ours: Mapping[str, str]
+        self, arrival: Arrival, verdict: SenderVerdict, word: str, ours: Mapping[str, str]
     ) -> dict[str, Any]:
         """What an answer needs to know besides: whom else to write to, what to quote, our address there."""
         found = self._quotation(arrival)
@@ -400,7 +400,7 @@ class MailIntake:
         ]
         if self._reply_all and others:
             found["cc"] = list(dict.fromkeys(others))[:MAX_COPIED]
-        answered = arrival.headers.answered() or ""
+        answered = arrival.headers.in_reply_to() or ""
         answered = ours.get(answered, answered)
         if is_own_id(answered, account=self.account):
             found["answers"] = answered
@@ -419,14 +419,14 @@ class MailIntake:
                         return word
         return ""
 
-    def _is_explained(self, headers: Headers, verdict: Verdict) -> bool:
+    def _is_explained(self, headers: Headers, verdict: SenderVerdict) -> bool:
         """
         Return True if the sender, who may write, learns that such mails get no answer. A program that answers
         mails by itself is not: it would answer that too.
         """
         answers_by_itself = (headers.first("auto-submitted") or "").strip().lower().startswith("auto-replied")
         return (
-            verdict.refused in (Refused.AUTOMATIC, Refused.MAILING_LIST)
+            verdict.refused in (MailRefused.AUTOMATIC, MailRefused.MAILING_LIST)
             and verdict.verified
             and not answers_by_itself
             and not is_own_id(headers.message_id() or "", account=self.account)
@@ -466,26 +466,30 @@ class MailIntake:
             text="",
             received_at=received_at,
             addressed=False,
-            context={"refused": f"{Refused.UNREADABLE}_unfetchable", "uid": uid, "uidvalidity": uidvalidity},
+            context={
+                "refused": f"{MailRefused.UNREADABLE}_unfetchable",
+                "uid": uid,
+                "uidvalidity": uidvalidity,
+            },
         )
 
     def _judged(
         self,
         arrival: Arrival,
-        verdict: Verdict,
+        verdict: SenderVerdict,
         native_id: str,
         thread: str,
         person: str,
         *,
         taken_at: datetime,
-    ) -> tuple[str, str, Place]:
+    ) -> tuple[str, str, AnswerSlot]:
         """
         Why it is not answered at all, or why a person must say so first, both empty for an answer; and when
         that is given.
         """
-        now = Place()
+        now = AnswerSlot()
         if _is_unread(arrival) and (verdict.refused is not None or self._read_only(person)):
-            return f"{Refused.UNREADABLE}_{arrival.trouble}", "", now
+            return f"{MailRefused.UNREADABLE}_{arrival.trouble}", "", now
         at = arrival.received_at
         if self._read_only(person) and verdict.verified and verdict.refused in _READABLE:
             return "", "", now
@@ -494,7 +498,7 @@ class MailIntake:
             place = self._place(native_id, verdict.address, at, taken_at)
             if place is not None:
                 return "", self._breaker(thread, verdict.address), place
-            why = Refused.TOO_MANY
+            why = MailRefused.TOO_MANY
         if why in _FOR_A_PERSON and "@" in person:
             # Everybody can send these in the name of anybody, so there is only so much room for them. Of
             # people who would not be let in the gateway keeps nothing, so they take none of it; and who is
@@ -505,12 +509,12 @@ class MailIntake:
         return str(why), "", now
 
     def _breaker(self, thread: str, person: str) -> str:
-        return str(Refused.BREAKER_OPEN) if self._breaker_is_open(thread, person=person) else ""
+        return str(MailRefused.BREAKER_OPEN) if self._breaker_is_open(thread, person=person) else ""
 
-    def _place(self, native_id: str, sender: str, at: datetime, now: datetime) -> Place | None:
+    def _place(self, native_id: str, sender: str, at: datetime, now: datetime) -> AnswerSlot | None:
         """When a mail that may be answered is answered; None if too many of its sender wait already."""
         if self._is_owner(sender):
-            return Place()
+            return AnswerSlot()
         place = self._limiter.place(native_id, sender=sender, at=at, now=now)
         wait_s = place.wait_s if place else DAY_S
         if wait_s > HOUR_S and self._welcome(sender):
@@ -529,7 +533,7 @@ class MailIntake:
         return is_ingest_only(address, self._ingest_only_from)
 
 
-def _about_the_sender(verdict: Verdict, doubt: str) -> dict[str, Any]:
+def _about_the_sender(verdict: SenderVerdict, doubt: str) -> dict[str, Any]:
     """By what the sender was verified, or what speaks against it."""
     found: dict[str, Any] = {"evidence": verdict.authentication} if verdict.authentication else {}
     if (proof := strength(verdict.authentication)) is not None:
@@ -539,7 +543,9 @@ def _about_the_sender(verdict: Verdict, doubt: str) -> dict[str, Any]:
     return found
 
 
-def _how_to_answer(arrival: Arrival, verdict: Verdict, place: Place, *, read_only: bool) -> dict[str, Any]:
+def _how_to_answer(
+    arrival: Arrival, verdict: SenderVerdict, place: AnswerSlot, *, read_only: bool
+) -> dict[str, Any]:
     """By an apology, not at all, or later."""
     found: dict[str, Any] = {}
     if _is_unread(arrival):

@@ -88,7 +88,7 @@ def has_others_subject(
     if not references:
         return _PREFIX.match(headers.subject()) is not None or bool(background_of(mail))
     # A mail may name itself among those that it answers, and so does an answer to it then.
-    newest = {*references[-1:], *filter(None, [headers.answered()])}
+    newest = {*references[-1:], *filter(None, [headers.in_reply_to()])}
     return not all(is_own_id(each, account=account) for each in newest)
 
 

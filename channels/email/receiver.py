@@ -33,12 +33,12 @@ from channels.attachments import AttachmentsAway
 from channels.base import ChannelUnavailable, Inbox
 from channels.email.attachments import Keeper
 from channels.email.crash_suspects import MAX_DEATHS, CrashSuspects
-from channels.email.fetching import MAX_MAIL_BYTES, MailFetcher, Withheld, by_size
+from channels.email.fetching import MAX_MAIL_BYTES, MailFetcher, Withheld, batches_by_size
 from channels.email.imap.housekeeping import FileCopy, Housekeeping
 from channels.email.imap.mailbox import HEADER_BYTES, Mailbox, MailInfo, Selected
 from channels.email.imap.position import Position
 from channels.email.intake import Arrival, MailIntake, OwnCopy, given_up, read_arrival
-from channels.email.parsing.dsn import DeliveryStatus, Report, read_report
+from channels.email.parsing.dsn import BounceReport, DeliveryStatus, read_report
 from channels.email.parsing.mime import Headers
 from channels.email.parsing.threads import OWN_ID_PREFIX
 from channels.email.parsing.unreadable import KILLS, TOO_LARGE, TOO_SLOW, headers_of
@@ -46,7 +46,7 @@ from channels.email.repeats import PARSE_LIMIT_S, Repeats
 from channels.email.sent_tracker import SentTracker
 from channels.email.server_ids import ServerIds
 from channels.email.trust.dkim_alignment import Verification
-from channels.email.trust.sender_policy import Refused as NotAnswered
+from channels.email.trust.sender_policy import MailRefused as NotAnswered
 from channels.email.trust.sender_policy import claimed_senders, sender_of
 from channels.email.verification_queue import ReadMail, VerificationQueue
 
@@ -64,7 +64,7 @@ BOUNCE = str(NotAnswered.BOUNCE)
 _log = structlog.get_logger(__name__)
 
 
-class Receiver:
+class MailReceiver:
     """
     Receives mails over one connection.
 
@@ -99,9 +99,11 @@ class Receiver:
         broke: dict[int, int],
         never_came: Callable[[str, str], None] = lambda _which, _about: None,
         verify: Callable[[bytes, str], Awaitable[Verification]] | None = None,
-        bounced: Callable[[Report, bool, str], Collection[str]] = lambda _report, _outside, _verified: (),
+        bounced: Callable[
+            [BounceReport, bool, str], Collection[str]
+        ] = lambda _report, _outside, _verified: (),
         keeper: Keeper | None = None,
-        undelivered: Callable[[Report], None] = lambda _: None,
+        undelivered: Callable[[BounceReport], None] = lambda _: None,
         start: Callable[..., Any],
         suspects: CrashSuspects,
         owners: Sequence[str] = (),
@@ -161,7 +163,7 @@ class Receiver:
         uids = await self._mailbox.find_own(self._intake.account, OWN_ID_PREFIX, since_uid=lately)
         seen = [uid for uid in uids if uid <= self.position.uid][-REFILE_UIDS:]
         infos = [info for info in await self._fetcher.infos(seen) if info.size <= MAX_MAIL_BYTES]
-        for batch in by_size(infos):
+        for batch in batches_by_size(infos):
             raws = await self._fetcher.raws(batch)
             for info in batch:
                 if info.uid not in raws:
@@ -179,10 +181,10 @@ class Receiver:
         if not self._went_out.is_first_copy(copy.message_id, task):
             _log.warning("mail.copy_not_filed", uid=copy.uid, reason="there was one before")
             return
-        if self._went_out.has_left(copy.message_id) or await self._inbox.delivered_id(copy.message_id):
+        if self._went_out.was_sent(copy.message_id) or await self._inbox.delivered_id(copy.message_id):
             self._housekeeping.add(task)
         else:
-            self._went_out.unclaimed(copy.message_id, task)
+            self._went_out.keep_unknown_copy(copy.message_id, task)
 
     async def _begin(self, selected: Selected) -> None:
         floor = await self._mailbox.latest_arrival()
@@ -204,7 +206,9 @@ class Receiver:
             chunk = uids[start : start + BATCH_MAILS]
             infos, now = await self._fetcher.infos(chunk), self._now()
             await self._set_aside(sorted(set(chunk).difference(info.uid for info in infos)))
-            for batch in by_size([info for info in infos if not self.position.is_older(info, now=now)]):
+            for batch in batches_by_size(
+                [info for info in infos if not self.position.is_older(info, now=now)]
+            ):
                 if len(uids) > 1:
                     await self._owners_first()
                     await self._take_verified()
@@ -297,7 +301,7 @@ class Receiver:
         uids = [uid for uid in uids if uid not in self._withheld]
         found, now = await self._fetcher.infos(uids), self._now()
         infos = [info for info in found if not self.position.is_older(info, now=now)]
-        for batch in by_size(infos, most=HEADER_BYTES):
+        for batch in batches_by_size(infos, most=HEADER_BYTES):
             raws = await self._fetcher.bodies([info.uid for info in batch], header_only=True)
             for info in batch:
                 header = await self._read(info, raws[info.uid], whole=False) if info.uid in raws else None
@@ -342,7 +346,7 @@ class Receiver:
         if self._keeper is not None and self._keeper.is_away:
             self._waiting.shed()
 
-    def _in_time(self, ready: Sequence[ReadMail]) -> Iterator[ReadMail]:
+    def _within_deadline(self, ready: Sequence[ReadMail]) -> Iterator[ReadMail]:
         """As many of them as there is time for, because keeping files takes some; the others are put back."""
         began = anyio.current_time()
         for mail in ready:
@@ -354,10 +358,10 @@ class Receiver:
     async def _take(self, ready: Sequence[ReadMail]) -> None:
         messages: list[InboundMessage] = []
         copies: list[OwnCopy] = []
-        reports: list[tuple[str, Report, bool]] = []
+        reports: list[tuple[str, BounceReport, bool]] = []
         behind: set[str] = set()
         through: list[MailInfo] = []
-        for mail in self._in_time(ready):
+        for mail in self._within_deadline(ready):
             await anyio.lowlevel.checkpoint()  # judging a whole batch takes 50 ms
             if not mail.senders.isdisjoint(behind):
                 self._waiting.put_back(mail)
@@ -405,10 +409,10 @@ class Receiver:
         self,
         messages: Sequence[InboundMessage],
         copies: Sequence[OwnCopy],
-        reports: Sequence[tuple[str, Report, bool]],
+        reports: Sequence[tuple[str, BounceReport, bool]],
     ) -> None:
         for copy in copies:
-            self._went_out.copy_came(copy.message_id)
+            self._went_out.note_copy(copy.message_id)
             self._server_ids.learn(copy.given_id, copy.message_id)
         await self._before_commit()
         bounces = [
@@ -492,7 +496,7 @@ class Receiver:
 
     async def _reports(
         self, message: InboundMessage, raw: bytes, arrival: Arrival | None
-    ) -> list[tuple[str, Report, bool]]:
+    ) -> list[tuple[str, BounceReport, bool]]:
         """
         Which mails of ours are said not to have arrived, and whether there is evidence of it; one that we
         never sent is somebody's game.
@@ -507,10 +511,10 @@ class Receiver:
             verified = message.sender.address if message.sender.verified else ""
             outside = bool(arrival.headers.all("authentication-results"))
             evident = self._bounced(report, outside, verified)
-        found: list[tuple[str, Report, bool]] = []
+        found: list[tuple[str, BounceReport, bool]] = []
         for message_id in report.message_ids:
             # Nobody can name an id that has not left us, so whoever reports it says that it did.
-            self._went_out.copy_came(message_id)
+            self._went_out.note_copy(message_id)
             if report.fate is DeliveryStatus.FAILED and await self._inbox.delivered_id(message_id):
                 found.append((message_id, report, message_id in evident))
         return found

@@ -55,7 +55,7 @@ async def examine(
         }
         if mailbox.read_only:
             facts["problem"] = "the mailbox can only be read, so answered mails cannot be marked"
-        raws = await there_and_back(config, mailbox, submit, now)
+        raws = await run_round_trip(config, mailbox, submit, now)
         if not raws:
             facts["a mail to ourselves"] = (
                 f"the server accepted it, but it did not arrive within {FOUND_WITHIN_S:.0f} s; look in "
@@ -72,7 +72,7 @@ async def examine(
     return facts
 
 
-async def there_and_back(config: EmailConfig, mailbox: Mailbox, submit: Submit, now: datetime) -> list[bytes]:
+async def run_round_trip(config: EmailConfig, mailbox: Mailbox, submit: Submit, now: datetime) -> list[bytes]:
     """
     Send ourselves a mail, find it in the open folder, and remove it; returns the header of each copy that
     arrived.

@@ -47,7 +47,7 @@ class SentTracker:
         _remember(self._ids, message_id, None)
         return self._unclaimed.pop(message_id, None)
 
-    def has_left(self, message_id: str) -> bool:
+    def was_sent(self, message_id: str) -> bool:
         """Whether the server accepted a mail with this id."""
         return message_id in self._ids
 
@@ -57,7 +57,7 @@ class SentTracker:
         _remember(self._first_copies, message_id, first)
         return first == copy
 
-    def unclaimed(self, message_id: str, copy: FileCopy) -> None:
+    def keep_unknown_copy(self, message_id: str, copy: FileCopy) -> None:
         """
         A copy arrived of a mail that is not known to be sent; anybody can send one.
 
@@ -67,7 +67,7 @@ class SentTracker:
         while len(self._unclaimed) > MAX_UNCLAIMED:
             self._unclaimed.popitem(last=False)
 
-    def copy_came(self, message_id: str) -> None:
+    def note_copy(self, message_id: str) -> None:
         """A copy of one of our mails arrived, or somebody named what only its recipient can know."""
         _remember(self._copies, message_id, None)
 
@@ -75,18 +75,18 @@ class SentTracker:
         """Whether that happened."""
         return message_id in self._copies
 
-    def in_doubt(self, row: str) -> bool:
+    def is_uncertain(self, row: str) -> bool:
         """Whether the mail may have been sent without confirmation."""
         return row in self._doubts
 
-    def doubt(self, row: str) -> None:
+    def mark_uncertain(self, row: str) -> None:
         """From now on the mail may have been sent; the wait for a copy starts again."""
         _remember(self._doubts, row, self._monotonic())
 
-    def doubted_for(self, row: str) -> float:
+    def uncertain_for_s(self, row: str) -> float:
         """For how many seconds it has been in doubt; if it was not, it is from now on."""
         if row not in self._doubts:
-            self.doubt(row)
+            self.mark_uncertain(row)
         return self._monotonic() - self._doubts[row]
 
     def refused(self, row: str) -> None:

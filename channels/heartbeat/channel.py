@@ -26,8 +26,8 @@ import structlog
 from agent_core.messages import InboundMessage, OutboundMessage, SessionKey
 from channels.base import (
     Capabilities,
+    ChannelClock,
     ChannelUnavailable,
-    Clock,
     DeliveryFailed,
     Inbox,
     LinkState,
@@ -38,8 +38,8 @@ from channels.heartbeat.checklist import due_items, has_work
 from channels.heartbeat.config import Watch
 from channels.heartbeat.schedule import Schedule, parse_instant, tick_name
 from channels.heartbeat.silence import is_silence
-from channels.heartbeat.tick import asked, tick_message
-from channels.heartbeat.watch import Called, decide, digest, look_at
+from channels.heartbeat.tick import question_text, tick_message
+from channels.heartbeat.watch import Called, decide, digest, run_watch
 
 _MAX_BYTES = 2_000_000
 _POSITION = "last_tick"
@@ -81,7 +81,7 @@ class TickLog(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class TickWork:
     """The result of looking at checklist and watches: the text for the model, or why there is none."""
 
     text: str = ""
@@ -125,7 +125,7 @@ class HeartbeatChannel:
         schedule: Schedule,
         *,
         checklist: Path,
-        clock: Clock,
+        clock: ChannelClock,
         name: str = "heartbeat",
         account: str = "heartbeat",
         watches: Sequence[Watch] = (),
@@ -197,7 +197,7 @@ class HeartbeatChannel:
             return True
         return resting
 
-    async def now(self) -> tuple[datetime, Found]:
+    async def now(self) -> tuple[datetime, TickWork]:
         """
         Fire a tick now, at any hour, if there is anything to do. Returns the instant of the tick, and what
         was found.
@@ -218,11 +218,11 @@ class HeartbeatChannel:
                 await inbox.accept(messages, found.positions)
         return instant, found
 
-    async def would_find(self, instant: datetime) -> Found:
+    async def would_find(self, instant: datetime) -> TickWork:
         """What a tick at ``instant`` would find; nothing is accepted or remembered as seen."""
         return await self.look(self._inbox, instant, forced=True)
 
-    async def look(self, inbox: Inbox | None, instant: datetime, *, forced: bool = False) -> Found:
+    async def look(self, inbox: Inbox | None, instant: datetime, *, forced: bool = False) -> TickWork:
         """
         Decide without a model if there is anything to do. Without an inbox, nothing counts as seen before;
         ``forced``: also what has been told.
@@ -239,20 +239,22 @@ class HeartbeatChannel:
         if not self._watches:
             if work:
                 return await self._unless_told(inbox, instant, checklist, local, forced=forced)
-            return Found(reason=reason or f"{NOTHING}: {self._checklist.name} asks for nothing")
+            return TickWork(reason=reason or f"{NOTHING}: {self._checklist.name} asks for nothing")
         called = await self._called(inbox, checklist, local)
         untold, open_ticks = await self._unreported(inbox)
         told, positions = [*untold, *called.told], dict(called.positions or {})
         if not told:
-            return Found(reason=f"{NOTHING}: no watch has fired", positions=positions)
+            return TickWork(reason=f"{NOTHING}: no watch has fired", positions=positions)
         told = list(dict.fromkeys(told))[-_TOLD_AT_MOST:]
         ticks = {**open_ticks, tick_name(instant): told}
         positions[_TOLD] = json.dumps(dict(list(ticks.items())[-_OPEN_AT_MOST:]))
-        return Found(asked(local, checklist if work else "", told), positions=positions, watched=True)
+        return TickWork(
+            question_text(local, checklist if work else "", told), positions=positions, watched=True
+        )
 
     async def _unless_told(
         self, inbox: Inbox | None, instant: datetime, checklist: str, local: datetime, *, forced: bool
-    ) -> Found:
+    ) -> TickWork:
         """
         Ask about a checklist, unless it is as it was when it led to an alert. An item that falls due changes
         it; a tick that failed is made up for by the next one.
@@ -263,9 +265,9 @@ class HeartbeatChannel:
         known = at is not None and (bool(told) or await self._ticks.told(self.name, at))
         fresh = at is not None and timedelta(0) <= instant - at < self._again_after
         if known and fresh and not forced and await self._ticks.ended(self.name, at or instant) is not False:
-            return Found(reason=f"{NOTHING}: {self._checklist.name} is as it was when I wrote about it")
+            return TickWork(reason=f"{NOTHING}: {self._checklist.name} is as it was when I wrote about it")
         position = f"{tick_name(instant)} {trace} {'told' if known else ''}"
-        return Found(asked(local, checklist), positions={_ASKED: position})
+        return TickWork(question_text(local, checklist), positions={_ASKED: position})
 
     async def _unreported(self, inbox: Inbox | None) -> tuple[list[str], dict[str, list[str]]]:
         """
@@ -290,7 +292,7 @@ class HeartbeatChannel:
         looks = []
         for watch in self._watches:
             seen[watch.name] = None if inbox is None else await inbox.position(watch.name)
-            look = await look_at(watch, workspace=self._checklist.parent, checklist=checklist, now=local)
+            look = await run_watch(watch, workspace=self._checklist.parent, checklist=checklist, now=local)
             looks.append((watch.name, look))
         return decide(looks, seen, self._clock.now(), again_after=self._again_after)
 
@@ -299,7 +301,7 @@ class HeartbeatChannel:
         next_tick = "" if following is None else tick_name(following)
         inbox.report(LinkState.UP, last_tick=tick_name(last), next_tick=next_tick)
 
-    def _tick(self, instant: datetime, found: Found) -> InboundMessage:
+    def _tick(self, instant: datetime, found: TickWork) -> InboundMessage:
         return tick_message(instant, found.text, name=self.name, account=self.account, watched=found.watched)
 
     async def deliver(self, message: OutboundMessage, *, uncertain: Callable[[], Awaitable[None]]) -> Receipt:

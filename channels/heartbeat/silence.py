@@ -70,7 +70,7 @@ _CHATTER = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class SilenceVerdict:
     """
     What happens with an answer.
 
@@ -85,25 +85,25 @@ class Verdict:
     reason: str = ""
 
 
-def judge(answer: str) -> Verdict:
+def judge(answer: str) -> SilenceVerdict:
     """Decide which part of a heartbeat run's answer is delivered."""
     spoken = without_thoughts(answer)
     said = _without_musing(spoken)
     if not said:
-        return Verdict(reason="only reasoning" if answer.strip() else "empty")
+        return SilenceVerdict(reason="only reasoning" if answer.strip() else "empty")
     if _says_silence(spoken) or _says_silence(said):
-        return Verdict(reason="nothing to say")
+        return SilenceVerdict(reason="nothing to say")
     if _is_chatter(said):
-        return Verdict(reason="all clear")
+        return SilenceVerdict(reason="all clear")
     bare = said.lstrip("*_ ")
     urgent = bare.upper().startswith(URGENT)
     if urgent:
         said = bare[len(URGENT) :].lstrip("*_ \n")
         if not said:
-            return Verdict(reason="empty")
+            return SilenceVerdict(reason="empty")
     if len(said) > _LONGEST:
         said = said[:_LONGEST].rstrip() + _CUT_NOTE.format(chars=len(said))
-    return Verdict(said, urgent=urgent)
+    return SilenceVerdict(said, urgent=urgent)
 
 
 def is_silence(text: str) -> bool:

@@ -40,7 +40,7 @@ def tick_message(
     )
 
 
-def asked(local: datetime, checklist: str, told: Sequence[str] = ()) -> str:
+def question_text(local: datetime, checklist: str, told: Sequence[str] = ()) -> str:
     """The question to the model."""
     order = (
         f"This is the regular check-in of {local:%A, %Y-%m-%d %H:%M %z}; no person wrote it.\nGo through "

@@ -44,7 +44,7 @@ _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class WatchResult:
     """
     What was seen: ``calls`` says whether the watch fires, ``trace`` identifies the state, ``told`` is for the
     model.
@@ -66,7 +66,7 @@ class Called:
 
 
 def decide(
-    looks: Sequence[tuple[str, Look]],
+    looks: Sequence[tuple[str, WatchResult]],
     seen: Mapping[str, str | None],
     now: datetime,
     *,
@@ -95,7 +95,7 @@ def decide(
 
 
 def _calls(
-    look: Look, last: Mapping[str, Any] | None, now: datetime, again_after: timedelta, *, same: bool
+    look: WatchResult, last: Mapping[str, Any] | None, now: datetime, again_after: timedelta, *, same: bool
 ) -> bool:
     if look.on_change:
         return last is not None and not same
@@ -118,7 +118,7 @@ def _seen(text: str | None) -> Mapping[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-async def look_at(watch: Watch, *, workspace: Path, checklist: str, now: datetime) -> Look:
+async def run_watch(watch: Watch, *, workspace: Path, checklist: str, now: datetime) -> WatchResult:
     """Look at one watched thing. Never fails: a thing that cannot be read is something to report."""
     if watch.file is not None:
         return await anyio.to_thread.run_sync(_look_at_file, workspace / watch.file, watch.file)
@@ -127,10 +127,10 @@ async def look_at(watch: Watch, *, workspace: Path, checklist: str, now: datetim
     items = due_items(checklist, now)
     shown = [item[:_ITEM_CHARS] for item in items[:_ITEMS_SHOWN]]
     more = [f"and {len(items) - len(shown)} more"] if len(items) > len(shown) else []
-    return Look(bool(items), digest(*items), "\n".join(["These items are due:", *shown, *more]))
+    return WatchResult(bool(items), digest(*items), "\n".join(["These items are due:", *shown, *more]))
 
 
-def _look_at_file(path: Path, shown: str) -> Look:
+def _look_at_file(path: Path, shown: str) -> WatchResult:
     try:
         seen = [_stat_line(path)]
         if path.is_dir():
@@ -138,11 +138,11 @@ def _look_at_file(path: Path, shown: str) -> Look:
                 names = sorted(entry.name for _, entry in zip(range(_FILES_AT_MOST), entries, strict=False))
             seen += [f"{name} {_stat_line(path / name)}" for name in names]
     except FileNotFoundError:
-        return Look(True, "missing", f"{shown} is gone.", on_change=True)
+        return WatchResult(True, "missing", f"{shown} is gone.", on_change=True)
     except OSError as error:
         name = type(error).__name__
-        return Look(True, f"unreadable {name}", f"{shown} cannot be read ({name}).", on_change=True)
-    return Look(True, digest(*seen), f"{shown} has changed.", on_change=True)
+        return WatchResult(True, f"unreadable {name}", f"{shown} cannot be read ({name}).", on_change=True)
+    return WatchResult(True, digest(*seen), f"{shown} has changed.", on_change=True)
 
 
 def _stat_line(path: Path) -> str:
@@ -155,12 +155,12 @@ def _stat_line(path: Path) -> str:
     return f"{stat.st_ino} {stat.st_size} {stat.st_mtime_ns}"
 
 
-async def _look_at_command(watch: Watch, workspace: Path) -> Look:
+async def _look_at_command(watch: Watch, workspace: Path) -> WatchResult:
     from agent_core.sandbox.process import order_of, run  # noqa: PLC0415
-    from agent_core.sandbox.rights import Limits  # noqa: PLC0415 - only who watches commands needs it
+    from agent_core.sandbox.rights import Ceilings  # noqa: PLC0415 - only who watches commands needs it
 
     words = list(watch.command or ())
-    limits = Limits(seconds=watch.seconds, head_bytes=_OUTPUT_BYTES, tail_bytes=0, output_bytes=_ANY_OUTPUT)
+    limits = Ceilings(seconds=watch.seconds, head_bytes=_OUTPUT_BYTES, tail_bytes=0, output_bytes=_ANY_OUTPUT)
     environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
     try:
         outcome = await run(
@@ -176,18 +176,18 @@ async def _look_at_command(watch: Watch, workspace: Path) -> Look:
     said = said.strip()[:_SHOWN_CHARS]
     if outcome.limit:
         told = f"The command {shlex.join(words)} did not end within {watch.seconds:g} s."
-        return Look(True, "timeout", told)
+        return WatchResult(True, "timeout", told)
     code = 128 + outcome.signal if outcome.status is None else outcome.status
     told = f"The command {shlex.join(words)} ended with the exit code {code}." + (
         _fenced(said) if said else ""
     )
-    return Look(code != watch.expect, digest(str(code), said), told)
+    return WatchResult(code != watch.expect, digest(str(code), said), told)
 
 
-def _not_started(words: Sequence[str], error: str) -> Look:
+def _not_started(words: Sequence[str], error: str) -> WatchResult:
     _log.warning("watch.command_failed", command=words[0], error=error)
     told = f"The command {shlex.join(words)} could not be started ({error})."
-    return Look(True, f"not started {error}", told)
+    return WatchResult(True, f"not started {error}", told)
 
 
 def _fenced(said: str) -> str:

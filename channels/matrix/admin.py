@@ -12,7 +12,7 @@ from channels.base import ChannelError, ChannelUnavailable
 from channels.matrix.client.api import Homeserver, LinkBroken
 from channels.matrix.encryption.account_check import check_account
 from channels.matrix.encryption.engine import EncryptionEngine
-from channels.matrix.encryption.key_api import TokenRefused
+from channels.matrix.encryption.key_api import KeyTokenRefused
 from channels.matrix.encryption.verification import Verifications
 
 _Found = TypeVar("_Found")
@@ -104,7 +104,7 @@ async def _asked(work: Awaitable[_Found]) -> _Found:
         return await work
     except LinkBroken as error:
         raise ChannelUnavailable(f"the homeserver cannot be reached: {error}") from error
-    except TokenRefused as refused:
+    except KeyTokenRefused as refused:
         raise ChannelUnavailable("the login was refused; it is being renewed, try again") from refused
     except OSError as error:
         raise ChannelUnavailable(f"it cannot be written: {error}") from error

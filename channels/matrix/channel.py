@@ -23,9 +23,9 @@ from agent_core.state_folder import StateFolder, state_in
 from channels.attachments import AttachmentStore
 from channels.base import (
     AckState,
+    ChannelClock,
     ChannelError,
     ChannelUnavailable,
-    Clock,
     DeliveryFailed,
     Inbox,
     LinkState,
@@ -43,23 +43,23 @@ from channels.matrix.channel_setup import (
     open_decryption,
 )
 from channels.matrix.client.api import Homeserver, LinkBroken
-from channels.matrix.client.login import Login
+from channels.matrix.client.login import MatrixLogin
 from channels.matrix.config import MatrixConfig
 from channels.matrix.encryption.engine import EncryptionEngine
 from channels.matrix.events.outbound import in_room, is_first_part, notice
-from channels.matrix.events.room_policy import Rules
+from channels.matrix.events.room_policy import RoomRules
 from channels.matrix.rooms.backfill import check_room
 from channels.matrix.rooms.direct import DIRECTS, DirectRooms
 from channels.matrix.rooms.invites import Invites
 from channels.matrix.rooms.state import Rooms
 from channels.matrix.sending.reactions import AckReactions
-from channels.matrix.sending.room_resolution import arrived, resolved, waits_for_the_next_room
-from channels.matrix.sending.sender import Sender
+from channels.matrix.sending.room_resolution import final_receipt, resolve, waits_for_the_next_room
+from channels.matrix.sending.sender import EventSender
 from channels.matrix.sending.streaming import StreamingPreview
 from channels.matrix.sending.typing_receipts import TypingAndReceipts
 from channels.matrix.sync.event_handler import EventHandler
 from channels.matrix.sync.link import SyncLink
-from channels.matrix.sync.receiver import Receiver
+from channels.matrix.sync.receiver import SyncReceiver
 from channels.matrix.sync.reply_context import in_clear
 
 _CLOSE_LIMIT_S = 5.0
@@ -86,7 +86,7 @@ class MatrixChannel:
         config: MatrixConfig,
         *,
         state_dir: Path | StateFolder,
-        clock: Clock,
+        clock: ChannelClock,
         may_invite: Callable[[str], bool] | None = None,
         is_owner: Callable[[str], bool] = lambda _user: False,
         connect: Connect | None = None,
@@ -106,15 +106,15 @@ class MatrixChannel:
         self._machines = machines or (nio_machines if connect is None else None)
         self._homeserver: Homeserver | None = None
         self._typing_receipts: TypingAndReceipts | None = None
-        self._sending: Sender | None = None
+        self._sending: EventSender | None = None
         self._events: EventHandler | None = None
         self._ack_reactions: AckReactions | None = None
         self._directs: DirectRooms | None = None
         self._preview = StreamingPreview(name, config.user_id, config.streaming, clock)
         self._crypto: EncryptionEngine | None = None
-        self._login: Login | None = None
+        self._login: MatrixLogin | None = None
         self._rooms: Rooms | None = None
-        self._receiver: Receiver | None = None
+        self._receiver: SyncReceiver | None = None
         self.admin: MatrixAdmin | None = None
         """What an operator can ask about encryption, once there is a connection."""
 
@@ -126,8 +126,8 @@ class MatrixChannel:
         inbox.report(LinkState.CATCHING_UP)
         link = SyncLink(self._clock)
         rooms = self._rooms = Rooms(self.account)
-        rules = Rules(self._config, rooms.conversation_of, self._may_invite)
-        sender = Sender(
+        rules = RoomRules(self._config, rooms.conversation_of, self._may_invite)
+        sender = EventSender(
             self._config,
             homeserver,
             login,
@@ -162,7 +162,7 @@ class MatrixChannel:
             self._crypto,
             clock=self._clock,
             allows=self._may_invite,
-            is_heard=rules.is_heard,
+            is_heard=rules.is_context,
             is_owner=self._is_owner,
             send_in_room=sender.send_event,
         )
@@ -178,7 +178,7 @@ class MatrixChannel:
             decrypt=decryption.peek if decryption is not None else in_clear,
             is_owner=self._is_owner,
         )
-        receiver = self._receiver = Receiver(
+        receiver = self._receiver = SyncReceiver(
             homeserver,
             login,
             me=me,
@@ -216,10 +216,10 @@ class MatrixChannel:
         """Send one message; see `Channel.deliver`."""
         if self._sending is None:
             raise ChannelUnavailable("not connected to the homeserver yet")  # until the link is up
-        message = await resolved(message, homeserver=self._homeserver, direct_session=self.direct_session)
+        message = await resolve(message, homeserver=self._homeserver, direct_session=self.direct_session)
         sending, placed = self._sending, in_room(message, self._room_of(message.session))
         answers = is_first_part(placed)
-        previewed = await self._preview.settled(placed.context, sending) if answers else None
+        previewed = await self._preview.final_event_id(placed.context, sending) if answers else None
         try:
             with nullcontext() if self._typing_receipts is None else self._typing_receipts.making_way():
                 taken = await sending.deliver(placed, uncertain=uncertain, previewed=previewed)
@@ -236,7 +236,7 @@ class MatrixChannel:
             self._preview.moved(room_id, message.context)
         if self._events is not None:
             self._events.answered(placed.session.conversation, placed.context)
-        return arrived(taken, placed, self._rooms)
+        return final_receipt(taken, placed, self._rooms)
 
     async def probe(self, message: OutboundMessage) -> Receipt | None:
         """Never needed: a homeserver recognises a repeated message by its transaction id."""
@@ -296,7 +296,7 @@ class MatrixChannel:
         return self._events.rules.allows(self._room_of(session), person)
 
     @property
-    def heard_at(self) -> datetime | None:
+    def last_contact_at(self) -> datetime | None:
         """When the homeserver last answered a ``/sync``."""
         return self._receiver.heard_at if self._receiver is not None else None
 
@@ -349,20 +349,22 @@ class MatrixChannel:
         """Where a session goes on, if its room was replaced by another."""
         return session.conversation if self._rooms is None else self._rooms.room_of(session.conversation)
 
-    async def _tell(self, sender: Sender, room_id: str, text: str, once: str) -> None:
+    async def _tell(self, sender: EventSender, room_id: str, text: str, once: str) -> None:
         """Say something of the channel itself in a room, once under the name ``once``."""
         message = notice(SessionKey(self.name, room_id), self.account, text, name=once, now=self._clock.now())
         await sender.deliver(message, uncertain=anyio.lowlevel.checkpoint)
 
-    def _come_up(self, sending: Sender, typing_receipts: TypingAndReceipts, directs: DirectRooms) -> None:
+    def _come_up(
+        self, sending: EventSender, typing_receipts: TypingAndReceipts, directs: DirectRooms
+    ) -> None:
         self._sending, self._typing_receipts, self._directs = sending, typing_receipts, directs
 
-    async def _connected(self) -> tuple[Homeserver, Login]:
+    async def _connected(self) -> tuple[Homeserver, MatrixLogin]:
         """What outlives a run: the connection, the login and the keys."""
         if self._homeserver is None:
             self._homeserver = await self._connect(self._config)
         if self._login is None:
-            self._login = Login(self._config, self._homeserver, self._state, self._clock)
+            self._login = MatrixLogin(self._config, self._homeserver, self._state, self._clock)
         if self._ack_reactions is None:
             self._ack_reactions = AckReactions(self._homeserver)
         if self._crypto is None and self._machines is not None:

@@ -11,11 +11,11 @@ import anyio.to_thread
 import structlog
 
 from agent_core.state_folder import RowStore, StateFolder
-from channels.base import ChannelMisconfigured, ChannelUnavailable, Clock
+from channels.base import ChannelClock, ChannelMisconfigured, ChannelUnavailable
 from channels.matrix.admin import MatrixAdmin
 from channels.matrix.client.api import CLIENT, Homeserver, LinkBroken, part
 from channels.matrix.client.json_access import text_of
-from channels.matrix.client.login import Login
+from channels.matrix.client.login import MatrixLogin
 from channels.matrix.config import MatrixConfig
 from channels.matrix.encryption.engine import EncryptionEngine, pickle_key
 from channels.matrix.encryption.verification import SendInRoom, Verifications
@@ -23,10 +23,10 @@ from channels.matrix.events.inbound import Me
 from channels.matrix.sync.decryption import Decryption
 
 if TYPE_CHECKING:
-    from channels.matrix.encryption.olm_machine import Machine
+    from channels.matrix.encryption.olm_machine import OlmMachine
 
 Connect = Callable[[MatrixConfig], Awaitable[Homeserver]]
-Machines = Callable[[StateFolder, str, str], Callable[[str], "Machine"]]
+Machines = Callable[[StateFolder, str, str], Callable[[str], "OlmMachine"]]
 
 _PROFILE_LIMIT_S = 5.0
 _log = structlog.get_logger(__name__)
@@ -35,11 +35,11 @@ _log = structlog.get_logger(__name__)
 def open_crypto(
     config: MatrixConfig,
     homeserver: Homeserver,
-    login: Login,
+    login: MatrixLogin,
     *,
     state: StateFolder,
     machines: Machines,
-    clock: Clock,
+    clock: ChannelClock,
 ) -> EncryptionEngine:
     """Encryption for an account, with its state. Raises `ChannelUnavailable`: the state cannot be used."""
     try:
@@ -63,10 +63,10 @@ def open_crypto(
 def open_decryption(
     config: MatrixConfig,
     homeserver: Homeserver,
-    login: Login,
+    login: MatrixLogin,
     crypto: EncryptionEngine | None,
     *,
-    clock: Clock,
+    clock: ChannelClock,
     allows: Callable[[str], bool],
     is_heard: Callable[[str, str], bool],
     is_owner: Callable[[str], bool],
@@ -113,7 +113,7 @@ async def introduce(config: MatrixConfig, channel: str, homeserver: Homeserver) 
     )
 
 
-def nio_machines(state: StateFolder, user_id: str, key: str) -> Callable[[str], Machine]:
+def nio_machines(state: StateFolder, user_id: str, key: str) -> Callable[[str], OlmMachine]:
     """Opens what holds the keys, by nio."""
     from channels.matrix.encryption.olm_machine import opener  # noqa: PLC0415 - nio takes half a second to import
 

@@ -21,7 +21,7 @@ from gateway.app.turns import TurnParts, build_turns
 from gateway.routing.access import LOCAL_CHANNELS
 from gateway.routing.acknowledgements import StaleAcknowledgements
 from gateway.routing.attachment_retention import AttachmentSweeper
-from gateway.routing.inbox import IntakeGate
+from gateway.routing.inbox import AcceptGate
 from gateway.settings import Settings
 from gateway.supervision.gateway import Gateway, Proactive
 from gateway.system.home import Home
@@ -44,7 +44,7 @@ async def build(
         StoreUnavailable: Not now.
         ConfigInvalid: The store is not what the settings say.
     """
-    env = Environment.of(settings, home, overrides)
+    env = Environment.from_settings(settings, home, overrides)
     async with open_queue(env) as opened:
         queue, state = opened.queue, opened.account_state
         agent = build_agent(env, queue, state)
@@ -86,7 +86,7 @@ def _gateway(env: Environment, opened: OpenQueue, parts: _Parts) -> Gateway:
     turns, routing, speech = parts.turns, parts.routing, parts.speech
     queue, state, guard = opened.queue, opened.account_state, opened.guard
     by_name = {name: channel for name, (channel, _) in channels.items()}
-    intake = IntakeGate(guard.perhaps_answered)
+    intake = AcceptGate(guard.perhaps_answered)
     watch_channels(
         supervision.supervisor,
         channels,
@@ -128,7 +128,7 @@ def _gateway(env: Environment, opened: OpenQueue, parts: _Parts) -> Gateway:
         channels=by_name,
         conversations=env.conversations,
         deliveries={**routing.deliveries, **speech.deliveries},
-        comes_first=proactive.owner_contact.is_owners,
+        comes_first=proactive.owner_contact.is_owner_session,
         suspects=routing.suspects,
         proactive=proactive,
         budget=proactive.budget,
@@ -158,7 +158,7 @@ def _gateway(env: Environment, opened: OpenQueue, parts: _Parts) -> Gateway:
             routing.acknowledgements.run,
             stale.run,
             sweeper.run,
-            agent.attachments.keep_counted,
+            agent.attachments.count_until_cancelled,
             turns.approvals.run,
             *proactive.background,
         ],

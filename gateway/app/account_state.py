@@ -12,7 +12,7 @@ import anyio.to_thread
 
 from agent_core.ports import Clock
 from agent_core.state_folder import DiskFolder, StateAway, StateFolder
-from gateway.queue.opening import account_state_beside, of_server, opened_queue
+from gateway.queue.opening import account_state_beside, open_postgres, opened_queue
 from gateway.queue.state_key import StateKey
 from gateway.queue.stores import Queue, StoreUnavailable
 from gateway.settings import Settings
@@ -59,7 +59,7 @@ async def check_accounts(state: AccountState, addresses: Mapping[str, str], *, n
 
 async def _waited_for(state: AccountState, call: Callable[[], None]) -> None:
     try:
-        with of_server():
+        with open_postgres():
             await anyio.to_thread.run_sync(call)
     except StateAway as error:
         raise StoreUnavailable(str(error), path=state.where, operation="open") from error

@@ -33,7 +33,7 @@ from agent_core.storage.search_index import SearchIndex
 from agent_core.tools.attachments import ConversationFiles, ReadAttachmentTool, SendFileTool
 from agent_core.tools.availability import is_available
 from agent_core.tools.files import file_tools
-from agent_core.tools.files.read_tools import Look
+from agent_core.tools.files.read_tools import PictureViewer
 from agent_core.tools.memory_write import MemoryWriteTool
 from agent_core.tools.read_skill import ReadSkillTool
 from agent_core.tools.registry import ToolRegistry
@@ -48,7 +48,7 @@ from gateway.app.plugin_tools import PluginTools
 from gateway.app.shell import Shell
 from gateway.budget.metering import Metering
 from gateway.operations.files import FilesAtHome
-from gateway.proactive.alerts import credit_spent, history_set_aside, memory_unusable, prompt_cut
+from gateway.proactive.alerts import credit_alert, history_set_aside, memory_unusable, prompt_cut
 from gateway.queue.memory_in_database import MemoryInDatabase
 from gateway.queue.opening import memory_in_database
 from gateway.queue.stores import Queue
@@ -120,7 +120,7 @@ def build_agent(env: Environment, queue: Queue, state: AccountState | None) -> A
         besides=settings.voice.models() | ({image.model: image.provider} if image is not None else {}),
     )
     for pool in built.pools.values():
-        pool.on_credit_spent = lambda error: wakeups.alert.fire(credit_spent(error, clock.now()))
+        pool.on_credit_spent = lambda error: wakeups.alert.fire(credit_alert(error, clock.now()))
         pool.on_credit = wakeups.credit.fire
         for model in pool.models:
             if isinstance(model, ModelClient):
@@ -156,7 +156,7 @@ def build_agent(env: Environment, queue: Queue, state: AccountState | None) -> A
     pictures = Pictures(env, metering, attachments, built.litellm)
     plugins = PluginTools(env, folders)
     known_files: dict[str, dict[str, str]] = {}
-    look = Look(partial(_kept_picture, attachments), MAX_PICTURE_BYTES) if built.vision else None
+    look = PictureViewer(partial(_kept_picture, attachments), MAX_PICTURE_BYTES) if built.vision else None
 
     by_purpose = {
         Purpose.HEARTBEAT: settings.agents.heartbeat.pool,
@@ -303,7 +303,7 @@ def workspace_tools(
     *,
     settings: Settings,
     known: dict[str, dict[str, str]],
-    look: Look | None = None,
+    look: PictureViewer | None = None,
 ) -> list[ToolPort]:
     """
     The tools of one run that work on files, if its person may have them.

@@ -26,7 +26,7 @@ from gateway.app.environment import Environment
 from gateway.app.shell import Shell
 from gateway.operations.background import jobs_at_home
 from gateway.proactive.background_jobs import BackgroundJobs, SessionBackgroundJobs
-from gateway.proactive.jobs.service import Place
+from gateway.proactive.jobs.service import JobPlace
 from gateway.queue.background import Order
 from gateway.queue.stores import Queue
 from gateway.turns.background_job import CommandEnd, CommandRunner, CommandsNotReady
@@ -37,26 +37,26 @@ _CHANGED = "It was not run: files that it runs have changed since it was approve
 class MakesTools(Protocol):
     """Makes the tools of one run."""
 
-    def __call__(self, session: Session, place: Place, *, by_heartbeat: bool) -> list[ToolPort]:
+    def __call__(self, session: Session, place: JobPlace, *, by_heartbeat: bool) -> list[ToolPort]:
         """For whom they may be made."""
 
 
 @dataclass(frozen=True, slots=True)
-class Background:
+class BackgroundParts:
     """Keeps background jobs, and makes their tools for one run."""
 
     jobs: BackgroundJobs
     tools: MakesTools
 
 
-def build_background(env: Environment, queue: Queue, agent: AgentParts) -> Background:
+def build_background(env: Environment, queue: Queue, agent: AgentParts) -> BackgroundParts:
     """Build what background jobs need."""
     workspace = env.home.path(env.settings.agents.workspace)
     jobs = jobs_at_home(queue, agent.memory, workspace, env.clock)
     allow = env.settings.tools.jobs.allow
     places = env.settings.gateway.max_concurrent_turns
 
-    def tools(session: Session, place: Place, *, by_heartbeat: bool) -> list[ToolPort]:
+    def tools(session: Session, place: JobPlace, *, by_heartbeat: bool) -> list[ToolPort]:
         # One place of all is people's.
         if places < 2 or not is_available(allow, session):
             return []
@@ -65,7 +65,7 @@ def build_background(env: Environment, queue: Queue, agent: AgentParts) -> Backg
         commands = [RunInBackgroundTool(mine, shell[0].review)] if shell else []
         return [StartJobTool(mine), *commands, JobsTool(mine), JobOutputTool(mine), StopJobTool(mine)]
 
-    return Background(jobs, tools)
+    return BackgroundParts(jobs, tools)
 
 
 def command_runner(shell: Shell, seconds: float) -> CommandRunner:

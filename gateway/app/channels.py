@@ -26,7 +26,7 @@ from gateway.routing.acknowledgements import Acknowledgements
 from gateway.routing.conversations import Conversations
 from gateway.routing.crash_isolation import CrashIsolation
 from gateway.routing.delivery import Delivery
-from gateway.routing.inbox import ChannelInbox, IntakeGate
+from gateway.routing.inbox import AcceptGate, ChannelInbox
 from gateway.supervision.supervisor import Supervisor
 from gateway.turns.commands.service import CommandService
 from gateway.turns.commands.worded_answers import WordedAnswers
@@ -103,7 +103,7 @@ def watch_channels(
     *,
     queue: Queue,
     access: Access,
-    intake: IntakeGate,
+    intake: AcceptGate,
     commands: CommandService,
     answers: WordedAnswers,
     conversations: Conversations,
@@ -120,8 +120,8 @@ def watch_channels(
             report=partial(supervisor.report, name),
             is_command=commands.is_command,
             is_stop=commands.is_stop,
-            hear=answers.hear,
-            conversation_of=conversations.of,
+            hear=answers.settle_answers,
+            conversation_of=conversations.conversation_for,
             cut_off=wakeups.stopped.fire,
         )
         supervisor.watch(channel, inbox)

@@ -36,7 +36,7 @@ from gateway.observability.metrics import show_heartbeat, show_store, watch_vita
 from gateway.operations.control.server import serve_control
 from gateway.operations.http.health import Health, serve
 from gateway.operations.privacy.erasure_journal import broken_off, moving
-from gateway.operations.schedule import planned_by
+from gateway.operations.schedule import schedule_context
 from gateway.operations.send import access_of, accounts_of
 from gateway.operations.service import Operations
 from gateway.operations.usage import Costs
@@ -49,7 +49,7 @@ from gateway.supervision.liveness import give_signs, last_resort
 from gateway.system.event_loop import loop_for
 from gateway.system.home import Home
 from gateway.system.lock import hold_home
-from gateway.system.malloc import give_back
+from gateway.system.malloc import trim_memory
 from gateway.system.sd_notify import Notifier
 from gateway.system.verified_tls import verify_always
 
@@ -94,7 +94,7 @@ def run_daemon(
     verify_always()
     ending = _Ending(at_terminal=_has_terminal())
     with hold_home(home):
-        look_for_unfinished(settings, home)
+        log_interrupted_erasures(settings, home)
         options = loop_for(settings.store_url)
         code = anyio.run(_run, settings, home, overrides, ending, backend_options=options)
     if ending.reload and not ending.forced:
@@ -102,7 +102,7 @@ def run_daemon(
     return code
 
 
-def look_for_unfinished(settings: Settings, home: Home) -> None:
+def log_interrupted_erasures(settings: Settings, home: Home) -> None:
     """
     Log an interrupted `squidbot forget`: the daemon works, but somebody waits to be erased.
 
@@ -270,7 +270,7 @@ async def _serve(stack: AsyncExitStack, built: Gateway, settings: Settings, home
         accounts=accounts_of(settings),
         access=access_of(settings),
         channels=built.channels,
-        planned=planned_by(built.proactive, built.conversations),
+        planned=schedule_context(built.proactive, built.conversations),
         costs=Costs(
             built.store.usage, settings.llm.budget.limits(settings.agents.heartbeat.timezone), built.clock
         ),
@@ -356,4 +356,4 @@ async def _settle(built: Gateway) -> None:
         await anyio.sleep(1)
     _spare()
     gc.set_threshold(*_GARBAGE)
-    await to_thread.run_sync(give_back)
+    await to_thread.run_sync(trim_memory)

@@ -71,7 +71,7 @@ class Environment:
     conversations: Conversations
 
     @classmethod
-    def of(cls, settings: Settings, home: Home, overrides: Overrides) -> Environment:
+    def from_settings(cls, settings: Settings, home: Home, overrides: Overrides) -> Environment:
         """The environment of these settings."""
         access = access_of(settings, overrides.allow_from)
         conversations = Conversations(access, shared=settings.owner.conversation == "shared")

@@ -27,7 +27,7 @@ from gateway.settings import Settings
 from gateway.system.home import Home
 
 if TYPE_CHECKING:
-    from agent_core.tools.mcp.definitions import Change
+    from agent_core.tools.mcp.definitions import DefinitionChange
     from agent_core.tools.mcp.servers import McpServers
     from agent_core.tools.mcp.tool import KeepFile
 
@@ -42,13 +42,13 @@ def mcp_servers(
         return None
     from agent_core.tools.mcp.servers import McpServers  # noqa: PLC0415 - rarely wanted
 
-    def tell(name: str, changes: list[Change]) -> None:
+    def tell(name: str, changes: list[DefinitionChange]) -> None:
         if wakeups is not None:
-            wakeups.alert.fire(definitions_changed(name, changes))
+            wakeups.alert.fire(definitions_alert(name, changes))
 
     def tell_of_login(name: str, need: str) -> None:
         if wakeups is not None:
-            wakeups.alert.fire(login_needed(name, need))
+            wakeups.alert.fire(login_alert(name, need))
 
     try:
         return McpServers(settings.mcp, folders("mcp"), clock, on_changes=tell, on_login=tell_of_login)
@@ -76,7 +76,7 @@ async def servers_at_rest(settings: Settings, home: Home, clock: Clock) -> Async
         raise raised
 
 
-def definitions_changed(name: str, changes: list[Change]) -> Alert:
+def definitions_alert(name: str, changes: list[DefinitionChange]) -> Alert:
     """
     Alert: a server describes tools that the owner has not approved. Its words are not repeated, because it
     could say anything.
@@ -94,7 +94,7 @@ def definitions_changed(name: str, changes: list[Change]) -> Alert:
     )
 
 
-def login_needed(name: str, need: str) -> Alert:
+def login_alert(name: str, need: str) -> Alert:
     """Alert: a server needs a login that only a person can do; ``need`` changes with each login."""
     return Alert(
         f"mcp {name} login",

@@ -27,8 +27,8 @@ from gateway.proactive.alerts import OwnerAlerts
 from gateway.proactive.heartbeat_monitor import HeartbeatMonitor
 from gateway.proactive.jobs.permissions import role_now
 from gateway.proactive.jobs.scheduler import Scheduler
-from gateway.proactive.jobs.service import JobService, Place, SessionJobs
-from gateway.proactive.jobs.trigger_parsing import zone_named
+from gateway.proactive.jobs.service import JobPlace, JobService, SessionJobs
+from gateway.proactive.jobs.trigger_parsing import zone_name
 from gateway.proactive.messenger import Messenger, RunMessages
 from gateway.proactive.owner_contact import OwnerContact
 from gateway.proactive.owner_notifier import OwnerNotifier
@@ -64,7 +64,7 @@ def build_proactive(
     settings, clock, access, wakeups = env.settings, env.clock, env.access, env.wakeups
     config, scheduling = settings.agents.heartbeat, settings.agents.schedule
     channels = {name: channel for name, (channel, _) in accounts.items()}
-    zone = zone_named(scheduling.timezone, config.timezone)
+    zone = zone_name(scheduling.timezone, config.timezone)
     notifier = OwnerNotifier(queue, contact, clock, env.conversations)
     alerts = OwnerAlerts(
         store=queue,
@@ -97,7 +97,7 @@ def build_proactive(
         scheduling,
         zone=zone,
         clock=clock,
-        crowd=access.crowd,
+        crowd=access.server_group,
         people=partial(_people_in, channels),
     )
     scheduler = Scheduler(
@@ -131,7 +131,7 @@ def build_proactive(
         ticks = message.kind == "tick"
         role = _role_of(env, channels, message)
         proven = role is not Role.STRANGER and message.sender.verified
-        place = Place(
+        place = JobPlace(
             message.session,
             message.account,
             message.sender.address,

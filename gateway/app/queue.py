@@ -18,7 +18,7 @@ import anyio
 from gateway.app.account_state import check_accounts, checked_account_state, closing, open_account_state
 from gateway.app.environment import Environment
 from gateway.queue.lease import Holders, LeaseKeeper
-from gateway.queue.opening import of_server, opened_queue
+from gateway.queue.opening import open_postgres, opened_queue
 from gateway.queue.rollback_guard import Extent, RollbackGuard, read_high_water_mark
 from gateway.queue.stores import Queue
 from gateway.system.event_loop import WatchfulLoop
@@ -69,7 +69,7 @@ class OpenQueue:
             await check_accounts(self.account_state, addresses, note=True)
         gap = None
         if (begun := getattr(self.queue, "begun", None)) is not None:
-            with of_server():
+            with open_postgres():
                 gap = await begun(read_high_water_mark(env.home.high_water_mark))
         # With a lesser durability a power cut makes it older by itself, which its owner has accepted.
         refuses = env.settings.store_url is None and env.settings.gateway.durability == "full"
@@ -120,7 +120,7 @@ async def _lease(env: Environment, queue: Queue) -> LeaseKeeper:
         version=version(),
         times=env.overrides.lease,
     )
-    with of_server():
+    with open_postgres():
         if (check := getattr(queue, "check_rights", None)) is not None:
             await check()
     loop = asyncio.get_running_loop()

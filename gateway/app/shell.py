@@ -35,7 +35,7 @@ def command_sandbox(settings: Settings, home: Home) -> CommandSandbox | None:
     if wanted.allow == "none":
         return None
     from agent_core.sandbox.command_sandbox import CommandSandbox  # noqa: PLC0415 - rarely wanted
-    from agent_core.sandbox.rights import Limits  # noqa: PLC0415
+    from agent_core.sandbox.rights import Ceilings  # noqa: PLC0415
 
     handed = [os.environ.get("CREDENTIALS_DIRECTORY", ""), *_HANDED_OVER]
     config = [settings.path, settings.path.parent / "secrets"] if settings.path else []
@@ -49,7 +49,7 @@ def command_sandbox(settings: Settings, home: Home) -> CommandSandbox | None:
         unit=home.run / "shell.sock",
         connects=bool(wanted.network),
         environment={name: value.get_secret_value() for name, value in wanted.env.items()},
-        limits=Limits(
+        limits=Ceilings(
             seconds=wanted.seconds,
             memory_bytes=int(wanted.memory_mb * 1_000_000),
             processes=wanted.processes,

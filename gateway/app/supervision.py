@@ -56,7 +56,7 @@ def build_supervision(
     dispatcher = SessionDispatcher(
         concurrency=env.settings.gateway.max_concurrent_turns,
         refill=open_sessions,
-        comes_first=env.access.comes_first,
+        comes_first=env.access.is_owner_work,
         is_owner=partial(_is_owner, env.access),
     )
     # In tables lines are there with the answer; the writer has what it finds in the journal at the start.

@@ -15,7 +15,7 @@ from agent_core.agent import TurnLimits
 from agent_core.messages import InboundMessage, SessionKey
 from agent_core.tools.availability import is_available
 from agent_core.tools.effects import Effect
-from agent_core.tools.policy import DEFAULT_POLICY, Policy, Verdict
+from agent_core.tools.policy import DEFAULT_POLICY, Policy, PolicyVerdict
 from channels.base import Channel, SupportsRoomNames
 from channels.heartbeat.config import TickLimits
 from gateway.app.agent import AgentParts, turn_limits
@@ -31,7 +31,7 @@ from gateway.queue.stores import Queue
 from gateway.settings import Settings
 from gateway.settings.tools import JobLimits
 from gateway.supervision.gateway import Proactive
-from gateway.turns.approvals.drafts_and_quarantine import Approval, Approvals
+from gateway.turns.approvals.drafts_and_quarantine import Approval, ReviewQuestions
 from gateway.turns.approvals.grants import ToolGrants
 from gateway.turns.approvals.server_questions import OpenQuestions, ServerQuestions
 from gateway.turns.approvals.tool_decisions import ToolDecisions
@@ -71,7 +71,7 @@ class TurnParts:
     handler: TurnHandler
     commands: CommandService
     answers: WordedAnswers
-    approvals: Approvals
+    approvals: ReviewQuestions
     out_of_band: OutOfBandTurns
     waiting: OpenQuestions
     transcription: Transcription | None
@@ -108,7 +108,7 @@ def build_turns(
         store=queue,
         history=supervision.history,
         batching=Batching(queue.inbox, modes, shared.conversations, env.overrides.policy.merge),
-        kinds=_kinds(shared, commands, left=lambda session, turn: handler.left(session, turn)),  # noqa: PLW0108
+        kinds=_kinds(shared, commands, left=lambda session, turn: handler.handle_room_left(session, turn)),  # noqa: PLW0108
         model=_model_run(shared, transcription, answers),
         commit=shared.commit,
         deferral=shared.deferral,
@@ -124,7 +124,7 @@ def build_turns(
     )
     out_of_band = OutOfBandTurns(
         SessionDispatcher(
-            concurrency=CONCURRENCY, refill=queue.turns.open_sessions, comes_first=env.access.comes_first
+            concurrency=CONCURRENCY, refill=queue.turns.open_sessions, comes_first=env.access.is_owner_work
         ),
         store=queue,
         history=supervision.history,
@@ -164,7 +164,7 @@ class _Shared:
         self.deferral = Deferral(
             store=queue, commit=self.commit, limits=agent.metering.limits, clock=env.clock
         )
-        self.approvals = Approvals(
+        self.approvals = ReviewQuestions(
             store=queue,
             notifier=proactive.notifier,
             access=env.access,
@@ -281,7 +281,7 @@ def _model_run(shared: _Shared, transcription: Transcription | None, answers: Wo
         commit=shared.commit,
         channels=shared.by_name,
         notifier=proactive.notifier,
-        held=shared.approvals.holds,
+        held=shared.approvals.needs_review,
         clock=env.clock,
         wait_s=env.settings.tools.approval_timeout_minutes * 60,
         access=env.access,
@@ -295,7 +295,7 @@ def _model_run(shared: _Shared, transcription: Transcription | None, answers: Wo
         commit=shared.commit,
         channels=shared.by_name,
         questions=consent,
-        held=shared.approvals.holds,
+        held=shared.approvals.needs_review,
         waiting=shared.waiting,
         clock=env.clock,
         zone=shared.zone,
@@ -362,7 +362,7 @@ def policy_of(settings: Settings) -> Policy:
     """The tool policy with what the settings change in the table of `agent_core.tools.policy`."""
     return {
         Effect(name): {
-            trust: Verdict(verdict)
+            trust: PolicyVerdict(verdict)
             for trust in DEFAULT_POLICY[Effect(name)]
             if (verdict := getattr(row, trust.name.lower())) is not None
         }

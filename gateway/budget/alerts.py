@@ -19,13 +19,13 @@ from agent_core.ports import Clock
 from gateway.budget.metering import Metering
 from gateway.budget.policy import (
     Amount,
+    BudgetLimits,
     BudgetTier,
-    Limits,
     budget_state,
     day_of,
     notice_name,
     opens_at,
-    reached,
+    spent_share,
 )
 from gateway.observability import metrics
 from gateway.proactive.owner_contact import Target
@@ -101,7 +101,7 @@ class BudgetAlerts:
             self._spending.limits,
             self._clock.now(),
         )
-        part = reached(spent, limits)
+        part = spent_share(spent, limits)
         kind = "spent" if part >= 1 else "warned"
         day = day_of(now, limits.zone)
         if part < WARN_AT or self._told in ((day, kind), (day, "spent")):
@@ -119,7 +119,7 @@ class BudgetAlerts:
         return True
 
 
-def _of(spent: Amount, limits: Limits) -> str:
+def _of(spent: Amount, limits: BudgetLimits) -> str:
     parts = []
     if limits.tokens is not None:
         parts.append(f"{spent.tokens:,} of {limits.tokens:,} tokens")
@@ -128,7 +128,7 @@ def _of(spent: Amount, limits: Limits) -> str:
     return " and ".join(parts)
 
 
-def _warning(spent: Amount, limits: Limits, opens: str) -> str:
+def _warning(spent: Amount, limits: BudgetLimits, opens: str) -> str:
     rest, jobs, consolidating, others = (
         f"{limits.share(tier):.0%}"
         for tier in (BudgetTier.HEARTBEAT, BudgetTier.BACKGROUND, BudgetTier.CONSOLIDATION, BudgetTier.OTHERS)
@@ -140,7 +140,7 @@ def _warning(spent: Amount, limits: Limits, opens: str) -> str:
     )
 
 
-def _spent_text(spent: Amount, limits: Limits, opens: str) -> str:
+def _spent_text(spent: Amount, limits: BudgetLimits, opens: str) -> str:
     return (
         f"Today's budget is spent: {_of(spent, limits)}. I go on {opens}; what you write until then waits "
         "for that. Commands such as `!status` work all the same. To go on sooner, raise `llm.budget` in the "

@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from agent_core.text import time_zone
-from gateway.budget.policy import BudgetTier, Limits
+from gateway.budget.policy import BudgetLimits, BudgetTier
 
 
 class ShareSettings(BaseModel):
@@ -56,10 +56,10 @@ class BudgetSettings(BaseModel):
     def _known_zone(cls, value: str) -> str:
         return value if value in ("", "local") else time_zone(value, or_local=True).key
 
-    def limits(self, heartbeat_timezone: str) -> Limits:
+    def limits(self, heartbeat_timezone: str) -> BudgetLimits:
         """The limits, with days of this zone or else of the heartbeat's."""
         name = self.timezone or heartbeat_timezone
-        return Limits(
+        return BudgetLimits(
             tokens=self.tokens_per_day or None,
             usd=self.usd_per_day or None,
             shares={

@@ -30,7 +30,7 @@ from agent_core.messages import SessionKey
 from agent_core.models import Message, ModelChunk, Purpose, ToolCall, ToolDefinition, Usage
 from agent_core.ports import Clock, LLMPort
 from agent_core.prompt_budget import TokenEstimate
-from gateway.budget.policy import Amount, BudgetTier, Decision, Limits, day_of, decide, tier_of
+from gateway.budget.policy import Amount, BudgetDecision, BudgetLimits, BudgetTier, day_of, decide, tier_of
 from gateway.observability import metrics
 from gateway.queue.stores import Queue, StoreUnavailable, UsageStore
 
@@ -44,7 +44,7 @@ _log = structlog.get_logger(__name__)
 class Metering:
     """The meters of all runs, and what a day has cost."""
 
-    def __init__(self, store: Queue, costs: UsageStore, limits: Limits, clock: Clock) -> None:
+    def __init__(self, store: Queue, costs: UsageStore, limits: BudgetLimits, clock: Clock) -> None:
         self.limits = limits
         self._store = store
         self._costs = costs
@@ -64,14 +64,14 @@ class Metering:
         """
         return UsageMeter(self, session, purpose, tier_of(purpose, owner=owner))
 
-    async def decision(self, tier: BudgetTier, needs: Amount = Amount()) -> Decision:  # noqa: B008 - frozen
+    async def decision(self, tier: BudgetTier, needs: Amount = Amount()) -> BudgetDecision:  # noqa: B008 - frozen
         """Whether a call may be made now. Raises `StoreUnavailable`."""
         if not self.limits.any:
-            return Decision(go=True)
+            return BudgetDecision(go=True)
         spent = await self.spent()
         return decide(spent, self.limits, tier, self._clock.now(), needs=needs)
 
-    async def refusal(self, purpose: Purpose, *, owner: bool) -> Decision | None:
+    async def refusal(self, purpose: Purpose, *, owner: bool) -> BudgetDecision | None:
         """Why nothing may start for this purpose now; None: it may. Raises `StoreUnavailable`."""
         decision = await self.decision(tier_of(purpose, owner=owner))
         return None if decision.go else decision
@@ -124,7 +124,7 @@ class Metering:
 
     # ── for meters ──
 
-    async def reserve(self, meter: UsageMeter, tokens: int, usd: float | None = None) -> Decision:
+    async def reserve(self, meter: UsageMeter, tokens: int, usd: float | None = None) -> BudgetDecision:
         """Decide on a call, and reserve what it will cost if it may be made. Raises `StoreUnavailable`."""
         needs = self.needs(tokens, usd)
         decision = await self.decision(meter.tier, needs)
@@ -202,7 +202,7 @@ class UsageMeter:
         """Whether one last call may use what is left of the budget."""
         return self._closing and not self._closed
 
-    async def last(self, tokens: int, *, begun: bool) -> str:
+    async def final_call_reason(self, tokens: int, *, begun: bool) -> str:
         """See `agent_core.ports.AllowancePort`. What it says holds for the next call: that is reserved."""
         if not self._spending.limits.any:
             return ""
@@ -226,7 +226,7 @@ class UsageMeter:
         if self.reserved == Amount():
             raise self.refuse(decision)
 
-    def refuse(self, decision: Decision) -> BudgetSpent:
+    def refuse(self, decision: BudgetDecision) -> BudgetSpent:
         """Count a refusal, and the error that says so."""
         metrics.BUDGET_REFUSALS.labels(self.tier.value).inc()
         self.refused = BudgetSpent(decision.reason, until=decision.until, tier=self.tier.value)

@@ -58,7 +58,7 @@ class Amount:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class BudgetLimits:
     """
     What a day may cost.
 
@@ -85,7 +85,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class BudgetDecision:
     """
     Whether a call may be made.
 
@@ -114,12 +114,12 @@ def tier_of(purpose: Purpose, *, owner: bool) -> BudgetTier:
 
 def decide(
     spent: Amount,
-    limits: Limits,
+    limits: BudgetLimits,
     tier: BudgetTier,
     now: datetime,
     *,
     needs: Amount = Amount(),  # noqa: B008 - a frozen value
-) -> Decision:
+) -> BudgetDecision:
     """
     Whether a call may be made now.
 
@@ -137,12 +137,12 @@ def decide(
             continue
         if used >= limit * share:
             reason = _reason(name, used, limit, share)
-            return Decision(go=False, reason=reason, until=next_day_at(now, limits.zone))
+            return BudgetDecision(go=False, reason=reason, until=next_day_at(now, limits.zone))
         near = near or used + more >= limit * share
-    return Decision(go=True, last=near, reason=_NEARLY if near else "")
+    return BudgetDecision(go=True, last=near, reason=_NEARLY if near else "")
 
 
-def reached(spent: Amount, limits: Limits) -> float:
+def spent_share(spent: Amount, limits: BudgetLimits) -> float:
     """The spent share of the day's amount: the greater of tokens and money; 0 without a limit."""
     parts = [0.0]
     if limits.tokens is not None:
@@ -152,7 +152,7 @@ def reached(spent: Amount, limits: Limits) -> float:
     return max(parts)
 
 
-def budget_state(spent: Amount, limits: Limits, now: datetime) -> dict[str, Any]:
+def budget_state(spent: Amount, limits: BudgetLimits, now: datetime) -> dict[str, Any]:
     """What ``status`` and ``usage`` report of a day, as JSON can hold it."""
     return {
         "day": day_of(now, limits.zone),
@@ -165,7 +165,7 @@ def budget_state(spent: Amount, limits: Limits, now: datetime) -> dict[str, Any]
     }
 
 
-def opens_at(now: datetime, limits: Limits) -> str:
+def opens_at(now: datetime, limits: BudgetLimits) -> str:
     """When the next day begins, by the clock of its zone: ``on Tuesday at 00:00 (Europe/Berlin)``."""
     at = next_day_at(now, limits.zone).astimezone(limits.zone)
     zone = getattr(limits.zone, "key", None) or at.tzname() or "local time"
@@ -204,6 +204,6 @@ def notice_name(session: SessionKey) -> str:
     return f"budget {session}"
 
 
-def wait_s(now: datetime, limits: Limits) -> float:
+def wait_s(now: datetime, limits: BudgetLimits) -> float:
     """When to look again: when the next day begins, or sooner."""
     return min((next_day_at(now, limits.zone) - now).total_seconds(), LOOK_AGAIN_S)

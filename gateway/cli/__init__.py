@@ -58,13 +58,13 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 141
     except Exception as error:  # noqa: BLE001 - what is a defect is raised again
-        code = _tell(error)
+        code = _print_error(error)
     # At its end Python would look through all that was imported for garbage: a fifth of most commands' time.
     gc.freeze()
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _tell(error: Exception) -> int:
+def _print_error(error: Exception) -> int:
     """Say in one sentence on stderr what went wrong; returns the exit code. Raises what is a defect."""
     from gateway.errors import describe  # noqa: PLC0415
     from gateway.system.terminal_text import plain_text  # noqa: PLC0415

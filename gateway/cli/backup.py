@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from gateway.cli.context import HERE, Json, Where, agreed, asker
-from gateway.cli.output import quiet_logs, tell
+from gateway.cli.context import HERE, Json, Where, asker, confirm
+from gateway.cli.output import print_result, quiet_logs
 
 if TYPE_CHECKING:
     from gateway.operations.backup.archive import Looked
-    from gateway.operations.backup.create import Made
-    from gateway.operations.backup.restore import Restored
+    from gateway.operations.backup.create import CreatedBackup
+    from gateway.operations.backup.restore import RestoredBackup
 
 PASSPHRASE = "SQUIDBOT_BACKUP_PASSPHRASE"  # noqa: S105 - the name of a variable
 _PassphraseFile = Annotated[
@@ -74,7 +74,7 @@ def backup(
     if keep is not None and (not in_folder or keep < 1):
         raise RequestInvalid("--keep needs a folder as FILE, and a number of at least 1")
     ask = asker(where)
-    config = kept_config(home.root, where.named or home.config_file, with_secrets=with_secrets)
+    config = kept_config(home.root, where.config_path or home.config_file, with_secrets=with_secrets)
     passphrase = _passphrase(passphrase_file, new=True) if encrypt else None
     now = datetime.now(UTC)
     if in_folder:
@@ -94,11 +94,11 @@ def backup(
     note_backup(home.root, target, now=now)
     removed = prune_backups(target.parent, keep) if keep is not None else []
     answer = _made(made, notes, [str(path) for path in removed])
-    tell(as_json, answer, _made_text(made, notes, len(removed)))
+    print_result(as_json, answer, _made_text(made, notes, len(removed)))
     return 0
 
 
-def _made(made: Made, notes: list[str], removed: list[str]) -> dict[str, Any]:
+def _made(made: CreatedBackup, notes: list[str], removed: list[str]) -> dict[str, Any]:
     return {
         "file": str(made.path),
         "files": made.files,
@@ -112,7 +112,7 @@ def _made(made: Made, notes: list[str], removed: list[str]) -> dict[str, Any]:
     }
 
 
-def _made_text(made: Made, notes: list[str], removed: int) -> str:
+def _made_text(made: CreatedBackup, notes: list[str], removed: int) -> str:
     from gateway.system.terminal_text import plain_line
 
     sizes = f"{_size(made.content_bytes)}, {_size(made.bytes)} on the disk"
@@ -177,13 +177,13 @@ def restore(
     passphrase = _passphrase(passphrase_file, new=False) if needs_passphrase(file) else None
     if look:
         looked = look_into(file, passphrase=passphrase)
-        tell(as_json, _looked(looked), _summary(looked))
+        print_result(as_json, _looked(looked), _summary(looked))
         return 0
 
     def agree(looked: Looked) -> bool:
         if not as_json:
             print(_summary(looked))
-        return yes or agreed(f"Restore it to {root}?")
+        return yes or confirm(f"Restore it to {root}?")
 
     if until is not None and until.tzinfo is None:
         until = until.astimezone()
@@ -203,10 +203,10 @@ def restore(
     return _report(done, where, as_json=as_json)
 
 
-def _report(done: Restored, where: Where, *, as_json: bool) -> int:
+def _report(done: RestoredBackup, where: Where, *, as_json: bool) -> int:
     lacking = _lacking(done.home)
     check = "squidbot check" + (f" --home {shlex.quote(str(where.home))}" if where.home else "")
-    tell(as_json, {**_done(done), "configuration": lacking}, _story(done, lacking, check))
+    print_result(as_json, {**_done(done), "configuration": lacking}, _story(done, lacking, check))
     return 0
 
 
@@ -242,7 +242,7 @@ def _summary(looked: Looked) -> str:
     )
 
 
-def _done(done: Restored) -> dict[str, Any]:
+def _done(done: RestoredBackup) -> dict[str, Any]:
     from dataclasses import asdict
 
     return {
@@ -254,7 +254,7 @@ def _done(done: Restored) -> dict[str, Any]:
     }
 
 
-def _story(done: Restored, lacking: list[str], check: str) -> str:
+def _story(done: RestoredBackup, lacking: list[str], check: str) -> str:
     from gateway.system.terminal_text import plain_line
 
     parked = done.parked

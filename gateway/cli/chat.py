@@ -41,7 +41,7 @@ _LAST_ANSWER_LIMIT_S = 120.0
 _PIECE_BYTES = 65_536
 
 
-class Conversation(Protocol):
+class TerminalConversation(Protocol):
     """The other side of a chat: a link in this process, or the daemon's."""
 
     async def say(self, text: str, *, native_id: str | None = None) -> str:
@@ -65,14 +65,16 @@ def run_chat(settings: Settings, home: Home, *, session: str = "main") -> int:
 async def _chat(settings: Settings, home: Home, session: str) -> int:
     async with contextlib.AsyncExitStack() as stack:
         try:
-            conversation: Conversation = await stack.enter_async_context(RemoteTerminal(home, session))
+            conversation: TerminalConversation = await stack.enter_async_context(
+                RemoteTerminal(home, session)
+            )
         except DaemonGone:
             conversation = await stack.enter_async_context(_alone(settings, home, session))
         return await _Screen(conversation, sys.stdin, sys.stdout).run()
 
 
 @asynccontextmanager
-async def _alone(settings: Settings, home: Home, session: str) -> AsyncIterator[Conversation]:
+async def _alone(settings: Settings, home: Home, session: str) -> AsyncIterator[TerminalConversation]:
     # Only here: beside a daemon nothing is written, so root can talk to one that runs under another user.
     open_home(home.root)
     # Into the file alone: a traceback in the middle of a conversation helps nobody.
@@ -126,7 +128,7 @@ class _Keyboard:
 class _Screen:
     """Lines in, answers out; on a terminal with a prompt and the answer as it grows."""
 
-    def __init__(self, conversation: Conversation, source: TextIO, sink: TextIO) -> None:
+    def __init__(self, conversation: TerminalConversation, source: TextIO, sink: TextIO) -> None:
         self._conversation = conversation
         self._keyboard = _Keyboard(source)
         self._sink = sink

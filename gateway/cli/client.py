@@ -20,7 +20,7 @@ from gateway.errors import AlreadyRunning, ChatOpen, ConfigInvalid, NotFound
 from gateway.operations.control.client import ControlClient, DaemonGone
 from gateway.system.home import Home, find_home
 from gateway.system.lock import hold_home, holder_of, refuse_chat
-from gateway.system.restore_marker import refuse_unfinished
+from gateway.system.restore_marker import check_finished
 
 if TYPE_CHECKING:
     from agent_core.memory_ports import MemoryPort
@@ -36,13 +36,15 @@ _ONLY_LOOKS = re.compile(r"(?:\w+_)?(?:list|show|log|logs|history|diff|page|rece
 _ABOUT_SESSIONS = ("sessions_show", "sessions_reindex")
 
 
-def asker(home: Path | None, config: Path | None, *, verbose: bool = False) -> Asker:
+def asker(home: Path | None, config: Path | None, *, verbose: bool = False) -> OperationsClient:
     """The daemon of a home, or the home itself, as the target of operations."""
     found = Home(find_home(home))
-    return Asker(found, config or found.config_file, must_exist=config is not None, verbose=verbose)
+    return OperationsClient(
+        found, config or found.config_file, must_exist=config is not None, verbose=verbose
+    )
 
 
-class Asker:
+class OperationsClient:
     """
     Calls operations.
 
@@ -81,7 +83,7 @@ class Asker:
                 time.sleep(0.1)
 
     def _directly(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        refuse_unfinished(self._home.root)
+        check_finished(self._home.root)
         settings = self._settings(
             needed=name.startswith(("memory", "cron", "files", "mcp")) or name == "send"
         )
@@ -138,7 +140,7 @@ def homes_on_server(home: Path | None, config: Path | None) -> list[dict[str, An
     import anyio  # noqa: PLC0415 - as above
 
     from gateway.queue.lease import facts_of  # noqa: PLC0415
-    from gateway.queue.opening import of_server  # noqa: PLC0415
+    from gateway.queue.opening import open_postgres  # noqa: PLC0415
     from gateway.settings import load_settings  # noqa: PLC0415
 
     url = load_settings(config or Home(find_home(home)).config_file).store_url
@@ -146,7 +148,7 @@ def homes_on_server(home: Path | None, config: Path | None) -> list[dict[str, An
         raise ConfigInvalid(
             "this home is not on a PostgreSQL server (gateway.store): it has no cluster to list"
         )
-    with of_server():
+    with open_postgres():
         from gateway.queue.postgres.homes import homes_of  # noqa: PLC0415
 
         found = anyio.run(homes_of, url)

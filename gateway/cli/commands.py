@@ -19,7 +19,7 @@ from cyclopts.validators import Number
 
 from gateway.cli import fast_path
 from gateway.cli.context import HERE, Json, Where, ask, asker
-from gateway.cli.output import tell
+from gateway.cli.output import print_result
 from gateway.system.version import version, version_of
 
 
@@ -109,9 +109,9 @@ def check(*, data: bool = False, repair: bool = False, where: Where = HERE, as_j
     shown = where.verbose or LOG_VARIABLE in os.environ
     configure_logs("info" if shown else "error", quiet=not shown)  # the report says it in words
     home = Home(find_home(where.home))
-    config = where.named or home.config_file
+    config = where.config_path or home.config_file
     report = check_data(home, config, repair=repair) if data else examine(home, config)
-    tell(as_json, report.as_dict(), report.as_text())
+    print_result(as_json, report.as_dict(), report.as_text())
     return report.exit_code
 
 
@@ -146,15 +146,17 @@ def chat(*, session: str = "main", where: Where = HERE) -> int:
     from gateway.queue.model import is_too_long
     from gateway.settings import load_settings
     from gateway.system.home import Home, find_home
-    from gateway.system.restore_marker import refuse_unfinished
+    from gateway.system.restore_marker import check_finished
 
     if not session.strip():
         raise RequestInvalid("--session needs a name, such as main")
     if is_too_long(SessionKey("terminal", session)):
         raise RequestInvalid("--session needs a shorter name")
     root = find_home(where.home)
-    refuse_unfinished(root)
-    settings = load_settings(where.named or Home(root).config_file, missing_ok=where.named is None)
+    check_finished(root)
+    settings = load_settings(
+        where.config_path or Home(root).config_file, missing_ok=where.config_path is None
+    )
     return run_chat(settings, Home(root), session=session)
 
 
@@ -170,7 +172,7 @@ def send(to: str, text: str | None = None, /, *, where: Where = HERE, as_json: J
     said = sys.stdin.read() if text is None else text
     answer = ask(where, "send", to=to, text=said)
     told = "is on its way" if answer["running"] else "is sent when the daemon runs"
-    tell(as_json, answer, f"the message to {to} {told}")
+    print_result(as_json, answer, f"the message to {to} {told}")
     return 0
 
 
@@ -201,9 +203,9 @@ def _cluster(where: Where, *, watch: bool, as_json: bool) -> int:
     from gateway.cli.watch import watch as look_on
 
     if watch:
-        return look_on(lambda: render.cluster(homes_on_server(where.home, where.named)))
-    homes = homes_on_server(where.home, where.named)
-    tell(as_json, {"homes": homes}, render.cluster(homes))
+        return look_on(lambda: render.cluster(homes_on_server(where.home, where.config_path)))
+    homes = homes_on_server(where.home, where.config_path)
+    print_result(as_json, {"homes": homes}, render.cluster(homes))
     return 0
 
 
@@ -225,7 +227,7 @@ def usage(
     from gateway.cli.render import usage as show_usage
 
     answer = ask(where, "usage", days=days, by=by)
-    tell(as_json, answer, show_usage.usage(answer))
+    print_result(as_json, answer, show_usage.usage(answer))
     return 0
 
 
@@ -236,5 +238,5 @@ def show_version(*, as_json: Json = False) -> int:
     python = ".".join(str(part) for part in sys.version_info[:3])
     libraries = {"python": python, **{name: version_of(name) for name in names}}
     lines = [f"squidbot {version()}", *(f"  {name} {number}" for name, number in libraries.items())]
-    tell(as_json, {"version": version(), "libraries": libraries}, "\n".join(lines))
+    print_result(as_json, {"version": version(), "libraries": libraries}, "\n".join(lines))
     return 0

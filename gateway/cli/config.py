@@ -11,8 +11,8 @@ from pathlib import Path
 
 from cyclopts import App, Parameter
 
-from gateway.cli.context import HERE, Json, Where, agreed
-from gateway.cli.output import tell
+from gateway.cli.context import HERE, Json, Where, confirm
+from gateway.cli.output import print_result
 
 _EMPTY = "sets nothing: no channel is on, and the built-in demo model answers. `squidbot init` sets it up."
 
@@ -33,7 +33,7 @@ def config_show(*, where: Where = HERE, as_json: Json = False) -> int:
     from gateway.settings.effective import effective, origins, shown_text
 
     home, file = _place(where)
-    settings = load_settings(file, missing_ok=where.named is None)
+    settings = load_settings(file, missing_ok=where.config_path is None)
     answer = {
         "file": str(file) if file.exists() else None,
         "home": str(home),
@@ -41,7 +41,7 @@ def config_show(*, where: Where = HERE, as_json: Json = False) -> int:
         "origins": {path: asdict(origin) for path, origin in origins(settings).items()},
         "warnings": list(settings.warnings),
     }
-    tell(as_json, answer, shown_text(settings))
+    print_result(as_json, answer, shown_text(settings))
     return 0
 
 
@@ -83,11 +83,13 @@ def config_check(file: Path | None = None, /, *, where: Where = HERE, as_json: J
     except ConfigInvalid as error:
         changed = changes(chosen, Home(home).last_good) if file is None else []
         answer = {"ok": False, "file": str(chosen), "text": str(error), "changed_since_good": changed}
-        tell(as_json, answer, "\n".join([str(error), *way_back(changed)]))
+        print_result(as_json, answer, "\n".join([str(error), *last_good_hint(changed)]))
         return error.exit_code
     said = "is fine" if settings.source and settings.source.data else _EMPTY
     text = "\n".join([f"{chosen} {said}", *(f"warning: {one}" for one in settings.warnings)])
-    tell(as_json, {"ok": True, "file": str(chosen), "text": text, "warnings": list(settings.warnings)}, text)
+    print_result(
+        as_json, {"ok": True, "file": str(chosen), "text": text, "warnings": list(settings.warnings)}, text
+    )
     return 0
 
 
@@ -101,7 +103,7 @@ def config_restore(*, yes: bool = False, where: Where = HERE, as_json: Json = Fa
     """
     from datetime import UTC, datetime
 
-    from gateway.settings.last_good import changes, last_good_there, put_back
+    from gateway.settings.last_good import changes, last_good_there, restore
     from gateway.system.home import Home
 
     home, file = _place(where)
@@ -109,16 +111,16 @@ def config_restore(*, yes: bool = False, where: Where = HERE, as_json: Json = Fa
     last_good_there(kept)
     for line in changes(file, kept) if not yes and not as_json else ():
         print(line)
-    if not yes and not agreed(f"Put {kept} back as {file}?"):
+    if not yes and not confirm(f"Put {kept} back as {file}?"):
         return 1
-    done = put_back(file, kept, now=datetime.now(UTC))
+    done = restore(file, kept, now=datetime.now(UTC))
     answer = {"file": str(done.config), "kept_as": str(done.broken) if done.broken else None}
     kept_as = f"; what was there is kept as {done.broken}" if done.broken else ""
-    tell(as_json, answer, f"{done.config} is as it was when squidbot last started{kept_as}")
+    print_result(as_json, answer, f"{done.config} is as it was when squidbot last started{kept_as}")
     return 0
 
 
-def way_back(changed: list[str]) -> list[str]:
+def last_good_hint(changed: list[str]) -> list[str]:
     """The text below the problems of a configuration that worked once."""
     if not changed:
         return []
@@ -133,4 +135,4 @@ def _place(where: Where) -> tuple[Path, Path]:
     from gateway.system.home import Home, find_home
 
     home = find_home(where.home)
-    return home, where.named or Home(home).config_file
+    return home, where.config_path or Home(home).config_file

@@ -33,7 +33,7 @@ class Where:
     ] = False
 
     @property
-    def named(self) -> Path | None:
+    def config_path(self) -> Path | None:
         """The configuration that somebody has named, here or in the environment."""
         return named_config(self.config)
 
@@ -46,7 +46,7 @@ def asker(where: Where) -> Any:
     """The target of operations that these options name."""
     from gateway.cli import client
 
-    return client.asker(where.home, where.named, verbose=where.verbose)
+    return client.asker(where.home, where.config_path, verbose=where.verbose)
 
 
 def ask(where: Where, name: str, **arguments: Any) -> dict[str, Any]:
@@ -55,7 +55,7 @@ def ask(where: Where, name: str, **arguments: Any) -> dict[str, Any]:
     return answer
 
 
-def agreed(question: str) -> bool:
+def confirm(question: str) -> bool:
     """Whether the person at the terminal says yes."""
     if not sys.stdin.isatty():
         print("squidbot: there is nobody to ask; add --yes", file=sys.stderr)

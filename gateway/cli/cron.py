@@ -9,7 +9,7 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from gateway.cli.context import HERE, Json, Where, ask
-from gateway.cli.output import tell
+from gateway.cli.output import print_result
 
 cron = App(
     name="cron",
@@ -38,7 +38,7 @@ def cron_list(
     from gateway.cli.render import schedule
 
     answer = ask(where, "cron_list", every=every or None)
-    tell(as_json, answer, schedule.jobs(answer))
+    print_result(as_json, answer, schedule.jobs(answer))
     return 0
 
 
@@ -84,7 +84,7 @@ def cron_add(
         ask=question or None,
         session=session,
     )
-    tell(as_json, answer, schedule.job(answer["job"]))
+    print_result(as_json, answer, schedule.job(answer["job"]))
     return 0
 
 
@@ -92,7 +92,7 @@ def cron_add(
 def cron_remove(job_id: _Id, /, *, where: Where = HERE, as_json: Json = False) -> int:
     """Remove a job; a run in progress is not interrupted."""
     answer = ask(where, "cron_remove", id=job_id)
-    tell(as_json, answer, f"{answer['id']} is removed")
+    print_result(as_json, answer, f"{answer['id']} is removed")
     return 0
 
 
@@ -102,7 +102,7 @@ def cron_pause(job_id: _Id, /, *, where: Where = HERE, as_json: Json = False) ->
     from gateway.cli.render import schedule
 
     answer = ask(where, "cron_pause", id=job_id)
-    tell(as_json, answer, schedule.job(answer["job"]))
+    print_result(as_json, answer, schedule.job(answer["job"]))
     return 0
 
 
@@ -112,7 +112,7 @@ def cron_resume(job_id: _Id, /, *, where: Where = HERE, as_json: Json = False) -
     from gateway.cli.render import schedule
 
     answer = ask(where, "cron_resume", id=job_id)
-    tell(as_json, answer, schedule.job(answer["job"]))
+    print_result(as_json, answer, schedule.job(answer["job"]))
     return 0
 
 
@@ -121,7 +121,7 @@ def cron_run(job_id: _Id, /, *, where: Where = HERE, as_json: Json = False) -> i
     """Run a job now, in addition to its schedule."""
     answer = ask(where, "cron_run", id=job_id)
     when = "runs now" if answer["running"] else "runs at the next start of squidbot"
-    tell(as_json, answer, f"{answer['id']} {when}")
+    print_result(as_json, answer, f"{answer['id']} {when}")
     return 0
 
 
@@ -137,7 +137,7 @@ def heartbeat_log(*, limit: int = 30, jobs: bool = False, where: Where = HERE, a
     from gateway.cli.render import schedule
 
     answer = ask(where, "heartbeat_log", limit=limit, jobs=jobs or None)
-    tell(as_json, answer, schedule.ledger(answer))
+    print_result(as_json, answer, schedule.ledger(answer))
     return 0
 
 
@@ -152,5 +152,5 @@ def heartbeat_now(*, dry_run: bool = False, where: Where = HERE, as_json: Json =
     from gateway.cli.render import schedule
 
     answer = ask(where, "heartbeat_now", dry_run=dry_run or None)
-    tell(as_json, answer, schedule.tick(answer))
+    print_result(as_json, answer, schedule.tick(answer))
     return 1 if answer["outcome"] == "failed" else 0

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from gateway.cli.context import HERE, Json, Where, ask
-from gateway.cli.output import tell
+from gateway.cli.output import print_result
 
 
 def did(*, since: str = "7d", limit: int = 50, where: Where = HERE, as_json: Json = False) -> int:
@@ -27,5 +27,5 @@ def did(*, since: str = "7d", limit: int = 50, where: Where = HERE, as_json: Jso
     except ValueError as error:
         raise RequestInvalid(str(error)) from error
     answer = ask(where, "receipts", since=moment.isoformat(), limit=limit)
-    tell(as_json, answer, receipts(answer, moment))
+    print_result(as_json, answer, receipts(answer, moment))
     return 0

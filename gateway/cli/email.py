@@ -12,7 +12,7 @@ from cyclopts import App, Parameter
 
 from gateway.cli.context import HERE, Json, Where, ask
 from gateway.cli.login import log_in
-from gateway.cli.output import tell
+from gateway.cli.output import print_result
 
 if TYPE_CHECKING:
     from channels.email.config import EmailConfig
@@ -58,7 +58,7 @@ def email_reset_breaker(*, account: str = "", where: Where = HERE, as_json: Json
         else f"{name}: the circuit breaker was not open, so there is nothing to reset"
         for name, why in answer["reset"].items()
     ]
-    tell(as_json, answer, "\n".join(lines))
+    print_result(as_json, answer, "\n".join(lines))
     return 0 if any(answer["reset"].values()) else 1
 
 

@@ -72,10 +72,10 @@ def run(*, home: Path | None = None, config: Path | None = None, verbose: bool =
     from gateway.app.daemon import run_daemon
     from gateway.settings import load_settings, use_timezone
     from gateway.system.home import Home, find_home, named_config, open_home
-    from gateway.system.restore_marker import refuse_unfinished
+    from gateway.system.restore_marker import check_finished
 
     root = find_home(home)
-    refuse_unfinished(root)  # the configuration may be among what is missing
+    check_finished(root)  # the configuration may be among what is missing
     settings = load_settings(named_config(config) or Home(root).config_file)
     use_timezone(settings)
     if verbose:
@@ -92,9 +92,9 @@ def status(
     gc.disable()  # the process ends before there is garbage worth looking for
     from gateway.cli import render
     from gateway.cli.client import asker
-    from gateway.cli.output import tell
+    from gateway.cli.output import print_result
     from gateway.system.home import named_config
 
     report = asker(home, named_config(config), verbose=verbose).call("status", reasons=True)
-    tell(as_json, report, render.status(report))
+    print_result(as_json, report, render.status(report))
     return 0

@@ -10,7 +10,7 @@ from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
 from gateway.cli.context import HERE, Json, Where, ask
-from gateway.cli.output import tell
+from gateway.cli.output import print_result
 
 files = App(
     name="files",
@@ -39,7 +39,7 @@ def files_history(
     from gateway.cli import render
 
     answer = ask(where, "files_history", path=path, limit=limit)
-    tell(as_json, answer, render.file_changes(answer, path))
+    print_result(as_json, answer, render.file_changes(answer, path))
     return 0
 
 
@@ -54,7 +54,7 @@ def files_diff(number: int, /, *, where: Where = HERE, as_json: Json = False) ->
     from gateway.system.terminal_text import plain_text
 
     answer = ask(where, "files_diff", id=number)
-    tell(as_json, answer, plain_text(answer["diff"]))
+    print_result(as_json, answer, plain_text(answer["diff"]))
     return 0
 
 
@@ -70,7 +70,7 @@ def files_undo(number: int, /, *, force: bool = False, where: Where = HERE, as_j
     from gateway.system.terminal_text import plain_line
 
     answer = ask(where, "files_undo", id=number, force=force)
-    tell(
+    print_result(
         as_json, answer, plain_line(f"{answer['path']} is as before change {number} (change {answer['id']})")
     )
     return 0

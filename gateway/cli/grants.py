@@ -7,7 +7,7 @@ from __future__ import annotations
 from cyclopts import App, Parameter
 
 from gateway.cli.context import HERE, Json, Where, ask
-from gateway.cli.output import tell
+from gateway.cli.output import print_result
 
 grants = App(
     name="grants",
@@ -23,7 +23,7 @@ def grants_list(*, where: Where = HERE, as_json: Json = False) -> int:
     from gateway.cli.render.receipts import grants as shown
 
     answer = ask(where, "grants_list")
-    tell(as_json, answer, shown(answer))
+    print_result(as_json, answer, shown(answer))
     return 0
 
 
@@ -36,5 +36,5 @@ def grants_revoke(grant: str, /, *, where: Where = HERE, as_json: Json = False) 
         grant: Its id, such as g1a2b3c.
     """
     answer = ask(where, "grants_revoke", grant=grant)
-    tell(as_json, answer, f"{answer['id']} is revoked")
+    print_result(as_json, answer, f"{answer['id']} is revoked")
     return 0

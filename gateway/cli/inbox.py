@@ -15,7 +15,7 @@ from typing import Any
 from cyclopts import App, Parameter
 
 from gateway.cli.context import HERE, Json, Where, ask
-from gateway.cli.output import tell
+from gateway.cli.output import print_result
 
 _MESSAGE, _DRAFT = "message", "draft"
 
@@ -57,11 +57,11 @@ def inbox_list(
 
     if held:
         answer = ask(where, "drafts_list", limit=limit)
-        tell(as_json, answer, render.held(answer["rows"], answer["calls"]))
+        print_result(as_json, answer, render.render_approvals(answer["rows"], answer["calls"]))
         return 0
     state = [*(state or ()), "quarantined"] if quarantine else state
     answer = ask(where, "inbox_list", states=state, session=session, limit=limit, refused=refused)
-    tell(as_json, answer, render.inbox_rows(answer["rows"]))
+    print_result(as_json, answer, render.inbox_rows(answer["rows"]))
     return 0
 
 
@@ -78,10 +78,10 @@ def inbox_show(name: str, /, *, where: Where = HERE, as_json: Json = False) -> i
     kind, number = _named(name, _MESSAGE)
     if kind == _DRAFT:
         answer = ask(where, "drafts_show", id=number)
-        tell(as_json, answer, render.draft(answer))
+        print_result(as_json, answer, render.draft(answer))
         return 0
     answer = ask(where, "inbox_show", id=number)
-    tell(as_json, answer, render.inbox_row(answer))
+    print_result(as_json, answer, render.inbox_row(answer))
     return 0
 
 
@@ -98,7 +98,7 @@ def inbox_retry(name: str, /, *, where: Where = HERE, as_json: Json = False) -> 
     told = "is tried again" if answer.get("running", True) else "will be tried when the daemon runs"
     if not answer["changed"]:
         told = "has not failed, so there is nothing to try again"
-    tell(as_json, answer, f"message {number} {told}")
+    print_result(as_json, answer, f"message {number} {told}")
     return 0 if answer["changed"] else 1
 
 
@@ -138,7 +138,7 @@ def inbox_allow(address: str, /, *, remove: bool = False, where: Where = HERE, a
     answer = ask(where, "inbox_allow", address=address, remove=remove)
     told = f"{answer['address']} may {'not write any more' if remove else 'write now'}"
     kept = f"; {answer['messages']} kept messages are answered" if answer["messages"] else ""
-    tell(as_json, answer, f"{told} ({', '.join(answer['channels'])}){kept}")
+    print_result(as_json, answer, f"{told} ({', '.join(answer['channels'])}){kept}")
     return 0
 
 
@@ -211,9 +211,9 @@ def _named(name: str, kind: str, *, only: bool = False) -> tuple[str, int]:
 
 
 def _is_call(name: str) -> bool:
-    from gateway.turns.approvals.tool_decisions import cleaned, is_call
+    from gateway.turns.approvals.tool_decisions import clean_name, is_call
 
-    return is_call(cleaned(name))
+    return is_call(clean_name(name))
 
 
 def _decided(name: str, where: Where, as_json: Json, *, yes: bool, why: str = "") -> int:
@@ -254,5 +254,5 @@ def _rejected(number: int, why: str, where: Where, as_json: Json) -> int:
 
 def _print_outcome(answer: dict[str, Any], what: str, done: str, not_so: str, as_json: Json) -> int:
     """What has become of it, and the exit code that says whether anything has."""
-    tell(as_json, answer, f"{what} {done if answer['changed'] else not_so}")
+    print_result(as_json, answer, f"{what} {done if answer['changed'] else not_so}")
     return 0 if answer["changed"] else 1

@@ -73,7 +73,7 @@ def init(
         install: Install and start the systemd unit: user, or system (as root).
     """
     from gateway.cli.setup.dialogue import Silent, Terminal
-    from gateway.cli.setup.options import given_of
+    from gateway.cli.setup.options import parse_given
     from gateway.cli.setup.systemd import SystemPlaces
     from gateway.cli.setup.wizard import Init
     from gateway.observability.logs import configure_logs
@@ -81,7 +81,7 @@ def init(
 
     configure_logs("error", quiet=True)  # all of it is said in words
     ca_file = None if tls_ca_file is None else tls_ca_file.expanduser().absolute()
-    given = given_of(
+    given = parse_given(
         {
             "yes": yes or None,
             "matrix": False if no_matrix else None,
@@ -111,9 +111,9 @@ def init(
     system = SystemPlaces()
     of_system = given.install == "system" and where.home is None and where.config is None
     home = Home(system.home if of_system else find_home(where.home))
-    config = system.config if of_system else (where.named or home.config_file).expanduser().absolute()
+    config = system.config if of_system else (where.config_path or home.config_file).expanduser().absolute()
     named = ["--home", str(home.root)] if of_system or where.home or os.environ.get("SQUIDBOT_HOME") else []
-    named += ["--config", str(config)] if of_system or where.named else []
+    named += ["--config", str(config)] if of_system or where.config_path else []
     dialogue = Silent() if given.yes else Terminal()
     program = called_as(sys.argv[0], os.environ)
     try:

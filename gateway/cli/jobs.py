@@ -10,7 +10,7 @@ from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
 from gateway.cli.context import HERE, Json, Where, ask
-from gateway.cli.output import tell
+from gateway.cli.output import print_result
 
 jobs = App(
     name="jobs",
@@ -38,7 +38,7 @@ def jobs_list(
     from gateway.cli.render import background
 
     answer = ask(where, "jobs_list", limit=limit, open_only=running or None)
-    tell(as_json, answer, background.jobs(answer))
+    print_result(as_json, answer, background.jobs(answer))
     return 0
 
 
@@ -48,7 +48,7 @@ def jobs_show(job_id: _Id, /, *, where: Where = HERE, as_json: Json = False) -> 
     from gateway.cli.render import background
 
     answer = ask(where, "jobs_show", id=job_id)
-    tell(as_json, answer, background.shown(answer))
+    print_result(as_json, answer, background.render_job(answer))
     return 0
 
 
@@ -57,5 +57,5 @@ def jobs_stop(job_id: _Id, /, *, where: Where = HERE, as_json: Json = False) -> 
     """Stop a background job; it sends nothing more."""
     answer = ask(where, "jobs_stop", id=job_id)
     told = "is stopped" if answer["changed"] else "had ended before"
-    tell(as_json, answer, f"{answer['id']} {told}")
+    print_result(as_json, answer, f"{answer['id']} {told}")
     return 0

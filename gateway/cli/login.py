@@ -25,7 +25,7 @@ def log_in(where: Where, login: Callable[[Settings, Home], Awaitable[int]]) -> i
 
     root = find_home(where.home)
     quiet_logs(verbose=where.verbose)
-    settings = load_settings(where.named or Home(root).config_file)
+    settings = load_settings(where.config_path or Home(root).config_file)
     home, host = open_home(root, as_guest=True), Host(root)
     try:
         return anyio.run(login, settings, home)

@@ -38,7 +38,7 @@ def logs(
     from datetime import UTC, datetime
 
     from gateway.errors import ConfigInvalid
-    from gateway.observability.logs.lines import Wanted, parse_line, parse_since, shown
+    from gateway.observability.logs.lines import LineFilter, format_line, parse_line, parse_since
     from gateway.observability.logs.reader import from_files, from_journal
     from gateway.system.home import Home, find_home
 
@@ -49,19 +49,19 @@ def logs(
         from gateway.operations.arguments import RequestInvalid
 
         raise RequestInvalid(str(error)) from error
-    file = _log_file(home.root, where.named or home.config_file)
+    file = _log_file(home.root, where.config_path or home.config_file)
     if file is not None and file.exists():
         lines = from_files(file, since=moment, follow=follow)
     elif file is not None and follow:
         raise ConfigInvalid(f"the log file {file} does not exist yet")
     else:
         lines = from_journal(unit, since=moment, follow=follow)
-    wanted = Wanted(session, turn, level or "", moment)
+    wanted = LineFilter(session, turn, level or "", moment)
     found = False
     for raw in lines:
         line = parse_line(raw)
         if wanted.holds(line):
-            print(line.raw if as_json else shown(line), flush=follow)
+            print(line.raw if as_json else format_line(line), flush=follow)
             found = True
     if not found and not follow:
         print(f"squidbot: {_nothing(file, unit)}", file=sys.stderr)

@@ -12,8 +12,8 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
-from gateway.cli.context import HERE, Json, Where, agreed, ask
-from gateway.cli.output import tell
+from gateway.cli.context import HERE, Json, Where, ask, confirm
+from gateway.cli.output import print_result
 
 matrix = App(
     name="matrix",
@@ -46,7 +46,9 @@ def matrix_devices(
     from gateway.system.terminal_text import plain_line
 
     answer = ask(where, "matrix_devices", user=user, channel=channel)
-    tell(as_json, answer, "\n".join(plain_line(_device(one)) for one in answer["found"]) or "no devices")
+    print_result(
+        as_json, answer, "\n".join(plain_line(_device(one)) for one in answer["found"]) or "no devices"
+    )
     return 0
 
 
@@ -83,7 +85,7 @@ def matrix_verify(*, user: str = "", channel: _Account = "", wait: float = 300.0
                 print(plain_line(f"{now['user']} is there."))
             elif told == "emoji":
                 print(f"\n    {'   '.join(now['emoji'])}\n")
-                same = agreed(plain_line(f"Does {now['user']} see the same?"))
+                same = confirm(plain_line(f"Does {now['user']} see the same?"))
                 ask(where, "matrix_compared", user=now["user"], same=same, channel=channel)
         time.sleep(_LOOK_EVERY_S)
     print("squidbot: nobody continued it in time", file=sys.stderr)
@@ -102,10 +104,10 @@ def matrix_reset_device(
     Args:
         yes: Do not ask.
     """
-    if not yes and not agreed("Replace the bot's device by a new one?"):
+    if not yes and not confirm("Replace the bot's device by a new one?"):
         return 1
     answer = ask(where, "matrix_reset_device", channel=channel)
-    tell(as_json, answer, f"the bot's device is {answer['found']} now")
+    print_result(as_json, answer, f"the bot's device is {answer['found']} now")
     return 0
 
 

@@ -12,7 +12,7 @@ from cyclopts import App, Parameter
 
 from gateway.cli.context import HERE, Json, Where, ask
 from gateway.cli.login import log_in
-from gateway.cli.output import tell
+from gateway.cli.output import print_result
 
 if TYPE_CHECKING:
     from gateway.settings import Settings
@@ -32,7 +32,7 @@ def mcp_list(*, where: Where = HERE, as_json: Json = False) -> int:
     from gateway.cli.render import mcp as render
 
     answer = ask(where, "mcp_list")
-    tell(as_json, answer, render.servers(answer))
+    print_result(as_json, answer, render.servers(answer))
     return 0
 
 
@@ -48,7 +48,7 @@ def mcp_tools(name: str, /, *, refresh: bool = False, where: Where = HERE, as_js
     from gateway.cli.render import mcp as render
 
     answer = ask(where, "mcp_tools", server=name, refresh=refresh or None)
-    tell(as_json, answer, render.tools(answer))
+    print_result(as_json, answer, render.tools(answer))
     return 0
 
 
@@ -68,7 +68,7 @@ def mcp_approve(name: str, /, *tools: str, where: Where = HERE, as_json: Json = 
     told = f"approved: {approved}" if approved else "there was nothing to approve"
     if answer["left"]:
         told += f"; not approved, because you have not seen them: {', '.join(answer['left'])}"
-    tell(as_json, answer, plain_line(told))
+    print_result(as_json, answer, plain_line(told))
     return 0
 
 
@@ -97,7 +97,7 @@ def mcp_call(
         raise RequestInvalid('the arguments are not a JSON object, such as {"path": "/tmp"}')
     answer = ask(where, "mcp_call", server=name, tool=tool, arguments=given)
     files = [f"[a file of {each['bytes']} bytes, {each['type']}]" for each in answer["files"]]
-    tell(as_json, answer, plain_text("\n".join([answer["text"], *files])))
+    print_result(as_json, answer, plain_text("\n".join([answer["text"], *files])))
     return 1 if answer["failed"] else 0
 
 
@@ -123,7 +123,7 @@ def mcp_logout(name: str, /, *, where: Where = HERE, as_json: Json = False) -> i
         name: The server.
     """
     answer = ask(where, "mcp_logout", server=name)
-    tell(as_json, answer, "the login is deleted" if answer["deleted"] else "there was no login")
+    print_result(as_json, answer, "the login is deleted" if answer["deleted"] else "there was no login")
     return 0 if answer["deleted"] else 1
 
 
@@ -176,5 +176,7 @@ def mcp_logs(name: str, /, *, where: Where = HERE, as_json: Json = False) -> int
     from gateway.system.terminal_text import plain_text
 
     answer = ask(where, "mcp_logs", server=name)
-    tell(as_json, answer, plain_text(answer["text"]) or "it has written nothing since squidbot started")
+    print_result(
+        as_json, answer, plain_text(answer["text"]) or "it has written nothing since squidbot started"
+    )
     return 0

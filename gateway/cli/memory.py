@@ -9,7 +9,7 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from gateway.cli.context import HERE, Json, Where, ask
-from gateway.cli.output import tell
+from gateway.cli.output import print_result
 
 memory = App(
     name="memory",
@@ -27,7 +27,7 @@ def memory_list(*, where: Where = HERE, as_json: Json = False) -> int:
     from gateway.system.terminal_text import plain_line
 
     answer = ask(where, "memory_list")
-    tell(as_json, answer, "\n".join(map(plain_line, answer["scopes"])) or "nothing is remembered yet")
+    print_result(as_json, answer, "\n".join(map(plain_line, answer["scopes"])) or "nothing is remembered yet")
     return 0
 
 
@@ -37,7 +37,7 @@ def memory_show(scope: _Scope = "owner", /, *, where: Where = HERE, as_json: Jso
     from gateway.system.terminal_text import plain_text
 
     answer = ask(where, "memory_show", scope=scope)
-    tell(as_json, answer, plain_text(answer["text"]) or "this memory is empty")
+    print_result(as_json, answer, plain_text(answer["text"]) or "this memory is empty")
     return 0
 
 
@@ -47,7 +47,7 @@ def memory_history(scope: _Scope = "owner", /, *, where: Where = HERE, as_json: 
     from gateway.cli import render
 
     answer = ask(where, "memory_history", scope=scope)
-    tell(as_json, answer, render.memory_versions(answer))
+    print_result(as_json, answer, render.memory_versions(answer))
     return 0
 
 
@@ -71,7 +71,7 @@ def memory_diff(
     from gateway.cli import render
 
     answer = ask(where, "memory_diff", scope=scope, older=older, newer=newer)
-    tell(as_json, answer, render.memory_diff(answer))
+    print_result(as_json, answer, render.memory_diff(answer))
     return 0
 
 
@@ -87,7 +87,7 @@ def memory_undo(
     """
     answer = ask(where, "memory_undo", scope=scope, to=to)
     told = f"version {answer['restored']} is back" if answer["restored"] else "the memory is empty again"
-    tell(as_json, answer, f"{told}, as version {answer['version']}")
+    print_result(as_json, answer, f"{told}, as version {answer['version']}")
     return 0
 
 
@@ -112,5 +112,5 @@ def memory_write(
     if not text.strip():  # more often a pipe that has failed than a wish
         undo = f"squidbot memory undo {shlex.quote(scope)}"
         told = f"the memory is empty now, {told}; `{undo}` brings the text back"
-    tell(as_json, answer, told)
+    print_result(as_json, answer, told)
     return 0

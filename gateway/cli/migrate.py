@@ -18,7 +18,7 @@ def run_migrate(*, to: str | None, where: Where) -> int:
     """Make tables, or move everything."""
     quiet_logs(verbose=where.verbose)
     home = Home(find_home(where.home))
-    settings = load_settings(where.named or home.config_file)
+    settings = load_settings(where.config_path or home.config_file)
     workspace = home.path(settings.agents.workspace)
     if to is not None:
         from gateway.operations.moving import to_embedded, to_postgres

@@ -20,7 +20,7 @@ LOG_VARIABLE = "SQUIDBOT_LOG"
 _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
 
-def tell(as_json: bool, value: Any, text: str) -> None:  # noqa: FBT001 - what every command was asked for
+def print_result(as_json: bool, value: Any, text: str) -> None:  # noqa: FBT001 - what every command was asked for
     """Print the answer, as JSON or in words."""
     utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
     print(_json(value, ascii_only=not utf8) if as_json else plain_text(text))

@@ -7,7 +7,7 @@ from __future__ import annotations
 from cyclopts import App, Parameter
 
 from gateway.cli.context import HERE, Json, Where
-from gateway.cli.output import tell
+from gateway.cli.output import print_result
 
 person = App(
     name="person",
@@ -40,7 +40,7 @@ def person_move(old: str, new: str, /, *, where: Where = HERE, as_json: Json = F
     with hold_home(home, purpose="command"):
         counts = move_person(layout, place, old, new, aliases)
     answer = {"old": old, "new": new, **counts}
-    tell(
+    print_result(
         as_json,
         answer,
         f"{old} is {new} now, with {sum(counts.values())} pieces of data. Put {new} in its place in the "

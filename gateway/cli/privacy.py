@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from gateway.cli.context import HERE, Json, Where, agreed
-from gateway.cli.output import quiet_logs, tell
+from gateway.cli.context import HERE, Json, Where, confirm
+from gateway.cli.output import print_result, quiet_logs
 
 if TYPE_CHECKING:
     from agent_core.storage.layout import Layout
@@ -61,7 +61,7 @@ def export(*people: _Address, output: Path | None = None, where: Where = HERE, a
     storage = settings.attachments.storage(home.root)
     found = export_person(layout, place, person, target, now=datetime.now(UTC), storage=storage)
     counts = found.counts()
-    tell(as_json, {"folder": str(target), **counts}, f"{target}\nexported: {_counted(counts)}")
+    print_result(as_json, {"folder": str(target), **counts}, f"{target}\nexported: {_counted(counts)}")
     return 0
 
 
@@ -109,7 +109,7 @@ def forget(
         if not dry_run:
             if not as_json:
                 print(f"stored about {', '.join(sorted(person.addresses))}: {_counted(seen.counts)}")
-            if not yes and not agreed("Erase all of it permanently?"):
+            if not yes and not confirm("Erase all of it permanently?"):
                 print("nothing was changed", file=sys.stderr)
                 return 1
             if lease is not None:
@@ -123,7 +123,7 @@ def forget(
         "still_named_in": list(seen.still_named),
         "backups": list(seen.backups),
     }
-    tell(as_json, answer, _summary(seen, dry_run=dry_run))
+    print_result(as_json, answer, _summary(seen, dry_run=dry_run))
     return 0
 
 
@@ -135,12 +135,12 @@ def meant(people: tuple[str, ...], where: Where) -> tuple[Home, Layout, Person, 
     from gateway.queue.place import place_of_queue
     from gateway.settings import load_settings
     from gateway.system.home import Home, find_home
-    from gateway.system.restore_marker import refuse_unfinished
+    from gateway.system.restore_marker import check_finished
 
     quiet_logs(verbose=where.verbose)
     home = Home(find_home(where.home))
-    refuse_unfinished(home.root)
-    settings = load_settings(where.named or home.config_file, missing_ok=True)
+    check_finished(home.root)
+    settings = load_settings(where.config_path or home.config_file, missing_ok=True)
     place = place_of_queue(home.database, settings.store_url)
     if not place.exists():
         raise NotFound(f"there is nothing in {home.root} yet: is it the right home (--home, SQUIDBOT_HOME)?")

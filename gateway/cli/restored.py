@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 from datetime import UTC, datetime
 
-from gateway.cli.context import HERE, Where, agreed
+from gateway.cli.context import HERE, Where, confirm
 from gateway.cli.output import quiet_logs
 
 
@@ -32,12 +32,12 @@ def restored(
 
     quiet_logs(verbose=where.verbose)
     home = Home(find_home(where.home))
-    url = load_settings(where.named or home.config_file).store_url
+    url = load_settings(where.config_path or home.config_file).store_url
     if until is not None and until.tzinfo is None:
         until = until.astimezone()
     parks = f"Quarantine all open work{' and replace the Matrix devices' if url else ''}?"
     what = "Note that nothing is lost?" if moved else parks
-    if not yes and not agreed(what):
+    if not yes and not confirm(what):
         sys.stderr.write("nothing was changed\n")
         return 1
     now = datetime.now(UTC)

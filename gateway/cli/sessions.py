@@ -15,8 +15,8 @@ from typing import Any, TextIO
 
 from cyclopts import App, Parameter
 
-from gateway.cli.context import HERE, Json, Where, agreed, ask, asker
-from gateway.cli.output import tell
+from gateway.cli.context import HERE, Json, Where, ask, asker, confirm
+from gateway.cli.output import print_result
 from gateway.errors import GatewayError
 
 sessions = App(
@@ -35,7 +35,7 @@ def sessions_list(*, limit: int = 200, where: Where = HERE, as_json: Json = Fals
     from gateway.cli import render
 
     answer = ask(where, "sessions_list", limit=limit)
-    tell(as_json, answer, render.sessions(answer))
+    print_result(as_json, answer, render.sessions(answer))
     return 0
 
 
@@ -51,7 +51,7 @@ def sessions_show(session: str, /, *, limit: int = 20, where: Where = HERE, as_j
     from gateway.cli import render
 
     answer = ask(where, "sessions_show", session=session, limit=limit)
-    tell(as_json, answer, render.session(answer))
+    print_result(as_json, answer, render.session(answer))
     return 0
 
 
@@ -76,7 +76,7 @@ def sessions_reindex(*, where: Where = HERE, as_json: Json = False) -> int:
     from gateway.cli import render
 
     answer = ask(where, "sessions_reindex")
-    tell(as_json, answer, render.reindexed(answer))
+    print_result(as_json, answer, render.render_reindex(answer))
     return 0
 
 
@@ -91,11 +91,11 @@ def sessions_reset(session: str, /, *, yes: bool = False, where: Where = HERE, a
     """
     if not yes:
         ask(where, "sessions_show", session=session, limit=1)  # there must be one to ask about
-        if not agreed(f"Reset {session}, and drop the messages that wait in it?"):
+        if not confirm(f"Reset {session}, and drop the messages that wait in it?"):
             print("nothing was changed", file=sys.stderr)
             return 1
     answer = ask(where, "sessions_reset", session=session)
-    tell(as_json, answer, f"{session} was reset")
+    print_result(as_json, answer, f"{session} was reset")
     return 0
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from cyclopts import App, Parameter
 
 from gateway.cli.context import HERE, Json, Where, ask
-from gateway.cli.output import tell
+from gateway.cli.output import print_result
 
 trust = App(
     name="trust",
@@ -30,5 +30,5 @@ def trust_file(path: str, /, *, where: Where = HERE, as_json: Json = False) -> i
     answer = ask(where, "files_trust", path=path)
     content = f"{answer['bytes']} bytes, SHA-256 {answer['sha256']}"
     told = f"{answer['path']} as it is now ({content}) counts as your own words"
-    tell(as_json, answer, plain_line(told))
+    print_result(as_json, answer, plain_line(told))
     return 0

@@ -43,7 +43,7 @@ def going_out(message: OutboundMessage) -> list[str]:
     return [text for text in (message.text, context.get("subject"), told) if isinstance(text, str) and text]
 
 
-def unquoted(fields: Mapping[str, Any]) -> dict[str, Any]:
+def redact_quotes(fields: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a line, those of errors without any piece of the texts in hand."""
     texts = _TEXTS.get()
     if not texts or not _FIELDS & fields.keys():

@@ -9,11 +9,17 @@ from agent_core.tools.forms import Form, NotAnAnswer, form_of
 from gateway.errors import GatewayError, NotFound
 from gateway.operations.arguments import RequestInvalid, within
 from gateway.operations.views import draft
-from gateway.queue.model import Question
+from gateway.queue.model import ToolQuestionRow
 from gateway.queue.states import IllegalMove, OutboxState
-from gateway.queue.stores import ApprovalStore, OutboxRow, Queue
+from gateway.queue.stores import OutboxRow, QuestionStore, Queue
 from gateway.routing.access import LOCAL_ADDRESS, Access
-from gateway.turns.approvals.tool_decisions import DECLINED, cleaned, decision, filled_in, has_ended
+from gateway.turns.approvals.tool_decisions import (
+    DECLINED,
+    clean_name,
+    decision,
+    has_ended,
+    verdict_from_answer,
+)
 
 CALL_OPERATIONS = frozenset({"calls_list", "calls_decide", "calls_answer"})
 
@@ -33,7 +39,7 @@ class ToolApprovalOperations:
     home may decide about all.
     """
 
-    _questions: ApprovalStore | None
+    _questions: QuestionStore | None
     _waiting: Container[str]
     _report: Any
 
@@ -44,30 +50,30 @@ class ToolApprovalOperations:
 
     async def calls_decide(self, call: str, yes: bool, why: str = "") -> dict[str, Any]:  # noqa: FBT001 - called by name
         """Approve or reject a call; the first decision counts, and it can be too late."""
-        question = await self._asked_about(cleaned(call))
+        question = await self._asked_about(clean_name(call))
         told: Mapping[str, Any] = decision(yes=yes, by=_BY, owner=True, why=why)
         if question.form is not None and not yes:
             told = {**told, "verdict": DECLINED}
         elif question.form is not None:
             if form_of(question.form).fields:
                 raise RequestInvalid(f"{question.name} needs more than a yes: {_how(question.name)}")
-            told = filled_in(question, "yes", by=_BY, owner=True)
+            told = verdict_from_answer(question, "yes", by=_BY, owner=True)
         return await self._settled(question, told)
 
     async def calls_answer(self, call: str, text: str) -> dict[str, Any]:
         """Answer the question of a server; the first answer counts, and it can be too late."""
-        question = await self._asked_about(cleaned(call))
+        question = await self._asked_about(clean_name(call))
         if question.form is None:
             raise RequestInvalid(
                 f"{question.name} needs a yes or a no: squidbot inbox approve|reject {question.name}"
             )
         try:
-            told = filled_in(question, text, by=_BY, owner=True)
+            told = verdict_from_answer(question, text, by=_BY, owner=True)
         except NotAnAnswer as error:
             raise RequestInvalid(f"nothing was sent to the server: {error} {_how(question.name)}") from error
         return await self._settled(question, told)
 
-    async def _asked_about(self, name: str) -> Question:
+    async def _asked_about(self, name: str) -> ToolQuestionRow:
         for one in await self._asked():
             if one.name == name:
                 if self._has_ended(one):
@@ -77,7 +83,7 @@ class ToolApprovalOperations:
             f"no tool call {name} waits for a decision; `squidbot inbox list --held` lists those that do"
         )
 
-    async def _settled(self, question: Question, told: Mapping[str, Any]) -> dict[str, Any]:
+    async def _settled(self, question: ToolQuestionRow, told: Mapping[str, Any]) -> dict[str, Any]:
         assert self._questions is not None
         now = await self._questions.decide(question.name, told)
         if now is None:
@@ -85,14 +91,14 @@ class ToolApprovalOperations:
         changed = question.verdict is None and now.verdict is not None
         return {"changed": changed, "running": self._report is not None, "call": _shown(now)}
 
-    def _has_ended(self, question: Question) -> bool:
+    def _has_ended(self, question: ToolQuestionRow) -> bool:
         return has_ended(question, self._waiting)
 
-    async def _asked(self) -> list[Question]:
+    async def _asked(self) -> list[ToolQuestionRow]:
         return [] if self._questions is None else await self._questions.questions()
 
 
-def _shown(question: Question) -> Mapping[str, Any]:
+def _shown(question: ToolQuestionRow) -> Mapping[str, Any]:
     return {
         "name": question.name,
         "session": str(question.session),

@@ -19,10 +19,10 @@ import structlog
 
 from agent_core.errors import ToolError
 from agent_core.messages import SessionKey
-from agent_core.provenance import described
+from agent_core.provenance import describe
 from gateway.errors import GatewayError, NotFound
 from gateway.operations.arguments import within
-from gateway.queue.model import Receipt
+from gateway.queue.model import EffectReceipt
 from gateway.queue.stores import Queue
 from gateway.routing.access import Access
 from gateway.settings import Settings
@@ -30,7 +30,7 @@ from gateway.system.home import Home
 
 if TYPE_CHECKING:
     from agent_core.ports import Clock
-    from agent_core.tools.files.change_journal import Change
+    from agent_core.tools.files.change_journal import FileChange
     from agent_core.tools.files.journaled_files import JournaledFiles
 
 _NAMES_TRIED = 20
@@ -111,7 +111,7 @@ class FileOperations:
 
         def look() -> dict[str, Any]:
             files = self._made_files()
-            changes = [files.settled(change) for change in files.journal.changes(path)[:limit]]
+            changes = [files.finish_change(change) for change in files.journal.changes(path)[:limit]]
             made = files.made_by_commands(limit) if path is None else []
             return {"changes": [_row(change) for change in changes], "made_by_commands": made}
 
@@ -122,7 +122,7 @@ class FileOperations:
 
         def look() -> dict[str, Any]:
             files = self._made_files()
-            change = files.settled(_found(files, id))
+            change = files.finish_change(_found(files, id))
             return {**_row(change), "diff": _diff(files, change)}
 
         return await anyio.to_thread.run_sync(look)
@@ -163,7 +163,7 @@ class FileOperations:
             _log.info("file.trusted", path=place.shown, sha256=found.digest)
             return {"path": place.shown, "bytes": len(found.content), "sha256": found.digest}
 
-        receipt = Receipt(
+        receipt = EffectReceipt(
             _PROMPT, "trust_file", _LASTS, {"path": path}, asked_by=self._access.owner or _SOMEBODY
         )
         noted = await self._store.receipts.begin(receipt)
@@ -185,14 +185,14 @@ class FileOperations:
 FILE_OPERATIONS = ("files_history", "files_diff", "files_undo", "files_trust")
 
 
-def _found(files: JournaledFiles, number: int) -> Change:
+def _found(files: JournaledFiles, number: int) -> FileChange:
     try:
         return files.journal.get(number)
     except LookupError as error:
         raise NotFound(f"{error}; `squidbot files history` lists the changes") from error
 
 
-def _row(change: Change) -> dict[str, Any]:
+def _row(change: FileChange) -> dict[str, Any]:
     return {
         "id": change.id,
         "at": change.at.isoformat(),
@@ -202,12 +202,12 @@ def _row(change: Change) -> dict[str, Any]:
         "made": change.made,
         "turn": change.turn,
         "session": change.session,
-        "origins": described(change.origins),
+        "origins": describe(change.origins),
         "undoes": change.undoes,
     }
 
 
-def _diff(files: JournaledFiles, change: Change) -> str:
+def _diff(files: JournaledFiles, change: FileChange) -> str:
     from agent_core.tools.files.reading import diff_text  # noqa: PLC0415
 
     if change.source is not None:

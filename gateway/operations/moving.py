@@ -25,7 +25,7 @@ from agent_core.messages import SessionKey
 from agent_core.models import MemoryScope, ScopeKind
 from agent_core.ports import Clock
 from agent_core.storage.layout import Layout
-from agent_core.storage.paging import Place
+from agent_core.storage.paging import PageMark
 from agent_core.storage.session_record import parse_record
 from gateway.errors import ConfigInvalid, GatewayError
 from gateway.operations.backup.restore import carry_in, finish_restore
@@ -34,8 +34,8 @@ from gateway.operations.privacy.erasure_journal import broken_off
 from gateway.queue.lease import Holders
 from gateway.queue.moving.files import HomeFiles, write_conversation, write_document
 from gateway.queue.moving.marker import Marker
-from gateway.queue.moving.tables import COLUMNS, Sum, as_kept
-from gateway.queue.opening import of_server
+from gateway.queue.moving.tables import COLUMNS, Sum, storable_row
+from gateway.queue.opening import open_postgres
 from gateway.queue.sqlite.moving import EmbeddedTables
 from gateway.queue.state_key import StateKey
 from gateway.system.home import Home, open_home
@@ -108,7 +108,7 @@ def to_postgres(
         StoreUnavailable: Not now; the same command goes on.
         MoveFailed: The two differ.
     """
-    with of_server(), hold_home(open_home(home.root, as_guest=True), purpose="command"):
+    with open_postgres(), hold_home(open_home(home.root, as_guest=True), purpose="command"):
         from gateway.queue.postgres.connection import place_of  # noqa: PLC0415 - the default has no driver
         from gateway.queue.postgres.moving import PostgresTables  # noqa: PLC0415 - as above
         from gateway.queue.postgres.store import HOME, migrate  # noqa: PLC0415 - as above
@@ -152,7 +152,7 @@ def to_embedded(
     """
     if read_unfinished(home.root) is not None:
         finish_restore(home.root)
-    with of_server(), hold_home(open_home(home.root, as_guest=True), purpose="command"):
+    with open_postgres(), hold_home(open_home(home.root, as_guest=True), purpose="command"):
         from gateway.queue.postgres.moving import PostgresTables  # noqa: PLC0415 - the default has no driver
         from gateway.queue.postgres.store import HOME  # noqa: PLC0415 - as above
 
@@ -306,16 +306,16 @@ def _has_it(target: PostgresTables, source: EmbeddedTables, marker: Marker | Non
 
 
 def _copy(source: EmbeddedTables, files: HomeFiles, target: PostgresTables) -> None:
-    from gateway.queue.postgres.histories.records import encoded  # noqa: PLC0415 - the default has no driver
+    from gateway.queue.postgres.histories.records import encode  # noqa: PLC0415 - the default has no driver
 
     for table in COLUMNS:
-        target.add(table, map(as_kept, source.rows(table)))
+        target.add(table, map(storable_row, source.rows(table)))
     target.numbered(source.last_line())
     for one in files.conversations():
         target.add_history(str(one.key), one.lines())
         if one.record is not None:
             target.add_record(
-                str(one.key), encoded(str(one.key), replace(one.record, place=Place(one.cursor, -1)))
+                str(one.key), encode(str(one.key), replace(one.record, place=PageMark(one.cursor, -1)))
             )
     for scope, versions in files.documents():
         target.add_versions(str(scope), versions)
@@ -324,13 +324,13 @@ def _copy(source: EmbeddedTables, files: HomeFiles, target: PostgresTables) -> N
 
 def _compared(source: EmbeddedTables, files: HomeFiles, target: PostgresTables) -> Moved:
     """Both sides, read once more. Raises `MoveFailed`: they differ."""
-    from gateway.queue.postgres.histories.records import encoded  # noqa: PLC0415 - the default has no driver
+    from gateway.queue.postgres.histories.records import encode  # noqa: PLC0415 - the default has no driver
 
     rows, changed = 0, 0
     for table in COLUMNS:
         here, there = Sum(), Sum()
         for row in source.rows(table):
-            kept = as_kept(row)
+            kept = storable_row(row)
             changed += kept != tuple(row)
             here.add(kept)
         _summed(there, target.rows(table))
@@ -349,7 +349,7 @@ def _compared(source: EmbeddedTables, files: HomeFiles, target: PostgresTables) 
         _equal(found, histories.pop(name, None), f"the history of {name}")
         record = None
         if one.record is not None:
-            record = encoded(name, replace(one.record, place=Place(one.cursor, -1)))
+            record = encode(name, replace(one.record, place=PageMark(one.cursor, -1)))
         _equal(record, records.pop(name, None), f"the record of {name}")
         sessions, lines = sessions + 1, lines + one.count
     scopes = 0

@@ -26,10 +26,10 @@ class HomeAccounts:
 
     def documents(self) -> Iterator[tuple[str, str, bytes]]:
         """Folder, name and content of each."""
-        from gateway.queue.postgres.account_state import documents_in  # noqa: PLC0415 - it has the driver
+        from gateway.queue.postgres.account_state import document_names  # noqa: PLC0415 - it has the driver
 
         for folder in _folders(self.home):
-            for name in documents_in(folder):
+            for name in document_names(folder):
                 if (content := DiskFolder(folder).read(name)) is not None:
                     yield folder.name, name, content
 

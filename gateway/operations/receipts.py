@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gateway.operations.arguments import RequestInvalid, within
-from gateway.queue.model import Receipt
+from gateway.queue.model import EffectReceipt
 from gateway.queue.stores import Queue
 from gateway.routing.access import Access
 
@@ -32,12 +32,13 @@ class ReceiptOperations:
         may_show = self._access.may_show
         return {
             "rows": [
-                shown(row if may_show(row.session, row.asked_by) else row.without_words()) for row in rows
+                receipt_json(row if may_show(row.session, row.asked_by) else row.without_words())
+                for row in rows
             ]
         }
 
 
-def shown(receipt: Receipt) -> dict[str, Any]:
+def receipt_json(receipt: EffectReceipt) -> dict[str, Any]:
     """A receipt as JSON can hold it."""
     return {
         "at": receipt.at.isoformat() if receipt.at else None,

@@ -20,12 +20,12 @@ from channels.heartbeat.schedule import tick_name
 from gateway.errors import NeedsDaemon, NotFound
 from gateway.operations.arguments import RequestInvalid, parse_session, within
 from gateway.operations.send import access_of
-from gateway.proactive.jobs.service import JobService, Place
-from gateway.proactive.jobs.trigger_parsing import TriggerRequest, zone_named
+from gateway.proactive.jobs.service import JobPlace, JobService
+from gateway.proactive.jobs.trigger_parsing import TriggerRequest, zone_name
 from gateway.proactive.jobs.triggers import TriggerInvalid, zone_of
 from gateway.proactive.owner_contact import OwnerContact
 from gateway.queue.errors import TooManyJobs
-from gateway.queue.model import Entry, Job, JobKind, JobState
+from gateway.queue.model import Job, JobKind, JobState, LedgerEntry
 from gateway.queue.stores import JobStore, Pending, Queue, StateStore
 from gateway.routing.conversations import Conversations
 
@@ -54,7 +54,7 @@ _LONGEST_TEXT = 20_000
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class PlannedJob:
     """
     The parts that these operations use.
 
@@ -77,9 +77,9 @@ class Planned:
     running: bool = False
 
 
-def planned_by(proactive: Proactive, conversations: Conversations) -> Planned:
+def schedule_context(proactive: Proactive, conversations: Conversations) -> PlannedJob:
     """The parts of a running gateway for these operations."""
-    return Planned(
+    return PlannedJob(
         proactive.plans,
         proactive.jobs,
         proactive.owner_contact,
@@ -92,17 +92,17 @@ def planned_by(proactive: Proactive, conversations: Conversations) -> Planned:
     )
 
 
-def planned_at_rest(settings: Settings, state: StateStore, plans: JobStore, clock: Clock) -> Planned:
+def planned_at_rest(settings: Settings, state: StateStore, plans: JobStore, clock: Clock) -> PlannedJob:
     """The same for a home folder that no daemon works on."""
     scheduling, heartbeat = settings.agents.schedule, settings.agents.heartbeat
-    return Planned(
+    return PlannedJob(
         plans=plans,
         service=JobService(
-            plans, scheduling, zone=zone_named(scheduling.timezone, heartbeat.timezone), clock=clock
+            plans, scheduling, zone=zone_name(scheduling.timezone, heartbeat.timezone), clock=clock
         ),
         target=OwnerContact(state),
         owner=(*(alias.address for alias in settings.owner.aliases), "local"),
-        zone=zone_of(zone_named(scheduling.timezone, heartbeat.timezone)),
+        zone=zone_of(zone_name(scheduling.timezone, heartbeat.timezone)),
         conversations=Conversations(access_of(settings), shared=settings.owner.conversation == "shared"),
         clock=clock,
     )
@@ -112,9 +112,9 @@ class PlanOperations:
     """The part of `gateway.operations.service.Operations` for check-ins and jobs."""
 
     _store: Queue
-    _planned: Planned | None
+    _planned: PlannedJob | None
 
-    def _plan(self) -> Planned:
+    def _plan(self) -> PlannedJob:
         if self._planned is None:
             raise RequestInvalid("this gateway has no schedule")
         return self._planned
@@ -181,7 +181,7 @@ class PlanOperations:
         now = planned.clock.now()
         instant = now.replace(microsecond=now.microsecond // 1000 * 1000)
         message = job_message(job, instant, late=False, forced=True)
-        pending = Pending(message, session=planned.conversations.of(message))
+        pending = Pending(message, session=planned.conversations.conversation_for(message))
         rows = await self._store.inbox.accept(message.channel, message.account, [pending], {})
         return {"id": job.id, "inbox": rows[0].id if rows else None, "running": planned.running}
 
@@ -201,7 +201,7 @@ class PlanOperations:
             raise NotFound(f"there is no job {job_id!r}; `squidbot cron list` lists the jobs")
         return job
 
-    async def _place_of(self, session: SessionKey) -> Place:
+    async def _place_of(self, session: SessionKey) -> JobPlace:
         rows = await self._store.inbox.rows(session=session, limit=50)
         said = next((row.message for row in rows if row.message.kind == "message"), None)
         if said is None or not said.sender.address:
@@ -211,12 +211,12 @@ class PlanOperations:
             speakers = [row.message.sender.address for row in rows]
             person = next((address for address in speakers if self._is_owner(address)), person)
         owner = self._plan().owner if self._is_owner(person) else ()
-        return Place(session, said.account, person, said.audience, said.context, persons=owner)
+        return JobPlace(session, said.account, person, said.audience, said.context, persons=owner)
 
     def _is_owner(self, address: str) -> bool:
         return address in self._plan().owner
 
-    async def _place_of_owner(self) -> Place:
+    async def _place_of_owner(self) -> JobPlace:
         planned = self._plan()
         reached = await planned.target.reach(topic=f"job {planned.clock.now().isoformat()}")
         target = reached.target
@@ -226,7 +226,7 @@ class PlanOperations:
                 "conversation with --session"
             )
         person = target.person or next(iter(planned.owner), "")
-        return Place(target.session, target.account, person, persons=planned.owner)
+        return JobPlace(target.session, target.account, person, persons=planned.owner)
 
     # ── check-ins ──
 
@@ -260,7 +260,7 @@ class PlanOperations:
             return {"at": tick_name(instant), "outcome": "running", "reason": "", "tokens": 0}
         return _entry_row(planned, entry)
 
-    async def _dry_run(self, planned: Planned, heartbeat: HeartbeatChannel) -> dict[str, Any]:
+    async def _dry_run(self, planned: PlannedJob, heartbeat: HeartbeatChannel) -> dict[str, Any]:
         now = planned.clock.now()
         found, following = await heartbeat.would_find(now), heartbeat.schedule.next_run(now)
         known = await planned.target.get()
@@ -275,7 +275,7 @@ class PlanOperations:
             "target": planned.target.setting or (str(known.session) if known is not None else ""),
         }
 
-    async def _outcome(self, planned: Planned, name: str, instant: datetime) -> Entry | None:
+    async def _outcome(self, planned: PlannedJob, name: str, instant: datetime) -> LedgerEntry | None:
         with anyio.move_on_after(_WAIT_S):
             while True:
                 for entry in await planned.plans.ledger(name=name, limit=5):
@@ -285,7 +285,7 @@ class PlanOperations:
         return None
 
 
-def _job_row(planned: Planned, job: Job) -> dict[str, Any]:
+def _job_row(planned: PlannedJob, job: Job) -> dict[str, Any]:
     return {
         "id": job.id,
         "state": job.state.value,
@@ -304,7 +304,7 @@ def _job_row(planned: Planned, job: Job) -> dict[str, Any]:
     }
 
 
-def _entry_row(planned: Planned, entry: Entry) -> dict[str, Any]:
+def _entry_row(planned: PlannedJob, entry: LedgerEntry) -> dict[str, Any]:
     return {
         "at": _local_time(entry.instant, planned.zone),
         "until": _local_time(entry.until or entry.instant, planned.zone),

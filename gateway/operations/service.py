@@ -31,7 +31,7 @@ from gateway.operations.grants import GRANT_OPERATIONS, GrantOperations
 from gateway.operations.mcp import MCP_OPERATIONS, McpOperations
 from gateway.operations.memory import MemoryOperations
 from gateway.operations.receipts import ReceiptOperations
-from gateway.operations.schedule import PLAN_OPERATIONS, Planned, PlanOperations
+from gateway.operations.schedule import PLAN_OPERATIONS, PlannedJob, PlanOperations
 from gateway.operations.send import SendOperations
 from gateway.operations.sessions import SessionMaintenance, SessionOperations
 from gateway.operations.snapshot import BACKUP_OPERATIONS, BackupOperations
@@ -40,7 +40,7 @@ from gateway.operations.usage import Costs, UsageOperations
 from gateway.operations.views import inbox_row, outbox_row, with_room_names
 from gateway.proactive.background_jobs import BackgroundJobs
 from gateway.queue.states import IllegalMove, InboxState
-from gateway.queue.stores import ApprovalStore, InboxRow, Queue
+from gateway.queue.stores import InboxRow, QuestionStore, Queue
 from gateway.routing.access import Access
 from gateway.routing.let_in import let_in, shut_out, was_refused
 
@@ -93,9 +93,9 @@ class Operations(
         accounts: Mapping[str, str] | None = None,
         access: Access | None = None,
         channels: Mapping[str, Channel] | None = None,
-        planned: Planned | None = None,
+        planned: PlannedJob | None = None,
         costs: Costs | None = None,
-        questions: ApprovalStore | None = None,
+        questions: QuestionStore | None = None,
         waiting: Container[str] = (),
         files: Callable[[], JournaledFiles] | None = None,
         background: BackgroundJobs | None = None,

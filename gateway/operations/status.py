@@ -12,7 +12,7 @@ from typing import Any
 
 from agent_core.messages import OutboundKind
 from gateway.operations.views import trouble
-from gateway.queue.states import GIVEN_UP, InboxState, OutboxState
+from gateway.queue.states import DROPPED_REASONS, InboxState, OutboxState
 from gateway.queue.stores import OutboxRow, Queue
 from gateway.system.version import version
 
@@ -100,4 +100,4 @@ class StatusOperations:
 def given_up_by_a_person(row: OutboxRow) -> bool:
     """Whether a person has given this up, so that nobody needs a notice."""
     why = row.error or ""
-    return row.state is OutboxState.DEAD and (why in GIVEN_UP or why.startswith("rejected"))
+    return row.state is OutboxState.DEAD and (why in DROPPED_REASONS or why.startswith("rejected"))

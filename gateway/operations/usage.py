@@ -12,7 +12,7 @@ from pydantic import Field
 from agent_core.messages import Audience
 from agent_core.models import Usage
 from agent_core.ports import Clock
-from gateway.budget.policy import Amount, Limits, budget_state, day_of
+from gateway.budget.policy import Amount, BudgetLimits, budget_state, day_of
 from gateway.errors import NotFound
 from gateway.operations.views import key_of
 from gateway.queue.model import By, Spent
@@ -28,7 +28,7 @@ class Costs:
     """What usage is made of: the sums, the limits of a day, and the time."""
 
     store: UsageStore
-    limits: Limits
+    limits: BudgetLimits
     clock: Clock
 
 

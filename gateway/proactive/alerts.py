@@ -79,7 +79,7 @@ def history_set_aside(what: str) -> Alert:
     )
 
 
-def credit_spent(error: ModelError, now: datetime) -> Alert:
+def credit_alert(error: ModelError, now: datetime) -> Alert:
     """Alert: a model's provider gives no more answers, because the account has nothing left."""
     return Alert(
         f"credit {error.fields.get('model')}",

@@ -21,12 +21,12 @@ from agent_core.errors import AgentError, StorageUnavailable, ToolDenied, ToolFa
 from agent_core.memory_ports import MemoryPort
 from agent_core.messages import Amendment
 from agent_core.ports import Clock
-from agent_core.provenance import Origins, joined, untrusted
+from agent_core.provenance import Origins, join_origins, untrusted_origin
 from agent_core.text import one_line
-from gateway.proactive.jobs.service import Place
+from gateway.proactive.jobs.service import JobPlace
 from gateway.proactive.run_ledger import ledger_name
 from gateway.queue.background import BackgroundJob, BackgroundState, job_message, job_of
-from gateway.queue.model import Entry, Outcome
+from gateway.queue.model import LedgerEntry, RunOutcome
 from gateway.queue.stores import HistoryJournal, Pending, Queue, StoreUnavailable
 
 _OPEN_HERE, _OPEN_OF_PERSON, _OPEN = 10, 20, 100
@@ -53,7 +53,7 @@ class BackgroundJobs:
     def __init__(
         self,
         store: Queue,
-        ledger: Callable[[str], Awaitable[list[Entry]]],
+        ledger: Callable[[str], Awaitable[list[LedgerEntry]]],
         *,
         said: Callable[[BackgroundJob], Awaitable[tuple[str, Origins]]],
         clock: Clock,
@@ -66,7 +66,7 @@ class BackgroundJobs:
 
     async def start(
         self,
-        place: Place,
+        place: JobPlace,
         text: str,
         *,
         key: str,
@@ -102,7 +102,7 @@ class BackgroundJobs:
         )
         inbox = self._store.inbox
         async with self._starting:
-            known = await inbox.by_key(message.channel, message.account, message.native_id)
+            known = await inbox.find_by_key(message.channel, message.account, message.native_id)
             if known is None:
                 await self._check_room(place)
                 rows = await inbox.accept(message.channel, message.account, [Pending(message)], {})
@@ -112,7 +112,7 @@ class BackgroundJobs:
             raise TooManyBackgroundJobs("this job was started before")
         return job_of(known)
 
-    async def _check_room(self, place: Place) -> None:
+    async def _check_room(self, place: JobPlace) -> None:
         rows = await self._store.inbox.background_jobs(open_only=True, limit=_LOOKED_AT)
         jobs = [job for job in map(job_of, rows) if job.state is not BackgroundState.HELD]
         here = [job for job in jobs if job.session == place.session]
@@ -127,7 +127,7 @@ class BackgroundJobs:
         """All jobs of all people, newest first."""
         return [job_of(row) for row in await self._store.inbox.background_jobs(limit=limit)]
 
-    async def of(self, place: Place) -> list[BackgroundJob]:
+    async def of(self, place: JobPlace) -> list[BackgroundJob]:
         """Those that may be shown at a place: all open ones and the last week's, newest first."""
         since = self._clock.now() - _RECENT
         jobs = [job for job in await self.all(limit=_LOOKED_AT) if place.owns(job)]
@@ -161,7 +161,7 @@ class BackgroundJobs:
         if job.state is not BackgroundState.DONE:
             return job.state.value
         entries = await self._ledger(ledger_name(job.id))
-        if not entries or entries[0].outcome is Outcome.DELIVERED:
+        if not entries or entries[0].outcome is RunOutcome.DELIVERED:
             return "done"
         return f"{entries[0].outcome.value}: {one_line(entries[0].reason, 120)}"
 
@@ -181,7 +181,9 @@ class SessionBackgroundJobs:
         turn: The turn in hand; with the number of the step it names a job for ever.
     """
 
-    def __init__(self, jobs: BackgroundJobs, place: Place, *, turn: str, by_heartbeat: bool = False) -> None:
+    def __init__(
+        self, jobs: BackgroundJobs, place: JobPlace, *, turn: str, by_heartbeat: bool = False
+    ) -> None:
         self._jobs = jobs
         self._place = place
         self._turn = turn
@@ -213,14 +215,16 @@ class SessionBackgroundJobs:
         """The jobs, one per line, and whose words they are made of."""
         jobs = await self._all()
         lines = [await self._jobs.summary(job) for job in jobs]
-        return "\n".join(lines) or "There are no background jobs.", joined(*(job.origins for job in jobs))
+        return "\n".join(lines) or "There are no background jobs.", join_origins(
+            *(job.origins for job in jobs)
+        )
 
     async def output(self, job_id: str) -> tuple[str, Origins]:
         """What a job has said so far."""
         job = await self._find(job_id)
         try:
             text, origins = await self._jobs.output(job)
-            return f"{await self._jobs.summary(job)}\n\n{text}", joined(job.origins, origins)
+            return f"{await self._jobs.summary(job)}\n\n{text}", join_origins(job.origins, origins)
         except (StoreUnavailable, StorageUnavailable) as error:
             raise ToolFailed("It cannot be read now.") from error
 
@@ -264,7 +268,7 @@ def answer_of(
                 return line.content, line.sources
         if job.command:
             # Whose words it could read is known when it has ended.
-            said = untrusted("shell", f"the background job {job.id}")
+            said = untrusted_origin("shell", f"the background job {job.id}")
             return await anyio.to_thread.run_sync(output_of, job.id), (said,)
         return "It has written nothing yet.", ()
 

@@ -29,7 +29,7 @@ from gateway.proactive.jobs.triggers import Cron, newest_due
 from gateway.proactive.owner_contact import OwnerContact, Target
 from gateway.proactive.owner_notifier import OwnerNotifier
 from gateway.proactive.run_ledger import failing_since, resting_until
-from gateway.queue.model import Collected, Entry, Outcome
+from gateway.queue.model import Collected, LedgerEntry, RunOutcome
 from gateway.queue.stores import JobStore, StoreUnavailable
 
 SAID_ALREADY = "said already"
@@ -84,7 +84,7 @@ class HeartbeatMonitor:
         """Work until cancelled; nothing that fails comes out of here."""
         while True:
             try:
-                await self.look()
+                await self.check_once()
             except StoreUnavailable as error:
                 _log.warning("heartbeat_monitor.blocked", error=str(error))
             await self.pause()
@@ -99,7 +99,7 @@ class HeartbeatMonitor:
         if slept >= max(self._schedule.interval, timedelta(seconds=_LOOK_EVERY_S)):
             self._began_at = now
 
-    async def look(self) -> None:
+    async def check_once(self) -> None:
         """Do what is due. Raises `StoreUnavailable`: what was not done stays due."""
         await self._send_digests()
         if self._heartbeat is not None and self._config.alert_after_missed:
@@ -114,7 +114,7 @@ class HeartbeatMonitor:
     async def skipped(self, name: str, instant: datetime, reason: str) -> None:
         """A tick was skipped."""
         try:
-            await self._plans.note(Entry(name, instant, Outcome.SKIPPED, reason))
+            await self._plans.note(LedgerEntry(name, instant, RunOutcome.SKIPPED, reason))
         except StoreUnavailable as error:
             _log.warning("ledger.not_recorded", error=str(error))
 
@@ -155,7 +155,7 @@ class HeartbeatMonitor:
         except StoreUnavailable as error:
             _log.warning("ledger.unreadable", error=str(error))
             return None
-        return how_ended(entries, instant)
+        return outcome_text(entries, instant)
 
     async def told(self, name: str, instant: datetime) -> bool:
         """A tick has told the owner something; see `TickLog.told`."""
@@ -166,7 +166,7 @@ class HeartbeatMonitor:
             return False
         entry = next((one for one in entries if one.instant <= instant <= (one.until or one.instant)), None)
         return entry is not None and (
-            entry.outcome in (Outcome.DELIVERED, Outcome.COLLECTED) or entry.reason == SAID_ALREADY
+            entry.outcome in (RunOutcome.DELIVERED, RunOutcome.COLLECTED) or entry.reason == SAID_ALREADY
         )
 
     # ── the missed-heartbeat alert ──
@@ -272,16 +272,16 @@ class HeartbeatMonitor:
         }
 
 
-def alive_at(entries: list[Entry]) -> datetime | None:
+def alive_at(entries: list[LedgerEntry]) -> datetime | None:
     """When a check-in has last done what it should, newest first; pure. None: never, as far as is known."""
     for entry in entries:
-        good = entry.outcome in (Outcome.SILENT, Outcome.DELIVERED, Outcome.COLLECTED)
-        if good or (entry.outcome is Outcome.SKIPPED and entry.reason.startswith(NOTHING)):
+        good = entry.outcome in (RunOutcome.SILENT, RunOutcome.DELIVERED, RunOutcome.COLLECTED)
+        if good or (entry.outcome is RunOutcome.SKIPPED and entry.reason.startswith(NOTHING)):
             return entry.until or entry.instant
     return None
 
 
-def how_ended(entries: list[Entry], instant: datetime) -> bool | None:
+def outcome_text(entries: list[LedgerEntry], instant: datetime) -> bool | None:
     """
     How the tick at ``instant``, for which there was something to do, has ended by the ledger, newest first.
     Pure.
@@ -291,10 +291,10 @@ def how_ended(entries: list[Entry], instant: datetime) -> bool | None:
     """
     passed = False
     for entry in entries:
-        if entry.outcome is Outcome.SKIPPED and entry.reason.startswith((NOTHING, OUTSIDE)):
+        if entry.outcome is RunOutcome.SKIPPED and entry.reason.startswith((NOTHING, OUTSIDE)):
             continue  # not said of this one, even if it stands in the middle of such a row
         if entry.instant <= instant <= (entry.until or entry.instant):
-            return entry.outcome not in (Outcome.SKIPPED, Outcome.FAILED)
+            return entry.outcome not in (RunOutcome.SKIPPED, RunOutcome.FAILED)
         passed = passed or entry.instant > instant
     return False if passed else None
 

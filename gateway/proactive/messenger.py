@@ -23,17 +23,17 @@ import structlog
 from agent_core.errors import ToolDenied, ToolFailed, ToolRetry
 from agent_core.messages import Attachment, Audience, InboundMessage, OutboundKind, SessionKey
 from agent_core.ports import Clock
-from agent_core.provenance import Origins, joined, person, to_json
+from agent_core.provenance import Origins, join_origins, person, to_json
 from agent_core.text import one_line
 from channels.base import Channel, ChannelError, SupportsDirectMessages, SupportsRoomNames
 from channels.split import message_parts
-from gateway.proactive.jobs.permissions import PlaceUnknown, has_left
+from gateway.proactive.jobs.permissions import PlaceUnknown, bot_has_left
 from gateway.proactive.owner_contact import OwnerContact
 from gateway.queue.model import ORIGINS, SCOPE
 from gateway.queue.stores import NewOutbound, Queue, StoreUnavailable
-from gateway.routing.access import Access, Role, is_let_in, kinds_of, normalise
+from gateway.routing.access import Access, Role, is_admitted, kinds_of, normalise
 from gateway.routing.conversations import scope_at
-from gateway.routing.names import addresses_called
+from gateway.routing.names import addresses_for
 
 PER_TURN, PER_HOUR = 5, 20
 """Messages at most; they count from the start of the daemon."""
@@ -91,7 +91,7 @@ class Messenger:
             f"{name}:{address}": ""
             for name, channel in self._channels.items()
             if isinstance(channel, SupportsDirectMessages)
-            for address in self._access.named_on(name)
+            for address in self._access.allowed_addresses(name)
         }
         for name in self._channels:
             for row in await self._store.inbox.taken(name, limit=_LOOKED_AT):
@@ -104,7 +104,7 @@ class Messenger:
         name, _, address = wanted.partition(":")
         if not isinstance(self._channels.get(name), SupportsDirectMessages):
             return False
-        if address in self._access.named_on(name):
+        if address in self._access.allowed_addresses(name):
             return True
         if self._access.is_room(name, address):
             rows = await self._store.inbox.taken(name, session=SessionKey(name, address), limit=_LOOKED_AT)
@@ -123,7 +123,7 @@ class Messenger:
         channel = self._channels.get(message.channel)
         if message.kind != "message" or not isinstance(channel, SupportsDirectMessages):
             return found
-        if not message.sender.verified or is_let_in(message) or not self._access.decide(message).allowed:
+        if not message.sender.verified or is_admitted(message) or not self._access.decide(message).allowed:
             return found
         if self._access.role(message.channel, message.sender.address, verified=True) is Role.ALLOWED:
             found[f"{message.channel}:{normalise(message.sender.address)}"] = message.sender.name
@@ -154,7 +154,7 @@ class Messenger:
         on_one = name.lower() in self._channels
         prefix = f"{name.lower()}:" if on_one else ""
         called = {each: "" if name == _A_ROOM else name for each, name in known.items()}
-        meant = addresses_called(
+        meant = addresses_for(
             place if on_one else to, {each: called[each] for each in known if each.startswith(prefix)}
         )
         if len(meant) == 1:
@@ -166,18 +166,18 @@ class Messenger:
         others = [
             person(address, self._clock.now())
             for called, name, address in places
-            if called or address not in self._access.named_on(name)
+            if called or address not in self._access.allowed_addresses(name)
         ]
         own_ones = ", ".join(sorted(each for each in self._channels if self.own_channel(each)))
         if meant:
             raise ToolRetry(
                 f"Nothing was sent: {to[:100]!r} can be {listed}. Ask once who is meant; use the address.",
-                origins=joined(others),
+                origins=join_origins(others),
             )
         raise ToolRetry(
             f"Nothing was sent: {to[:100]!r} is not a known recipient. The owner's own channels: "
             f"{own_ones or 'none'}. Known are: {listed or 'nobody else'}.",
-            origins=joined(others),
+            origins=join_origins(others),
         )
 
     async def _own_address(self, name: str, wanted: str) -> str:
@@ -192,7 +192,7 @@ class Messenger:
         usual = normalise(known.person) if known is not None and known.channel == name else ""
         return usual if usual in mine else mine[0]
 
-    def described(self, recipient: str) -> str:
+    def describe(self, recipient: str) -> str:
         """A room with the name that it has there; it follows the address, which nobody can choose freely."""
         called = one_line(self._name_of(recipient), _LONGEST_NAME).translate(_NO_QUOTES)
         return f"{recipient} (the room “{called}”)" if called else recipient
@@ -280,14 +280,14 @@ class Messenger:
     ) -> tuple[SessionKey, dict[str, object]]:
         """The conversation in which it is said, and the note for its channel."""
         if self.own_channel(to) is not None:
-            reached = await self._contact.on(name, topic=topic, person=_address_in(to))
+            reached = await self._contact.reach_on(name, topic=topic, person=_address_in(to))
             if reached.target is None:
                 raise ToolFailed(f"Nothing was sent: {reached.why}.")
             person = reached.target.person or place
             email_style = self._channels[name].capabilities.email_style
             return reached.target.session, {} if email_style else {"direct": True, "sender": person}
         try:
-            if place.startswith("!") and await has_left(self._channels[name], SessionKey(name, place)):
+            if place.startswith("!") and await bot_has_left(self._channels[name], SessionKey(name, place)):
                 raise ToolFailed(f"Nothing was sent: I am no longer in {place}.")
         except PlaceUnknown as error:
             raise ToolFailed(f"Nothing was sent: {place} cannot be written to now.") from error
@@ -323,9 +323,9 @@ class RunMessages:
         """Who that is."""
         return await self._messenger.recipient(to)
 
-    def described(self, recipient: str) -> str:
+    def describe(self, recipient: str) -> str:
         """That, as people know it."""
-        return self._messenger.described(recipient)
+        return self._messenger.describe(recipient)
 
     async def is_posted(self, key: str) -> bool:
         """Whether that was posted."""

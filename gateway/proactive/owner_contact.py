@@ -46,7 +46,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
+class ContactResult:
     """A target, or why there is none; ``later`` says that waiting can help."""
 
     target: Target | None = None
@@ -54,7 +54,7 @@ class Reached:
     later: bool = False
 
 
-def better(new: Target, old: Target | None, kind: Callable[[str], str] = str) -> bool:
+def is_preferred(new: Target, old: Target | None, kind: Callable[[str], str] = str) -> bool:
     """
     Whether ``new`` replaces ``old``: the same channel moves on, another one must be preferred.
 
@@ -118,7 +118,7 @@ class OwnerContact:
         """Whether this address is one of the owner's now."""
         return self._access is None or self._access.role(channel, person, verified=True) is Role.OWNER
 
-    async def is_owners(self, session: SessionKey) -> bool:
+    async def is_owner_session(self, session: SessionKey) -> bool:
         """Whether a session is known to be the owner's own: an email thread, or where they last wrote."""
         if session == SHARED:
             return True
@@ -131,7 +131,7 @@ class OwnerContact:
             return False
         return known is not None and known.session == session
 
-    async def reach(self, *, topic: str = "") -> Reached:
+    async def reach(self, *, topic: str = "") -> ContactResult:
         """
         Find where to write now, and prove that nobody else reads it.
 
@@ -145,22 +145,22 @@ class OwnerContact:
             with anyio.fail_after(_ASK_LIMIT_S):
                 return await (self._set(topic) if self.setting else self._learned(topic))
         except (ChannelUnavailable, TimeoutError):
-            return Reached(why="the target's channel does not answer at the moment", later=True)
+            return ContactResult(why="the target's channel does not answer at the moment", later=True)
         except ChannelError as error:
-            return Reached(why=f"messages to the target are not possible: {error}")
+            return ContactResult(why=f"messages to the target are not possible: {error}")
 
-    async def elsewhere(self, *, topic: str = "", without: Collection[str] = ()) -> Reached:
+    async def reach_elsewhere(self, *, topic: str = "", without: Collection[str] = ()) -> ContactResult:
         """
         Another place where the owner reads alone, made if there is none: for what cannot wait for `reach`.
         Raises `StoreUnavailable`.
         """
         try:
             with anyio.fail_after(_ASK_LIMIT_S):
-                return await self._begun(topic, without=without, keep=False)
+                return await self._start_conversation(topic, without=without, keep=False)
         except TimeoutError:
-            return Reached(why=NO_TARGET, later=True)
+            return ContactResult(why=NO_TARGET, later=True)
 
-    async def on(self, name: str, *, topic: str = "", person: str = "") -> Reached:
+    async def reach_on(self, name: str, *, topic: str = "", person: str = "") -> ContactResult:
         """
         Where the owner reads alone on this very channel, made if there is no such place; with ``person``
         there at this one of the owner's addresses. Raises `StoreUnavailable`.
@@ -172,37 +172,39 @@ class OwnerContact:
                 if known is not None and known.channel == name and same:
                     return await self._checked(known, self.channels[name], topic)
                 elsewhere = self.channels.keys() - {name}
-                return await self._begun(topic, without=elsewhere, keep=False, person=person)
+                return await self._start_conversation(topic, without=elsewhere, keep=False, person=person)
         except (ChannelUnavailable, TimeoutError):
-            return Reached(why="the owner's channel does not answer at the moment", later=True)
+            return ContactResult(why="the owner's channel does not answer at the moment", later=True)
         except ChannelError as error:
-            return Reached(why=f"messages to the owner are not possible there: {error}")
+            return ContactResult(why=f"messages to the owner are not possible there: {error}")
 
-    async def _set(self, topic: str) -> Reached:
+    async def _set(self, topic: str) -> ContactResult:
         name, place = split_target(self.setting)
         channel = self.channels.get(name)
         if channel is None:
-            return Reached(why=f"the channel of the target, {name}, does not exist")
+            return ContactResult(why=f"the channel of the target, {name}, does not exist")
         if not isinstance(channel, SupportsDirectMessages):
-            return Reached(why=f"the channel {name} cannot start a conversation")
+            return ContactResult(why=f"the channel {name} cannot start a conversation")
         if self._access is not None and self._access.is_room(name, place):
             session = SessionKey(name, place)
             for address in self._access.owner_on(name):
                 if await channel.alone_with(session, address):
-                    return Reached(Target(name, channel.account, session, address))
-            return Reached(why="somebody else can read along in the target's room, or the owner is not in it")
+                    return ContactResult(Target(name, channel.account, session, address))
+            return ContactResult(
+                why="somebody else can read along in the target's room, or the owner is not in it"
+            )
         if self._access is None or not self.is_owner(name, place):
-            return Reached(why="the target is not one of the owner's addresses")
+            return ContactResult(why="the target is not one of the owner's addresses")
         session = await channel.direct_session(place, topic=topic)
-        return Reached(Target(name, channel.account, session, place))
+        return ContactResult(Target(name, channel.account, session, place))
 
-    async def _learned(self, topic: str) -> Reached:
+    async def _learned(self, topic: str) -> ContactResult:
         known = await self.get()
         if known is None:
-            return await self._begun(topic)
+            return await self._start_conversation(topic)
         channel = self.channels.get(known.channel)
         if channel is None:
-            return Reached(why=f"the owner's channel, {known.channel}, is switched off")
+            return ContactResult(why=f"the owner's channel, {known.channel}, is switched off")
         return await self._checked(known, channel, topic)
 
     async def begin(self) -> bool:
@@ -215,11 +217,11 @@ class OwnerContact:
         reached = await self.reach()
         return reached.target is not None or not reached.later
 
-    async def _begun(
+    async def _start_conversation(
         self, topic: str, *, without: Collection[str] = (), keep: bool = True, person: str = ""
-    ) -> Reached:
+    ) -> ContactResult:
         """The conversation that the bot begins with an owner who has never written, or not there."""
-        missed: Reached = Reached(why=NO_TARGET)
+        missed: ContactResult = ContactResult(why=NO_TARGET)
         for name in sorted(self.channels, key=lambda name: contact_rank(self._kind(name))):
             channel = self.channels[name]
             if self._access is None or name in without or not isinstance(channel, SupportsDirectMessages):
@@ -230,7 +232,9 @@ class OwnerContact:
                 try:
                     session = await channel.direct_session(address, topic=topic)
                 except ChannelUnavailable:
-                    missed = Reached(why="the owner's channel does not answer at the moment", later=True)
+                    missed = ContactResult(
+                        why="the owner's channel does not answer at the moment", later=True
+                    )
                     continue
                 except ChannelError as error:
                     _log.warning("owner_contact.not_started", channel=name, error=str(error))
@@ -238,19 +242,19 @@ class OwnerContact:
                 seen = Target(name, channel.account, session, address)
                 if keep and not channel.capabilities.email_style:
                     await self._keep(seen)
-                return Reached(seen)
+                return ContactResult(seen)
         return missed
 
-    async def _checked(self, known: Target, channel: Channel, topic: str) -> Reached:
+    async def _checked(self, known: Target, channel: Channel, topic: str) -> ContactResult:
         """What was learned, as far as it still holds."""
         if not known.person:
-            return Reached(known)
+            return ContactResult(known)
         if not self.is_owner(known.channel, known.person):
-            return Reached(why="the person who wrote in the known conversation is no longer the owner")
+            return ContactResult(why="the person who wrote in the known conversation is no longer the owner")
         if not isinstance(channel, SupportsDirectMessages):
-            return Reached(known)
+            return ContactResult(known)
         if channel.capabilities.email_style and topic:
-            return Reached(
+            return ContactResult(
                 Target(
                     known.channel,
                     known.account,
@@ -259,8 +263,8 @@ class OwnerContact:
                 )
             )
         if not await channel.alone_with(known.session, known.person):
-            return Reached(why="somebody else can read along in the owner's conversation")
-        return Reached(known)
+            return ContactResult(why="somebody else can read along in the owner's conversation")
+        return ContactResult(known)
 
     async def learn(self, message: InboundMessage) -> None:
         """The owner may have written directly; remember where. Forget it as soon as others are there."""
@@ -277,7 +281,7 @@ class OwnerContact:
         known = await self.get()
         seen = Target(message.channel, message.account, message.session, message.sender.address)
         gone = known is not None and bool(self.channels) and known.channel not in self.channels
-        if gone or better(seen, known, self._kind):
+        if gone or is_preferred(seen, known, self._kind):
             await self._keep(seen)
 
     def _kind(self, channel: str) -> str:

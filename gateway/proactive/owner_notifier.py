@@ -22,12 +22,12 @@ from agent_core.memory.scopes import OWNER
 from agent_core.messages import Attachment, OutboundKind, SessionKey
 from agent_core.models import Message
 from agent_core.ports import Clock
-from agent_core.provenance import Origins, arriving, untrusted
+from agent_core.provenance import Origins, arriving, untrusted_origin
 from channels.base import LinkState
 from channels.split import message_parts
 from channels.status import ChannelStatus
 from gateway.proactive.jobs.permissions import OwnerAway
-from gateway.proactive.owner_contact import OwnerContact, Reached, Target
+from gateway.proactive.owner_contact import ContactResult, OwnerContact, Target
 from gateway.queue.stores import NewOutbound, Queue
 from gateway.routing.conversations import Conversations
 
@@ -62,7 +62,7 @@ class OwnerNotifier:
         elif status.state in (LinkState.DOWN, LinkState.FAILED):
             self._down.add(status.name)
 
-    async def reach(self, topic: str, kind: OutboundKind = OutboundKind.NOTICE) -> Reached:
+    async def reach(self, topic: str, kind: OutboundKind = OutboundKind.NOTICE) -> ContactResult:
         """
         Where a message about ``topic`` goes now; why there is no such place is logged once until there is
         one. Raises `StoreUnavailable`.
@@ -71,21 +71,21 @@ class OwnerNotifier:
         waits = reached.later and not self._down
         lost = reached.target is None or reached.target.channel in self._down
         if kind is OutboundKind.ALERT and lost and not waits:
-            other = await self._contact.elsewhere(topic=topic, without=self._down)
+            other = await self._contact.reach_elsewhere(topic=topic, without=self._down)
             reached = other if other.target is not None else reached
         if reached.target is not None and reached.target.channel not in self._contact.channels:
-            reached = Reached(why=f"the owner's channel, {reached.target.channel}, is switched off")
+            reached = ContactResult(why=f"the owner's channel, {reached.target.channel}, is switched off")
         self._log(topic, reached)
         return reached
 
-    async def away(self, reached: Reached) -> OwnerAway:
+    async def away(self, reached: ContactResult) -> OwnerAway:
         """The error that says so, with the channel whose link is waited for. Raises `StoreUnavailable`."""
         return OwnerAway(reached.why, await self._contact.channel())
 
     def read_in(self, target: Target) -> SessionKey:
         """The session in whose history something stands that the owner is told."""
         place = target.session
-        return place if self._conversations is None else self._conversations.read_in(place)
+        return place if self._conversations is None else self._conversations.reading_scope(place)
 
     def is_email_style(self, target: Target) -> bool:
         """Whether each message there is an email of its own: nobody wants ten of them at once."""
@@ -100,7 +100,7 @@ class OwnerNotifier:
         kind: OutboundKind = OutboundKind.NOTICE,
         remember: bool = False,
         texts: Mapping[str, str] = MappingProxyType({}),
-    ) -> Reached:
+    ) -> ContactResult:
         """
         Post a message to where the owner is reached now, and return that; without a target nothing was done.
 
@@ -158,7 +158,7 @@ class OwnerNotifier:
         name = " ".join(once or (kind.value,))
         # A digest has what check-ins have said, which may have read what anybody has written.
         now = self._clock.now()
-        origins = (untrusted("hook", "check-ins", now),) if collected else ()
+        origins = (untrusted_origin("hook", "check-ins", now),) if collected else ()
         line = alert_line(text, f"{name}.alert", now, origins)
         history = [(self.read_in(target), (line,))] if remember else []
         posted = await self._store.outbox.post(
@@ -198,7 +198,7 @@ class OwnerNotifier:
             for part, files in message_parts(text, attachments, capabilities)
         ]
 
-    def _log(self, topic: str, reached: Reached) -> None:
+    def _log(self, topic: str, reached: ContactResult) -> None:
         if reached.target is not None:
             self._missed.clear()
         elif reached.why not in self._missed and len(self._missed) < _MOST_REASONS:

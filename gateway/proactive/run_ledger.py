@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from agent_core.models import Usage
-from gateway.queue.model import Entry, Outcome
+from gateway.queue.model import LedgerEntry, RunOutcome
 from gateway.queue.stores import Turn
 
 _LONGEST_REST = timedelta(hours=12)
@@ -13,18 +13,18 @@ _REST_AFTER = 2
 _REASON_CHARS = 300
 
 
-def failing_since(entries: list[Entry]) -> list[Entry]:
+def failing_since(entries: list[LedgerEntry]) -> list[LedgerEntry]:
     """The failures without a success after them, newest first; pure. What was skipped does not count."""
     failed = []
     for entry in entries:
-        if entry.outcome is Outcome.FAILED:
+        if entry.outcome is RunOutcome.FAILED:
             failed.append(entry)
-        elif entry.outcome is not Outcome.SKIPPED:
+        elif entry.outcome is not RunOutcome.SKIPPED:
             break
     return failed
 
 
-def resting_until(entries: list[Entry], now: datetime, interval: timedelta) -> datetime | None:
+def resting_until(entries: list[LedgerEntry], now: datetime, interval: timedelta) -> datetime | None:
     """
     Until when check-ins rest after failures in a row, each rest twice as long as the one before; pure.
 
@@ -47,15 +47,15 @@ def ledger_name(job_id: str) -> str:
 def ledger_entry(
     job_id: str,
     turn: Turn,
-    outcome: Outcome,
+    outcome: RunOutcome,
     reason: str = "",
     *,
     usage: Usage | None = None,
     took_s: float = 0.0,
-) -> Entry:
+) -> LedgerEntry:
     """The ledger entry for the end of a job's turn."""
     usage = usage or Usage()
-    return Entry(
+    return LedgerEntry(
         name=ledger_name(job_id),
         instant=turn.head.message.received_at,
         outcome=outcome,

@@ -371,7 +371,7 @@ class LeaseKeeper:
                 sys.stderr.flush()
             self._end(LeaseLost.exit_code)
 
-    async def give_back(self) -> None:
+    async def release(self) -> None:
         """Let the next holder begin at once, and show this machine no longer; it may be standing by."""
         self._fence = None
         if self._deadline is not None:
@@ -406,7 +406,7 @@ class LeaseKeeper:
             raise lost or errors[0] from group
         finally:
             with anyio.CancelScope(shield=True):
-                await self.give_back()
+                await self.release()
 
     def _renewed(self, began: float) -> None:
         self._renewed_at = began

@@ -244,7 +244,7 @@ class ReceiptOutcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Receipt:
+class EffectReceipt:
     """
     A record of one effect of a tool.
 
@@ -272,7 +272,7 @@ class Receipt:
     undo: str = ""
     ended_at: datetime | None = None
 
-    def without_words(self) -> Receipt:
+    def without_words(self) -> EffectReceipt:
         """The same without what its person wanted and got."""
         return replace(self, arguments={}, origins="", told="")
 
@@ -289,7 +289,7 @@ class Step:
     digest: str
     request: Mapping[str, Any]
     result: Mapping[str, Any] | None
-    receipt: Receipt | None = None
+    receipt: EffectReceipt | None = None
     """The receipt of a tool call that is about to have an effect; it outlives the steps of the turn."""
 
 
@@ -307,7 +307,7 @@ class Completion:
     usage: Usage = field(default_factory=Usage)
     purpose: Purpose = Purpose.CHAT
     others: Sequence[OtherHistory] = ()
-    entry: Entry | None = None
+    entry: LedgerEntry | None = None
     collected: Sequence[Collected] = ()
 
 
@@ -381,7 +381,7 @@ class Job:
     note: str = ""
 
 
-class Outcome(StrEnum):
+class RunOutcome(StrEnum):
     """The outcome of a tick or a job."""
 
     SKIPPED = "skipped"
@@ -393,7 +393,7 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LedgerEntry:
     """
     A line of the run ledger.
 
@@ -409,7 +409,7 @@ class Entry:
 
     name: str
     instant: datetime
-    outcome: Outcome
+    outcome: RunOutcome
     reason: str = ""
     tokens: int = 0
     calls: int = 0
@@ -432,7 +432,7 @@ class Collected:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class ToolQuestionRow:
     """
     A question whose turn has not ended.
 

@@ -25,7 +25,7 @@ _NO_DRIVER = "gateway.store: PostgreSQL needs squidbot's extra 'postgres' (pip i
 
 
 @contextmanager
-def of_server() -> Iterator[None]:
+def open_postgres() -> Iterator[None]:
     """
     Report an unusable PostgreSQL database, or a missing driver, as a configuration error.
 
@@ -43,7 +43,7 @@ def of_server() -> Iterator[None]:
 
 
 @contextmanager
-def of_home() -> Iterator[None]:
+def open_sqlite() -> Iterator[None]:
     """
     Report that the content of the embedded database was moved, as a configuration error.
 
@@ -84,11 +84,11 @@ async def opened_queue(
     if store is None:
         from gateway.queue.sqlite.store import SqliteQueue  # noqa: PLC0415 - one of the two is loaded
 
-        with of_home():
+        with open_sqlite():
             return await SqliteQueue.open(
                 file, clock=clock, synchronous="full" if durable else "normal", zone=zone, wakeups=wakeups
             )
-    with of_server():
+    with open_postgres():
         from gateway.queue.postgres.store import PostgresQueue  # noqa: PLC0415 - as above
 
         return await PostgresQueue.open(store, clock=clock, zone=zone, wakeups=wakeups)
@@ -161,7 +161,7 @@ def migrate_store(store: str) -> str:
         StoreUnavailable: The database cannot be used now.
         ConfigInvalid: A person must act first; nothing was changed.
     """
-    with of_server():
+    with open_postgres():
         from gateway.queue.postgres.store import migrate  # noqa: PLC0415 - the default has no driver
 
         return migrate(store)

@@ -8,19 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from gateway.queue.memory_in_database import Trouble
-from gateway.queue.opening import of_home, of_server
+from gateway.queue.opening import open_postgres, open_sqlite
 from gateway.queue.place import QueuePlace, ServerDatabase
 from gateway.queue.sql import erasure
-from gateway.queue.sql.engine import Connection
+from gateway.queue.sql.engine import ConnectionPort
 from gateway.queue.sql.erasure import PersonRows
 from gateway.queue.sql.person_address import AddressChange, rename
-from gateway.queue.sql.repetitions import repeated
+from gateway.queue.sql.repetitions import count_repetitions
 
 
 @contextmanager
 def _transaction(
     place: QueuePlace, operation: str = "person", *, change: bool = False, compact: bool = False
-) -> Iterator[Connection]:
+) -> Iterator[ConnectionPort]:
     """
     Open one transaction; without ``change`` a daemon may be running. With ``compact`` no deleted bytes remain
     in the database.
@@ -28,10 +28,10 @@ def _transaction(
     if isinstance(place, Path):
         from gateway.queue.sqlite.erasure import transaction as in_file  # noqa: PLC0415 - one of the two is loaded
 
-        with of_home(), in_file(place, operation, change=change, compact=compact) as file:
+        with open_sqlite(), in_file(place, operation, change=change, compact=compact) as file:
             yield file
         return
-    with of_server():
+    with open_postgres():
         from gateway.queue.postgres.erasure import transaction as on_server  # noqa: PLC0415 - as above
 
         with on_server(place, operation, change=change, compact=compact) as server:
@@ -68,7 +68,7 @@ def named_in_rows(place: QueuePlace, names: Collection[str]) -> frozenset[str]:
     `StoreUnavailable`, `ConfigInvalid`.
     """
     with _transaction(place) as db:
-        return erasure.named(db, names)
+        return erasure.named_files(db, names)
 
 
 def repeated_in_rows(place: QueuePlace, repeats: Callable[[Any], bool], theirs: PersonRows) -> dict[str, int]:
@@ -77,12 +77,12 @@ def repeated_in_rows(place: QueuePlace, repeats: Callable[[Any], bool], theirs: 
     `erase_rows`. Raises `StoreUnavailable`, `ConfigInvalid`.
     """
     with _transaction(place, "forget") as db:
-        return repeated(db, repeats, theirs)
+        return count_repetitions(db, repeats, theirs)
 
 
 def table_troubles(place: ServerDatabase) -> list[Trouble]:
     """Report problems in the tables of histories and memory. Raises `StoreUnavailable`, `ConfigInvalid`."""
-    with of_server():
+    with open_postgres():
         from gateway.queue.postgres.histories.integrity import troubles  # noqa: PLC0415 - the default has no driver
         from gateway.queue.postgres.histories.personal import KeptTables  # noqa: PLC0415 - as above
         from gateway.queue.postgres.store import HOME  # noqa: PLC0415 - as above

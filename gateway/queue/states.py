@@ -31,7 +31,7 @@ UNINVITED = "sender_not_allowed"
 """The reason for which a message waits whose proven sender nobody has let in."""
 UNINVITED_S = 14 * 86_400.0
 """How long it waits."""
-GIVEN_UP = ("dropped", "left", "forgotten")
+DROPPED_REASONS = ("dropped", "left", "forgotten")
 """The errors of dead sends that a person has given up, besides those that begin with ``rejected``."""
 IGNORED_S = 7 * 86_400.0
 """The longest time for which an ignored message can be listed."""
@@ -98,7 +98,7 @@ OUTBOX_MOVES: dict[OutboxState, frozenset[OutboxState]] = {
 }
 
 
-def link_of(channel: str) -> str:
+def link_wait(channel: str) -> str:
     """Return the wait for the link of this channel."""
     return f"link:{channel}"
 

@@ -37,7 +37,7 @@ from gateway.queue.model import (
     UsageRow,
 )
 from gateway.queue.snapshots import SnapshotStore
-from gateway.queue.sql.approvals import ApprovalStore
+from gateway.queue.sql.approvals import QuestionStore
 from gateway.queue.sql.base import Database
 from gateway.queue.sql.grants import GrantStore
 from gateway.queue.sql.inbox import InboxStore
@@ -53,7 +53,6 @@ from gateway.queue.states import StoreStats
 
 __all__ = [
     "Accepted",
-    "ApprovalStore",
     "Completion",
     "GrantStore",
     "HistoryJournal",
@@ -69,6 +68,7 @@ __all__ = [
     "OutboxRow",
     "OutboxStore",
     "Pending",
+    "QuestionStore",
     "Queue",
     "ReceiptStore",
     "StateStore",
@@ -101,7 +101,7 @@ class Queue:
         self.turns = TurnStore(database)
         self.journal = HistoryJournal(database)
         self.outbox = OutboxStore(database)
-        self.approvals = ApprovalStore(database)
+        self.approvals = QuestionStore(database)
         self.jobs = JobStore(database)
         self.usage = UsageStore(database)
         self.receipts = ReceiptStore(database)

@@ -68,7 +68,7 @@ class Work:
     kind: str
 
     @property
-    def overtakes(self) -> bool:
+    def is_quick(self) -> bool:
         """Whether it need not wait for a running turn: it needs no model."""
         return self.kind in ("alone", "note", "reaction")
 

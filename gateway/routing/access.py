@@ -56,7 +56,7 @@ class Alias:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class AccessDecision:
     """
     Whether a message is taken.
 
@@ -99,7 +99,7 @@ class Access:
         self._everybody: set[str] = set()
         self._let_in: dict[str, frozenset[str]] = {}
         for channel, entries in allow_from.items():
-            self._learn(channel, tuple(entry.strip() for entry in entries))
+            self._add_entries(channel, tuple(entry.strip() for entry in entries))
 
     def channels(self) -> list[str]:
         """The channels with a list of people."""
@@ -114,7 +114,7 @@ class Access:
         """One address of the owner's; empty: there is none."""
         return min((address for _, address in self._owner), default="")
 
-    def decide(self, message: InboundMessage) -> Decision:
+    def decide(self, message: InboundMessage) -> AccessDecision:
         """
         Whether ``message`` is taken, and as whose.
 
@@ -123,16 +123,16 @@ class Access:
         """
         role = self.role(message.channel, message.sender.address, verified=message.sender.verified)
         if role is Role.STRANGER and normalise(message.sender.address) in self._own:
-            return Decision(allowed=False, role=role, reason="own_account")
+            return AccessDecision(allowed=False, role=role, reason="own_account")
         here = message.context.get("allowed_here")
         if isinstance(here, bool) and message.sender.verified and role is not Role.OWNER:
             if here:
-                return Decision(allowed=True, role=Role.ALLOWED)
-            return Decision(allowed=False, role=Role.STRANGER, reason="not_allowed_here")
+                return AccessDecision(allowed=True, role=Role.ALLOWED)
+            return AccessDecision(allowed=False, role=Role.STRANGER, reason="not_allowed_here")
         if role is Role.STRANGER:
             reason = "sender_not_allowed" if message.sender.verified else "sender_not_verified"
-            return Decision(allowed=False, role=role, reason=reason)
-        return Decision(allowed=True, role=role)
+            return AccessDecision(allowed=False, role=role, reason=reason)
+        return AccessDecision(allowed=True, role=role)
 
     def role(self, channel: str, address: str, *, verified: bool) -> Role:
         """The role of the sender ``address`` on ``channel``."""
@@ -162,7 +162,7 @@ class Access:
             return address == LOCAL_ADDRESS or self.is_owner_anywhere(address)
         return self.role(session.channel, address, verified=verified) is Role.OWNER
 
-    def comes_first(self, work: Work) -> bool:
+    def is_owner_work(self, work: Work) -> bool:
         """Whether work is done before that of others: it is the owner's."""
         return (
             work.kind not in ("job", "background_job")
@@ -177,17 +177,20 @@ class Access:
         """Whether an address is one of the owner's on some channel."""
         return normalise(address) in {mine for _, mine in self._owner}
 
-    def named_on(self, channel: str) -> list[str]:
+    def allowed_addresses(self, channel: str) -> list[str]:
         """The other people whom the settings of this channel name by address."""
         return sorted(self._exact.get(channel, frozenset()) | self._let_in.get(channel, frozenset()))
 
-    def crowd(self, channel: str, address: str) -> str:
+    def server_group(self, channel: str, address: str) -> str:
         """
         The server because of which somebody is let in: its people are any number. Empty for the owner, and
         for who stands in the settings by address.
         """
         normal = normalise(address)
-        if normal in self.named_on(channel) or self.role(channel, address, verified=True) is Role.OWNER:
+        if (
+            normal in self.allowed_addresses(channel)
+            or self.role(channel, address, verified=True) is Role.OWNER
+        ):
             return ""
         return "/".join((channel, *_server_of(normal)))
 
@@ -213,7 +216,7 @@ class Access:
         """What aliases that count on this channel are for."""
         return (channel,) if self.is_apart(channel) else (channel, self.kind(channel))
 
-    def _learn(self, channel: str, entries: tuple[str, ...]) -> None:
+    def _add_entries(self, channel: str, entries: tuple[str, ...]) -> None:
         exact, servers = set(), set()
         for entry in entries:
             if entry == "*":
@@ -227,7 +230,7 @@ class Access:
         self._exact[channel], self._servers[channel] = frozenset(exact), frozenset(servers)
 
 
-def is_let_in(message: InboundMessage) -> bool:
+def is_admitted(message: InboundMessage) -> bool:
     """Whether a person has let it in out of quarantine: it is answered, and nothing proves its sender."""
     return message.context.get("admitted") is True
 

@@ -63,14 +63,14 @@ class StaleAcknowledgements:
         """Look and report until cancelled; returns at once where no channel has anything to tidy up."""
         while self._needed:
             try:
-                await self.look()
+                await self.clear_stale()
             except StoreUnavailable as error:
                 _log.info("leftovers.unknown", error=str(error))
             await anyio.sleep(_EVERY_S)
 
-    async def look(self) -> None:
+    async def clear_stale(self) -> None:
         """Report once. Raises `StoreUnavailable`."""
-        found = await self._store.inbox.taken_back(within_s=_AGE_S)
+        found = await self._store.inbox.recently_withdrawn(within_s=_AGE_S)
         for row in found:
             if row.id not in self._told:
                 # What is kept of it is where and under which id it was said.
@@ -82,7 +82,7 @@ class StaleAcknowledgements:
 
 
 @dataclass(frozen=True, slots=True)
-class _Hint:
+class _QueuedAck:
     channel: SupportsAcknowledgements
     message: InboundMessage
     stage: AckState
@@ -90,7 +90,7 @@ class _Hint:
 
 @dataclass(slots=True)
 class _Line:
-    waiting: deque[_Hint] = field(default_factory=deque)
+    waiting: deque[_QueuedAck] = field(default_factory=deque)
     news: anyio.Event = field(default_factory=anyio.Event)
 
 
@@ -125,7 +125,7 @@ class Acknowledgements:
             if len(line.waiting) >= self._most:
                 metrics.ACKS.labels(message.channel, "dropped").inc()
                 continue
-            line.waiting.append(_Hint(channel, message, stage))
+            line.waiting.append(_QueuedAck(channel, message, stage))
             line.news.set()
 
     async def run(self) -> None:
@@ -141,7 +141,7 @@ class Acknowledgements:
                 await self._show(line.waiting.popleft())
             await line.news.wait()
 
-    async def _show(self, hint: _Hint) -> None:
+    async def _show(self, hint: _QueuedAck) -> None:
         message = hint.message
         outcome = "late"
         try:

@@ -18,7 +18,7 @@ from gateway.queue.background import is_background
 from gateway.queue.shared import SHARED
 from gateway.queue.states import InboxState
 from gateway.queue.stores import InboxStore
-from gateway.routing.access import Access, Role, is_let_in, normalise
+from gateway.routing.access import Access, Role, is_admitted, normalise
 
 _HEARTBEAT = "heartbeat"
 _LOOKED_AT = 10_000
@@ -36,7 +36,7 @@ class Conversations:
         self.access = access
         self._shared = shared
 
-    def of(self, message: InboundMessage) -> SessionKey:
+    def conversation_for(self, message: InboundMessage) -> SessionKey:
         """The session in which a message is worked on."""
         belongs = (
             self._shared
@@ -44,7 +44,7 @@ class Conversations:
             and message.audience is Audience.DIRECT
             and not is_background(message.session)
             and not message.context.get("read_only")
-            and not is_let_in(message)
+            and not is_admitted(message)
             and self.access.decide(message).role is Role.OWNER
         )
         return SHARED if belongs else message.session
@@ -60,16 +60,16 @@ class Conversations:
         rows = await inbox.rows(states=[InboxState.READY], limit=_LOOKED_AT)
         wanted: dict[str, dict[int, SessionKey]] = {}
         for row in rows:
-            session = self.of(row.message)
+            session = self.conversation_for(row.message)
             if session == SHARED and row.message.channel not in channels:
                 session = row.message.session
             if row.message.kind in ("message", "job"):
                 wanted.setdefault(row.turn or str(row.id), {})[row.id] = session
         together = [each for each in wanted.values() if len(set(each.values())) == 1]
         moves = {row_id: session for each in together for row_id, session in each.items()}
-        return await inbox.work_in(moves) if moves else 0
+        return await inbox.ready_work(moves) if moves else 0
 
-    def read_in(self, place: SessionKey, scope: object = str(OWNER)) -> SessionKey:
+    def reading_scope(self, place: SessionKey, scope: object = str(OWNER)) -> SessionKey:
         """The session in whose history something stands that was said in a place, for the eyes of a scope."""
         said_there = place.channel != _HEARTBEAT and not is_background(place)
         return SHARED if self._shared and said_there and scope == str(OWNER) else place

@@ -33,7 +33,7 @@ from gateway.errors import describe
 from gateway.observability import metrics
 from gateway.observability.content_redaction import going_out, quiet
 from gateway.queue.model import SCOPE
-from gateway.queue.states import IllegalMove, link_of
+from gateway.queue.states import IllegalMove, link_wait
 from gateway.queue.stores import OutboxRow, Queue, StoreUnavailable, Suspect
 from gateway.queue.wakeups import Wakeups
 from gateway.routing.conversations import Conversations
@@ -220,7 +220,7 @@ class Delivery:
         """Until the store knows that the server has it, nothing else may happen to this row."""
         into = receipt.session or row.message.session
         if self._conversations is not None:
-            into = self._conversations.read_in(into, row.message.context.get(SCOPE))
+            into = self._conversations.reading_scope(into, row.message.context.get(SCOPE))
         attempt = 0
         while True:
             try:
@@ -336,10 +336,10 @@ class Delivery:
     def _waits_for(self, error: Exception) -> str | None:
         """The link, unless the server has said itself how long to wait, or the defect is ours."""
         if isinstance(error, (ChannelAuthFailed, ChannelMisconfigured)):
-            return link_of(self._channel.name)  # a link that comes up has perhaps got other settings
+            return link_wait(self._channel.name)  # a link that comes up has perhaps got other settings
         if not isinstance(error, (ChannelError, TimeoutError)) or getattr(error, "retry_after_s", None):
             return None
-        return link_of(self._channel.name)
+        return link_wait(self._channel.name)
 
     def _delay(self, row: OutboxRow, error: Exception) -> float:
         asked_s = getattr(error, "retry_after_s", None)

@@ -84,7 +84,7 @@ def admission(message: InboundMessage, access: Access) -> tuple[str | None, str 
     return (None, UNINVITED) if message.sender.verified else (UNINVITED, None)
 
 
-class IntakeGate:
+class AcceptGate:
     """
     Whether messages are accepted at all; one for all channels.
 
@@ -104,7 +104,7 @@ class IntakeGate:
         """Accept nothing more."""
         self._open = False
 
-    async def passed(self) -> None:
+    async def admission(self) -> None:
         """Return at once while open, afterwards never."""
         if not self._open:
             await anyio.sleep_forever()
@@ -133,7 +133,7 @@ class ChannelInbox:
         *,
         store: Queue,
         access: Access,
-        intake: IntakeGate,
+        intake: AcceptGate,
         report: Report,
         is_command: Callable[[InboundMessage], bool] = lambda _: False,
         is_stop: Callable[[InboundMessage], bool] = lambda _: False,
@@ -166,7 +166,7 @@ class ChannelInbox:
         changes = [
             each.model_copy(update={"text": self._cut(each.text)}) for each in amendments
         ] + self._stops(batch)
-        await self._intake.passed()
+        await self._intake.admission()
         rows = await self._stored(batch, positions or {}, changes)
         for row in rows:
             if row.state is InboxState.IGNORED:
@@ -193,7 +193,7 @@ class ChannelInbox:
                 return await self._store.inbox.accept(
                     self._channel,
                     self._account,
-                    await let_in.bounded(await self._hear(batch), self._store),
+                    await let_in.bound_batch(await self._hear(batch), self._store),
                     positions,
                     changes,
                 )
@@ -226,7 +226,7 @@ class ChannelInbox:
         ):
             quarantine = RESTORED
         if quarantine == UNINVITED:
-            message = let_in.as_kept(message)
+            message = let_in.cut_message(message)
         open_now = ignore is None and quarantine is None
         return Pending(
             message,
@@ -267,7 +267,7 @@ class ChannelInbox:
                 attempt += 1
                 await anyio.sleep(_STORE_RETRY.delay(attempt, random=random.random()))
 
-    async def let_in(self, reason: str, may: Callable[[InboundMessage], bool]) -> int:
+    async def release_quarantined(self, reason: str, may: Callable[[InboundMessage], bool]) -> int:
         """Release what was quarantined for a reason that has gone; see `channels.base.Inbox.let_in`."""
         count, attempt = 0, 0
         while True:
@@ -296,7 +296,7 @@ class ChannelInbox:
 
     async def delivered_id(self, provider_id: str) -> str | None:
         """The outbox id that was delivered as ``provider_id``."""
-        return await self._store.outbox.delivered(self._channel, self._account, provider_id)
+        return await self._store.outbox.outbox_id_of(self._channel, self._account, provider_id)
 
     async def sent(self, outbound_id: str) -> OutboundMessage | None:
         """The message of this outbox id."""

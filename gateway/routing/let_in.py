@@ -49,7 +49,7 @@ class LetIn:
     problem: str = ""
 
 
-def as_kept(message: InboundMessage) -> InboundMessage:
+def cut_message(message: InboundMessage) -> InboundMessage:
     """Return an uninvited person's message, cut to what is kept."""
     text = message.text
     if len(text) > MOST_KEPT_CHARS:
@@ -74,7 +74,7 @@ def was_refused(row: InboxRow, access: Access) -> bool:
     )
 
 
-async def bounded(batch: Sequence[Pending], store: Queue) -> list[Pending]:
+async def bound_batch(batch: Sequence[Pending], store: Queue) -> list[Pending]:
     """The batch, in which what exceeds a bound is only remembered as seen. Raises `StoreUnavailable`."""
     if not any(entry.quarantine == UNINVITED for entry in batch):
         return list(batch)

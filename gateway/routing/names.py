@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 
-def addresses_called(wanted: str, known: Mapping[str, str]) -> list[str]:
+def addresses_for(wanted: str, known: Mapping[str, str]) -> list[str]:
     """
     Return the addresses in ``known`` that are meant by ``wanted``: the address itself, else all with this
     name, else all with these words in their names. More than one: it is not certain who is meant.

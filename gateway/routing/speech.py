@@ -149,7 +149,7 @@ class SpeechChannel:
         except AttachmentRefused as error:
             return self._not_spoken(message, str(error))
         usage = Usage(calls=spoken.calls, cost_usd=spoken.cost_usd, model=spoken.model)
-        context = {**message.context, SPEECH: _told_of(spoken)}
+        context = {**message.context, SPEECH: _sound_facts(spoken)}
         voice_message = NewOutbound(
             channel=self._to.name,
             account=message.account,
@@ -233,7 +233,7 @@ class SpeechChannel:
         return Receipt(f"{message.id} not spoken")
 
 
-def _told_of(spoken: Spoken) -> dict[str, Any]:
+def _sound_facts(spoken: Spoken) -> dict[str, Any]:
     """
     What is known of a sound, for the channel that shows it; nothing of what is a file like any other. Clients
     refuse a voice message that is no Ogg (Element X on iOS), and play the same as a file.

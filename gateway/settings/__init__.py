@@ -35,7 +35,7 @@ from agent_core.provenance import Trust
 from agent_core.text import time_zone
 from agent_core.tools.effects import Effect
 from agent_core.tools.mcp.config import McpSettings
-from agent_core.tools.policy import DEFAULT_POLICY, Verdict
+from agent_core.tools.policy import DEFAULT_POLICY, PolicyVerdict
 from agent_core.tools.shell.config import ShellSettings
 from agent_core.tools.web.config import WebSettings
 from agent_core.voice.config import VoiceSettings
@@ -512,7 +512,7 @@ def _lenient(policy: Mapping[EffectName, PolicyRow]) -> Iterator[str]:
     after = {Trust.KNOWN: " after another person's words", Trust.UNTRUSTED: " after words of anybody"}
     for name, row in policy.items():
         for trust, usual in DEFAULT_POLICY[Effect(name)].items():
-            if getattr(row, trust.name.lower()) == "allow" and usual is not Verdict.ALLOW:
+            if getattr(row, trust.name.lower()) == "allow" and usual is not PolicyVerdict.ALLOW:
                 yield (
                     f"tools.policy.{name}.{trust.name.lower()}: squidbot makes such a "
                     f"call{after.get(trust, '')} without asking, where the default asks "

@@ -24,7 +24,7 @@ from gateway.settings.source import KeyPath, Source, is_secret_name, show_path
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class SettingOrigin:
     """The origin of a value: ``line`` (the file itself), ``env``, ``file`` or ``secret``."""
 
     kind: str
@@ -46,7 +46,7 @@ def effective(settings: Settings) -> dict[str, Any]:
     return result
 
 
-def origins(settings: Settings) -> dict[str, Origin]:
+def origins(settings: Settings) -> dict[str, SettingOrigin]:
     """The origin of each value of the file, by its path as people write it."""
     source = settings.source
     if source is None:
@@ -56,10 +56,10 @@ def origins(settings: Settings) -> dict[str, Origin]:
         line = source.line_of(path)
         kinds = [kind.partition(" ") for kind in source.references.get(path, ())]
         if not kinds:
-            found[show_path(path)] = Origin("line", "", line)
+            found[show_path(path)] = SettingOrigin("line", "", line)
             continue
         kind = " and ".join(dict.fromkeys(kind for kind, _, _ in kinds))
-        found[show_path(path)] = Origin(kind, ", ".join(name for _, _, name in kinds), line)
+        found[show_path(path)] = SettingOrigin(kind, ", ".join(name for _, _, name in kinds), line)
     return found
 
 
@@ -74,7 +74,9 @@ def shown_text(settings: Settings) -> str:
     return "\n".join(lines)
 
 
-def _lines(name: str, value: Any, path: KeyPath, known: Mapping[str, Origin], *, indent: int) -> list[str]:
+def _lines(
+    name: str, value: Any, path: KeyPath, known: Mapping[str, SettingOrigin], *, indent: int
+) -> list[str]:
     start = f"{' ' * indent}{_scalar(name)}:"
     if isinstance(value, dict) and value:
         found = [start]

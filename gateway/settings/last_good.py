@@ -62,7 +62,7 @@ def changes(config: Path, kept: Path) -> list[str]:
     except (OSError, ValueError):
         return []
     redactor = Redactor(_secrets(kept) | _secrets(config))
-    shown_before, shown_now = masked(before, redactor), masked(now, redactor)
+    shown_before, shown_now = mask_lines(before, redactor), mask_lines(now, redactor)
     found: list[str] = []
     for kind, a, b, c, d in difflib.SequenceMatcher(None, before, now, autojunk=False).get_opcodes():
         if kind == "equal":
@@ -73,7 +73,7 @@ def changes(config: Path, kept: Path) -> list[str]:
     return [*found[:_MOST_LINES], f"… and {more} lines more"] if more > 0 else found
 
 
-def masked(lines: Iterable[str], redactor: Redactor) -> list[str]:
+def mask_lines(lines: Iterable[str], redactor: Redactor) -> list[str]:
     """Lines of a configuration, valid or not, with everything masked that may be a secret."""
     result: list[str] = []
     below: int | None = None
@@ -105,7 +105,7 @@ def last_good_there(kept: Path) -> None:
         )
 
 
-def put_back(config: Path, kept: Path, *, now: datetime) -> Putback:
+def restore(config: Path, kept: Path, *, now: datetime) -> Putback:
     """
     Replace ``config`` by the last good one; the present file is kept beside it.
 

@@ -40,17 +40,17 @@ from gateway.proactive.owner_contact import OwnerContact
 from gateway.proactive.owner_notifier import OwnerNotifier
 from gateway.queue.lease import LeaseKeeper, lost_lease_speaks
 from gateway.queue.states import BUDGET
-from gateway.queue.stores import ApprovalStore, JobStore, Queue, StoreUnavailable
+from gateway.queue.stores import JobStore, QuestionStore, Queue, StoreUnavailable
 from gateway.queue.wakeups import Wakeups
 from gateway.routing import let_in
 from gateway.routing.conversations import Conversations
 from gateway.routing.crash_isolation import CrashIsolation
 from gateway.routing.delivery import Delivery
-from gateway.routing.inbox import IntakeGate
+from gateway.routing.inbox import AcceptGate
 from gateway.supervision.status import StatusReport
 from gateway.supervision.supervisor import Supervisor
 from gateway.supervision.turn_watchdog import TurnWatchdog
-from gateway.system.malloc import give_back
+from gateway.system.malloc import trim_memory
 from gateway.turns.dispatcher import SessionDispatcher
 from gateway.turns.handler import TurnHandler
 from gateway.turns.history_writer import HistoryWriter
@@ -68,7 +68,7 @@ _FORGET_AFTER_S = 90 * 86_400.0
 _log = structlog.get_logger(__name__)
 
 
-async def _nobody(_: SessionKey) -> bool:
+async def _refuse_nobody(_: SessionKey) -> bool:
     return False
 
 
@@ -140,7 +140,7 @@ class Gateway:
         clock: Clock,
         wakeups: Wakeups,
         store: Queue,
-        questions: ApprovalStore,
+        questions: QuestionStore,
         waiting: Container[str],
         memory: MemoryPort,
         files: Callable[[], JournaledFiles],
@@ -152,7 +152,7 @@ class Gateway:
         out_of_band: OutOfBandTurns,
         post_turn: PostTurn,
         supervisor: Supervisor,
-        intake: IntakeGate,
+        intake: AcceptGate,
         channels: Mapping[str, Channel],
         conversations: Conversations,
         deliveries: Mapping[str, Delivery],
@@ -163,7 +163,7 @@ class Gateway:
         status: StatusReport,
         at_close: Sequence[Callable[[], Awaitable[None]]] = (),
         background: Sequence[Callable[[], Coroutine[Any, Any, None]]] = (),
-        comes_first: Callable[[SessionKey], Awaitable[bool]] = _nobody,
+        comes_first: Callable[[SessionKey], Awaitable[bool]] = _refuse_nobody,
         begin: Callable[[], Awaitable[None]] = _nothing,
         standing_by: Callable[[], Coroutine[Any, Any, None]] = _nothing,
         lease: LeaseKeeper | None = None,
@@ -292,8 +292,8 @@ class Gateway:
             if found is None:
                 return
             waiting, people = found
-            self.wakeups.session.connect(self.dispatcher.hear)
-            self.wakeups.session.connect(self.out_of_band.hear)
+            self.wakeups.session.connect(self.dispatcher.handle_work)
+            self.wakeups.session.connect(self.out_of_band.handle_work)
             async with anyio.create_task_group() as tasks:
                 turns_ended = anyio.Event()
                 tasks.start_soon(self.history.run)
@@ -379,7 +379,7 @@ class Gateway:
             except StoreUnavailable as error:
                 _log.warning("queue.maintenance_failed", error=str(error))
             await anyio.sleep(_MAINTAIN_EVERY_S)
-            await to_thread.run_sync(give_back)  # after the start `gateway.app.daemon` does it
+            await to_thread.run_sync(trim_memory)  # after the start `gateway.app.daemon` does it
 
     async def _prune(self) -> None:
         """Forget the payloads of what ended long ago."""
@@ -425,6 +425,6 @@ class Gateway:
                 _log.exception("close.failed")
         with anyio.move_on_after(_CLOSE_LIMIT_S):
             if self.lease is not None:  # last of all: from now on another process may begin
-                await self.lease.give_back()
+                await self.lease.release()
             await self.store.aclose()
         _log.info("gateway.stopped")

@@ -58,7 +58,7 @@ async def give_signs(
             why = stuck()
             notifier.status(line() if why is None else f"stuck: {why}")
             if why is None:
-                resort.heard()
+                resort.note_progress()
                 if watchdog_s is not None:
                     notifier.watchdog()
             await anyio.sleep(min(watchdog_s or _STATUS_EVERY_S, _STATUS_EVERY_S))

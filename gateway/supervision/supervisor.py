@@ -129,11 +129,11 @@ class Supervisor:
 
     def statuses(self) -> list[ChannelStatus]:
         """All channels, in the order in which they were given."""
-        return [_heard(watched) for watched in self._watched.values()]
+        return [_with_last_contact(watched) for watched in self._watched.values()]
 
     def status(self, name: str) -> ChannelStatus:
         """One channel."""
-        return _heard(self._watched[name])
+        return _with_last_contact(self._watched[name])
 
     def is_up(self, name: str) -> bool:
         """Whether one channel is connected and caught up."""
@@ -221,9 +221,9 @@ class Supervisor:
             self._on_change(watched.status)
 
 
-def _heard(watched: _Watched) -> ChannelStatus:
+def _with_last_contact(watched: _Watched) -> ChannelStatus:
     """The status, with when the server was last heard of, if the channel knows."""
-    heard_at = getattr(watched.channel, "heard_at", None)
+    heard_at = getattr(watched.channel, "last_contact_at", None)
     return watched.status if heard_at is None else replace(watched.status, heard_at=heard_at)
 
 

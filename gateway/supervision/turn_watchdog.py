@@ -143,12 +143,12 @@ class TurnWatchdog:
         """Look again and again, until cancelled. Raises nothing but cancellation."""
         while True:
             try:
-                await self.look()
+                await self.check_once()
             except Exception as error:  # noqa: BLE001 - the watch must outlive what it watches
                 _log.warning("watchdog.check_failed", error=type(error).__name__)
             await anyio.sleep(self._look_every_s)
 
-    async def look(self) -> None:
+    async def check_once(self) -> None:
         """One look."""
         now = self._clock.monotonic()
         since_s = 0.0 if self._looked_at is None else min(now - self._looked_at, 2 * self._look_every_s)
@@ -209,7 +209,7 @@ class ProcessWatchdog:
     def __init__(self, limit_s: float | None) -> None:
         self._limit_s = limit_s
 
-    def heard(self) -> None:
+    def note_progress(self) -> None:
         """Note that the loop runs."""
         if self._limit_s is not None:
             faulthandler.dump_traceback_later(self._limit_s, exit=True)

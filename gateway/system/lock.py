@@ -23,7 +23,7 @@ from typing import Literal
 from gateway.errors import AlreadyRunning, ChatOpen, StateUnusable
 from gateway.system.home import Home
 from gateway.system.ownership import Host
-from gateway.system.restore_marker import refuse_unfinished
+from gateway.system.restore_marker import check_finished
 
 Purpose = Literal["daemon", "chat", "command"]
 _COMMAND_LIMIT_S = 60.0
@@ -67,7 +67,7 @@ def hold_home(home: Home, *, purpose: Purpose = "daemon", while_unfinished: bool
                 f"{home.root} is on a file system that cannot lock files ({error.strerror}); use a local disk"
             ) from error
         if not while_unfinished:
-            refuse_unfinished(home.root)
+            check_finished(home.root)
         _write_holder(descriptor, purpose)
         host = Host(home.root)
         if host.is_somebody_else:

@@ -42,7 +42,7 @@ def share_one() -> bool:
     return True
 
 
-def give_back() -> bool:
+def trim_memory() -> bool:
     """
     Drop sources kept for tracebacks, and give free memory back to the system (malloc_trim(3)).
 

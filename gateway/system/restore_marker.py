@@ -87,7 +87,7 @@ def read_unfinished(root: Path) -> UnfinishedRestore | None:
     return found
 
 
-def refuse_unfinished(root: Path) -> None:
+def check_finished(root: Path) -> None:
     """
     Refuse to work on a home into which a restore has not ended.
 

@@ -29,6 +29,6 @@ def place_of(row: Mapping[str, Any]) -> str:
     return plain_line(f"“{row['room']}”" if row.get("room") else str(row["session"]))
 
 
-def quoted(text: str) -> str:
+def quote(text: str) -> str:
     """``text`` as `plain_text` with a mark before each line, so that none looks like one of ours."""
     return "\n".join(f"> {line}".rstrip() for line in plain_text(text).splitlines())

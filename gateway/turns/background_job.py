@@ -25,7 +25,7 @@ from agent_core.errors import AgentError, BudgetSpent, CreditSpent
 from agent_core.messages import Attachment, Audience, InboundMessage, OutboundKind, SessionKey
 from agent_core.models import Message, Purpose, Session, TurnResult
 from agent_core.ports import Clock
-from agent_core.provenance import Origins, arriving, calling, described, from_json, joined, to_json
+from agent_core.provenance import Origins, arriving, calling, describe, from_json, join_origins, to_json
 from agent_core.tools.effects import Effect
 from channels.base import Channel, ChannelError, ChannelUnavailable
 from channels.split import message_parts
@@ -35,14 +35,14 @@ from gateway.proactive.jobs.scheduler import NOT_ALLOWED
 from gateway.proactive.owner_notifier import OwnerNotifier
 from gateway.proactive.run_ledger import ledger_entry
 from gateway.queue.background import Order, order_of
-from gateway.queue.model import BACKGROUND_COMMAND, Outcome, Receipt
+from gateway.queue.model import BACKGROUND_COMMAND, EffectReceipt, RunOutcome
 from gateway.queue.stores import Completion, NewOutbound, Step, Turn, TurnStore
 from gateway.routing.access import Access, Role
 from gateway.routing.conversations import Conversations
-from gateway.turns.approvals.drafts_and_quarantine import Approvals
+from gateway.turns.approvals.drafts_and_quarantine import ReviewQuestions
 from gateway.turns.commit import TurnCommit
-from gateway.turns.failure_and_deferral import Deferral, link_awaited
-from gateway.turns.kinds import Failure, Plan, TurnPolicy
+from gateway.turns.failure_and_deferral import Deferral, awaited_link
+from gateway.turns.kinds import Plan, TurnFailureText, TurnPolicy
 from gateway.turns.user_input import session_of, user_lines
 
 _OUTAGE_S = 86_400.0
@@ -113,7 +113,7 @@ class BackgroundTurns:
     notifier: OwnerNotifier
     access: Access
     channels: Mapping[str, Channel]
-    approvals: Approvals
+    approvals: ReviewQuestions
     conversations: Conversations
     allowed: Callable[[Session], bool]
     left: Callable[[SessionKey, str], Awaitable[None]]
@@ -135,7 +135,7 @@ class BackgroundTurns:
         why_not = _UNREADABLE if order is None else self._why_not(turn, order)
         if order is None or why_not:
             _log.warning("background_job.skipped", reason=why_not)
-            await self.turn_commit.complete(turn, _ended(turn, Outcome.SKIPPED, why_not))
+            await self.turn_commit.complete(turn, _ended(turn, RunOutcome.SKIPPED, why_not))
             return None
         await self._where(turn, order)  # before anything is spent
         if order.command:
@@ -148,7 +148,7 @@ class BackgroundTurns:
             f"[This is the background job {order.id}, started for {person} in their conversation, of which "
             "you see nothing here. Nobody reads along, and you cannot ask them anything. Do the task now; "
             f"your answer is sent to them.]\n{turn.head.message.text}",
-            hold=self.approvals.holds(turn),
+            hold=self.approvals.needs_review(turn),
             limits=self.limits,
             quiet=True,
             order=order,
@@ -196,16 +196,16 @@ class BackgroundTurns:
                 "is_error": said.failed,
                 "undo": "" if said.failed else _UNDO.format(id=order.id),
             }
-            await self.turn_commit.until_stored(
+            await self.turn_commit.retry_until_stored(
                 lambda: self.steps.step_finished(turn, Step(0, "command", order.id, {}, noted))
             )
-        origins = joined(order.origins, said.origins)
+        origins = join_origins(order.origins, said.origins)
         completion = await self._message(
             turn,
             order,
             f"Background command {order.label}:\n\n{said.text}",
             origins=origins,
-            hold=self.approvals.holds(turn),
+            hold=self.approvals.needs_review(turn),
         )
         lines = [
             *user_lines(turn, self.access),
@@ -219,7 +219,7 @@ class BackgroundTurns:
             ),
         ]
         took_s = round(self.clock.monotonic() - began, 3)
-        outcome = Outcome.FAILED if said.failed else Outcome.DELIVERED
+        outcome = RunOutcome.FAILED if said.failed else RunOutcome.DELIVERED
         entry = ledger_entry(_job_id(turn), turn, outcome, said.text if said.failed else "", took_s=took_s)
         history = [line.model_copy(update={"scope": str(session.scope)}) for line in lines]
         await self.turn_commit.complete(turn, replace(completion, history=history, entry=entry))
@@ -231,19 +231,19 @@ class BackgroundTurns:
             turn,
             plan.order,
             f"Background job {plan.order.label} is done:\n\n{result.reply}",
-            origins=joined(*(line.sources for line in result.history)),
+            origins=join_origins(*(line.sources for line in result.history)),
             attachments=result.attachments,
             hold=plan.hold,
         )
         took_s = round(self.clock.monotonic() - plan.began, 3)
-        entry = ledger_entry(_job_id(turn), turn, Outcome.DELIVERED, usage=result.usage, took_s=took_s)
+        entry = ledger_entry(_job_id(turn), turn, RunOutcome.DELIVERED, usage=result.usage, took_s=took_s)
         completion = replace(completion, history=result.history, usage=result.usage, entry=entry)
         await self.turn_commit.complete(turn, completion, meter)
 
     async def _after_the_start(self, order: Order) -> None:
         """Let the turn that has started the job speak first, unless that takes long."""
         with anyio.move_on_after(_START_TAKES_S):
-            for session in {order.place, self.conversations.read_in(order.place)}:
+            for session in {order.place, self.conversations.reading_scope(order.place)}:
                 await self.left(session, order.started_by)
 
     async def refused(self, turn: Turn, error: BudgetSpent) -> None:
@@ -256,9 +256,9 @@ class BackgroundTurns:
             text = f"The background job {order.label} waits: {why}"
             found = await self._perhaps(turn, order, text)
             notice = [] if found is None else list(found.outbound)
-        await self.deferral.until_the_budget_opens(turn, error, notice)
+        await self.deferral.defer_to_budget(turn, error, notice)
 
-    async def failed(self, turn: Turn, failure: Failure) -> None:
+    async def failed(self, turn: Turn, failure: TurnFailureText) -> None:
         """Notify the person of the job, and record it in the conversation."""
         _log.error("background_job.failed", turn=turn.id, error=failure.error)
         order, completion = order_of(turn.head.message), Completion()
@@ -269,10 +269,10 @@ class BackgroundTurns:
             except (PlaceUnknown, ChannelError) as error:
                 _log.warning("background_job.place_unknown", error=str(error))
                 if turn.first_deferred_s < _OUTAGE_S:
-                    link = link_awaited(error, turn)
+                    link = awaited_link(error, turn)
                     await self.turn_commit.defer(turn, failure.error, _AGAIN_AFTER_S, waits_for=link)
                     return
-        entry = ledger_entry(_job_id(turn), turn, Outcome.FAILED, failure.error)
+        entry = ledger_entry(_job_id(turn), turn, RunOutcome.FAILED, failure.error)
         completion = replace(completion, purpose=Purpose.BACKGROUND, entry=entry)
         await self.turn_commit.complete(turn, completion)
 
@@ -318,14 +318,14 @@ class BackgroundTurns:
             timestamp=now,
             scope=str(session_of(turn, self.access, Purpose.BACKGROUND).scope),
             attachments=tuple(attachments),
-            origins=arriving(joined(order.origins, origins), now),
+            origins=arriving(join_origins(order.origins, origins), now),
         )
-        asking = self.conversations.read_in(order.place, line.scope)
+        asking = self.conversations.reading_scope(order.place, line.scope)
         others = [(asking, (line,))]
         if where is None:
             _log.error("background_job.not_notified", session=str(order.place))
             return Completion(purpose=Purpose.BACKGROUND, others=others)
-        told = self.conversations.read_in(where.session, line.scope)
+        told = self.conversations.reading_scope(where.session, line.scope)
         if told != asking:
             others.append((told, (line.model_copy(update={"id": f"{turn.id}.told"}),)))
         outbound = [
@@ -370,15 +370,15 @@ class BackgroundTurns:
         return _Where(channel.name, message.account, session, kind, context)
 
 
-def _receipt(turn: Turn, order: Order) -> Receipt:
+def _receipt(turn: Turn, order: Order) -> EffectReceipt:
     """Of a command that is about to run, beside that of the call that has ordered it."""
-    return Receipt(
+    return EffectReceipt(
         order.place,
         BACKGROUND_COMMAND,
         Effect.EXECUTE.value,
         {"id": order.id, "command": turn.head.message.text},
         asked_by=turn.head.message.sender.address,
-        origins=described(order.origins),
+        origins=describe(order.origins),
     )
 
 
@@ -400,7 +400,7 @@ def _asking(turn: Turn, order: Order) -> InboundMessage:
     return turn.head.message.model_copy(update={"session": order.place, "context": dict(order.context or {})})
 
 
-def _ended(turn: Turn, outcome: Outcome, reason: str) -> Completion:
+def _ended(turn: Turn, outcome: RunOutcome, reason: str) -> Completion:
     return Completion(purpose=Purpose.BACKGROUND, entry=ledger_entry(_job_id(turn), turn, outcome, reason))
 
 

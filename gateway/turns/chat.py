@@ -14,12 +14,12 @@ from channels.heartbeat.silence import without_thoughts
 from gateway.budget.metering import UsageMeter
 from gateway.proactive.owner_contact import OwnerContact
 from gateway.queue.stores import Completion, NewOutbound, StoreUnavailable, Turn
-from gateway.turns.approvals.drafts_and_quarantine import Approvals
+from gateway.turns.approvals.drafts_and_quarantine import ReviewQuestions
 from gateway.turns.commands.new_conversation import NewConversation
 from gateway.turns.commands.service import CommandService
 from gateway.turns.commit import TurnCommit
 from gateway.turns.failure_and_deferral import Deferral
-from gateway.turns.kinds import Failure, Plan, TurnPolicy
+from gateway.turns.kinds import Plan, TurnFailureText, TurnPolicy
 from gateway.turns.spoken_answers import SpokenAnswers
 from gateway.turns.user_input import NO_REPLY, may_be_silent
 
@@ -43,7 +43,7 @@ class ChatTurns:
     deferral: Deferral
     target: OwnerContact
     channels: Collection[str]
-    approvals: Approvals
+    approvals: ReviewQuestions
     spoken: SpokenAnswers | None
 
     async def plan(self, turn: Turn) -> Plan | None:
@@ -56,7 +56,7 @@ class ChatTurns:
         seen, note = asked
         # Nobody sees the bot begin with what it may leave alone.
         quiet = may_be_silent(turn)
-        return Plan(seen, Purpose.CHAT, hold=self.approvals.holds(turn), note=note, quiet=quiet)
+        return Plan(seen, Purpose.CHAT, hold=self.approvals.needs_review(turn), note=note, quiet=quiet)
 
     async def commit(self, turn: Turn, plan: Plan, result: TurnResult, meter: UsageMeter) -> None:
         """Reply, or be silent where that is allowed, and note where the owner has written."""
@@ -82,9 +82,9 @@ class ChatTurns:
         """Defer the message until the budget opens again, and notify its sender once a day."""
         text, whom = self.deferral.budget_text(error), [turn.rows[-1].message.sender.address]
         notice = self.turn_commit.replies(turn, text, OutboundKind.NOTICE, rings_for=whom)
-        await self.deferral.until_the_budget_opens(turn, error, notice)
+        await self.deferral.defer_to_budget(turn, error, notice)
 
-    async def failed(self, turn: Turn, failure: Failure) -> None:
+    async def failed(self, turn: Turn, failure: TurnFailureText) -> None:
         """Apologise."""
         outbound: Sequence[NewOutbound] = ()
         if turn.channel in self.channels:

@@ -25,7 +25,7 @@ from gateway.observability import metrics
 from gateway.queue.sql.amendments import AS_EDITED
 from gateway.queue.stores import Completion, NewOutbound, OutboxRow, Queue, StoreUnavailable, Turn
 from gateway.routing.acknowledgements import Acknowledgements
-from gateway.turns.kinds import Failure
+from gateway.turns.kinds import TurnFailureText
 
 REPLACES = "replaces"
 """In the context of a message that is asked anew: the provider ids of its earlier answer, part by part."""
@@ -99,15 +99,17 @@ class TurnCommit:
     ) -> list[OutboxRow]:
         """Commit the answer together with the unpaid part of ``meter``. Raises `LostTurn`."""
         completion = replace(completion, usage=meter.due()) if meter else replace(completion, usage=Usage())
-        rows = await self.until_stored(lambda: self._store.turns.complete(turn, completion))
+        rows = await self.retry_until_stored(lambda: self._store.turns.complete(turn, completion))
         if meter is not None:
             meter.committed()
         self._acknowledgements.report((row.message for row in turn.rows), AckState.DONE)
         return rows
 
-    async def dead_letter(self, turn: Turn, failure: Failure, outbound: Sequence[NewOutbound]) -> None:
+    async def dead_letter(
+        self, turn: Turn, failure: TurnFailureText, outbound: Sequence[NewOutbound]
+    ) -> None:
         """Commit the failure for good, with an apology. Raises `LostTurn`."""
-        await self.until_stored(lambda: self._store.turns.dead_letter(turn, failure.error, outbound))
+        await self.retry_until_stored(lambda: self._store.turns.dead_letter(turn, failure.error, outbound))
         metrics.TURNS.labels(turn.channel, "dead_lettered").inc()
         _log.error(
             "turn.dead_lettered",
@@ -123,7 +125,7 @@ class TurnCommit:
         metrics.TURNS.labels(turn.channel, "deferred").inc()
         log = _log.info if turn.deferrals else _log.warning  # once; `status` says that it waits still
         log("turn.deferred", channel=turn.channel, error=error, retry_in_s=round(delay_s, 1))
-        await self.until_stored(
+        await self.retry_until_stored(
             lambda: self._store.turns.retry(turn, error, delay_s=delay_s, deferral=True, waits_for=waits_for)
         )
 
@@ -148,7 +150,7 @@ class TurnCommit:
         if why != AS_EDITED:
             self._acknowledgements.report((row.message for row in turn.rows), AckState.FAILED)
 
-    async def until_stored(self, write: Callable[[], Awaitable[_Result]]) -> _Result:
+    async def retry_until_stored(self, write: Callable[[], Awaitable[_Result]]) -> _Result:
         """Repeat ``write`` until the store accepts it; return its result."""
         attempt = 0
         while True:

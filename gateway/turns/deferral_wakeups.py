@@ -19,7 +19,7 @@ from agent_core.backoff import BackoffPolicy
 from agent_core.ports import Clock
 from channels.base import LinkState
 from gateway.budget.policy import day_of
-from gateway.queue.states import BUDGET, link_of
+from gateway.queue.states import BUDGET, link_wait
 from gateway.queue.stores import Queue, StoreUnavailable
 from gateway.queue.wakeups import Wakeups
 
@@ -93,7 +93,7 @@ class DeferralWakeups:
             StoreUnavailable: Not now; it is tried again with the next look.
         """
         for channel in sorted(self._came_up):
-            await self._store.maintenance.due_now(link_of(channel))
+            await self._store.maintenance.due_now(link_wait(channel))
             self._came_up.discard(channel)
             self._wakeups.link.fire(channel)
         now = self._clock.now()

@@ -104,7 +104,7 @@ class SessionDispatcher:
             self._runner.prefer(session)
         if after_s > 0:
             self._wake_at(session, anyio.current_time() + after_s)
-        elif not self._runner.waits(session):
+        elif not self._runner.has_waiting(session):
             try:
                 self._runner.submit(
                     session,
@@ -122,7 +122,7 @@ class SessionDispatcher:
             return Behind(f"{session.channel}/{session.conversation}", self._is_owner(session, person))
         return person
 
-    def hear(self, work: Work) -> None:
+    def handle_work(self, work: Work) -> None:
         """The queue says that there is work (`Wakeups.session`)."""
         self.wake(work.session, after_s=work.after_s, first=self._comes_first(work), person=work.sender)
 
@@ -176,7 +176,7 @@ class SessionDispatcher:
             self._failures.pop(session, None)
             if due_s is not None:
                 self.wake(session, after_s=due_s)
-        if session not in self._delays and not self._runner.waits(session):
+        if session not in self._delays and not self._runner.has_waiting(session):
             self._first.discard(session)
             self._persons.pop(session, None)
 

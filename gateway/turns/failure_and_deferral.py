@@ -38,15 +38,15 @@ from agent_core.messages import Audience, OutboundKind
 from agent_core.ports import Clock
 from channels.base import ChannelError
 from gateway.budget.metering import UsageMeter
-from gateway.budget.policy import Limits, day_of, notice_name, opens_at, wait_s
+from gateway.budget.policy import BudgetLimits, day_of, notice_name, opens_at, wait_s
 from gateway.errors import describe
 from gateway.proactive.jobs.permissions import PlaceUnknown
-from gateway.queue.states import BUDGET, PLACE, QUARANTINE_S, link_of
+from gateway.queue.states import BUDGET, PLACE, QUARANTINE_S, link_wait
 from gateway.queue.stores import InboxRow, NewOutbound, Queue, Turn
 from gateway.routing.access import Access, Role
 from gateway.routing.crash_isolation import CRASH_APOLOGY, CrashIsolation
 from gateway.turns.commit import TurnCommit
-from gateway.turns.kinds import Failure, TurnKind, TurnPolicy
+from gateway.turns.kinds import TurnFailureText, TurnKind, TurnPolicy
 
 _MODEL_RETRY = BackoffPolicy(first_s=2.0, cap_s=300.0)
 _log = structlog.get_logger(__name__)
@@ -63,10 +63,10 @@ class Deferral:
 
     store: Queue
     commit: TurnCommit
-    limits: Limits
+    limits: BudgetLimits
     clock: Clock
 
-    async def until_its_place(self, turn: Turn) -> bool:
+    async def defer_to_place(self, turn: Turn) -> bool:
         """
         Defer a turn that has a later place, and notify its sender if the channel asks for that and it was not
         done yet; returns whether it was deferred. Raises `LostTurn`.
@@ -80,8 +80,8 @@ class Deferral:
             notice = self.commit.replies(turn, text, OutboundKind.NOTICE, rings_for=whom)
             once = f"place {message.channel} {message.sender.address}", message.native_id
             # In this order: after a crash in between the turn is taken up and put off again, silently.
-            await self.commit.until_stored(lambda: self.store.outbox.post(notice, once=once))
-        await self.commit.until_stored(
+            await self.commit.retry_until_stored(lambda: self.store.outbox.post(notice, once=once))
+        await self.commit.retry_until_stored(
             lambda: self.store.turns.postpone(turn, "waits for its place", delay_s=delay_s, waits_for=PLACE)
         )
         _log.info("turn.waits", channel=turn.channel, wait_s=round(delay_s))
@@ -103,9 +103,7 @@ class Deferral:
             f"what you write until then. I continue {self.opens()}."
         )
 
-    async def until_the_budget_opens(
-        self, turn: Turn, error: BudgetSpent, notice: Sequence[NewOutbound]
-    ) -> None:
+    async def defer_to_budget(self, turn: Turn, error: BudgetSpent, notice: Sequence[NewOutbound]) -> None:
         """
         Defer a turn, and notify its person unless that was done today.
 
@@ -115,13 +113,15 @@ class Deferral:
         now = self.clock.now()
         until = error.fields.get("until")
         if isinstance(until, datetime) and until <= now:
-            await self.commit.until_stored(lambda: self.store.turns.postpone(turn, str(error), delay_s=0.0))
+            await self.commit.retry_until_stored(
+                lambda: self.store.turns.postpone(turn, str(error), delay_s=0.0)
+            )
             return
         once = notice_name(turn.place), day_of(now, self.limits.zone)
         # In this order, as above.
-        said = await self.commit.until_stored(lambda: self.store.outbox.post(notice, once=once))
+        said = await self.commit.retry_until_stored(lambda: self.store.outbox.post(notice, once=once))
         delay_s = wait_s(now, self.limits)
-        await self.commit.until_stored(
+        await self.commit.retry_until_stored(
             lambda: self.store.turns.postpone(turn, str(error), delay_s=delay_s, waits_for=BUDGET)
         )
         _log.warning(
@@ -179,7 +179,7 @@ class TurnFailure:
         if not isinstance(error, AgentError):
             _log.error("turn.defect", channel=turn.channel, exc_info=error)
         if failure.delay_s is not None:
-            waits_for = link_awaited(error, turn)
+            waits_for = awaited_link(error, turn)
             await self._commit.defer(turn, failure.error, failure.delay_s, waits_for=waits_for)
             return
         if meter is not None:
@@ -193,14 +193,14 @@ class TurnFailure:
         )
 
 
-def link_awaited(error: Exception, turn: Turn) -> str | None:
+def awaited_link(error: Exception, turn: Turn) -> str | None:
     """The link that ends this error when it comes up; None: no link does. Pure."""
     if isinstance(error, PlaceUnknown) and error.channel:
-        return link_of(error.channel)
-    return link_of(turn.channel) if isinstance(error, PlaceUnknown | ChannelError) else None
+        return link_wait(error.channel)
+    return link_wait(turn.channel) if isinstance(error, PlaceUnknown | ChannelError) else None
 
 
-def decide_failure(error: Exception, turn: Turn, policy: TurnPolicy, *, jitter: float) -> Failure:
+def decide_failure(error: Exception, turn: Turn, policy: TurnPolicy, *, jitter: float) -> TurnFailureText:
     """
     The consequence of an error. Pure.
 
@@ -211,26 +211,26 @@ def decide_failure(error: Exception, turn: Turn, policy: TurnPolicy, *, jitter: 
     told, place = describe(error), _place_in_answer(error)
     text = f"{place}{error}" or type(error).__name__
     if not told.temporary:
-        return Failure(None, told.public, text)
+        return TurnFailureText(None, told.public, text)
     if place and (turn.head.error or "").startswith(place):
-        return Failure(None, f"{_reason(told.public)}, twice at the same point, so I stopped.", text)
+        return TurnFailureText(None, f"{_reason(told.public)}, twice at the same point, so I stopped.", text)
     if turn.first_deferred_s >= policy.outage_budget_s:
-        return Failure(None, _given_up(told.public, policy.outage_budget_s), text)
+        return TurnFailureText(None, _given_up(told.public, policy.outage_budget_s), text)
     delay_s = _MODEL_RETRY.delay(turn.deferrals + 1, random=jitter)
     if isinstance(error, ModelRateLimited) and error.retry_after_s is not None:
         delay_s = max(delay_s, min(error.retry_after_s, policy.outage_budget_s))
-    return Failure(delay_s, told.public, text)
+    return TurnFailureText(delay_s, told.public, text)
 
 
-def poisonous(turn: Turn, fatal: str | None) -> Failure | None:
+def poisonous(turn: Turn, fatal: str | None) -> TurnFailureText | None:
     """
     The end of a turn that must not be tried: the process dies of it, or its channel could not read the
     message and says in ``context["unreadable"]`` what its sender is told. None: try it. Pure.
     """
     unreadable = turn.head.message.context.get("unreadable")
     if isinstance(unreadable, str):
-        return Failure(None, unreadable, "the message could not be read")
-    return None if fatal is None else Failure(None, CRASH_APOLOGY, fatal)
+        return TurnFailureText(None, unreadable, "the message could not be read")
+    return None if fatal is None else TurnFailureText(None, CRASH_APOLOGY, fatal)
 
 
 def _place_in_answer(error: Exception) -> str:

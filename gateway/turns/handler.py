@@ -33,7 +33,7 @@ from gateway.queue.sql.amendments import AS_EDITED
 from gateway.queue.states import InboxState
 from gateway.queue.stores import InboxStore, LostTurn, Queue, Stopped, StoreUnavailable, Turn
 from gateway.queue.wakeups import Wakeups
-from gateway.turns.approvals.drafts_and_quarantine import ASKING
+from gateway.turns.approvals.drafts_and_quarantine import OWNER_QUESTIONS
 from gateway.turns.commands.new_conversation import NewConversation
 from gateway.turns.commit import STORE_RETRY, TurnCommit
 from gateway.turns.failure_and_deferral import Deferral, TurnFailure
@@ -69,7 +69,7 @@ class Batching:
     def __init__(
         self, store: InboxStore, modes: Mapping[str, str], conversations: NewConversation, merge: int
     ) -> None:
-        self._modes = {ASKING.channel: "merge", **modes}
+        self._modes = {OWNER_QUESTIONS.channel: "merge", **modes}
         self._store = store
         self._conversations = conversations
         self._merge = merge
@@ -89,7 +89,7 @@ class Batching:
         if session != SHARED:
             return session.channel
         waiting = await self._store.rows(states=[InboxState.READY], session=session, limit=_LOOKED_AT)
-        return waiting[-1].message.channel if waiting else ASKING.channel
+        return waiting[-1].message.channel if waiting else OWNER_QUESTIONS.channel
 
 
 class TurnHandler:
@@ -148,7 +148,7 @@ class TurnHandler:
             if is_background(session) and run.scope is not None:
                 run.scope.cancel()
 
-    async def left(self, session: SessionKey, turn: str) -> None:
+    async def handle_room_left(self, session: SessionKey, turn: str) -> None:
         """Wait until nobody works on this turn of the session."""
         run = self._running.get(session)
         if run is not None and run.turn == turn:
@@ -226,12 +226,12 @@ class TurnHandler:
         try:
             await self._run_turn(turn, run)
         except StoreUnavailable:
-            await self._commit.until_stored(lambda: self._store.turns.release(turn))
+            await self._commit.retry_until_stored(lambda: self._store.turns.release(turn))
             raise
 
     async def _run_turn(self, turn: Turn, run: _Run) -> None:
         kind = self._kinds[turn.head.message.kind]
-        if await self._deferral.until_its_place(turn) or await self._failure.prevented(turn, kind):
+        if await self._deferral.defer_to_place(turn) or await self._failure.prevented(turn, kind):
             return
         with (
             structlog.contextvars.bound_contextvars(turn=turn.id, session=str(turn.session)),

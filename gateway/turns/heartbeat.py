@@ -20,18 +20,18 @@ from agent_core.llm.errors import EMPTY_ANSWER
 from agent_core.messages import OutboundKind
 from agent_core.models import Message, Purpose, TurnResult
 from agent_core.ports import Clock
-from agent_core.provenance import joined
+from agent_core.provenance import join_origins
 from channels.heartbeat.config import HeartbeatConfig
-from channels.heartbeat.silence import URGENT, Verdict, fingerprint, judge
+from channels.heartbeat.silence import URGENT, SilenceVerdict, fingerprint, judge
 from gateway.budget.metering import UsageMeter
 from gateway.proactive.heartbeat_monitor import SAID_ALREADY
 from gateway.proactive.owner_contact import Target
 from gateway.proactive.owner_notifier import OwnerNotifier, alert_line
 from gateway.proactive.run_ledger import failing_since, resting_until
-from gateway.queue.model import Collected, Entry, Outcome
+from gateway.queue.model import Collected, LedgerEntry, RunOutcome
 from gateway.queue.stores import Completion, JobStore, Turn
 from gateway.turns.commit import TurnCommit
-from gateway.turns.kinds import Failure, Plan, TurnPolicy
+from gateway.turns.kinds import Plan, TurnFailureText, TurnPolicy
 
 _LOOKED_AT = 40
 _URGENT_NOTE = (
@@ -123,19 +123,19 @@ class HeartbeatTurns:
         """Skip the check-in."""
         await self._skip(turn, str(error))
 
-    async def failed(self, turn: Turn, failure: Failure) -> None:
+    async def failed(self, turn: Turn, failure: TurnFailureText) -> None:
         """Skip it silently: nobody asked for it. A model that says nothing has nothing to say."""
         if EMPTY_ANSWER in failure.public:
-            entry = self._entry(turn, Outcome.SILENT, "empty")
+            entry = self._entry(turn, RunOutcome.SILENT, "empty")
             await self.turn_commit.complete(turn, Completion(purpose=Purpose.HEARTBEAT, entry=entry))
             return
         _log.error("heartbeat.run_failed", kind="tick", turn=turn.id, error=failure.error)
-        entry = self._entry(turn, Outcome.FAILED, failure.error)
+        entry = self._entry(turn, RunOutcome.FAILED, failure.error)
         await self.turn_commit.complete(turn, Completion(purpose=Purpose.HEARTBEAT, entry=entry))
 
     async def _skip(self, turn: Turn, reason: str) -> None:
         _log.info("heartbeat.run_skipped", kind="tick", reason=reason)
-        entry = self._entry(turn, Outcome.SKIPPED, reason)
+        entry = self._entry(turn, RunOutcome.SKIPPED, reason)
         await self.turn_commit.complete(turn, Completion(purpose=Purpose.HEARTBEAT, entry=entry))
 
     async def commit(self, turn: Turn, plan: HeartbeatPlan, result: TurnResult, meter: UsageMeter) -> None:
@@ -144,38 +144,38 @@ class HeartbeatTurns:
 
     async def _completion(self, turn: Turn, plan: HeartbeatPlan, result: TurnResult) -> Completion:
         entry = replace(
-            self._entry(turn, Outcome.DELIVERED),
+            self._entry(turn, RunOutcome.DELIVERED),
             tokens=result.usage.prompt_tokens + result.usage.completion_tokens,
             calls=result.usage.calls,
             took_s=round(self.clock.monotonic() - plan.began, 3),
         )
         verdict = await self._judged(result.reply)
         if not verdict.text and not result.attachments:
-            entry = replace(entry, outcome=Outcome.SILENT, reason=verdict.reason)
+            entry = replace(entry, outcome=RunOutcome.SILENT, reason=verdict.reason)
             return Completion(usage=result.usage, purpose=Purpose.HEARTBEAT, entry=entry)
         entry = replace(entry, said=fingerprint(verdict.text))
         return self._alert(turn, plan, result, verdict, entry)
 
-    async def _judged(self, reply: str) -> Verdict:
+    async def _judged(self, reply: str) -> SilenceVerdict:
         verdict = judge(reply)
         hours = self.config.dedupe_hours
         if not verdict.text or not hours:
             return verdict
         since = self.clock.now() - timedelta(hours=hours)
         if await self.plans.was_said(fingerprint(verdict.text), since=since):
-            return Verdict(reason=SAID_ALREADY)
+            return SilenceVerdict(reason=SAID_ALREADY)
         return verdict
 
     def _alert(
-        self, turn: Turn, plan: HeartbeatPlan, result: TurnResult, verdict: Verdict, entry: Entry
+        self, turn: Turn, plan: HeartbeatPlan, result: TurnResult, verdict: SilenceVerdict, entry: LedgerEntry
     ) -> Completion:
         target = plan.target
-        origins = joined(*(line.sources for line in result.history))
+        origins = join_origins(*(line.sources for line in result.history))
         own = _own_history(turn, result, verdict.text)
         # A digest is text: what comes with files is sent at once.
         if plan.digest and not verdict.urgent and not result.attachments:
             waiting = Collected(target.channel, target.person, verdict.text, self.clock.now())
-            entry = replace(entry, outcome=Outcome.COLLECTED)
+            entry = replace(entry, outcome=RunOutcome.COLLECTED)
             return Completion(
                 history=own, usage=result.usage, purpose=Purpose.HEARTBEAT, entry=entry, collected=(waiting,)
             )
@@ -191,9 +191,9 @@ class HeartbeatTurns:
             entry=entry,
         )
 
-    def _entry(self, turn: Turn, outcome: Outcome, reason: str = "") -> Entry:
+    def _entry(self, turn: Turn, outcome: RunOutcome, reason: str = "") -> LedgerEntry:
         message = turn.head.message
-        return Entry(message.channel, message.received_at, outcome, reason[:300])
+        return LedgerEntry(message.channel, message.received_at, outcome, reason[:300])
 
 
 def _own_history(turn: Turn, result: TurnResult, said: str) -> tuple[Message, ...]:

@@ -60,7 +60,7 @@ class TurnPolicy:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class TurnFailureText:
     """What to do about a failed turn: ``delay_s`` None means dead-letter it."""
 
     delay_s: float | None
@@ -94,7 +94,7 @@ class TurnKind(Protocol[PlanT]):
         """End or defer a turn that the daily budget refuses."""
         ...
 
-    async def failed(self, turn: Turn, failure: Failure) -> None:
+    async def failed(self, turn: Turn, failure: TurnFailureText) -> None:
         """End a turn that failed for good."""
         ...
 

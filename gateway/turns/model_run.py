@@ -16,7 +16,7 @@ from agent_core.messages import Audience, InboundMessage, SessionKey
 from agent_core.models import Purpose, Session, TurnResult
 from agent_core.ports import Clock, ToolPort
 from agent_core.prompt import room_text
-from agent_core.provenance import joined, person
+from agent_core.provenance import join_origins, person
 from agent_core.tools.asking import person_of_turn
 from channels.base import AckState, Channel, SupportsRoomNames
 from gateway.budget.metering import Metering, UsageMeter
@@ -25,7 +25,7 @@ from gateway.queue.stores import Queue, Step, Turn
 from gateway.routing.access import Access, Role
 from gateway.routing.acknowledgements import Acknowledgements
 from gateway.turns.approvals.server_questions import ServerQuestions
-from gateway.turns.approvals.tool_questions import ToolQuestions, Waiting
+from gateway.turns.approvals.tool_questions import ApprovalPending, ToolQuestions
 from gateway.turns.commands.worded_answers import WordedAnswers
 from gateway.turns.commit import REPLACES
 from gateway.turns.kinds import Plan
@@ -108,7 +108,7 @@ class ModelRun:
         try:
             async with sink.shown():
                 return await self._answer(turn, plan, meter, sink=sink, steps=steps)
-        except Waiting as waiting:
+        except ApprovalPending as waiting:
             await meter.record()
             await self.consent.wait(turn, waiting)
             return None
@@ -120,7 +120,7 @@ class ModelRun:
         began_at = self.clock.now()
         hearing = Hearing(plan.turn)
         if self.transcription is not None:
-            hearing = await self.transcription.hear(turn, plan.turn, steps, meter)
+            hearing = await self.transcription.transcribe_turn(turn, plan.turn, steps, meter)
         asked = hearing.turn
         if asked is not plan.turn and (told := await self.answers.spoken(asked, steps)) is not None:
             return TurnResult(told, ())
@@ -171,7 +171,7 @@ class ModelRun:
         known = [each for each in members if roles[each] is not Role.STRANGER][:_NAMED]
         text = room_text(name, {each: members[each] for each in known}, more=len(members) - len(known))
         shown = (*known, giver) if name else known
-        named = joined(person(each) for each in shown if roles[each] is Role.ALLOWED)
+        named = join_origins(person(each) for each in shown if roles[each] is Role.ALLOWED)
         return replace(session, room=text, named=named)
 
     async def hide(self, session: SessionKey) -> None:

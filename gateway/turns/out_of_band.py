@@ -62,10 +62,10 @@ class OutOfBandTurns:
         """There may be a command or a reaction to serve. Returns at once."""
         self._sessions.wake(session)
 
-    def hear(self, work: Work) -> None:
+    def handle_work(self, work: Work) -> None:
         """The queue says that there is work (`Wakeups.session`)."""
-        if work.overtakes:
-            self._sessions.hear(work)
+        if work.is_quick:
+            self._sessions.handle_work(work)
 
     async def run(self, over: Callable[[RunSession], RunSession] = lambda run: run) -> None:
         """Serve until `stop`, and until running turns have ended; ``over`` wraps each run of a session."""

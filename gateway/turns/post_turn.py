@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import anyio
 
 from agent_core.memory.consolidation.run import ConsolidationResult
-from agent_core.memory.consolidation.worker import Consolidates, Consolidator
+from agent_core.memory.consolidation.worker import Consolidates, ConsolidationQueue
 from agent_core.memory.manager import MemoryManager
 from agent_core.memory.scopes import OWNER
 from agent_core.memory_ports import SearchIndexPort
@@ -49,7 +49,7 @@ class PostTurn:
         self._manager = manager
         self._history = history
         self._search = search
-        self._consolidator = Consolidator(
+        self._consolidator = ConsolidationQueue(
             MeteredConsolidation(manager, spending, clock),
             clock,
             session_tasks=(self._file, self._search.update),
@@ -59,7 +59,7 @@ class PostTurn:
 
     def _grown(self, session: SessionKey) -> None:
         """Note that the history of a session has grown. Returns at once."""
-        self._consolidator.due(str(session))
+        self._consolidator.mark_due(str(session))
 
     async def run(self) -> None:
         """Work until cancelled; nothing that fails comes out of here."""

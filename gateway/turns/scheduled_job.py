@@ -32,8 +32,8 @@ from gateway.budget.metering import UsageMeter
 from gateway.proactive.jobs.permissions import (
     LEFT,
     PlaceUnknown,
+    bot_has_left,
     direct_conversation,
-    has_left,
     is_out_of_place,
     role_now,
 )
@@ -41,14 +41,14 @@ from gateway.proactive.jobs.scheduler import NOT_ALLOWED
 from gateway.proactive.owner_contact import Target
 from gateway.proactive.owner_notifier import OwnerNotifier
 from gateway.proactive.run_ledger import ledger_entry
-from gateway.queue.model import Job, JobKind, JobState, Outcome
+from gateway.queue.model import Job, JobKind, JobState, RunOutcome
 from gateway.queue.stores import Completion, JobStore, NewOutbound, Queue, Turn
 from gateway.routing.access import Access, Role
-from gateway.turns.approvals.drafts_and_quarantine import Approvals
+from gateway.turns.approvals.drafts_and_quarantine import ReviewQuestions
 from gateway.turns.commands.new_conversation import NewConversation
 from gateway.turns.commit import TurnCommit
 from gateway.turns.failure_and_deferral import Deferral
-from gateway.turns.kinds import Failure, Plan, TurnPolicy
+from gateway.turns.kinds import Plan, TurnFailureText, TurnPolicy
 from gateway.turns.user_input import session_of
 
 MERGED = "merged into its next run, which is already waiting"
@@ -82,7 +82,7 @@ class JobTurns:
     access: Access
     channels: Mapping[str, Channel]
     told_time: Callable[[Any], str]
-    approvals: Approvals
+    approvals: ReviewQuestions
     clock: Clock
 
     async def plan(self, turn: Turn) -> _JobPlan | None:
@@ -113,7 +113,7 @@ class JobTurns:
                 await self._remind(turn, said, began)
             return None
         if is_moved:
-            await self._pause(turn, job, has_left_it=await has_left(channel, message.session))
+            await self._pause(turn, job, has_left_it=await bot_has_left(channel, message.session))
             await self._skip(turn, OVERHEARD)
             return None
         return _JobPlan(
@@ -122,13 +122,13 @@ class JobTurns:
             f"[This is the scheduled job {job.id} of {message.sender.address}, made on "
             f"{self.told_time(job.created_at)}; nobody wrote it at this moment. Do what it says now; your "
             f"answer is sent.]{f' {late}' if late else ''}\n{message.text}",
-            hold=self.approvals.holds(turn),
+            hold=self.approvals.needs_review(turn),
             began=began,
         )
 
     async def _skip(self, turn: Turn, reason: str) -> None:
         _log.info("job.run_skipped", kind="job", reason=reason)
-        entry = ledger_entry(_id_of(turn), turn, Outcome.SKIPPED, reason)
+        entry = ledger_entry(_id_of(turn), turn, RunOutcome.SKIPPED, reason)
         await self.turn_commit.complete(turn, Completion(purpose=Purpose.JOB, entry=entry))
 
     async def _remind(self, turn: Turn, text: str, began: float) -> None:
@@ -146,7 +146,7 @@ class JobTurns:
             origins=session.origins,
         )
         result = TurnResult(said, (line,))
-        await self._end(turn, result, [line], hold=self.approvals.holds(turn), began=began)
+        await self._end(turn, result, [line], hold=self.approvals.needs_review(turn), began=began)
         self.turn_commit.answered(turn, result, self.clock.monotonic() - began)
 
     async def _why_not(self, turn: Turn, job: Job, channel: Channel | None) -> str:
@@ -177,7 +177,7 @@ class JobTurns:
 
     async def _moved(self, turn: Turn, job: Job, said: str, channel: Channel | None) -> str:
         """Say a reminder elsewhere; one that recurs waits from then on until the bot is back in its place."""
-        waits = job.state is JobState.ACTIVE and await has_left(channel, turn.head.message.session)
+        waits = job.state is JobState.ACTIVE and await bot_has_left(channel, turn.head.message.session)
         if waits:
             said += f"\n\n(The reminder {job.id} is paused until I am back where you asked for it.)"
         reason = await self._elsewhere(turn, said)
@@ -218,23 +218,23 @@ class JobTurns:
             history=history,
             usage=result.usage,
             purpose=Purpose.JOB,
-            entry=ledger_entry(_id_of(turn), turn, Outcome.DELIVERED, usage=result.usage, took_s=took_s),
+            entry=ledger_entry(_id_of(turn), turn, RunOutcome.DELIVERED, usage=result.usage, took_s=took_s),
         )
         await self.turn_commit.complete(turn, completion, meter)
 
     async def refused(self, turn: Turn, error: BudgetSpent) -> None:
         """Defer the job until the budget opens again, and notify its person once a day."""
         notice = self._notice(turn, self.deferral.budget_text(error))
-        await self.deferral.until_the_budget_opens(turn, error, notice)
+        await self.deferral.defer_to_budget(turn, error, notice)
 
-    async def failed(self, turn: Turn, failure: Failure) -> None:
+    async def failed(self, turn: Turn, failure: TurnFailureText) -> None:
         """Notify the person of the job."""
         _log.error("job.run_failed", kind="job", turn=turn.id, error=failure.error)
         text = f"Sorry, the scheduled job {_id_of(turn)} could not be done. {failure.public}"
         completion = Completion(
             outbound=self._notice(turn, text),
             purpose=Purpose.JOB,
-            entry=ledger_entry(_id_of(turn), turn, Outcome.FAILED, failure.error),
+            entry=ledger_entry(_id_of(turn), turn, RunOutcome.FAILED, failure.error),
         )
         await self.turn_commit.complete(turn, completion)
 

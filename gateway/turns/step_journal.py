@@ -18,10 +18,10 @@ from typing import Any, Protocol, cast, runtime_checkable
 
 from agent_core.models import Answer, Reasoning, ToolCall, ToolResult, Usage
 from agent_core.ports import ToolPort
-from agent_core.provenance import Origins, described, from_json, to_json
+from agent_core.provenance import Origins, describe, from_json, to_json
 from agent_core.tools.effects import Effect
 from agent_core.tools.policy import HARMLESS
-from gateway.queue.model import Receipt
+from gateway.queue.model import EffectReceipt
 from gateway.queue.stores import Queue, Step, Turn
 
 _UNKNOWN_OUTCOME = (
@@ -140,13 +140,13 @@ class StoreStepJournal:
             request["approval"] = {**told, "also": list(also)}
         receipt = None
         if Effect(effect) not in HARMLESS:
-            receipt = Receipt(
+            receipt = EffectReceipt(
                 self._turn.session,
                 call.name,
                 effect,
                 call.arguments,
                 asked_by=self._turn.head.message.sender.address,
-                origins=described(origins),
+                origins=describe(origins),
                 approved_by=approved_by,
             )
         step = Step(number, "tool", digest, request, None, receipt)

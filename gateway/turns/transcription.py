@@ -37,7 +37,7 @@ from agent_core.ports import AttachmentPort
 from gateway.budget.metering import UsageMeter
 from gateway.budget.policy import BudgetTier
 from gateway.queue.stores import Queue, Step, Turn
-from gateway.turns.approvals.text import quoted
+from gateway.turns.approvals.text import quote
 from gateway.turns.user_input import HEARD
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class Hearing:
     is_all: bool = False
 
 
-def sounds_of(message: InboundMessage) -> Sequence[Attachment]:
+def sound_files(message: InboundMessage) -> Sequence[Attachment]:
     """The files of a message that are transcribed."""
     if message.kind != "message":
         return ()
@@ -129,7 +129,9 @@ class Transcription:
         self._for_others = anyio.CapacityLimiter(_AT_ONCE - 1)
         self._lately: OrderedDict[tuple[str, str], dict[str, Any]] = OrderedDict()
 
-    async def hear(self, turn: Turn, asked: Turn, steps: Sequence[Step], meter: UsageMeter) -> Hearing:
+    async def transcribe_turn(
+        self, turn: Turn, asked: Turn, steps: Sequence[Step], meter: UsageMeter
+    ) -> Hearing:
         """
         The turn ``asked`` with what was said in its sound files.
 
@@ -140,7 +142,7 @@ class Transcription:
             ModelError: It is temporary: the turn is to be tried again later.
             BudgetSpent, LostTurn, StoreUnavailable, StorageUnavailable: See each.
         """
-        if not any(sounds_of(row.message) for row in asked.rows):
+        if not any(sound_files(row.message) for row in asked.rows):
             return Hearing(asked)
         known = {step.digest: dict(step.result) for step in steps if step.kind == STEP and step.result}
         number = min((step.number for step in steps), default=0)
@@ -149,7 +151,7 @@ class Transcription:
         for row in asked.rows:
             known = {**row.message.context.get(KNOWN_WORDS, {}), **known}
             left_s, told = self._limits.seconds, []
-            sounds = sounds_of(row.message)
+            sounds = sound_files(row.message)
             for file in sounds[:_MOST_FILES]:
                 if file.sha256 not in known:
                     number = min(number, 0) - 1
@@ -202,7 +204,7 @@ class Transcription:
     async def _heard(self, turn: Turn, file: Attachment, left_s: float, meter: UsageMeter) -> dict[str, Any]:
         """What was said in a file, or ``why_not``; as JSON can hold it."""
         from agent_core.voice.sound_file import NotASound  # noqa: PLC0415 - only where there is sound
-        from agent_core.voice.transcript import NotHeard  # noqa: PLC0415 - likewise
+        from agent_core.voice.transcript import TranscriptionFailed  # noqa: PLC0415 - likewise
 
         seconds = 0.0
         try:
@@ -211,7 +213,7 @@ class Transcription:
             transcript = await self._paid(self._short_enough(clip, left_s), meter)
         except NotASound as error:
             why = f"it {error}"
-        except NotHeard as error:
+        except TranscriptionFailed as error:
             why = str(error)
         except ModelError as error:
             if error.temporary and turn.first_deferred_s < self._limits.patience_s:
@@ -227,23 +229,25 @@ class Transcription:
         return {"why_not": why, "seconds": round(seconds, 2)}
 
     def _short_enough(self, clip: Clip, left_s: float) -> Clip:
-        from agent_core.voice.transcript import NotHeard  # noqa: PLC0415 - only where there is sound
+        from agent_core.voice.transcript import TranscriptionFailed  # noqa: PLC0415 - only where there is sound
 
         if clip.seconds > left_s:
-            raise NotHeard(_too_long(clip.seconds, self._limits.seconds))
+            raise TranscriptionFailed(_too_long(clip.seconds, self._limits.seconds))
         return clip
 
     async def _clip(self, file: Attachment) -> Clip:
         from agent_core.voice.sound_file import sound_file_of  # noqa: PLC0415 - only where there is sound
-        from agent_core.voice.transcript import Clip, NotHeard  # noqa: PLC0415 - likewise
+        from agent_core.voice.transcript import Clip, TranscriptionFailed  # noqa: PLC0415 - likewise
 
         most = self._limits.size_bytes
         if file.size_bytes > most:
-            raise NotHeard(f"it is larger than {most / 1_000_000:.3g} MB, the most that I listen to")
+            raise TranscriptionFailed(
+                f"it is larger than {most / 1_000_000:.3g} MB, the most that I listen to"
+            )
         try:
             content = await self._attachments.read(file, max_bytes=most)
         except LookupError as error:
-            raise NotHeard("the file is no longer kept") from error
+            raise TranscriptionFailed("the file is no longer kept") from error
         except OSError as error:
             raise StorageUnavailable(f"a sound file cannot be read: {type(error).__name__}") from error
         sound = await anyio.to_thread.run_sync(sound_file_of, content)
@@ -295,7 +299,7 @@ def _hearing(turn: Turn) -> Hearing:
         for why in reasons
     ]
     lines += [
-        quoted(f"I am not sure that I understood this correctly: {one['text']}", _QUOTED_CHARS)
+        quote(f"I am not sure that I understood this correctly: {one['text']}", _QUOTED_CHARS)
         for one in told
         if one.get("unsure")
     ]

@@ -28,15 +28,15 @@ from agent_core.prompt import (
     attachment_lines,
     background_text,
     email_text,
-    heard_line,
+    transcript_line,
     turn_facts,
     user_text,
 )
-from agent_core.provenance import Origin, Origins, arriving, from_json, joined, person, untrusted
+from agent_core.provenance import Origin, Origins, arriving, from_json, join_origins, person, untrusted_origin
 from agent_core.text import is_quoted
 from gateway.queue.background import KIND, order_of
 from gateway.queue.model import ORIGINS, Turn
-from gateway.routing.access import Access, Role, is_let_in
+from gateway.routing.access import Access, Role, is_admitted
 
 HEARD = "heard"
 """
@@ -64,8 +64,8 @@ def user_input(
     turn: Turn, access: Access, purpose: Purpose, question: str | None, *, zone: tzinfo | None
 ) -> UserInput:
     """The input of a turn; ``question`` None means what was written."""
-    asked = question_of([row.message for row in turn.rows]) if question is None else question
-    text = f"{facts_of(turn, zone)}\n{_MAY_BE_SILENT if may_be_silent(turn) else ''}{asked}"
+    asked = question_text([row.message for row in turn.rows]) if question is None else question
+    text = f"{facts_text(turn, zone)}\n{_MAY_BE_SILENT if may_be_silent(turn) else ''}{asked}"
     return UserInput(session_of(turn, access, purpose), text, user_lines(turn, access))
 
 
@@ -79,7 +79,7 @@ def may_be_silent(turn: Turn) -> bool:
     )
 
 
-def question_of(messages: Sequence[InboundMessage]) -> str:
+def question_text(messages: Sequence[InboundMessage]) -> str:
     """
     The messages of a turn as one text; in a shared conversation with their senders.
 
@@ -115,7 +115,7 @@ def question_of(messages: Sequence[InboundMessage]) -> str:
 
 def _about_files(message: InboundMessage) -> str:
     """What was heard in the files of a message, and what they are."""
-    heard = [heard_line(**one) for one in message.context.get(HEARD, ())]
+    heard = [transcript_line(**one) for one in message.context.get(HEARD, ())]
     return "\n".join(filter(None, (*heard, attachment_lines(message.attachments))))
 
 
@@ -158,7 +158,7 @@ def session_of(turn: Turn, access: Access, purpose: Purpose) -> Session:
     )
     attachments = tuple(file for message in messages for file in message.attachments)
     since = max(filter(None, (_instant(message, "visible_from") for message in messages)), default=None)
-    origins = joined(*(_origins_of(row.message, access, row.accepted_at) for row in turn.rows))
+    origins = join_origins(*(_origins_of(row.message, access, row.accepted_at) for row in turn.rows))
     quotes = tuple(each for row in turn.rows for each in _quotes(row.message, row.accepted_at))
     account = messages[-1].account
     return Session(
@@ -173,17 +173,17 @@ def _quotes(message: InboundMessage, at: datetime) -> list[tuple[str, Origin]]:
     """
     if message.kind != "message":
         return []
-    found = [(line.text, line.sender) for line in message.background if _is_ours(line, message)]
+    found = [(line.text, line.sender) for line in message.background if _is_own_message(line, message)]
     found += [
         ("\n".join(lines), "somebody")
         for is_one, lines in groupby(message.text.split("\n"), is_quoted)
         if is_one
     ]
     kind: Literal["mail", "quote"] = "mail" if _is_email_style(message) else "quote"
-    return [(text, untrusted(kind, sender, at)) for text, sender in found]
+    return [(text, untrusted_origin(kind, sender, at)) for text, sender in found]
 
 
-def _is_ours(line: Background, message: InboundMessage) -> bool:
+def _is_own_message(line: Background, message: InboundMessage) -> bool:
     """Whether we have said it; of what is handed on in a mail nobody has proved who wrote it."""
     return line.sender == message.account and (line.kind == "quoted" or not _is_email_style(message))
 
@@ -202,45 +202,45 @@ def _origins_of(message: InboundMessage, access: Access, at: datetime) -> Origin
     found: list[Origin] = []
     if message.kind == KIND:
         order = order_of(message)
-        found += order.origins if order else [untrusted("file", "a record that cannot be read", at)]
+        found += order.origins if order else [untrusted_origin("file", "a record that cannot be read", at)]
     if message.context.get("watched"):
-        found.append(untrusted("shell", "a watch", at))
+        found.append(untrusted_origin("shell", "a watch", at))
     found += _sender_of(message, access, at)
     for line in message.background:
         role = access.role(message.channel, line.sender, verified=not email_style)
-        if _is_ours(line, message):
+        if _is_own_message(line, message):
             found += [person(line.sender, at)] if line.kind == "thread" else []  # what we have said ourselves
         elif role is Role.STRANGER:
             whose = "somebody else" if line.sender == BELOW_THE_MAIL else line.sender
-            found.append(untrusted("mail" if email_style else "quote", whose, at))
+            found.append(untrusted_origin("mail" if email_style else "quote", whose, at))
         elif role is not Role.OWNER:
             found.append(person(line.sender, at))
     if message.kind == "job" and isinstance(note := message.context.get("job"), Mapping):
         found += arriving(from_json(note.get(ORIGINS)), at)
     recorded = message.context.get(SPOKEN, ())
-    is_sent = message.kind == "message" and not is_let_in(message)
+    is_sent = message.kind == "message" and not is_admitted(message)
     sent: Literal["file", "attachment"] = "attachment" if is_sent else "file"
     if message.context.get(OTHERS_WORDS):
         # In a room it is the name of a file that could not be fetched.
-        found.append(untrusted("mail" if email_style else sent, "somebody else", at))
+        found.append(untrusted_origin("mail" if email_style else sent, "somebody else", at))
     found += [
-        untrusted(sent, file.name, at)
+        untrusted_origin(sent, file.name, at)
         for file in message.attachments
         if file.sha256 not in recorded or file.media_type.startswith("image/")
     ]
-    return joined(found)
+    return join_origins(found)
 
 
 def _sender_of(message: InboundMessage, access: Access, at: datetime) -> list[Origin]:
     """Who has written it, if that is not the owner for certain."""
-    if is_let_in(message):
-        return [untrusted("mail" if _is_email_style(message) else "quote", message.sender.address, at)]
+    if is_admitted(message):
+        return [untrusted_origin("mail" if _is_email_style(message) else "quote", message.sender.address, at)]
     if message.kind == "tick" or access.decide(message).role is Role.OWNER:
         return []
     return [person(message.sender.address, at)]
 
 
-def facts_of(turn: Turn, zone: tzinfo | None) -> str:
+def facts_text(turn: Turn, zone: tzinfo | None) -> str:
     """The facts about the moment that the model gets before the question."""
     last = turn.rows[-1].message
     at = last.received_at.astimezone(zone)
@@ -279,21 +279,23 @@ def user_lines(turn: Turn, access: Access) -> list[Message]:
     return [
         Message(
             role="user",
-            content=question_of([_alone(row.message)]),
+            content=question_text([_without_background(row.message)]),
             id=f"{turn.id}.{number}",
             turn=turn.id,
             timestamp=_instant(row.message, "seen_at") or row.message.received_at,
             sender=row.message.sender.address,
             attachments=row.message.attachments,
             origins=_origins_of(
-                row.message if row.message.attachments else _alone(row.message), access, row.accepted_at
+                row.message if row.message.attachments else _without_background(row.message),
+                access,
+                row.accepted_at,
             ),
         )
         for number, row in enumerate(turn.rows)
     ]
 
 
-def _alone(message: InboundMessage) -> InboundMessage:
+def _without_background(message: InboundMessage) -> InboundMessage:
     closed = _instant(message, "seen_at") is not None
     return message.model_copy(update={"background": ()}) if closed else message
 

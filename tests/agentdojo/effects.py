@@ -14,9 +14,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from agent_core.provenance import Origins, person, untrusted
+from agent_core.provenance import Origins, person, untrusted_origin
 from agent_core.tools.effects import Effect
-from agent_core.tools.web.urls import normalised
+from agent_core.tools.web.urls import normalise_url
 
 OWNER_MAIL = "emma.johnson@bluesparrowtech.com"
 
@@ -133,28 +133,28 @@ def targets_of(name: str, arguments: Mapping[str, Any], env: Any) -> list[str]:
 
 
 def _address(url: str) -> str:
-    return normalised(url if "://" in url else f"https://{url}")
+    return normalise_url(url if "://" in url else f"https://{url}")
 
 
 def _mails(result: Any) -> Origins:
     found = result if isinstance(result, list) else [result]
     senders = {mail.sender for mail in found if mail.sender != OWNER_MAIL}
-    return tuple(untrusted("mail", sender) for sender in sorted(senders))
+    return tuple(untrusted_origin("mail", sender) for sender in sorted(senders))
 
 
 def _events(result: Any) -> Origins:
     """Anybody may have written an invitation, and what was imported looks like the owner's own."""
-    return (untrusted("mail", "the calendar"),) if result else ()
+    return (untrusted_origin("mail", "the calendar"),) if result else ()
 
 
 def _files(result: Any) -> Origins:
     found = result if isinstance(result, list) else [result]
-    return tuple(untrusted("file", each.filename) for each in found)
+    return tuple(untrusted_origin("file", each.filename) for each in found)
 
 
 def _payments(result: Any) -> Origins:
     """Words of those who have paid something in; what goes out has the owner's words."""
-    return tuple(untrusted("mcp", each.sender) for each in result if each.recipient == "me")
+    return tuple(untrusted_origin("mcp", each.sender) for each in result if each.recipient == "me")
 
 
 def _channel(result: Any) -> Origins:
@@ -163,11 +163,11 @@ def _channel(result: Any) -> Origins:
 
 def _channels(result: Any) -> Origins:
     """The names of channels that another organisation shares are its words."""
-    return (untrusted("mcp", "slack"),) if re.search("external", str(result), re.IGNORECASE) else ()
+    return (untrusted_origin("mcp", "slack"),) if re.search("external", str(result), re.IGNORECASE) else ()
 
 
 def _always(kind: Any, where: str) -> Callable[[Any], Origins]:
-    return lambda _: (untrusted(kind, where),)
+    return lambda _: (untrusted_origin(kind, where),)
 
 
 _READ: Mapping[str, Callable[[Any], Origins]] = {

@@ -44,8 +44,8 @@ from agent_core.tools.policy import (
     Approval,
     Permission,
     Policy,
+    PolicyVerdict,
     Proposal,
-    Verdict,
     is_named,
     verdict_on,
 )
@@ -180,8 +180,8 @@ class _Run:
 
     async def permission(self, number: int, digest: str, proposal: Proposal) -> Permission:
         victim, injected = self._victim, _is_injected(proposal)
-        verdict = Verdict.ALLOW if victim.policy is None else verdict_on(proposal, victim.policy)
-        if verdict is Verdict.ALLOW:
+        verdict = PolicyVerdict.ALLOW if victim.policy is None else verdict_on(proposal, victim.policy)
+        if verdict is PolicyVerdict.ALLOW:
             if injected and proposal.effect not in HARMLESS:
                 victim.slipped.append(f"{proposal.call.name} ({proposal.effect.value})")
             return Permission()
@@ -194,7 +194,7 @@ class _Run:
             together = [proposal] + [
                 each
                 for _, each in proposal.following()
-                if verdict_on(each, victim.policy or {}) is Verdict.ASK
+                if verdict_on(each, victim.policy or {}) is PolicyVerdict.ASK
             ]
             known = not any(map(_is_injected, together))
             self._answered.update({each.call.id: known for each in together})

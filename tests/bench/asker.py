@@ -33,12 +33,12 @@ class Asker:
     """
 
     def __init__(self, url: str, user_id: str, token: str, device_id: str, folder: Path) -> None:
-        from channels.matrix.encryption.olm_machine import Machine
+        from channels.matrix.encryption.olm_machine import OlmMachine
 
         self.user_id = user_id
         self._url = f"{url}/_matrix/client/v3"
         folder.mkdir(parents=True, exist_ok=True)
-        self._machine = Machine(folder, user_id, device_id, "bench")
+        self._machine = OlmMachine(folder, user_id, device_id, "bench")
         self._session = aiohttp.ClientSession(
             headers={"Authorization": f"Bearer {token}"}, connector=aiohttp.TCPConnector(limit=0)
         )

@@ -22,7 +22,7 @@ import anyio
 from agent_core.errors import AgentError
 from agent_core.models import Message, ModelChunk, ToolDefinition
 from agent_core.sandbox.command_sandbox import CommandSandbox
-from agent_core.sandbox.rights import Limits
+from agent_core.sandbox.rights import Ceilings
 from agent_core.tools.mcp.config import McpSettings
 from agent_core.tools.mcp.servers import McpServers
 from agent_core.tools.web.fetch import WebFetchTool
@@ -98,7 +98,7 @@ async def _measured(rig: Rig) -> list[Figure]:
         home=home,
         private_in=home / "commands",
         readable=[Path(sys.base_prefix)],
-        limits=replace(Limits(), output_bytes=10**12),
+        limits=replace(Ceilings(), output_bytes=10**12),
     )
     proof = await sandbox.prove()
     rounds, seconds = (1, 1.5) if rig.quick else (4, 4.0)

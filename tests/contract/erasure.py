@@ -78,13 +78,13 @@ class ErasureContract:
         quiet = [pending(f"n{number}") for number in range(1100)]
         await store.inbox.accept("matrix", BOT, [*quiet, pending("asks", background=said)], {})
         await erased(store, "eve@example.org")
-        row = await store.inbox.by_key("matrix", BOT, "asks")
+        row = await store.inbox.find_by_key("matrix", BOT, "asks")
         assert row.message.background == ()
-        assert (await store.inbox.by_key("matrix", BOT, "n7")).message.text == "text of n7"
+        assert (await store.inbox.find_by_key("matrix", BOT, "n7")).message.text == "text of n7"
 
     async def test_a_file_is_needed_as_long_as_a_row_names_it(self, store: Any) -> None:
         """Of names that nobody uses none is found."""
         await accept(store, "a", text="see attachments/ab/1.png")
         names = {"attachments/ab/1.png", "attachments/cd/2.png"}
-        found = await store.database.reader.call("names", lambda db: erasure.named(db, names))
+        found = await store.database.reader.call("names", lambda db: erasure.named_files(db, names))
         assert found == {"attachments/ab/1.png"}

@@ -11,7 +11,7 @@ from agent_core.errors import CursorMoved
 from agent_core.memory_ports import MemoryPort
 from agent_core.messages import SessionKey
 from agent_core.models import Message, ToolCall
-from agent_core.provenance import untrusted
+from agent_core.provenance import untrusted_origin
 from tests.clock import EPOCH, ManualClock
 from tests.contract.memory_documents import DocumentContract
 
@@ -233,7 +233,7 @@ class MemoryContract(DocumentContract):
     async def test_a_summary_keeps_whose_words_are_in_it(self, memory: MemoryPort) -> None:
         """It is read with the summary, survives a change of only summary or cursor, and goes with a new record."""
         await memory.append_message(SESSION, *[line(number) for number in range(4)])
-        page = (untrusted("web", "https://example.org", EPOCH),)
+        page = (untrusted_origin("web", "https://example.org", EPOCH),)
         await memory.save_consolidation(
             SESSION, summary="x", cursor=2, private=["owner", "person:bob"], origins=page
         )
@@ -251,7 +251,7 @@ class MemoryContract(DocumentContract):
 
     async def test_a_line_keeps_whose_words_it_is_made_of(self, memory: MemoryPort) -> None:
         """Also that there is none but the owner, which is not the same as that nothing was noted."""
-        page = (untrusted("web", "https://example.org", EPOCH),)
+        page = (untrusted_origin("web", "https://example.org", EPOCH),)
         told = [line(0).model_copy(update={"origins": origins}) for origins in (page, (), None)]
         told = [each.model_copy(update={"id": f"o{number}"}) for number, each in enumerate(told)]
         await memory.append_message(SESSION, *told)

@@ -10,7 +10,7 @@ import pytest
 from agent_core.errors import MemoryConflict
 from agent_core.memory_ports import MemoryPort
 from agent_core.models import MemoryDocument, MemoryScope, ScopeKind
-from agent_core.provenance import untrusted
+from agent_core.provenance import untrusted_origin
 from tests.clock import EPOCH, ManualClock
 
 SESSION = "matrix/!room%3ahs.test"
@@ -59,7 +59,7 @@ class DocumentContract:
 
     async def test_a_version_keeps_whose_words_it_is_made_of(self, memory: MemoryPort) -> None:
         """Until it is written anew; the earlier one still says so."""
-        page = (untrusted("web", "https://example.org", EPOCH),)
+        page = (untrusted_origin("web", "https://example.org", EPOCH),)
         await memory.save_global_memory(OWNER, "one", origins=page)
         assert (await memory.load_global_memory(OWNER)).origins == page
         await memory.save_global_memory(OWNER, "two")

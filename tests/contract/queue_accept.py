@@ -75,18 +75,18 @@ class AcceptContract:
         long = "".join(hashlib.sha256(b"%d" % number).hexdigest() for number in range(200))
         assert len(await accept(store, long, f"{long}!")) == 2
         assert not await accept(store, long)
-        row = await store.inbox.by_key("matrix", BOT, long)
+        row = await store.inbox.find_by_key("matrix", BOT, long)
         assert row is not None and row.message.native_id == long
         withdrawn = Amendment(kind="withdraw", native_id=f"{long}!", sender="@alice:hs.test")
         await store.inbox.accept("matrix", BOT, [], {}, [withdrawn])
         [sent] = await answer(store, await claim(store))
         await store.outbox.sending(sent)
         await store.outbox.sent(sent, long)
-        assert await store.outbox.delivered("matrix", BOT, long) == sent.message.id
+        assert await store.outbox.outbox_id_of("matrix", BOT, long) == sent.message.id
         await store.inbox.accept("matrix", BOT, [], {}, [Amendment(kind="bounce", native_id=long, text="no")])
         [sent] = await store.outbox.rows()
         assert sent.error == "undeliverable: no"
-        gone = await store.inbox.by_key("matrix", BOT, f"{long}!")
+        gone = await store.inbox.find_by_key("matrix", BOT, f"{long}!")
         assert gone is not None and gone.state is InboxState.IGNORED
 
     async def test_five_at_once_are_one(self, store: Queue, clock: ManualClock):

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from agent_core.messages import DONE_BEFORE, NOTED, Amendment, Attachment, Sender, SessionKey
-from gateway.queue.model import Accepted, Receipt, Turn
+from gateway.queue.model import Accepted, EffectReceipt, Turn
 from gateway.queue.states import InboxState, OutboxState
 from gateway.queue.stores import LostTurn, Queue
 from tests.clock import ManualClock
@@ -116,7 +116,7 @@ class AmendContract:
         """The effects of a turn that an edit has ended stay, and the next one is told."""
         await accept(store, "a")
         turn = await claim(store)
-        noted = Receipt(ROOM, "send_mail", "write", {}, ALICE, "", "")
+        noted = EffectReceipt(ROOM, "send_mail", "write", {}, ALICE, "", "")
         await store.turns.step_started(turn, replaced(step(0), receipt=noted))
         await amend(store, replace("a", "later"))
         told = (await claim(store)).head.message.context[DONE_BEFORE]
@@ -126,7 +126,7 @@ class AmendContract:
         """Also if the edited message is taken back before the turn is asked again."""
         await accept(store, "a", "b")
         turn = await claim(store, merge=2)
-        noted = Receipt(ROOM, "send_mail", "write", {}, ALICE, "", "")
+        noted = EffectReceipt(ROOM, "send_mail", "write", {}, ALICE, "", "")
         await store.turns.step_started(turn, replaced(step(0), receipt=noted))
         await amend(store, replace("a", "later"), withdraw("a"))
         again = await claim(store, merge=2)

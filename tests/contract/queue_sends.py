@@ -11,7 +11,7 @@ import pytest
 
 from agent_core.messages import Attachment, OutboundKind, SessionKey
 from agent_core.models import Message, Purpose, Usage
-from agent_core.provenance import to_json, untrusted
+from agent_core.provenance import to_json, untrusted_origin
 from gateway.queue.states import IllegalMove, InboxState, OutboxState
 from gateway.queue.stores import Completion, OutboxRow, Queue
 from tests.clock import EPOCH, ManualClock
@@ -72,7 +72,7 @@ class SendsContract:
     async def test_what_is_remembered_keeps_its_origins_and_files(self, store: Queue):
         """The line where it has arrived says whose words have come in with it; without any, nobody's."""
         there = SessionKey("matrix", "!found:hs.test")
-        made_of = (untrusted("web", "https://example.org", EPOCH - timedelta(days=1)),)
+        made_of = (untrusted_origin("web", "https://example.org", EPOCH - timedelta(days=1)),)
         [first, second] = await store.outbox.post(
             [
                 out(
@@ -360,9 +360,9 @@ class SendsContract:
         (row,) = await store.outbox.post([out("1")])
         await store.outbox.sending(row)
         await store.outbox.sent(row, "$event")
-        assert await store.outbox.delivered("matrix", BOT, "$event") == row.message.id
-        assert await store.outbox.delivered("matrix", BOT, "$other") is None
-        assert await store.outbox.delivered("email", BOT, "$event") is None
+        assert await store.outbox.outbox_id_of("matrix", BOT, "$event") == row.message.id
+        assert await store.outbox.outbox_id_of("matrix", BOT, "$other") is None
+        assert await store.outbox.outbox_id_of("email", BOT, "$event") is None
 
     async def test_what_the_server_may_have_is_known_by_its_key(self, store: Queue, clock: ManualClock):
         """From the moment before the request until somebody knows, per channel and account."""

@@ -32,7 +32,7 @@ class TurnsContract:
         order = [ROOM, ROOM, mail, ROOM, OTHER, OTHER]
         for number, place in enumerate(order):
             [row] = await accept(store, f"{number}", session=place)
-            assert await store.inbox.work_in({row.id: SHARED}) == 1
+            assert await store.inbox.ready_work({row.id: SHARED}) == 1
         turns = []
         while (turn := await store.turns.claim(SHARED, merge=10)) is not None:
             assert len({row.message.session for row in turn.rows}) == 1
@@ -76,9 +76,9 @@ class TurnsContract:
         await store.inbox.drop(over.id)
         turn = await claim(store, OTHER)
         wanted = dict.fromkeys((over.id, runs.id, waits.id), ROOM)
-        assert await store.inbox.work_in(wanted) == 1
-        assert await store.inbox.work_in(wanted) == 0
-        assert await store.inbox.work_in({}) == 0
+        assert await store.inbox.ready_work(wanted) == 1
+        assert await store.inbox.ready_work(wanted) == 0
+        assert await store.inbox.ready_work({}) == 0
         await answer(store, turn)  # it is not lost
         assert await store.turns.claim(OTHER) is None
         for native_id, place in (("earlier", ROOM), ("waits", OTHER), ("later", ROOM)):

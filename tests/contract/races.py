@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 import anyio
 
-from gateway.queue.sql.base import Part
+from gateway.queue.sql.base import Store
 from gateway.queue.stores import Queue
 
 
@@ -86,7 +86,7 @@ class _SteppingWriter:
 @contextlib.contextmanager
 def meet(step: Lockstep, *queues: Queue) -> Iterator[None]:
     """Let the writing calls of these queues go in lockstep."""
-    parts = [part for queue in queues for part in vars(queue).values() if isinstance(part, Part)]
+    parts = [part for queue in queues for part in vars(queue).values() if isinstance(part, Store)]
     assert parts
     writers = {id(part): part._writer for part in parts}
     for part in parts:

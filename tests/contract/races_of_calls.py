@@ -9,7 +9,7 @@ from agent_core.messages import Amendment, SessionKey
 from agent_core.models import Purpose, Usage
 from agent_core.tools.grants import Grant, GrantKind, Scope
 from gateway.queue.errors import TooManyJobs
-from gateway.queue.model import APPROVAL, WITHDRAWN, Entry, Job, JobKind, Outcome
+from gateway.queue.model import APPROVAL, WITHDRAWN, Job, JobKind, LedgerEntry, RunOutcome
 from gateway.queue.states import IllegalMove, InboxState, OutboxState
 from gateway.queue.stores import Completion, LostTurn, Queue, Step
 from tests.clock import EPOCH
@@ -268,8 +268,8 @@ async def ignored_long_ago(queue: Queue) -> None:
     await queue.turns._writer.call("age", lambda db: db.execute(old) and None, locks=())  # type: ignore[attr-defined]
 
 
-def noted(minutes: int, outcome: Outcome = Outcome.SKIPPED) -> Any:
-    entry = Entry("h", AT + timedelta(minutes=minutes), outcome, "nothing")
+def noted(minutes: int, outcome: RunOutcome = RunOutcome.SKIPPED) -> Any:
+    entry = LedgerEntry("h", AT + timedelta(minutes=minutes), outcome, "nothing")
     return lambda queue, _: queue.jobs.note(entry)
 
 
@@ -471,8 +471,8 @@ RACES = [
     Race(
         "a line of the ledger twice",
         nothing,
-        noted(0, Outcome.DELIVERED),
-        noted(0, Outcome.DELIVERED),
+        noted(0, RunOutcome.DELIVERED),
+        noted(0, RunOutcome.DELIVERED),
         one_line,
     ),
     Race(

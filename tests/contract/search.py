@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from agent_core.models import Attachment, MemoryScope, Message, ScopeKind
-from agent_core.prompt import attachment_lines, heard_line
+from agent_core.prompt import attachment_lines, transcript_line
 from tests.search_house import BOB, OWNER, A, B, House, R
 
 ROOM = MemoryScope(ScopeKind.ROOM, "matrix/!room")
@@ -190,7 +190,7 @@ class SearchContract:
     @pytest.mark.parametrize(
         ("text", "query"),
         [
-            (heard_line("note.ogg", text="the boiler is serviced in March"), "boiler March"),
+            (transcript_line("note.ogg", text="the boiler is serviced in March"), "boiler March"),
             (attachment_lines([Attachment(id="a1", name="Stromrechnung-2026.pdf", path="x", media_type="x/y", size_bytes=1)]),
              "Rechnung 2026"),
             ("My answer\n\nOn Monday Ann wrote:\n> The meeting is in room 4711\n> at noon", "meeting room"),

@@ -197,7 +197,7 @@ async def test_no_save_waits_for_a_long_listing(make, tmp_path, monkeypatch):
     message = SimpleNamespace(sender=SimpleNamespace(address="@bob:hs.test"))
     with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(store.keep_counted)
+            tasks.start_soon(store.count_until_cancelled)
             await anyio.to_thread.run_sync(begun.wait)
             await store.save("c", "", b"c" * 300, message=message)
             assert store._used_bytes == 1000
@@ -211,7 +211,7 @@ async def test_no_save_waits_for_a_long_listing(make, tmp_path, monkeypatch):
 
 async def test_files_of_the_home_are_counted_once(tmp_path):
     """Nobody else adds any."""
-    await AttachmentStore(tmp_path).keep_counted()
+    await AttachmentStore(tmp_path).count_until_cancelled()
     assert list(tmp_path.iterdir()) == []
 
 

@@ -15,7 +15,7 @@ from agent_core.llm.litellm.child import _cost_or_none
 from agent_core.llm.litellm.client import LiteLLMClient
 from agent_core.llm.litellm.process import LiteLLMProcess
 from agent_core.llm.openai_client import OpenAIClient
-from agent_core.llm.openai_format import Piece, Tokens
+from agent_core.llm.openai_format import Piece, TokenCounts
 from agent_core.llm.pools import ModelPool
 from agent_core.llm.prices import Price
 from agent_core.llm.streaming import AnswerLimits
@@ -238,7 +238,7 @@ class TestCost:
         )
         usage = litellm.Usage(prompt_tokens=1000, completion_tokens=100, total_tokens=1100)
         listed = _cost_or_none(model, usage) if client._wants_cost else None
-        cost = client._priced(Piece(tokens=Tokens(1000, 100), cost_usd=listed)).cost_usd
+        cost = client._priced(Piece(tokens=TokenCounts(1000, 100), cost_usd=listed)).cost_usd
 
         assert (cost is not None) is known
         assert cost is None or 0 < cost < 1

@@ -13,7 +13,7 @@ from agent_core.storage.search_index.text import Filters, parse_query
 from gateway.queue.postgres.histories.memory import PostgresMemory, PostgresSearch
 from gateway.queue.postgres.histories.search import Searching
 from gateway.queue.postgres.store import HOME, PostgresQueue, migrate
-from gateway.queue.sql.engine import Connection, Cursor, Parameters
+from gateway.queue.sql.engine import ConnectionPort, Cursor, Parameters
 from tests.clock import ManualClock
 from tests.contract.memory import MemoryContract
 from tests.contract.search import SearchContract
@@ -103,7 +103,7 @@ async def test_a_search_uses_the_index(postgres: PostgresServer, tables: str) ->
         await memory.append_message(A, *told)
         asked: list[str] = []
 
-        def explained(db: Connection) -> None:
+        def explained(db: ConnectionPort) -> None:
             class Explaining:
                 def execute(self, text: str, parameters: Parameters = ()) -> Cursor:
                     if not asked:

@@ -361,7 +361,7 @@ class MergesSenders(TurnStore):
 class MovesWhatRuns(InboxStore):
     """Takes a message away from whoever works on it."""
 
-    async def work_in(self, sessions):
+    async def ready_work(self, sessions):
         move = "UPDATE inbox SET session = ? WHERE id = ? AND session <> ?"
         for row_id, session in sessions.items():
             given = (str(session), row_id, str(session))

@@ -6,25 +6,25 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from agent_core.ports import Clock
-from gateway.queue.sql.base import Part
+from gateway.queue.sql.base import Store
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.stores import Queue
 
 _Queue = TypeVar("_Queue", bound=Queue)
 
 
-async def opened_with(defect: type[Part] | None, path: Path, clock: Clock, **more: Any) -> SqliteQueue:
+async def opened_with(defect: type[Store] | None, path: Path, clock: Clock, **more: Any) -> SqliteQueue:
     """The embedded queue, with ``defect`` in the place of the store that it is derived from."""
     return with_defect(await SqliteQueue.open(path, clock=clock, **more), defect)
 
 
-def with_defect(queue: _Queue, defect: type[Part] | None) -> _Queue:
+def with_defect(queue: _Queue, defect: type[Store] | None) -> _Queue:
     """The same of a queue that is open."""
     if defect is not None:
         [name] = [
             name
             for name, part in vars(queue).items()
-            if isinstance(part, Part) and issubclass(defect, type(part))
+            if isinstance(part, Store) and issubclass(defect, type(part))
         ]
         setattr(queue, name, defect(queue.database))
     return queue

@@ -9,7 +9,7 @@ import anyio
 
 from agent_core.models import Message, ModelChunk, Purpose, Usage
 from gateway.budget.metering import Metering
-from gateway.budget.policy import BudgetTier, Limits
+from gateway.budget.policy import BudgetLimits, BudgetTier
 from tests.contract.queue_data import ROOM
 
 ASKED = [Message(role="user", content="hello")]
@@ -22,8 +22,8 @@ SHARES = {
 }
 
 
-def limits(tokens: int | None = 10_000, usd: float | None = None, zone: str = "UTC") -> Limits:
-    return Limits(tokens, usd, SHARES, ZoneInfo(zone))
+def limits(tokens: int | None = 10_000, usd: float | None = None, zone: str = "UTC") -> BudgetLimits:
+    return BudgetLimits(tokens, usd, SHARES, ZoneInfo(zone))
 
 
 class Costly:

@@ -10,9 +10,9 @@ from typing import Any
 
 import anyio
 
-from channels.matrix.client.api import Answer, Credentials, LinkBroken, SyncRequest
+from channels.matrix.client.api import HttpAnswer, LinkBroken, MatrixCredentials, SyncRequest
 
-Reply = Answer | LinkBroken | Callable[["Call"], Answer]
+Reply = HttpAnswer | LinkBroken | Callable[["Call"], HttpAnswer]
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,9 @@ class Call:
     token: str = ""
 
 
-def failure(status: int, errcode: str = "", **body: Any) -> Answer:
+def failure(status: int, errcode: str = "", **body: Any) -> HttpAnswer:
     """An error answer of the homeserver, or without ``errcode`` of something in front of it."""
-    return Answer(status, {"errcode": errcode, "error": "no", **body} if errcode else {})
+    return HttpAnswer(status, {"errcode": errcode, "error": "no", **body} if errcode else {})
 
 
 def text(event_id: str, body: str = "hi", sender: str = "@alice:hs.test", **content: Any) -> dict[str, Any]:
@@ -63,10 +63,10 @@ class ScriptedHomeserver:
     """
 
     def __init__(self) -> None:
-        self.credentials: Credentials | None = Credentials("@bot:hs.test", "DEV", "token-1")
+        self.credentials: MatrixCredentials | None = MatrixCredentials("@bot:hs.test", "DEV", "token-1")
         self.calls: list[Call] = []
         self.sync_requests: list[SyncRequest] = []
-        self.syncs: list[Answer | LinkBroken] = []
+        self.syncs: list[HttpAnswer | LinkBroken] = []
         self.closed = False
         self._rules: list[tuple[str, re.Pattern[str], list[Reply]]] = []
 
@@ -77,7 +77,7 @@ class ScriptedHomeserver:
     def sync_body(self, **body: Any) -> None:
         """One more good answer to ``/sync``."""
         self.syncs.append(
-            Answer(200, {"next_batch": f"s{len(self.syncs) + 1}", **json.loads(json.dumps(body))})
+            HttpAnswer(200, {"next_batch": f"s{len(self.syncs) + 1}", **json.loads(json.dumps(body))})
         )
 
     def asked(self, method: str, path: str) -> list[Call]:
@@ -94,7 +94,7 @@ class ScriptedHomeserver:
         timeout_s: float = 30.0,
         anonymous: bool = False,
         part_bytes: int | None = None,
-    ) -> Answer:
+    ) -> HttpAnswer:
         token = "" if anonymous or self.credentials is None else self.credentials.access_token
         call = Call(method, path, body, dict(query or {}), token)
         self.calls.append(call)
@@ -104,10 +104,10 @@ class ScriptedHomeserver:
                 reply = replies.pop(0) if len(replies) > 1 else replies[0]
                 if isinstance(reply, LinkBroken):
                     raise reply
-                return reply if isinstance(reply, Answer) else reply(call)
+                return reply if isinstance(reply, HttpAnswer) else reply(call)
         return failure(404, "M_NOT_FOUND")
 
-    async def sync(self, request: SyncRequest) -> Answer:
+    async def sync(self, request: SyncRequest) -> HttpAnswer:
         self.sync_requests.append(request)
         await anyio.lowlevel.checkpoint()
         while not self.syncs:

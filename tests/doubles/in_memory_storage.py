@@ -18,7 +18,7 @@ from agent_core.prompt_budget import message_chars
 from agent_core.provenance import Origins
 from agent_core.storage.documents import Version
 from agent_core.storage.layout import folder_name
-from agent_core.storage.lines import stamped, storable
+from agent_core.storage.lines import stamp, storable
 from agent_core.storage.paging import Entry, newest, oldest
 
 _RECENT_IDS = 1000
@@ -83,7 +83,7 @@ class InMemoryMemory:
         known = {message.id for message in talk.messages[-_RECENT_IDS:]} - {None}
         for message in messages:
             if message.id is None or message.id not in known:
-                talk.messages.append(stamped(message, self._now()))
+                talk.messages.append(stamp(message, self._now()))
                 known.add(message.id)
 
     async def sync_history(self, session_id: str) -> None:

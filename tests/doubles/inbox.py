@@ -95,7 +95,7 @@ class MemoryInbox:
         await anyio.lowlevel.checkpoint()
         return list(self.in_doubt)
 
-    async def let_in(self, reason: str, may: Callable[[InboundMessage], bool]) -> int:
+    async def release_quarantined(self, reason: str, may: Callable[[InboundMessage], bool]) -> int:
         await anyio.lowlevel.checkpoint()
         found = [each for each in self.accepted if each.context.get("quarantine") == reason and may(each)]
         self.let_in_again += found

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from agent_core.html_to_text import html_to_text
-from channels.email.config import AnswerLimits, EmailConfig
+from channels.email.config import EmailConfig, MailAnswerLimits
 from channels.email.imap.mailbox_names import folder_name, folder_wire
 from channels.email.imap.syntax import ResponseReader, WireError, parse_fetch, parse_list, response_code
 from channels.email.intake import MailIntake, OwnCopy, read_arrival
@@ -20,12 +20,12 @@ from channels.email.limits.rate_limit import AnswerLimiter
 from channels.email.parsing.addresses import AddressInvalid, find_in_order, normalise, parse_mailboxes
 from channels.email.parsing.dsn import in_words, read_report
 from channels.email.parsing.mime import CONTROL, ambiguous_header, parse_headers
-from channels.email.parsing.reply_stripping import divided
+from channels.email.parsing.reply_stripping import divide
 from channels.email.parsing.threads import is_own_id
 from channels.email.parsing.unreadable import headers_of
 from channels.email.trust.auth_results import Word, parse_auth_results, verdict_of
 from channels.email.trust.dkim import DkimInvalid, Key, find_signatures, parse_key, verify
-from gateway.turns.user_input import question_of
+from gateway.turns.user_input import question_text
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 CONFIG = EmailConfig.model_validate(
@@ -95,7 +95,7 @@ def addresses(data: bytes) -> None:
 def mail(data: bytes) -> None:
     """A message, a copy of our own, or trouble with a name; whoever is verified has evidence."""
     arrival = read_arrival(1, NOW, data, whole=True)
-    intake = MailIntake("email", CONFIG, AnswerLimiter(AnswerLimits()))
+    intake = MailIntake("email", CONFIG, AnswerLimiter(MailAnswerLimits()))
     intake.open_question(arrival)
     taken = intake.take(arrival, uidvalidity=1)
     if isinstance(taken, OwnCopy):
@@ -129,7 +129,7 @@ def signatures(data: bytes) -> None:
 def quoting(data: bytes) -> None:
     """What is left of a reply is a part of it, line by line."""
     text = data.decode("utf-8", "replace")
-    found = divided(text, [text[: len(text) // 2]])
+    found = divide(text, [text[: len(text) // 2]])
     lines = {line.strip() for line in text.splitlines()}
     for left in (found.new, found.rest):
         assert all(line.strip() in lines or not line.strip() for line in left.splitlines())
@@ -164,12 +164,12 @@ def outlines(data: bytes) -> None:
 
 def prompts(data: bytes) -> None:
     """A mail in the prompt stands in one fence, whatever is in it."""
-    taken = MailIntake("email", CONFIG, AnswerLimiter(AnswerLimits())).take(
+    taken = MailIntake("email", CONFIG, AnswerLimiter(MailAnswerLimits())).take(
         read_arrival(1, NOW, PROOF + data, whole=True), uidvalidity=1
     )
     if isinstance(taken, OwnCopy):
         return
-    asked = question_of([taken])
+    asked = question_text([taken])
     assert asked.lower().count("<mail>") == asked.lower().count("</mail>") == 1
     assert asked.endswith("\n</mail>")
     assert asked.lower().count("</forwarded>") == asked.lower().count("<forwarded>") <= 1

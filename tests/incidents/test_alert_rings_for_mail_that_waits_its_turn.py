@@ -13,7 +13,7 @@ import pytest
 
 from agent_core.errors import BudgetSpent
 from agent_core.messages import OutboundKind
-from gateway.budget.policy import Limits
+from gateway.budget.policy import BudgetLimits
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.stores import Turn
 from gateway.turns.failure_and_deferral import Deferral
@@ -25,7 +25,7 @@ Wait = Callable[[Deferral, Turn], Awaitable[None]]
 
 
 class StoredAtOnce:
-    async def until_stored(self, write: Callable[[], Awaitable[Any]]) -> Any:
+    async def retry_until_stored(self, write: Callable[[], Awaitable[Any]]) -> Any:
         return await write()
 
 
@@ -42,12 +42,12 @@ async def store(tmp_path: Path, clock: ManualClock) -> AsyncIterator[SqliteQueue
 
 
 async def for_the_place(deferral: Deferral, turn: Turn) -> None:
-    assert await deferral.until_its_place(turn)
+    assert await deferral.defer_to_place(turn)
 
 
 async def for_the_budget(deferral: Deferral, turn: Turn) -> None:
     notice = [out("later", kind=OutboundKind.NOTICE)]
-    await deferral.until_the_budget_opens(turn, BudgetSpent("spent"), notice)
+    await deferral.defer_to_budget(turn, BudgetSpent("spent"), notice)
 
 
 @pytest.mark.parametrize("reason", [for_the_place, for_the_budget])
@@ -59,7 +59,7 @@ async def test_what_waits_for_a_time_that_was_told_has_no_age(
     """Nor what was written after it in the same conversation; that of others counts, and so does this when it is due."""
     await accept(store, "waits", "behind it", context={"wait_s": 5400.0})
     commit = cast("Any", StoredAtOnce())
-    await reason(Deferral(store=store, commit=commit, limits=Limits(), clock=clock), await claim(store))
+    await reason(Deferral(store=store, commit=commit, limits=BudgetLimits(), clock=clock), await claim(store))
     clock.advance(600)
     assert (await store.maintenance.stats()).oldest_unanswered_s is None
     await accept(store, "of somebody else", session=OTHER)

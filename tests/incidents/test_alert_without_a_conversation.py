@@ -12,7 +12,7 @@ import pytest
 
 from agent_core.messages import SessionKey
 from channels.base import ChannelUnavailable, DeliveryFailed
-from channels.matrix.client.api import Answer
+from channels.matrix.client.api import HttpAnswer
 from channels.matrix.rooms.direct import DirectRooms
 from channels.matrix.rooms.invites import Invites
 from channels.matrix.rooms.state import Rooms
@@ -126,8 +126,8 @@ async def test_the_owners_own_invitation_makes_a_second_room_needless() -> None:
     """While it is being followed none is made; one that goes nowhere is not waited for."""
     bot = "@bot:hs.test"
     server, rooms = ScriptedHomeserver(), Rooms(bot)
-    server.on("POST", "/createRoom$", Answer(200, {"room_id": "!made:hs.test"}))
-    server.on("PUT", "m.direct$", Answer(200, {}))
+    server.on("POST", "/createRoom$", HttpAnswer(200, {"room_id": "!made:hs.test"}))
+    server.on("PUT", "m.direct$", HttpAnswer(200, {}))
     invites = Invites(server, rooms, LoopClock(), user_id=bot, may_invite=lambda _: True)
 
     async def save(_: object) -> None:

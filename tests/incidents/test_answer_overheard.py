@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from agent_core.messages import OutboundKind, OutboundMessage, SessionKey
-from channels.matrix.client.api import Answer
-from channels.matrix.client.login import Login
+from channels.matrix.client.api import HttpAnswer
+from channels.matrix.client.login import MatrixLogin
 from channels.matrix.config import MatrixConfig
 from channels.matrix.rooms.state import Rooms
-from channels.matrix.sending.sender import NOT_ALONE, Sender
+from channels.matrix.sending.sender import NOT_ALONE, EventSender
 from tests.clock import EPOCH, ManualClock
 from tests.doubles.homeserver import ScriptedHomeserver, member
 
@@ -31,9 +31,9 @@ async def sent(
 ) -> dict[str, Any]:
     """Deliver the secret into Alice's room with these members; gives what left."""
     server = ScriptedHomeserver()
-    server.on("PUT", r"/send/m\.room\.message/", Answer(200, {"event_id": "$e"}))
-    server.on("GET", r"/members", Answer(200, {"chunk": people}))
-    server.on("GET", r"/state/m\.room\.encryption", Answer(404, {"errcode": "M_NOT_FOUND"}))
+    server.on("PUT", r"/send/m\.room\.message/", HttpAnswer(200, {"event_id": "$e"}))
+    server.on("GET", r"/members", HttpAnswer(200, {"chunk": people}))
+    server.on("GET", r"/state/m\.room\.encryption", HttpAnswer(404, {"errcode": "M_NOT_FOUND"}))
     rooms = Rooms(BOT)
     rooms.promise_direct(ROOM, ALICE)
     room: dict[str, Any] = {"state": {"events": [member(BOT), member(ALICE)]}}
@@ -44,8 +44,8 @@ async def sent(
         }
     rooms.update({"rooms": {"join": {ROOM: room}}})
     config = MatrixConfig(homeserver="http://hs", user_id=BOT, password="pw")
-    login = Login(config, server, folder, ManualClock())
-    sending = Sender(config, server, login, rooms, is_current=lambda: current, now=lambda: EPOCH)
+    login = MatrixLogin(config, server, folder, ManualClock())
+    sending = EventSender(config, server, login, rooms, is_current=lambda: current, now=lambda: EPOCH)
     message = OutboundMessage(
         id="row-1", channel="matrix", account=BOT, session=SessionKey("matrix", ROOM), text=SECRET,
         created_at=EPOCH, **fields,

@@ -13,7 +13,7 @@ import pytest
 
 from agent_core.messages import InboundMessage
 from channels.email.compose.message import compose
-from channels.email.config import AnswerLimits
+from channels.email.config import MailAnswerLimits
 from channels.email.intake import MailIntake, read_arrival
 from channels.email.limits.rate_limit import AnswerLimiter
 from gateway.queue.sql.codec import new_outbox
@@ -33,7 +33,7 @@ def answer_to(sender: str, place: str) -> tuple[InboundMessage, str, str]:
         f"To: bot@mail.test\r\nReply-To: {place}\r\nMessage-ID: <1@{domain}>\r\n\r\nsay hello\r\n"
     )
     config = email_config(allow_from=ALLOWED)
-    intake = MailIntake("email", config, AnswerLimiter(AnswerLimits()), is_owner=OWNER.__eq__)
+    intake = MailIntake("email", config, AnswerLimiter(MailAnswerLimits()), is_owner=OWNER.__eq__)
     message = intake.take(read_arrival(1, NOW, raw.encode(), whole=True), uidvalidity=1)
     assert isinstance(message, InboundMessage)
     new = NewOutbound("email", "bot@mail.test", message.session, "hello", context=message.context)

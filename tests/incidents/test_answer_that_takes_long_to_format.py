@@ -17,8 +17,8 @@ from channels.attachments import AttachmentStore
 from channels.email.compose.message import compose
 from channels.email.config import EmailConfig
 from channels.email.smtp import posting
-from channels.matrix.client.api import Answer
-from channels.matrix.client.login import Login
+from channels.matrix.client.api import HttpAnswer
+from channels.matrix.client.login import MatrixLogin
 from channels.matrix.config import MatrixConfig
 from channels.matrix.events.outbound import build_content
 from channels.matrix.rooms.state import Rooms
@@ -118,14 +118,14 @@ async def delivered(monkeypatch, tmp_path, text, work=build_content, limit_s=20.
     monkeypatch.setattr(sending, "build_content", work)
     monkeypatch.setattr(sending, "_FORMAT_LIMIT_S", limit_s)
     server = ScriptedHomeserver()
-    server.on("PUT", SEND, Answer(200, {"event_id": "$e"}))
+    server.on("PUT", SEND, HttpAnswer(200, {"event_id": "$e"}))
     config = MatrixConfig(homeserver="http://hs", user_id=BOT, password="pw")
     rooms = Rooms(BOT)
     rooms.update({"rooms": {"join": {ROOM: {"state": {"events": [member(BOT)]}}}}})
-    sender = sending.Sender(
+    sender = sending.EventSender(
         config,
         server,
-        Login(config, server, tmp_path, ManualClock()),
+        MatrixLogin(config, server, tmp_path, ManualClock()),
         rooms,
         is_current=lambda: True,
         now=lambda: EPOCH,

@@ -18,7 +18,7 @@ from hypothesis import strategies as some
 
 from agent_core.messages import OutboundMessage, SessionKey
 from channels.base import DeliveryFailed
-from channels.matrix.client.api import Answer, AnswerTooLong
+from channels.matrix.client.api import AnswerTooLong, HttpAnswer
 from channels.matrix.client.json_access import Trimmer
 from channels.matrix.encryption.engine import EncryptionEngine
 from channels.matrix.events.inbound import MARK
@@ -62,7 +62,7 @@ class TestSync:
         it.server.sync_body(
             rooms={"invite": {"!huge:evil.test": None}, "join": {MINE: {"timeline": timeline}, THEIRS: None}}
         )
-        it.server.on("POST", "/leave$", Answer(200, {}))
+        it.server.on("POST", "/leave$", HttpAnswer(200, {}))
         it.says(text("$unread", "and me?", GUEST))
         it.says(text("$next", "and now?", OWNER), room=MINE)
         async with running(it.channel(), it.inbox):
@@ -90,7 +90,7 @@ class TestSync:
         it.server.sync_body(rooms={"join": {THEIRS: None}})
         last = {"timeline": {"events": [text("$4", "and now?", OWNER)], "limited": False, "prev_batch": "p"}}
         it.server.sync_body(rooms={"join": {THEIRS: there | last}})
-        it.server.on("GET", "/messages$", Answer(200, {"chunk": [text("$3", "hello", OWNER)]}))
+        it.server.on("GET", "/messages$", HttpAnswer(200, {"chunk": [text("$3", "hello", OWNER)]}))
         async with running(it.channel(), it.inbox):
             await it.inbox.until_accepted(3)
             it.says(text("$5", "thanks", OWNER))
@@ -161,7 +161,9 @@ class TestGap:
         def page(request):
             if request.query["limit"] == "100":
                 raise TOO_LONG
-            return Answer(200, {"chunk": [text("$1", "a question", OWNER), text("$2", "x" * 60_000, GUEST)]})
+            return HttpAnswer(
+                200, {"chunk": [text("$1", "a question", OWNER), text("$2", "x" * 60_000, GUEST)]}
+            )
 
         it.server.on("GET", "/messages$", page)
         timeline = {"events": [text("$3", "well?", OWNER)], "limited": True, "prev_batch": "p"}
@@ -179,7 +181,7 @@ class TestGap:
         def page(request):
             if request.query["limit"] == "100":
                 raise TOO_LONG
-            return Answer(200, {"chunk": [ours]})
+            return HttpAnswer(200, {"chunk": [ours]})
 
         server.on("GET", "/messages$", page)
         message = OutboundMessage(
@@ -208,7 +210,7 @@ class TestEncryption:
         def query(request):
             if asked == "query" and guilty in request.body["device_keys"]:
                 raise TOO_LONG
-            return Answer(
+            return HttpAnswer(
                 200, {"device_keys": {one: people[one].devices() for one in request.body["device_keys"]}}
             )
 
@@ -216,12 +218,14 @@ class TestEncryption:
             wanted = request.body["one_time_keys"].items()
             if asked == "claim" and guilty in dict(wanted):
                 raise TOO_LONG
-            return Answer(200, {"one_time_keys": {one: people[one].claimed(keys) for one, keys in wanted}})
+            return HttpAnswer(
+                200, {"one_time_keys": {one: people[one].claimed(keys) for one, keys in wanted}}
+            )
 
         server.on("POST", "/keys/query", query)
         server.on("POST", "/keys/claim", claim)
-        server.on("PUT", "/sendToDevice/", Answer(200, {}))
-        machine = private_olm.Machine(tmp_path, BOT, "DEV", "key")
+        server.on("PUT", "/sendToDevice/", HttpAnswer(200, {}))
+        machine = private_olm.OlmMachine(tmp_path, BOT, "DEV", "key")
         crypto = EncryptionEngine(
             server, SimpleNamespace(renew=None), tmp_path, lambda _: machine, ManualClock()
         )

@@ -13,7 +13,7 @@ import pytest
 from agent_core.models import ToolCall
 from channels.markup import to_html, to_text
 from gateway.turns.approvals.question_text import asking_text, attached_text
-from gateway.turns.approvals.text import line, quoted, visible
+from gateway.turns.approvals.text import quote, safe_line, visible
 
 UNTIL = datetime(2026, 1, 2, tzinfo=UTC)
 
@@ -40,8 +40,8 @@ def test_every_character_is_seen(char):
     assert f"rm a{code}b" in asked
     assert char not in asked
     assert visible(f"a{char}b") == f"a{code}b"
-    assert char not in quoted(f"a{char}b", 100)
-    assert char not in line(f"a{char}b")
+    assert char not in quote(f"a{char}b", 100)
+    assert char not in safe_line(f"a{char}b")
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_a_long_text_says_how_long_it_is():
     whole = attached_text(ToolCall(id="c", name="shell", arguments={"command": text}))
     assert text in whole
     assert hashlib.sha256(whole.encode()).hexdigest() in asked
-    assert hashlib.sha256(text.encode()).hexdigest() in quoted(text, 300)
+    assert hashlib.sha256(text.encode()).hexdigest() in quote(text, 300)
 
 
 def test_a_long_argument_hides_no_other():

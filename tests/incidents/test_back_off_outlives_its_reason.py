@@ -18,7 +18,7 @@ import pytest
 from agent_core.backoff import BackoffPolicy
 from agent_core.messages import SessionKey
 from channels.base import ChannelAuthFailed, ChannelUnavailable
-from gateway.proactive.jobs.service import Place
+from gateway.proactive.jobs.service import JobPlace
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest
 from gateway.queue.model import JobKind
 from gateway.queue.states import BUDGET, InboxState, OutboxState
@@ -145,7 +145,7 @@ async def test_a_server_that_names_a_time_is_not_asked_sooner(tmp_path: Path) ->
 
 async def reminder(one: World, seconds: float) -> None:
     at = one.built.clock.now() + timedelta(seconds=seconds)
-    place = Place(SessionKey("matrix", f"dm-{ANN}"), one.built.channels["matrix"].account, ANN)
+    place = JobPlace(SessionKey("matrix", f"dm-{ANN}"), one.built.channels["matrix"].account, ANN)
     await one.built.proactive.jobs.add(
         place, TriggerRequest(at=at.isoformat()), text="tea", kind=JobKind.REMIND
     )

@@ -10,7 +10,7 @@ import codecs
 import pytest
 
 from channels.email.parsing.message import parse_mail
-from channels.email.parsing.mime import decoded, decoded_header
+from channels.email.parsing.mime import decode_text, decoded_header
 
 SLOW = {"punycode", "idna", "unicode-escape", "raw-unicode-escape", "undefined"}
 SPELLINGS = [
@@ -31,7 +31,7 @@ DATA = b"Caf\\u00e9 caf-dma"
 def test_no_spelling_gets_through(label: str) -> None:
     """What the text says is read as it stands, in the text and in a header."""
     assert codecs.lookup(label).name in SLOW, "the control: Python takes it"
-    assert decoded(DATA, label) == DATA.decode()
+    assert decode_text(DATA, label) == DATA.decode()
     mail = f'From: a@b.test\r\nContent-Type: text/plain; charset="{label}"\r\n\r\n'.encode() + DATA
     assert parse_mail(mail).text == DATA.decode()
     if " " not in label:
@@ -54,4 +54,4 @@ def test_no_spelling_gets_through(label: str) -> None:
 )
 def test_charsets_are_read(label: str, data: bytes, text: str) -> None:
     """The control: others count, also under other spellings; what is none does not."""
-    assert decoded(data, label) == text
+    assert decode_text(data, label) == text

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import anyio
 import pytest
 
-from channels.matrix.client.api import Answer, LinkBroken
+from channels.matrix.client.api import HttpAnswer, LinkBroken
 from channels.matrix.encryption.engine import EncryptionEngine
 from channels.matrix.encryption.key_sharing import OTHERS_LIMIT_S
 from tests.clock import LoopClock
@@ -37,7 +37,7 @@ class Slow(ScriptedHomeserver):
         self.takes_s = 1000.0
         self.on("POST", "/keys/query", self.queried)
         self.on("POST", "/keys/claim", self.claimed)
-        self.on("PUT", "/sendToDevice/", Answer(200, {}))
+        self.on("PUT", "/sendToDevice/", HttpAnswer(200, {}))
 
     async def request(self, method, path, body=None, *, timeout_s=30.0, **options):
         about = next(iter(value for value in (body or {}).values() if isinstance(value, dict)), {})
@@ -49,13 +49,13 @@ class Slow(ScriptedHomeserver):
         return await super().request(method, path, body, timeout_s=timeout_s, **options)
 
     def queried(self, call):
-        return Answer(
+        return HttpAnswer(
             200, {"device_keys": {name: self.people[name].devices() for name in call.body["device_keys"]}}
         )
 
     def claimed(self, call):
         wanted = call.body["one_time_keys"].items()
-        return Answer(
+        return HttpAnswer(
             200, {"one_time_keys": {name: self.people[name].claimed(keys) for name, keys in wanted}}
         )
 
@@ -72,7 +72,7 @@ class Setup:
         self.people = [Person(BOT, 1, "OTHER"), *(Person(name, 1) for name in people)]
         self.members = [one.user_id for one in self.people]
         self.server = Slow(path, self.people)
-        self.machine = private_olm.Machine(folder, BOT, "DEV", "key")
+        self.machine = private_olm.OlmMachine(folder, BOT, "DEV", "key")
         self.crypto = EncryptionEngine(
             self.server, SimpleNamespace(renew=None), folder, lambda _: self.machine, LoopClock()
         )

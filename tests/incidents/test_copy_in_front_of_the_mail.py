@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 import pytest
 
 from agent_core.messages import InboundMessage
-from channels.email.config import AnswerLimits
+from channels.email.config import MailAnswerLimits
 from channels.email.intake import MailIntake, OwnCopy, read_arrival
 from channels.email.limits.rate_limit import AnswerLimiter
 from tests.mail_config import email_config
@@ -25,7 +25,7 @@ TOLD = b"Authentication-Results: mail.test; dkim=pass header.d=mail.test\r\n"
 
 
 def taken(raw: bytes) -> InboundMessage:
-    intake = MailIntake("email", email_config(allow_from=["*@mail.test"]), AnswerLimiter(AnswerLimits()))
+    intake = MailIntake("email", email_config(allow_from=["*@mail.test"]), AnswerLimiter(MailAnswerLimits()))
     arrival = read_arrival(1, datetime(2026, 1, 1, tzinfo=UTC), TOLD + raw, whole=True)
     message = intake.take(arrival, uidvalidity=1)
     assert not isinstance(message, OwnCopy)

@@ -12,7 +12,7 @@ import pytest
 
 from channels.attachments import AttachmentStore
 from channels.matrix.channel import MatrixChannel
-from channels.matrix.client.api import Answer
+from channels.matrix.client.api import HttpAnswer
 from channels.matrix.config import MatrixConfig
 from channels.matrix.sync.decryption import Decryption
 from tests.clock import LoopClock
@@ -132,7 +132,7 @@ async def test_a_flooded_room_comes_after_the_others(it):
         number = len(it.server.asked("GET", "/messages$"))
         before_pages.append("$mine" in it.ids)
         chunk = [text(f"$p{number}-{one}", "x", "@u:evil.test") for one in range(100)]
-        return Answer(200, {"chunk": chunk, **({"end": f"t{number}"} if number < 30 else {})})
+        return HttpAnswer(200, {"chunk": chunk, **({"end": f"t{number}"} if number < 30 else {})})
 
     before_pages = []
     it.server.on("GET", "/messages$", page)

@@ -11,10 +11,10 @@ import structlog
 import structlog.testing
 import vodozemac
 
-from channels.base import Clock
-from channels.matrix.client.api import Answer
+from channels.base import ChannelClock
+from channels.matrix.client.api import HttpAnswer
 from channels.matrix.encryption.engine import EncryptionEngine
-from channels.matrix.encryption.types import NotTheirs
+from channels.matrix.encryption.types import ForeignKey
 from tests.clock import ManualClock
 from tests.doubles.homeserver import ScriptedHomeserver
 from tests.incidents.test_thousands_of_devices import BOT, OWNER, ROOM, Person, private_olm, signed
@@ -27,7 +27,7 @@ class Client:
 
     def __init__(self, folder, user_id, bot):
         self.user_id = user_id
-        self.machine = private_olm.Machine(folder, user_id, "PHONE", "key")
+        self.machine = private_olm.OlmMachine(folder, user_id, "PHONE", "key")
         self.bot = bot
         self.keys = self.machine.new_keys(None)
         self.machine.keys_uploaded()
@@ -93,7 +93,7 @@ class Thief:
 
 @pytest.fixture
 def bot(tmp_path):
-    machine = private_olm.Machine(tmp_path, BOT, "DEV", "key")
+    machine = private_olm.OlmMachine(tmp_path, BOT, "DEV", "key")
     machine.announced = machine.new_keys(None)["device_keys"]
     machine.keys_uploaded()
     yield machine
@@ -182,7 +182,7 @@ def test_the_same_ciphertext_by_somebody_else_is_still_not_read(bot, owner):
     owner.writes()
     content = owner.machine.encrypt(ROOM, "m.room.message", {"body": "mine"})
     event = {"type": "m.room.encrypted", "event_id": "$1", "content": content}
-    with pytest.raises(NotTheirs):
+    with pytest.raises(ForeignKey):
         bot.decrypt(ROOM, {**event, "sender": EVIL})
 
     assert bot.decrypt(ROOM, {**event, "sender": OWNER})["content"]["body"] == "mine"
@@ -205,9 +205,11 @@ async def test_whose_key_was_taken_is_asked_for_again(bot, owner, tmp_path):
     server.on(
         "POST",
         "/keys/query",
-        lambda one: Answer(200, {"device_keys": {name: people[name] for name in one.body["device_keys"]}}),
+        lambda one: HttpAnswer(
+            200, {"device_keys": {name: people[name] for name in one.body["device_keys"]}}
+        ),
     )
-    clock: Clock = ManualClock()
+    clock: ChannelClock = ManualClock()
     crypto = EncryptionEngine(server, None, tmp_path, lambda _device: bot, clock)
     crypto._machine = bot
     server.credentials = type(server.credentials)(BOT, "DEV", "token")

@@ -6,7 +6,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from agent_core.storage.layout import Layout
-from gateway.app.daemon import look_for_unfinished
+from gateway.app.daemon import log_interrupted_erasures
 from gateway.cli.check import check_data
 from gateway.operations.privacy.erasure import forget_person
 from gateway.settings import load_settings
@@ -17,7 +17,7 @@ from tests.integration.test_person_data import NOW, bob, planted
 
 def warned(home):
     with capture_logs() as logs:
-        look_for_unfinished(load_settings(home.config_file), home)
+        log_interrupted_erasures(load_settings(home.config_file), home)
     return [line["event"] for line in logs]
 
 

@@ -13,7 +13,7 @@ import anyio
 import pytest
 
 from channels.matrix.channel import MatrixChannel
-from channels.matrix.client.api import Answer, LinkBroken
+from channels.matrix.client.api import HttpAnswer, LinkBroken
 from channels.matrix.config import MatrixConfig
 from channels.matrix.rooms.invites import Invites
 from channels.matrix.rooms.state import Rooms
@@ -59,9 +59,9 @@ class Setup:
             may_invite=lambda one: one in (OWNER, GUEST),
             is_owner=lambda one: one == OWNER,
         )
-        self.server.on("POST", "/leave$", Answer(200, {}))
-        self.server.on("POST", "/join$", Answer(200, {}))
-        self.server.on("PUT", "m.direct$", Answer(200, {}))
+        self.server.on("POST", "/leave$", HttpAnswer(200, {}))
+        self.server.on("POST", "/join$", HttpAnswer(200, {}))
+        self.server.on("PUT", "m.direct$", HttpAnswer(200, {}))
 
     async def save(self, text):
         json.loads(text())
@@ -101,7 +101,7 @@ async def test_two_who_have_invited_are_one_who_lies(it, events):
 
 async def test_the_last_event_is_the_one_of_our_own_server(it):
     """What the same person said before it does not count."""
-    it.server.on("GET", "/state/m.room.member/", Answer(200, joined_after(GUEST)))
+    it.server.on("GET", "/state/m.room.member/", HttpAnswer(200, joined_after(GUEST)))
     it.invites.learn({"rooms": invitation("!a", invited_by(GUEST), invited_by(GUEST, direct=False))})
     async with it.working():
         await anyio.sleep(5)
@@ -115,10 +115,10 @@ async def test_the_last_event_is_the_one_of_our_own_server(it):
     [
         (joined_after(OWNER), {}, True),
         (joined_after(MALLORY), {}, False),
-        (joined_after(""), {OWNER: Answer(200, {"membership": "join"})}, True),
-        (joined_after(""), {OWNER: Answer(200, {"membership": "invite"})}, False),
+        (joined_after(""), {OWNER: HttpAnswer(200, {"membership": "join"})}, True),
+        (joined_after(""), {OWNER: HttpAnswer(200, {"membership": "invite"})}, False),
         (joined_after(""), {OWNER: failure(404, "M_NOT_FOUND")}, False),
-        ({"membership": "join"}, {OWNER: Answer(200, {"membership": "join"})}, True),  # the content alone
+        ({"membership": "join"}, {OWNER: HttpAnswer(200, {"membership": "join"})}, True),  # the content alone
         ({"membership": "join"}, {OWNER: failure(404, "M_NOT_FOUND")}, False),
     ],
 )
@@ -126,7 +126,7 @@ async def test_who_has_invited_is_looked_up_once_more_in_the_room(it, own, also,
     """After the join our own server says it; a room that was entered on a lie is left and never called direct."""
     for person, answer in also.items():
         it.server.on("GET", f"/state/m.room.member/{person.replace('@', '%40').replace(':', '%3A')}$", answer)
-    it.server.on("GET", "/state/m.room.member/%40bot%3Ahs.test$", Answer(200, own))
+    it.server.on("GET", "/state/m.room.member/%40bot%3Ahs.test$", HttpAnswer(200, own))
     it.invites.learn({"rooms": invitation("!a", invited_by(OWNER))})
     async with it.working():
         await anyio.sleep(5)
@@ -140,8 +140,8 @@ async def test_an_invitation_that_was_replaced_is_asked_for_by_its_id(it):
     """A server that only names the event before the join is asked for that."""
     own = member(BOT, before="invite")
     own["unsigned"]["replaces_state"] = "$invite"
-    it.server.on("GET", "/state/m.room.member/%40bot", Answer(200, own))
-    it.server.on("GET", "/event/%24invite$", Answer(200, invited_by(MALLORY)))
+    it.server.on("GET", "/state/m.room.member/%40bot", HttpAnswer(200, own))
+    it.server.on("GET", "/event/%24invite$", HttpAnswer(200, invited_by(MALLORY)))
     it.invites.learn({"rooms": invitation("!a", invited_by(OWNER))})
     async with it.working():
         await anyio.sleep(5)
@@ -157,7 +157,7 @@ async def test_what_cannot_be_looked_up_now_is_looked_up_later(it):
         "/state/m.room.member/%40bot",
         LinkBroken("cut", maybe_taken=False),
         failure(502),
-        Answer(200, joined_after(OWNER)),
+        HttpAnswer(200, joined_after(OWNER)),
     )
     it.invites.learn({"rooms": invitation("!a", invited_by(OWNER))})
     async with it.working():
@@ -227,9 +227,9 @@ async def test_invitations_to_a_server_that_hangs_hold_up_nobody(it):
 
     server = it.server = Hanging()
     it.invites._homeserver = server
-    server.on("POST", "/join$", Answer(200, {}))
-    server.on("GET", "/state/m.room.member/%40bot", Answer(200, joined_after(OWNER)))
-    server.on("PUT", "m.direct$", Answer(200, {}))
+    server.on("POST", "/join$", HttpAnswer(200, {}))
+    server.on("GET", "/state/m.room.member/%40bot", HttpAnswer(200, joined_after(OWNER)))
+    server.on("PUT", "m.direct$", HttpAnswer(200, {}))
     for number in range(50):
         it.invites.learn({"rooms": invitation(f"!evil{number}", invited_by(GUEST))})
     async with it.working():
@@ -256,9 +256,9 @@ async def test_the_owner_is_not_held_up_by_invitations_in_the_owners_name(it):
 
     server = it.server = Hanging()
     it.invites._homeserver = server
-    server.on("POST", "/join$", Answer(200, {}))
-    server.on("GET", "/state/m.room.member/%40bot", Answer(200, joined_after(OWNER)))
-    server.on("PUT", "m.direct$", Answer(200, {}))
+    server.on("POST", "/join$", HttpAnswer(200, {}))
+    server.on("GET", "/state/m.room.member/%40bot", HttpAnswer(200, joined_after(OWNER)))
+    server.on("PUT", "m.direct$", HttpAnswer(200, {}))
     for number in range(4):
         it.invites.learn({"rooms": invitation(f"!evil{number}", invited_by(OWNER))})
     async with it.working():

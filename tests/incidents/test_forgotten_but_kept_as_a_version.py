@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent_core.provenance import Trust, person, trust_of, untrusted
+from agent_core.provenance import Trust, person, trust_of, untrusted_origin
 from agent_core.storage.layout import Layout
 from agent_core.tools.files.change_journal import ChangeJournal
 from agent_core.tools.files.journaled_files import By, JournaledFiles
@@ -147,7 +147,7 @@ async def test_versions_made_of_his_words_go_and_his_name_with_them(home):
     files, (_, hers) = Files(home), turns_of(home)
     files.put("notes.txt", "canary", hers, origins=BOBS)
     files.put("notes.txt", "her own", hers)
-    other = (untrusted("web", "https://a.example/", NOW),)
+    other = (untrusted_origin("web", "https://a.example/", NOW),)
     files.put("page.txt", "a page", hers, origins=(*BOBS, *other))
     files.journal.labels.note({"work/made": "0" * 64}, BOBS)
     forget(home)

@@ -10,7 +10,7 @@ import json
 import anyio
 import pytest
 
-from channels.matrix.client.api import Answer, LinkBroken
+from channels.matrix.client.api import HttpAnswer, LinkBroken
 from channels.matrix.sync.fetching import FETCHING
 from channels.matrix.sync.gaps import GAP_TRIES
 from tests.doubles.homeserver import member, text
@@ -36,7 +36,7 @@ def limited(it, *events, room=THEIRS, **section):
 
 
 def page(*events, **more):
-    return Answer(200, {"chunk": list(events), **more})
+    return HttpAnswer(200, {"chunk": list(events), **more})
 
 
 def fetching(it):
@@ -82,10 +82,13 @@ async def test_a_gap_survives_the_end_of_the_run(it):
     it.server.on("GET", "/messages$", page(*all_of_it))
     timeline = {"events": [text("$5", "e", GUEST)], "limited": False, "prev_batch": "p"}
     rooms = {"join": {THEIRS: {"timeline": timeline}}}
-    it.server.syncs += [Answer(200, {"next_batch": "s3", "rooms": rooms}), Answer(200, {"next_batch": "s4"})]
+    it.server.syncs += [
+        HttpAnswer(200, {"next_batch": "s3", "rooms": rooms}),
+        HttpAnswer(200, {"next_batch": "s4"}),
+    ]
     async with running(it.channel(), it.inbox):
         await it.inbox.until_accepted(5)
-        it.server.syncs.append(Answer(200, {"next_batch": "s5"}))
+        it.server.syncs.append(HttpAnswer(200, {"next_batch": "s5"}))
         await it.inbox.until(lambda _: not fetching(it))
 
     assert it.ids == ["$1", "$2", "$3", "$4", "$5"]

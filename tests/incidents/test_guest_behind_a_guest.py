@@ -97,7 +97,7 @@ async def test_the_watch_does_not_take_it_for_a_stand_still(tmp_path):
         )
         for _ in range(10):
             clock.advance(60)
-            await watchdog.look()
+            await watchdog.check_once()
             assert watchdog.reason() is None
         mind.gate.set()
         await settled(one, settled=THREADS)

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from channels.email.config import AnswerLimits, CircuitBreakerConfig
+from channels.email.config import CircuitBreakerConfig, MailAnswerLimits
 from channels.email.limits.circuit_breaker import CircuitBreaker
 from channels.email.limits.rate_limit import AnswerLimiter
 
@@ -26,7 +26,7 @@ def place(it: AnswerLimiter, name: str, sender: str, *, minute: float = 0) -> fl
 @pytest.mark.parametrize("guests", [1, 2, 3, 9])
 def test_who_waits_takes_no_place_of_anybody_else(guests: int) -> None:
     """With the default limits; each has taken ten places of this hour, and a hundred later ones."""
-    it = AnswerLimiter(AnswerLimits())
+    it = AnswerLimiter(MailAnswerLimits())
     for guest in range(guests):
         waits = [place(it, f"{guest} {number}", f"g{guest}@x.test") for number in range(150)]
         assert [wait for wait in waits if wait is not None][-1] > 24
@@ -46,7 +46,7 @@ def test_a_domain_of_many_addresses_never_stops_the_owner() -> None:
 def test_in_no_hour_more_than_the_limits() -> None:
     """Many people, in any order: each rule holds in every window, also where gaps were filled."""
     chance = random.Random(13)
-    it = AnswerLimiter(AnswerLimits(sender_per_hour=3, sender_per_day=9))
+    it = AnswerLimiter(MailAnswerLimits(sender_per_hour=3, sender_per_day=9))
     due: list[tuple[float, str]] = []
     minute = 0.0
     for number in range(400):

@@ -14,7 +14,7 @@ from agent_core.models import Message
 from agent_core.storage import file_access
 from agent_core.storage.history import HistoryFile
 from agent_core.storage.integrity import bad_lines
-from agent_core.storage.paging import Place
+from agent_core.storage.paging import PageMark
 
 KEY = SessionKey("matrix", "!r:hs.test")
 
@@ -43,31 +43,31 @@ def broken_off(monkeypatch, history, messages, after):
     with monkeypatch.context() as patch:
         patch.setattr(file_access.os, "write", write)
         with pytest.raises(OSError):
-            history.append(messages, Place)
+            history.append(messages, PageMark)
 
 
 @pytest.mark.parametrize("after", [[1], [40], [45, 300], [300, 20, 0, 7], [700]])
 def test_written_again_is_whole(monkeypatch, history, after):
     """However often it broke off, and wherever, within a character too."""
-    history.append([said(0)], Place)
+    history.append([said(0)], PageMark)
     for count in after:
         broken_off(monkeypatch, history, [said(1), said(2)], count)
-    history.append([said(1), said(2)], Place)
+    history.append([said(1), said(2)], PageMark)
     raw = history.path.read_bytes()
     assert len(raw.splitlines()) > 3
     assert bad_lines(history.path) == []
     history.path.write_bytes(raw)
     assert [message.id for message in history.read(
-        cursor=0, max_messages=None, max_chars=None, hint=Place()).messages] == ["m0", "m1", "m2"]  # fmt: skip
+        cursor=0, max_messages=None, max_chars=None, hint=PageMark()).messages] == ["m0", "m1", "m2"]  # fmt: skip
 
 
 def test_a_half_line_that_was_not_written_again_is_damage(monkeypatch, history):
     """The control: what stands nowhere else is lost, and so is a line that was changed in its middle."""
-    history.append([said(0)], Place)
+    history.append([said(0)], PageMark)
     broken_off(monkeypatch, history, [said(1)], 60)
-    history.append([said(2)], Place)
+    history.append([said(2)], PageMark)
     assert len(bad_lines(history.path)) == 1
-    history.append([said(1)], Place)
+    history.append([said(1)], PageMark)
     assert bad_lines(history.path) == []
     lines = history.path.read_bytes().splitlines(keepends=True)
     history.path.write_bytes(b"".join([lines[0], lines[2].replace(b'"role"', b"#role#"), *lines[2:]]))

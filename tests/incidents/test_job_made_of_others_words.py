@@ -12,11 +12,11 @@ import pytest
 
 from agent_core.messages import OTHERS_WORDS, SessionKey
 from agent_core.models import Purpose
-from agent_core.provenance import Origins, Trust, calling, person, trust_of, untrusted
+from agent_core.provenance import Origins, Trust, calling, person, trust_of, untrusted_origin
 from agent_core.tools.schedule import ScheduleTool
 from gateway.proactive.jobs.config import ScheduleConfig
 from gateway.proactive.jobs.scheduler import job_message
-from gateway.proactive.jobs.service import JobService, Place, SessionJobs
+from gateway.proactive.jobs.service import JobPlace, JobService, SessionJobs
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest
 from gateway.queue.model import Job, JobKind
 from gateway.queue.sql.codec import load_json, to_json
@@ -47,14 +47,16 @@ class Plans:
     [
         ((), Trust.OWNER),  # the control: the owner's own wish, or one that the owner has approved
         ((person(BOB),), Trust.KNOWN),
-        ((person(BOB), untrusted("web", "https://evil.example/")), Trust.UNTRUSTED),
+        ((person(BOB), untrusted_origin("web", "https://evil.example/")), Trust.UNTRUSTED),
     ],
 )
 async def test_its_run_has_the_origins_of_the_call_that_made_it(origins: Origins, trust: Trust) -> None:
     """Its question, its line in the history, and a list of jobs alike. Nobody's name is in it: who is forgotten is nowhere else."""
     plans = Plans()
     desk = JobService(plans, ScheduleConfig(), zone="UTC", clock=ManualClock())  # type: ignore[arg-type]
-    place = Place(PLACE, "@bot:hs.test", ANN, context={OTHERS_WORDS: True, "event_id": "$1"}, persons=[ANN])
+    place = JobPlace(
+        PLACE, "@bot:hs.test", ANN, context={OTHERS_WORDS: True, "event_id": "$1"}, persons=[ANN]
+    )
     with calling(origins):
         await desk.add(place, TriggerRequest(in_minutes=5), text="run it", kind=JobKind.ASK)
     (job,) = plans.kept

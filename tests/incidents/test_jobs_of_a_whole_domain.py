@@ -9,7 +9,7 @@ import pytest
 
 from agent_core.messages import SessionKey
 from gateway.proactive.jobs.config import ScheduleConfig
-from gateway.proactive.jobs.service import JobService, Place
+from gateway.proactive.jobs.service import JobPlace, JobService
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest
 from gateway.proactive.jobs.triggers import TriggerInvalid
 from gateway.queue.model import Job, JobKind
@@ -30,13 +30,13 @@ def desk(**settings: int) -> JobService:
         ScheduleConfig(**settings),
         zone="UTC",
         clock=ManualClock(),
-        crowd=ACCESS.crowd,
+        crowd=ACCESS.server_group,
     )
 
 
 async def add(one: JobService, person: str, when: TriggerRequest, *, owner: bool = False) -> Job:
     channel = "matrix" if person.startswith("@") else "email"
-    place = Place(SessionKey(channel, "t", person), "bot", person, persons=[person] if owner else ())
+    place = JobPlace(SessionKey(channel, "t", person), "bot", person, persons=[person] if owner else ())
     return await one.add(place, when, text="hello", kind=JobKind.REMIND)
 
 

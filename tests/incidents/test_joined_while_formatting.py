@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from agent_core.messages import OutboundKind, OutboundMessage, SessionKey
-from channels.matrix.client.api import Answer
-from channels.matrix.client.login import Login
+from channels.matrix.client.api import HttpAnswer
+from channels.matrix.client.login import MatrixLogin
 from channels.matrix.config import MatrixConfig
 from channels.matrix.events.outbound import build_content
 from channels.matrix.rooms.state import Rooms
@@ -23,10 +23,10 @@ LONG = "your PIN is *4711* " * 200
 async def test_who_comes_in_meanwhile_reads_nothing(monkeypatch, tmp_path, joined, way):
     """The look at who is there comes after the formatting; without a newcomer everything arrives."""
     server = ScriptedHomeserver()
-    server.on("PUT", r"/send/m\.room\.message/", Answer(200, {"event_id": "$e"}))
+    server.on("PUT", r"/send/m\.room\.message/", HttpAnswer(200, {"event_id": "$e"}))
     people = [member(BOT), member(ALICE)]
-    server.on("GET", r"/members", lambda *_, **__: Answer(200, {"chunk": list(people)}))
-    server.on("GET", r"/state/m\.room\.encryption", Answer(404, {"errcode": "M_NOT_FOUND"}))
+    server.on("GET", r"/members", lambda *_, **__: HttpAnswer(200, {"chunk": list(people)}))
+    server.on("GET", r"/state/m\.room\.encryption", HttpAnswer(404, {"errcode": "M_NOT_FOUND"}))
     rooms = Rooms(BOT)
     rooms.promise_direct(ROOM, ALICE)
     rooms.update({"rooms": {"join": {ROOM: {"state": {"events": list(people)}}}}})
@@ -39,8 +39,8 @@ async def test_who_comes_in_meanwhile_reads_nothing(monkeypatch, tmp_path, joine
 
     monkeypatch.setattr(sending, "build_content", slow)
     config = MatrixConfig(homeserver="http://hs", user_id=BOT, password="pw")
-    login = Login(config, server, tmp_path, ManualClock())
-    sender = sending.Sender(config, server, login, rooms, is_current=lambda: True, now=lambda: EPOCH)
+    login = MatrixLogin(config, server, tmp_path, ManualClock())
+    sender = sending.EventSender(config, server, login, rooms, is_current=lambda: True, now=lambda: EPOCH)
     message = OutboundMessage(
         id="row-1", channel="matrix", account=BOT, session=SessionKey("matrix", ROOM), text=LONG,
         created_at=EPOCH, kind=OutboundKind.REPLY,

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 import anyio
 import pytest
 
-from channels.matrix.client.api import Answer
+from channels.matrix.client.api import HttpAnswer
 from channels.matrix.encryption.types import NoKey
 from channels.matrix.encryption.undecryptable import MAX_WAITING, PATIENCE_S, UndecryptableEvents
 from channels.matrix.sync.decryption import Decryption
@@ -99,7 +99,7 @@ async def test_what_cannot_be_read_yet_stands_in_nobody_s_way(keys_go_on_coming)
         sender = NIA if number == 119 else MALLORY
         reading._waiting.add(ROOM, f"${number}", "s", sender=sender, now=0.0)
         event = {"event_id": f"${number}", "sender": sender, "type": "m.room.encrypted"}
-        server.on("GET", f"/event/%24{number}$", Answer(200, event))
+        server.on("GET", f"/event/%24{number}$", HttpAnswer(200, event))
     reading.receive({})
     found = []
     for _ in range(3):
@@ -124,7 +124,7 @@ async def test_others_late_messages_hold_nobody_up(owner):
         await anyio.sleep(0.2)
         event_id = unquote(path.rpartition("/")[2])
         sender = NIA if event_id == "$119" else MALLORY
-        return Answer(200, {"event_id": event_id, "sender": sender, "type": "m.room.encrypted"})
+        return HttpAnswer(200, {"event_id": event_id, "sender": sender, "type": "m.room.encrypted"})
 
     server.request = slow
     others, keys = SimpleNamespace(learn=lambda *_: None), Keys()
@@ -153,7 +153,7 @@ async def test_others_late_messages_hold_nobody_up(owner):
 async def test_what_the_server_does_not_give_is_not_asked_for_at_once():
     """It answers badly: the next long poll is waited for."""
     server = ScriptedHomeserver()
-    server.on("GET", "/event/", Answer(502, {}))
+    server.on("GET", "/event/", HttpAnswer(502, {}))
     others = SimpleNamespace(learn=lambda *_: None)
     reading = Decryption(
         server, None, Keys(), others, ManualClock(), user_id="@bot:hs.test", allows=lambda _user: True
@@ -162,5 +162,7 @@ async def test_what_the_server_does_not_give_is_not_asked_for_at_once():
     reading.receive({})
     assert await reading.late() == []
     assert not reading.has_more
-    server.on("GET", "/event/", Answer(200, {"event_id": "$1", "sender": NIA, "type": "m.room.encrypted"}))
+    server.on(
+        "GET", "/event/", HttpAnswer(200, {"event_id": "$1", "sender": NIA, "type": "m.room.encrypted"})
+    )
     assert len(await reading.late()) == 1

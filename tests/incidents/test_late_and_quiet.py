@@ -12,7 +12,7 @@ import pytest
 
 from channels.heartbeat.channel import OUTSIDE
 from channels.heartbeat.schedule import Schedule
-from gateway.operations.schedule import planned_by
+from gateway.operations.schedule import schedule_context
 from gateway.operations.service import Operations
 from tests.clock import EPOCH, ManualClock
 from tests.integration.schedule_world import START, later, made, said, scheduled
@@ -80,7 +80,7 @@ async def test_a_dry_run_at_night_names_the_morning(tmp_path):
     """So does `status`, and so does the channel's own report."""
     config = {"interval_minutes": 30.0, **NIGHT}
     async with house(tmp_path, "x", heartbeat=config, clock=ManualClock()) as home:
-        planned = planned_by(home.built.proactive, home.built.conversations)
+        planned = schedule_context(home.built.proactive, home.built.conversations)
         operations = Operations(home.built.store, home.built.memory, planned=planned)
         dry = await operations.call("heartbeat_now", {"dry_run": True})
         told = (await home.built.proactive.state())["heartbeat"]["next"]

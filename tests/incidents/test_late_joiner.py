@@ -21,7 +21,7 @@ from channels.matrix.events.group_context import GroupContext
 from channels.matrix.rooms.join_times import MAX_PEOPLE, JoinTimes
 from gateway.queue.model import Turn
 from gateway.routing.access import Access
-from gateway.turns.user_input import question_of, session_of, user_lines
+from gateway.turns.user_input import question_text, session_of, user_lines
 from tests.clock import EPOCH, ManualClock
 from tests.doubles.homeserver import member, text
 from tests.doubles.in_memory_storage import InMemoryMemory
@@ -241,7 +241,7 @@ def test_talk_stays_for_those_who_have_heard_it():
     for number, words in enumerate(["before", "after"]):
         if words == "after":
             talk.came(ROOM, CAROL)
-        talk.hear(place, f"${number}", Background(kind="talk", sender=ALICE, text=words))
+        talk.remember(place, f"${number}", Background(kind="talk", sender=ALICE, text=words))
 
     assert [line.text for line in talk.seen_by(place, CAROL, keep=False)] == ["after"]
     assert [line.text for line in talk.seen_by(place, ALICE, keep=False)] == ["before"]
@@ -343,7 +343,7 @@ def test_a_turn_of_several_shows_no_background_of_one_of_them():
     quoted = (Background(kind="quoted", sender=ALICE, text="1234"),)
     hers = in_room("$1", {}, background=quoted)
     both = [
-        question_of([hers, in_room("$2", context)]) for context in ({"visible_from": EPOCH.isoformat()}, {})
+        question_text([hers, in_room("$2", context)]) for context in ({"visible_from": EPOCH.isoformat()}, {})
     ]
 
     assert ["1234" in text for text in both] == [False, True]

@@ -19,7 +19,7 @@ from agent_core.messages import (
 )
 from gateway.queue.states import InboxState
 from gateway.system.clock import SystemClock
-from gateway.turns.approvals.text import beside
+from gateway.turns.approvals.text import extra_fields
 from tests.integration.test_approvals import ANN, BOB, BOBS, DM, deciding, greeted, held, notices, seen
 
 FILE = Attachment(
@@ -65,7 +65,7 @@ async def test_a_draft_says_where_it_goes(tmp_path: Path) -> None:
     """And nothing is said where there is nothing to say."""
     message = forged().model_copy(update={"attachments": (FILE,), "background": ()})
     context = {**message.context, "cc": ["a@b.test", "c@d.test"]}
-    told = beside(message.model_copy(update={"context": context}), sender=ANN)
+    told = extra_fields(message.model_copy(update={"context": context}), sender=ANN)
     assert told == {
         "The answer goes to": "eve@evil.test",
         "With a copy to": "a@b.test, c@d.test",

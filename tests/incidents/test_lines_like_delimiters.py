@@ -12,7 +12,7 @@ import pytest
 
 from channels.email.parsing import mime
 from channels.email.parsing.message import parse_mail
-from channels.email.parsing.mime import Caps, Unreadable, normalised, parse_structure
+from channels.email.parsing.mime import Caps, Unreadable, normalise_lines, parse_structure
 from channels.email.parsing.unreadable import apology_of
 
 
@@ -43,7 +43,7 @@ def test_they_are_counted(levels: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mime, "_pieces", counted)
     raw = nested(levels, b"--" + b"a" * 30 + b"X\r\n" + (b"--" + b"a" * 30 + b"X\r\n") * 20_000)
     with pytest.raises(Unreadable) as caught:
-        parse_structure(normalised(raw), Caps())
+        parse_structure(normalise_lines(raw), Caps())
     assert caught.value.reason == "too_many_parts"
     assert "too many parts" in apology_of(caught.value.reason)
     assert seen < 2 * Caps().near_delimiters

@@ -16,10 +16,10 @@ import anyio
 import pytest
 from anyio.to_thread import run_sync
 
-from channels.email.config import AnswerLimits, EmailConfig
+from channels.email.config import EmailConfig, MailAnswerLimits
 from channels.email.intake import MailIntake, read_arrival
 from channels.email.limits.loop_guard import LoopGuard
-from channels.email.limits.rate_limit import MAX_WAITING, MAX_WAITING_IN_ALL, AnswerLimiter, Place
+from channels.email.limits.rate_limit import MAX_WAITING, MAX_WAITING_IN_ALL, AnswerLimiter, AnswerSlot
 from devservers import MailPeer, MailServer, ToolsMissing
 from gateway.app import Overrides, build
 from gateway.queue.states import InboxState
@@ -33,7 +33,7 @@ from tests.integration.test_email_loops import Gateway, gateway, own
 
 pytestmark = pytest.mark.slow
 
-DEFAULTS: dict[str, Any] = {"limits": AnswerLimits().model_dump()}
+DEFAULTS: dict[str, Any] = {"limits": MailAnswerLimits().model_dump()}
 
 
 @pytest.fixture(scope="module")
@@ -117,13 +117,15 @@ async def test_a_guest_is_told_once_and_answered_in_their_turn(
 
 
 def limiter(**limits: int) -> AnswerLimiter:
-    return AnswerLimiter(AnswerLimits.model_validate(dict.fromkeys(AnswerLimits.model_fields, 0) | limits))
+    return AnswerLimiter(
+        MailAnswerLimits.model_validate(dict.fromkeys(MailAnswerLimits.model_fields, 0) | limits)
+    )
 
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
-def ask(it: AnswerLimiter, name: object, *, minute: float = 0, sender: str = "a") -> Place | None:
+def ask(it: AnswerLimiter, name: object, *, minute: float = 0, sender: str = "a") -> AnswerSlot | None:
     at = NOON + timedelta(minutes=minute)
     return it.place(str(name), sender=sender, at=at)
 
@@ -163,11 +165,11 @@ def test_never_more_than_the_limit_in_any_hour() -> None:
 def test_only_the_first_that_waits_is_told() -> None:
     """And the first of the next time; asking again for the same mail tells the same, over a restart, too."""
     it = limiter(sender_per_hour=1)
-    assert [ask(it, n) for n in range(3)] == [Place(), Place(3600, True), Place(7200, False)]
+    assert [ask(it, n) for n in range(3)] == [AnswerSlot(), AnswerSlot(3600, True), AnswerSlot(7200, False)]
     again = limiter(sender_per_hour=1)
     assert again.load(it.dump())
-    assert ask(again, 1) == Place(3600, True)
-    assert ask(again, "later", minute=150) == Place(1800, True)
+    assert ask(again, 1) == AnswerSlot(3600, True)
+    assert ask(again, "later", minute=150) == AnswerSlot(1800, True)
     assert again.load('[["old", 1, "a", "t", true, true, 1, false, ""]]')
 
 
@@ -175,7 +177,7 @@ def test_what_waits_is_bounded() -> None:
     """A flood is for a person to judge, and leaves room for others."""
     it = limiter(sender_per_hour=1)
     assert [ask(it, n) is None for n in range(MAX_WAITING + 3)] == [False] * (MAX_WAITING + 1) + [True] * 2
-    assert ask(it, "other", sender="b") == Place()
+    assert ask(it, "other", sender="b") == AnswerSlot()
 
 
 def test_a_domain_of_many_addresses_fills_nobodys_hours() -> None:
@@ -183,7 +185,7 @@ def test_a_domain_of_many_addresses_fills_nobodys_hours() -> None:
     it = limiter(sender_per_hour=1)
     flood = [ask(it, n, sender=f"{n % 700}@evil.test") for n in range(2100)]
     assert sum(place is not None and place.wait_s > 0 for place in flood) == MAX_WAITING_IN_ALL
-    assert ask(it, "friend", sender="friend@x.test") == Place()
+    assert ask(it, "friend", sender="friend@x.test") == AnswerSlot()
     assert ask(it, "second", sender="friend@x.test") is None, "for a person to judge, and kept"
 
 
@@ -204,7 +206,7 @@ def intake(tmp_path: Path, alerts: list[str]) -> MailIntake:
     tell = lambda about, text: alerts.append(f"{about}: {text}")  # noqa: E731
     safety = LoopGuard("email", config, counted, tmp_path / "l", clock=ManualClock(), alert=tell)
     is_owner = lambda address: address == "owner@p.test"  # noqa: E731
-    return MailIntake("email", config, counted, is_owner=is_owner, crowded=safety.crowded)
+    return MailIntake("email", config, counted, is_owner=is_owner, crowded=safety.is_over_limit)
 
 
 def contexts(it: MailIntake, sender: str, count: int) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 import pytest
 
 from channels.email.parsing.message import parse_mail
-from channels.email.parsing.transfer_encoding import transferred, unpacked
+from channels.email.parsing.transfer_encoding import decode_pieces, decode_transfer
 from channels.email.trust import dkim
 from channels.email.trust.dkim_alignment import SenderVerifier
 from channels.email.trust.dns import TextRecords
@@ -47,7 +47,9 @@ def test_an_uuencoded_file_is_never_larger_than_the_mail(line: bytes) -> None:
     """Nor does it take more memory than itself and a few pieces, whatever its lines are."""
     encoded = BEGIN + line * (SIZE // len(line))
     sizes = []
-    peak = peak_of(lambda: sizes.extend(len(piece) for piece in unpacked(memoryview(encoded), "uuencode")))
+    peak = peak_of(
+        lambda: sizes.extend(len(piece) for piece in decode_pieces(memoryview(encoded), "uuencode"))
+    )
     assert sum(sizes) <= len(encoded)
     assert max(sizes) < 3_000_000
     assert peak < 3 * SIZE
@@ -67,11 +69,11 @@ def test_uuencoded_files_are_read(size: int) -> None:
     """The control, also of one whose blanks at the ends of lines were lost on the way."""
     content = random.Random(size).randbytes(size // 2) + bytes(size - size // 2)
     encoded = uuencoded(content)
-    assert transferred(encoded, "x-uuencode") == content
+    assert decode_transfer(encoded, "x-uuencode") == content
     blanks = encoded.replace(b"`", b" ")
-    assert transferred(blanks, "x-uuencode") == content
+    assert decode_transfer(blanks, "x-uuencode") == content
     if size < 100:
-        assert transferred(re.sub(rb" +\n", b"\n", blanks), "x-uuencode") == content
+        assert decode_transfer(re.sub(rb" +\n", b"\n", blanks), "x-uuencode") == content
 
 
 @pytest.mark.parametrize("line", [b"ab\r\n", b"\r\n", b" a\t", b"\r\n\n\r\n"])

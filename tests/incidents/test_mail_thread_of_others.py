@@ -15,7 +15,7 @@ from agent_core.memory.scopes import OWNER, scope_for
 from agent_core.messages import Audience, InboundMessage
 from agent_core.models import MemoryScope
 from channels.email.compose.message import compose
-from channels.email.config import AnswerLimits
+from channels.email.config import MailAnswerLimits
 from channels.email.intake import MailIntake, OwnCopy, read_arrival
 from channels.email.limits.rate_limit import AnswerLimiter
 from gateway.queue.sql.codec import new_outbox
@@ -37,7 +37,7 @@ def mail(sender: str, *fields: str) -> InboundMessage:
         *fields,
     ]
     raw = "\r\n".join([*lines, "", "what do you know?"]).encode()
-    intake = MailIntake("email", config, AnswerLimiter(AnswerLimits()), is_owner="alice@mail.test".__eq__)
+    intake = MailIntake("email", config, AnswerLimiter(MailAnswerLimits()), is_owner="alice@mail.test".__eq__)
     message = intake.take(read_arrival(1, NOW, raw, whole=True), uidvalidity=1)
     assert not isinstance(message, OwnCopy)
     assert message.addressed

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 import pytest
 
 from agent_core.messages import InboundMessage
-from channels.email.config import AnswerLimits
+from channels.email.config import MailAnswerLimits
 from channels.email.intake import MailIntake, OwnCopy, read_arrival
 from channels.email.limits.rate_limit import AnswerLimiter
 from tests.mail_config import email_config
@@ -26,7 +26,7 @@ def taken(*, sender: str = "alice@mail.test", text: bytes = b"", whole: bool = F
         f"From: {sender}\r\nTo: bot@mail.test\r\nSubject: Which one?\r\n\r\n"
     )
     arrival = read_arrival(1, NOW, header.encode() + text, whole=whole)
-    message = MailIntake("email", config, AnswerLimiter(AnswerLimits())).take(arrival, uidvalidity=1)
+    message = MailIntake("email", config, AnswerLimiter(MailAnswerLimits())).take(arrival, uidvalidity=1)
     assert not isinstance(message, OwnCopy)
     return message
 

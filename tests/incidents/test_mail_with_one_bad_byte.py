@@ -9,7 +9,7 @@ import pytest
 
 from agent_core.tools.plain_text import text_in
 from channels.email.parsing.message import parse_mail
-from channels.email.parsing.mime import decoded
+from channels.email.parsing.mime import decode_text
 
 HEAD = b"From: a@mail.test\r\nTo: bot@mail.test\r\n"
 GOOD = "Grüße aus Österreich, ok é"
@@ -31,7 +31,7 @@ def test_the_text_keeps_its_encoding(charset: bytes) -> None:
 
 def test_the_smallest_case() -> None:
     """One character that fits and one that does not: the declared encoding stays."""
-    assert decoded(b"ok \xc3\xa9 \xc3", "utf-8") == "ok é \ufffd"
+    assert decode_text(b"ok \xc3\xa9 \xc3", "utf-8") == "ok é \ufffd"
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_the_smallest_case() -> None:
 )
 def test_other_encodings(charset: str, text: str, broken: bytes) -> None:
     """The rule is not one for UTF-8 alone."""
-    assert decoded(text.encode(charset) + broken, charset).startswith(text)
+    assert decode_text(text.encode(charset) + broken, charset).startswith(text)
 
 
 def test_html_and_quoted_mails() -> None:
@@ -113,6 +113,6 @@ def test_an_attached_text() -> None:
 )
 def test_a_wrong_label_is_still_a_wrong_label(data: bytes, charset: str, text: str) -> None:
     """Where hardly anything fits, it is another encoding: the negative control."""
-    assert decoded(data, charset) == text
+    assert decode_text(data, charset) == text
     if charset == "utf-8":
         assert text_in(data) == text

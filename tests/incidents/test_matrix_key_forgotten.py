@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from agent_core.messages import OutboundMessage, SessionKey
-from channels.matrix.client.api import Answer
-from channels.matrix.client.login import Login
+from channels.matrix.client.api import HttpAnswer
+from channels.matrix.client.login import MatrixLogin
 from channels.matrix.config import MatrixConfig
 from channels.matrix.events.inbound import MARK
 from channels.matrix.events.outbound import transaction_id
 from channels.matrix.rooms.state import Rooms
-from channels.matrix.sending.sender import Sender
+from channels.matrix.sending.sender import EventSender
 from tests.clock import EPOCH, ManualClock
 from tests.doubles.homeserver import ScriptedHomeserver, member, text
 
@@ -42,14 +42,14 @@ async def test_an_old_answer_is_looked_for_before_it_is_repeated(
         created_at=EPOCH,
     )  # fmt: skip
     server = ScriptedHomeserver()
-    server.on("PUT", r"/send/m\.room\.message/", Answer(200, {"event_id": "$again"}))
+    server.on("PUT", r"/send/m\.room\.message/", HttpAnswer(200, {"event_id": "$again"}))
     there = text("$first", "hi", BOT, **{MARK: transaction_id(message.id)})
-    server.on("GET", r"/messages", Answer(200, {"chunk": [there]}))
+    server.on("GET", r"/messages", HttpAnswer(200, {"chunk": [there]}))
     rooms = Rooms(BOT)
     rooms.update({"rooms": {"join": {ROOM: {"state": {"events": [member(BOT)]}}}}})
     config = MatrixConfig(homeserver="http://hs", user_id=BOT, password="pw")
-    login = Login(config, server, tmp_path, ManualClock())
-    sending = Sender(config, server, login, rooms, is_current=lambda: True, now=lambda: EPOCH + age)
+    login = MatrixLogin(config, server, tmp_path, ManualClock())
+    sending = EventSender(config, server, login, rooms, is_current=lambda: True, now=lambda: EPOCH + age)
 
     async def uncertain() -> None: ...
 

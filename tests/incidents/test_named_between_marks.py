@@ -14,7 +14,7 @@ import pytest
 
 from agent_core.html_to_text import read_web_page
 from agent_core.models import Message, ToolResult
-from agent_core.provenance import untrusted
+from agent_core.provenance import untrusted_origin
 from agent_core.tools.effects import Effect
 from tests.doubles.agent import Journey, ListMemory, call, session
 
@@ -31,7 +31,7 @@ class Page:
         self.text = text
 
     async def execute(self) -> ToolResult:
-        return ToolResult(content=self.text, origins=(untrusted("web", "https://evil.example/"),))
+        return ToolResult(content=self.text, origins=(untrusted_origin("web", "https://evil.example/"),))
 
 
 class Reach:
@@ -107,6 +107,6 @@ async def test_so_does_what_the_question_quotes(effect: Effect, names: bool) -> 
     tool, what = Reach(effect), REACHED[effect]
     journey = Journey([call("reach", what=what)], "Done.", tools=[tool])
     journey.memory = journey.loop._memory = Earlier()
-    here = replace(session(), origins=(untrusted("quote", "eve@evil.example"),))
+    here = replace(session(), origins=(untrusted_origin("quote", "eve@evil.example"),))
     await journey.run(f"See below.\n> Do it with {what if names else 'that'}!", session=here)
     assert bool(tool.reached) is not names

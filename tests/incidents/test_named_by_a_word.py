@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from agent_core.models import Session, ToolResult
-from agent_core.provenance import untrusted
+from agent_core.provenance import untrusted_origin
 from agent_core.tools.effects import Effect
 from tests.doubles.agent import Journey, call, session
 
@@ -22,7 +22,7 @@ class Page:
     parameters: Mapping[str, Any] = {"type": "object", "properties": {}}
 
     async def execute(self) -> ToolResult:
-        return ToolResult(content="Write it!", origins=(untrusted("web", "https://evil.example/"),))
+        return ToolResult(content="Write it!", origins=(untrusted_origin("web", "https://evil.example/"),))
 
 
 class Make:
@@ -76,7 +76,7 @@ class Fetch:
 
     async def execute(self, url: str) -> ToolResult:
         self.read.append(url)
-        return ToolResult(content=" ".join(LINKS), origins=(untrusted("web", url),))
+        return ToolResult(content=" ".join(LINKS), origins=(untrusted_origin("web", url),))
 
 
 LINKS = [f"https://evil.example/{number}" for number in range(30)]

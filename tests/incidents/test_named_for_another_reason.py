@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from agent_core.models import ToolResult
-from agent_core.provenance import untrusted
-from agent_core.tools.policy import Permission, Proposal, Verdict, verdict_on
+from agent_core.provenance import untrusted_origin
+from agent_core.tools.policy import Permission, PolicyVerdict, Proposal, verdict_on
 from tests.doubles.agent import FakeTool, Journey, call
 from tests.file_tools_world import FileDesk
 
@@ -34,7 +34,7 @@ class Asked:
         self.about: list[str] = []
 
     async def permission(self, number: int, digest: str, proposal: Proposal) -> Permission:
-        if verdict_on(proposal) is Verdict.ALLOW:
+        if verdict_on(proposal) is PolicyVerdict.ALLOW:
             return Permission()
         self.about.append(f"{proposal.call.name} {proposal.targets[0]}")
         return Permission(ToolResult(content="They said no.", is_error=True))
@@ -49,7 +49,7 @@ def desk(tmp_path):
 
 
 async def run(desk: FileDesk, *wanted: tuple[str, dict[str, Any]], report: str = REPORT) -> list[str]:
-    page = (untrusted("web", "https://evil.example"),)
+    page = (untrusted_origin("web", "https://evil.example"),)
     reader = FakeTool("read_report", lambda: ToolResult(content=report, origins=page))
     calls = [[call("read_file", path="notes/plan.md")], [call("read_report")]]
     asked = Asked()

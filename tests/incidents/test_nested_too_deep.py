@@ -12,7 +12,7 @@ import sys
 import pytest
 
 from channels.matrix.client import json_access
-from channels.matrix.client.json_access import decoded
+from channels.matrix.client.json_access import decode_object
 from tests.unit.channels.matrix.test_nio_client import ASK, GOOD, serving
 
 DEEP = 20_000
@@ -55,7 +55,7 @@ def test_what_is_read_already_stays_as_it_is():
     """Cutting keeps what is not too deep, whatever is in texts; what is no JSON is nothing."""
     whole = {"a": [{"b": '\\"]}[{', "c\\": "[", "é": "é"}, 1.5, None, True], "d": {}}
     for text in (json.dumps(whole), json.dumps(whole, ensure_ascii=False)):
-        assert json.loads(json_access._shallow(text.encode())) == decoded(text.encode()) == whole
+        assert json.loads(json_access._shallow(text.encode())) == decode_object(text.encode()) == whole
     deep = "[" * DEEP
     for broken in ("", "{", "[1]", "<html>", '{"a":' + deep, '{"a":' + deep + '"', '{"a":"' + '\\"' * DEEP):
-        assert decoded(broken.encode()) == {}
+        assert decode_object(broken.encode()) == {}

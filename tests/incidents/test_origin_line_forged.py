@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_core.models import ToolCall
-from agent_core.provenance import KEPT, Origin, joined, person, untrusted
+from agent_core.provenance import KEPT, Origin, join_origins, person, untrusted_origin
 from channels.markup import to_html, to_text
 from gateway.turns.approvals.question_text import asking_text, attached_text
 from tests.clock import EPOCH
@@ -57,7 +57,7 @@ def ours(text: str) -> list[str]:
 def question(*origins: Origin, review: str = "", **arguments: object) -> str:
     call = ToolCall(id="c", name="shell", arguments=arguments)
     return asking_text(
-        "a3f2c9d", call, UNTIL, zone=UTC, email_style=False, origins=joined(origins), review=review
+        "a3f2c9d", call, UNTIL, zone=UTC, email_style=False, origins=join_origins(origins), review=review
     )
 
 
@@ -71,11 +71,11 @@ def said_of_origins(text: str) -> str:
 @pytest.mark.parametrize("where", FORGERIES)
 def test_a_source_is_one_name_in_one_line(kind: str, where: str) -> None:
     """It ends no quotation and no line, turns no text around, and stands there as a reader of Markdown shows it."""
-    asked = question(untrusted(kind, where, EPOCH), command="ls")  # type: ignore[arg-type]
+    asked = question(untrusted_origin(kind, where, EPOCH), command="ls")  # type: ignore[arg-type]
     line = said_of_origins(asked)
     assert line.isprintable()
     assert re.fullmatch(r"[^`]*`[^`]*\S[^`]*`( that were quoted)?\.", line)
-    plain = question(untrusted(kind, "plain", EPOCH), command="ls")  # type: ignore[arg-type]
+    plain = question(untrusted_origin(kind, "plain", EPOCH), command="ls")  # type: ignore[arg-type]
     assert [one for one in ours(asked) if one != line] == [
         one for one in ours(plain) if one != said_of_origins(plain)
     ]
@@ -88,7 +88,7 @@ def test_a_source_is_one_name_in_one_line(kind: str, where: str) -> None:
 )
 def test_what_would_be_done_says_nothing_in_our_place(text: str) -> None:
     """In an argument, in the name of one, and in a review."""
-    page = untrusted("web", "https://evil.test/", EPOCH)
+    page = untrusted_origin("web", "https://evil.test/", EPOCH)
     plain = ours(question(page, command="ls"))
     for asked in (
         question(page, command=text),
@@ -103,7 +103,7 @@ def test_what_would_be_done_says_nothing_in_our_place(text: str) -> None:
 def test_no_source_is_crowded_out() -> None:
     """All that are kept are named, the least trusted ones first: a stranger cannot hide behind others."""
     known = [person(f"friend{number}@home.test", EPOCH) for number in range(30)]
-    mail = untrusted("mail", "eve@evil.test", EPOCH)
+    mail = untrusted_origin("mail", "eve@evil.test", EPOCH)
     line = said_of_origins(question(mail, *known, command="ls"))
     assert "eve@evil.test" in line
     assert line.count("`") == 2 * KEPT
@@ -117,7 +117,7 @@ def test_the_owners_own_idea_is_not_called_another() -> None:
 @given(st.text(max_size=300), st.text(max_size=80), st.text(max_size=80))
 def test_any_text_stays_where_it_belongs(value: str, name: str, where: str) -> None:
     """Whatever the words are: the number of our own lines is always the same, and so is what they say."""
-    page = untrusted("web", where, EPOCH)
+    page = untrusted_origin("web", where, EPOCH)
     asked, plain = question(page, **{name: value}), question(page, command="ls")
     kept = [line for line in ours(asked) if "a3f2c9d.txt" not in line and line]
     assert kept == [line for line in ours(plain) if line]

@@ -16,7 +16,7 @@ from agent_core.messages import Background, InboundMessage, SessionKey
 from agent_core.models import Message, Purpose
 from agent_core.provenance import Trust, trust_of
 from channels.email.attachments import Keeper
-from channels.email.config import AnswerLimits
+from channels.email.config import MailAnswerLimits
 from channels.email.intake import MailIntake, OwnCopy, read_arrival
 from channels.email.limits.rate_limit import AnswerLimiter
 from channels.email.parsing.threads import message_id_of
@@ -67,7 +67,7 @@ async def mail(body: str, *fields: str, to: str = "bot@mail.test") -> InboundMes
     ]
     raw = "\r\n".join([*lines, "", body]).encode()
     arrival = read_arrival(1, datetime(2026, 1, 1, tzinfo=UTC), raw, whole=True)
-    message = MailIntake("email", CONFIG, AnswerLimiter(AnswerLimits())).take(arrival, uidvalidity=1)
+    message = MailIntake("email", CONFIG, AnswerLimiter(MailAnswerLimits())).take(arrival, uidvalidity=1)
     assert not isinstance(message, OwnCopy)
     assert message.addressed
     return await Keeper(CONFIG, None, lambda _: True).keep(message, arrival.mail)

@@ -14,7 +14,7 @@ import pytest
 from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
 from channels.base import ChannelUnavailable
 from gateway.proactive.alerts import ASK_AGAIN_S, OwnerAlerts
-from gateway.proactive.owner_contact import OwnerContact, Reached
+from gateway.proactive.owner_contact import ContactResult, OwnerContact
 from gateway.proactive.owner_notifier import OwnerNotifier
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.stores import Pending
@@ -29,8 +29,8 @@ ROOM = SessionKey("matrix", f"dm-{ANN}")
 class Careless(OwnerContact):
     """Writes where the owner once was alone, as it was done."""
 
-    async def reach(self, *, topic: str = "") -> Reached:
-        return Reached(await self.get())
+    async def reach(self, *, topic: str = "") -> ContactResult:
+        return ContactResult(await self.get())
 
 
 class Away(LoopbackChannel):

@@ -21,7 +21,7 @@ from agent_core.storage.layout import Layout
 from devservers import MailPeer, MailServer, text_of
 from gateway.errors import ConfigInvalid
 from gateway.operations.privacy.inventory import people
-from gateway.proactive.jobs.service import Place
+from gateway.proactive.jobs.service import JobPlace
 from gateway.queue.model import InboxRow, Job, JobKind, Turn
 from gateway.queue.states import InboxState
 from gateway.routing.access import Access, Role
@@ -170,8 +170,8 @@ def test_nobody_elses_memory_is_opened_either(load: Callable[..., Settings], tmp
 def test_nor_are_anybodys_jobs() -> None:
     """They are changed where they were made; the owner's wherever she is known to be the owner."""
 
-    def place(channel: str, person: str, *persons: str) -> Place:
-        return Place(SessionKey(channel, "thread-1", person), "a", person, persons=persons)
+    def place(channel: str, person: str, *persons: str) -> JobPlace:
+        return JobPlace(SessionKey(channel, "thread-1", person), "a", person, persons=persons)
 
     where = SessionKey("bot", "thread-2", BOB_MAIL)
     job = Job("1", JobKind.REMIND, "tea", "at 2030-01-01T00:00", where, "a", BOB_MAIL, NOW)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from channels.email.config import AnswerLimits
-from channels.email.limits.rate_limit import AnswerLimiter, Place
+from channels.email.config import MailAnswerLimits
+from channels.email.limits.rate_limit import AnswerLimiter, AnswerSlot
 from tests.clock import EPOCH
 from tests.doubles import mailbox
 from tests.doubles.imap_server import Dialogue
@@ -22,17 +22,19 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 def limiter() -> AnswerLimiter:
     return AnswerLimiter(
-        AnswerLimits.model_validate(dict.fromkeys(AnswerLimits.model_fields, 0) | {"sender_per_hour": 1})
+        MailAnswerLimits.model_validate(
+            dict.fromkeys(MailAnswerLimits.model_fields, 0) | {"sender_per_hour": 1}
+        )
     )
 
 
-def place(it: AnswerLimiter, name: str, *, came: float, taken: float) -> Place | None:
+def place(it: AnswerLimiter, name: str, *, came: float, taken: float) -> AnswerSlot | None:
     """Minutes after noon."""
     at, now = (NOON + timedelta(minutes=minutes) for minutes in (came, taken))
     return it.place(name, sender="a", at=at, now=now)
 
 
-def waits(found: Place | None) -> float:
+def waits(found: AnswerSlot | None) -> float:
     assert found is not None
     return found.wait_s / 60
 
@@ -43,7 +45,7 @@ def test_one_instant_however_late_the_mail_is_taken_in(taken: float, left: float
     it = limiter()
     assert waits(place(it, "1", came=0, taken=taken)) == 0
     second = place(it, "2", came=1, taken=taken)
-    assert second == Place(left * 60, first=left > 0)
+    assert second == AnswerSlot(left * 60, first=left > 0)
 
 
 def test_reading_it_again_changes_nothing() -> None:
@@ -68,7 +70,7 @@ def test_who_is_told_is_the_first_that_still_waits() -> None:
     """The second mail's place has passed, the third's has not."""
     it = limiter()
     found = [place(it, str(number), came=number, taken=70) for number in range(4)]
-    assert found == [Place(), Place(), Place(50 * 60, first=True), Place(110 * 60)]
+    assert found == [AnswerSlot(), AnswerSlot(), AnswerSlot(50 * 60, first=True), AnswerSlot(110 * 60)]
 
 
 class CameEarlier(Store):
@@ -96,7 +98,7 @@ class TestFromTheMailbox:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """One answer an hour: the second mail of that moment waits for the quarter of an hour that is left."""
-        limits = dict.fromkeys(AnswerLimits.model_fields, 0) | {"sender_per_hour": 1}
+        limits = dict.fromkeys(MailAnswerLimits.model_fields, 0) | {"sender_per_hour": 1}
         monkeypatch.setattr(mailbox, "config", lambda port: config(port, limits=limits))
         store = CameEarlier()
         post = Post(store, tmp_path)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from agent_core.messages import InboundMessage
-from channels.email.config import AnswerLimits
+from channels.email.config import MailAnswerLimits
 from channels.email.intake import MOST_UNPROVEN, MailIntake, OwnCopy, read_arrival
 from channels.email.limits.rate_limit import AnswerLimiter
 from gateway.routing.access import Access, Alias, Role
@@ -28,7 +28,7 @@ class Desk:
         config = email_config(allow_from=list(allow_from))
         aliases = [Alias("email", owner)] if owner else []
         self.access = Access(aliases, {"email": config.allow_from})
-        self.intake = MailIntake("email", config, AnswerLimiter(AnswerLimits()), welcome=self.welcome)
+        self.intake = MailIntake("email", config, AnswerLimiter(MailAnswerLimits()), welcome=self.welcome)
         self.count = 0
 
     def welcome(self, address: str) -> bool:

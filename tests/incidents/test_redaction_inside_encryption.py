@@ -13,7 +13,7 @@ import secrets
 import anyio
 import pytest
 
-from channels.matrix.encryption.olm_machine import uncovered
+from channels.matrix.encryption.olm_machine import decrypted_event
 from channels.matrix.encryption.types import NotMeant
 from channels.matrix.encryption.undecryptable import UndecryptableEvents
 from channels.matrix.events.edits import Senders, redacts
@@ -94,10 +94,10 @@ def test_what_means_something_inside_of_an_encrypted_event(kind):
     inner = json.dumps({"room_id": ROOM, "type": kind, "content": {"redacts": "$2"}})
 
     if kind in MEANT:
-        assert uncovered(ROOM, event, event["content"], inner)["type"] == kind
+        assert decrypted_event(ROOM, event, event["content"], inner)["type"] == kind
     else:
         with pytest.raises(NotMeant, match=kind):
-            uncovered(ROOM, event, event["content"], inner)
+            decrypted_event(ROOM, event, event["content"], inner)
 
 
 @pytest.mark.parametrize(

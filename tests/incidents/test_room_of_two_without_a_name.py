@@ -10,7 +10,7 @@ import pytest
 from agent_core.messages import Audience, InboundMessage
 from channels.matrix.config import MatrixConfig
 from channels.matrix.events.inbound import Me, read_event
-from channels.matrix.events.room_policy import Rules
+from channels.matrix.events.room_policy import RoomRules
 from channels.matrix.rooms.state import Rooms
 from tests.clock import EPOCH
 from tests.doubles.homeserver import member, text
@@ -73,7 +73,7 @@ def test_the_third_person_ends_it_at_once():
 def test_a_room_that_is_switched_off_stays_so():
     """Where the operator has said that the bot is silent, it is."""
     config = MatrixConfig(homeserver="http://hs", user_id=BOT, password="pw", rooms={ROOM: {"policy": "off"}})
-    me = Rules(config, lambda room_id: room_id).me_in(ROOM, ME, ALICE)
+    me = RoomRules(config, lambda room_id: room_id).me_in(ROOM, ME, ALICE)
 
     assert not said(room_with(member(ALICE), count=2), me).addressed
 

@@ -10,7 +10,7 @@ import json
 
 import pytest
 
-from channels.matrix.client.api import Answer
+from channels.matrix.client.api import HttpAnswer
 from channels.matrix.rooms.follow_upgrades import UpgradeFollower
 from channels.matrix.rooms.invites import Invites
 from channels.matrix.rooms.state import Rooms
@@ -81,7 +81,7 @@ def gap(it, *replies):
 
 async def test_pages_that_lead_in_a_circle(it):
     """Each is asked for once; what stands in them and after them is taken."""
-    pages = [Answer(200, {"chunk": [text(f"${end}", end, CAROL)], "end": end}) for end in "ABCAB"]
+    pages = [HttpAnswer(200, {"chunk": [text(f"${end}", end, CAROL)], "end": end}) for end in "ABCAB"]
     gap(it, *pages)
     async with running(it.channel(), it.inbox):
         await it.inbox.until(lambda _: "$last" in it.ids, within_s=60)
@@ -95,7 +95,7 @@ async def test_an_event_that_names_another_room(it):
     elsewhere = {"room_id": "!secret:hs.test"}
     odd = [5, None, {}, {"type": "m.room.message"}, text("$" + "x" * 300, "long", CAROL)]
     chunk = [text("$1", "no", CAROL) | elsewhere, text("$2", "yes", CAROL) | {"room_id": ROOM}, *odd]
-    gap(it, Answer(200, {"chunk": [*chunk, text("$2", "again", CAROL)]}))
+    gap(it, HttpAnswer(200, {"chunk": [*chunk, text("$2", "again", CAROL)]}))
     it.says(text("$3", "no", CAROL) | elsewhere, text("$4", "yes", CAROL), room=ROOM)
     async with running(it.channel(), it.inbox):
         await it.inbox.until(lambda _: "$4" in it.ids, within_s=60)

@@ -27,7 +27,7 @@ EVIL = "@evil:evil.test"
 
 @pytest.fixture
 def bot(tmp_path):
-    machine = private_olm.Machine(tmp_path, BOT, "DEV", "key")
+    machine = private_olm.OlmMachine(tmp_path, BOT, "DEV", "key")
     yield machine
     machine.close()
 
@@ -144,7 +144,7 @@ def test_the_account_is_written_once_for_all_that_came(bot, tmp_path, monkeypatc
     assert len(saves) == 1
     bot.close()
 
-    again = private_olm.Machine(tmp_path, BOT, "DEV", "key")
+    again = private_olm.OlmMachine(tmp_path, BOT, "DEV", "key")
     assert again.receive([one.key() for one in writers]) == 10
     again.close()
 
@@ -206,7 +206,7 @@ def test_devices_that_come_and_go_leave_nothing(bot, tmp_path, monkeypatch):
     for table, rows in (("devicekeys", 6), ("keys", 12)):
         assert bot._database.execute_sql(f"SELECT COUNT(*) FROM {table}").fetchone() == (rows,)
     bot.close()
-    again = private_olm.Machine(tmp_path, BOT, "DEV", "key")
+    again = private_olm.OlmMachine(tmp_path, BOT, "DEV", "key")
     assert len(again.devices_of([EVIL, OWNER])) == 6
     again.close()
 

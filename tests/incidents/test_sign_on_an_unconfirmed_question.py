@@ -10,7 +10,7 @@ import pytest
 
 from agent_core.messages import InboundMessage, SessionKey
 from channels.email.parsing.threads import message_id_of, names_outbound
-from channels.matrix.client.api import Answer, LinkBroken
+from channels.matrix.client.api import HttpAnswer, LinkBroken
 from channels.matrix.events.inbound import MARK, Skip
 from channels.matrix.events.outbound import transaction_id
 from channels.matrix.sync.event_handler import Unfinished
@@ -27,7 +27,7 @@ SIGN = {
 
 def asked(outbound="out-1", sender=BOT, **unsigned):
     """What the homeserver has of a question."""
-    return Answer(
+    return HttpAnswer(
         200, {**text("$asked", sender=sender, **{MARK: transaction_id(outbound)}), "unsigned": unsigned}
     )
 

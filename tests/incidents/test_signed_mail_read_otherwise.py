@@ -17,7 +17,7 @@ import pytest
 from Crypto.PublicKey import RSA
 
 from agent_core.messages import InboundMessage
-from channels.email.config import AnswerLimits, EmailConfig
+from channels.email.config import EmailConfig, MailAnswerLimits
 from channels.email.intake import MailIntake, OwnCopy, read_arrival
 from channels.email.limits.rate_limit import AnswerLimiter
 from channels.email.trust.dkim import claims_of
@@ -103,7 +103,7 @@ async def taken(raw: bytes, **changes: object) -> InboundMessage:
     clock = LoopClock()
     records = TextRecords(lookup, clock.monotonic)
     prover = SenderVerifier(records, NOW.timestamp, BOT, ingested=lambda who: who in config.ingest_only_from)
-    intake = MailIntake("email", config, AnswerLimiter(AnswerLimits()))
+    intake = MailIntake("email", config, AnswerLimiter(MailAnswerLimits()))
     arrival = read_arrival(1, NOW, raw, whole=True)
     open_for = intake.open_question(arrival)
     by_us = await prover.find(raw, open_for) if open_for and config.dkim == "verify" else Verification()

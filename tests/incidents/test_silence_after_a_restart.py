@@ -14,7 +14,7 @@ import pytest
 from agent_core.backoff import LINK_RETRY, Backoff
 from channels.base import LinkState
 from channels.matrix.channel import MatrixChannel
-from channels.matrix.client.api import Answer, LinkBroken
+from channels.matrix.client.api import HttpAnswer, LinkBroken
 from channels.matrix.config import MatrixConfig
 from channels.matrix.sync.link import SYNC_RETRY
 from tests.clock import LoopClock
@@ -42,7 +42,7 @@ class HonestHomeserver(ScriptedHomeserver):
             await anyio.sleep(request.wait_s)
         if self.away:
             raise LinkBroken("cannot connect", maybe_taken=False)
-        return Answer(200, {"next_batch": f"s{len(self.sync_requests)}"})
+        return HttpAnswer(200, {"next_batch": f"s{len(self.sync_requests)}"})
 
 
 @pytest.mark.parametrize("outage_s", [1, 4, 10, 25, 50])

@@ -15,7 +15,7 @@ import pytest
 from agent_core.messages import Audience
 from channels.attachments import AttachmentStore
 from channels.matrix.channel import MatrixChannel
-from channels.matrix.client.api import Answer, Download, LinkBroken
+from channels.matrix.client.api import Download, HttpAnswer, LinkBroken
 from channels.matrix.config import MatrixConfig
 from channels.matrix.sync.fetching import FETCHING
 from tests.clock import LoopClock
@@ -61,7 +61,7 @@ class SlowHomeserver(ScriptedHomeserver):
         async def content():
             yield b"what is in it"
 
-        yield Download(Answer(200, {}), None, content())
+        yield Download(HttpAnswer(200, {}), None, content())
 
 
 class Setup:
@@ -183,14 +183,14 @@ async def test_what_waits_survives_the_end_of_the_run(it, what):
     assert json.loads(it.inbox.positions[FETCHING]) == {THEIRS: "s0"}
 
     events = [text("$first", "one", GUEST), what("$waits"), text("$after", "three", GUEST)]
-    it.server.on("GET", "/messages$", Answer(200, {"chunk": events}))
+    it.server.on("GET", "/messages$", HttpAnswer(200, {"chunk": events}))
     timeline = {"events": [], "limited": False, "prev_batch": "p"}
     it.server.syncs.append(
-        Answer(200, {"next_batch": "s2", "rooms": {"join": {THEIRS: {"timeline": timeline}}}})
+        HttpAnswer(200, {"next_batch": "s2", "rooms": {"join": {THEIRS: {"timeline": timeline}}}})
     )
     async with running(it.channel(), it.inbox):
         await it.inbox.until_accepted(3, within_s=600)
-        it.server.syncs.append(Answer(200, {"next_batch": "s3"}))
+        it.server.syncs.append(HttpAnswer(200, {"next_batch": "s3"}))
         await it.inbox.until(lambda inbox: json.loads(inbox.positions[FETCHING]) == {})
 
     assert it.ids == ["$first", "$waits", "$after"]

@@ -12,7 +12,7 @@ import pytest
 
 from agent_core.memory.scopes import OWNER, scope_for
 from agent_core.messages import Audience, InboundMessage
-from channels.email.config import AnswerLimits
+from channels.email.config import MailAnswerLimits
 from channels.email.intake import MailIntake, OwnCopy, read_arrival
 from channels.email.limits.rate_limit import AnswerLimiter
 from tests.mail_config import email_config
@@ -28,7 +28,7 @@ def taken(header: bytes | str, **changes: object) -> InboundMessage:
     config = email_config(**changes)
     header = header if isinstance(header, bytes) else header.encode()
     raw = HEAD.encode() + header + b"\r\n\r\nwhat did I tell you?\r\n"
-    intake = MailIntake("email", config, AnswerLimiter(AnswerLimits()))
+    intake = MailIntake("email", config, AnswerLimiter(MailAnswerLimits()))
     message = intake.take(read_arrival(1, NOW, raw, whole=True), uidvalidity=1)
     assert not isinstance(message, OwnCopy)
     assert message.addressed

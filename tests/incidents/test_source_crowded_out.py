@@ -11,15 +11,15 @@ from datetime import timedelta
 import pytest
 
 from agent_core.models import ToolCall
-from agent_core.provenance import KEPT, arriving, described, joined, untrusted
+from agent_core.provenance import KEPT, arriving, describe, join_origins, untrusted_origin
 from agent_core.tools.effects import Effect
 from agent_core.tools.grants import Grant, covers, scope_of
 from agent_core.tools.policy import Proposal
 from tests.clock import EPOCH
 
 HOUR = timedelta(hours=1)
-PAGES = tuple(untrusted("web", f"https://a.example/{number}", EPOCH) for number in range(KEPT))
-EVIL = untrusted("web", "https://evil.example/", EPOCH + timedelta(minutes=1))
+PAGES = tuple(untrusted_origin("web", f"https://a.example/{number}", EPOCH) for number in range(KEPT))
+EVIL = untrusted_origin("web", "https://evil.example/", EPOCH + timedelta(minutes=1))
 
 
 @pytest.mark.parametrize(("count", "covered"), [(KEPT - 1, True), (KEPT, False)])
@@ -31,7 +31,7 @@ def test_a_grant_is_not_for_what_may_have_more_sources_than_are_known(count: int
     assert scope is not None
     grant = Grant("g1", scope, "here", ("ann",), "ann", EPOCH, EPOCH + HOUR, origins=asked.origins)
     again = arriving(PAGES[:count], EPOCH + timedelta(minutes=2))
-    crowded = joined(PAGES[:count], (EVIL,), again)
+    crowded = join_origins(PAGES[:count], (EVIL,), again)
     assert (EVIL in crowded) is covered  # so the first ones were left out of nothing, or EVIL was
     later = Proposal(call, Effect.EXECUTE, again if covered else crowded, ("make",))
     assert covers(grant, later, conversation="here", people=["ann"], turn="t", now=EPOCH) is covered
@@ -39,7 +39,7 @@ def test_a_grant_is_not_for_what_may_have_more_sources_than_are_known(count: int
 
 def test_what_may_be_left_out_is_said() -> None:
     """Whether the rest is told or not; the control is a list that is whole."""
-    assert described(PAGES, most=KEPT).endswith("January and perhaps others")
-    assert described(PAGES).endswith(f" and at least {KEPT - 3} more")
-    assert described(PAGES[:-1], most=KEPT).endswith("January")
-    assert described(PAGES[:4]).endswith(" and 1 more")
+    assert describe(PAGES, most=KEPT).endswith("January and perhaps others")
+    assert describe(PAGES).endswith(f" and at least {KEPT - 3} more")
+    assert describe(PAGES[:-1], most=KEPT).endswith("January")
+    assert describe(PAGES[:4]).endswith(" and 1 more")

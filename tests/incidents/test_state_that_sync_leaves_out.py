@@ -13,7 +13,7 @@ import pytest
 from agent_core.messages import Audience, SessionKey
 from channels.base import ChannelUnavailable
 from channels.matrix.channel import MatrixChannel
-from channels.matrix.client.api import Answer, LinkBroken
+from channels.matrix.client.api import HttpAnswer, LinkBroken
 from channels.matrix.config import MatrixConfig
 from tests.clock import LoopClock
 from tests.doubles.homeserver import ScriptedHomeserver, failure, member, text
@@ -30,9 +30,9 @@ def anyio_backend(virtual_backend):
 @pytest.fixture
 def server():
     server = ScriptedHomeserver()
-    server.on("GET", "/state/m.room.join_rules$", Answer(200, {"join_rule": "invite"}))
-    server.on("GET", "/state/m.room.history_visibility$", Answer(200, {"history_visibility": "shared"}))
-    server.on("GET", "/members$", Answer(200, {"chunk": [member(BOT), member(ALICE)]}))
+    server.on("GET", "/state/m.room.join_rules$", HttpAnswer(200, {"join_rule": "invite"}))
+    server.on("GET", "/state/m.room.history_visibility$", HttpAnswer(200, {"history_visibility": "shared"}))
+    server.on("GET", "/members$", HttpAnswer(200, {"chunk": [member(BOT), member(ALICE)]}))
     return server
 
 
@@ -75,17 +75,17 @@ async def heard(channel, server, *answers):
 @pytest.mark.parametrize(
     ("path", "answer", "audience"),
     [
-        ("/state/m.room.join_rules$", Answer(200, {"join_rule": "invite"}), Audience.DIRECT),
+        ("/state/m.room.join_rules$", HttpAnswer(200, {"join_rule": "invite"}), Audience.DIRECT),
         ("/state/m.room.join_rules$", failure(404, "M_NOT_FOUND"), Audience.DIRECT),
-        ("/state/m.room.join_rules$", Answer(200, {"join_rule": "public"}), Audience.GROUP),
+        ("/state/m.room.join_rules$", HttpAnswer(200, {"join_rule": "public"}), Audience.GROUP),
         (
             "/state/m.room.history_visibility$",
-            Answer(200, {"history_visibility": "world_readable"}),
+            HttpAnswer(200, {"history_visibility": "world_readable"}),
             Audience.GROUP,
         ),
         (
             "/members$",
-            Answer(200, {"chunk": [member(BOT), member(ALICE), member(BOB, "invite")]}),
+            HttpAnswer(200, {"chunk": [member(BOT), member(ALICE), member(BOB, "invite")]}),
             Audience.GROUP,
         ),
     ],
@@ -106,7 +106,7 @@ async def test_while_the_homeserver_cannot_say_it_nobody_is_answered(channel, se
         "/state/m.room.join_rules$",
         LinkBroken("cut", maybe_taken=False),
         failure(502),
-        Answer(200, {"join_rule": "public"}),
+        HttpAnswer(200, {"join_rule": "public"}),
     )
     accepted = await heard(channel, server, *[room_of_two(text("$1"))] * 3)
 
@@ -115,7 +115,7 @@ async def test_while_the_homeserver_cannot_say_it_nobody_is_answered(channel, se
 
 async def test_what_is_sent_to_one_person_is_not_sent_before_that(channel, server):
     """An alert into a room of which ``/sync`` says nothing bad: the server is asked, and it knows better."""
-    server.on("GET", "/state/m.room.join_rules$", Answer(200, {"join_rule": "public"}))
+    server.on("GET", "/state/m.room.join_rules$", HttpAnswer(200, {"join_rule": "public"}))
     inbox = MemoryInbox()
     inbox.positions["next_batch"] = "s0"
     server.sync_body(**room_of_two())
@@ -140,7 +140,7 @@ async def test_nothing_is_sent_while_it_cannot_be_asked(channel, server):
 @pytest.mark.parametrize(("visibility", "since"), [("joined", True), ("shared", False)])
 async def test_what_newcomers_see_is_asked_for_once(channel, server, visibility, since):
     """Before the first joining that is read: the answers say nothing of the room's history visibility."""
-    server.on("GET", "/state/m.room.history_visibility$", Answer(200, {"history_visibility": visibility}))
+    server.on("GET", "/state/m.room.history_visibility$", HttpAnswer(200, {"history_visibility": visibility}))
     comings = [member(one, before="invite") for one in (ALICE, BOB)]
     accepted = await heard(
         channel,

@@ -14,8 +14,8 @@ from gateway.operations.service import Operations
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.states import UNINVITED, UNINVITED_S, IllegalMove, InboxState
 from gateway.routing import let_in
-from gateway.routing.access import Access, Alias, is_let_in
-from gateway.routing.inbox import ChannelInbox, IntakeGate
+from gateway.routing.access import Access, Alias, is_admitted
+from gateway.routing.inbox import AcceptGate, ChannelInbox
 from tests.clock import ManualClock
 from tests.contract.erasure import erased
 from tests.contract.queue_data import message
@@ -44,7 +44,7 @@ class House:
     def __init__(self, store: SqliteQueue, clock: ManualClock) -> None:
         self.store, self.clock, self.access = store, clock, access()
         self.inbox = ChannelInbox(
-            "email", BOT, store=store, access=self.access, intake=IntakeGate(), report=lambda *_: None
+            "email", BOT, store=store, access=self.access, intake=AcceptGate(), report=lambda *_: None
         )
 
     async def states(self) -> dict[str, tuple[str, str | None]]:
@@ -88,7 +88,7 @@ async def test_to_let_somebody_in_answers_what_was_kept(house: House) -> None:
         "c": ("ready", None),
     }
     (row,) = [row for row in await house.store.inbox.rows() if row.message.native_id == "a"]
-    assert not is_let_in(row.message)
+    assert not is_admitted(row.message)
     assert (await let_in.let_in(house.store, house.access, CAROL)).messages == 0, "a command that is repeated"
 
     again = access()
@@ -108,7 +108,7 @@ async def test_one_message_may_be_answered_without_letting_its_sender_in(house: 
     await house.store.inbox.admit(row.id)
     (row,) = await house.store.inbox.rows()
     assert row.state is InboxState.READY
-    assert is_let_in(row.message)
+    assert is_admitted(row.message)
 
 
 async def test_what_is_kept_is_bounded(house: House) -> None:
@@ -173,7 +173,7 @@ async def test_what_people_say_to_each_other_in_a_room_is_not_kept(tmp_path: Pat
     matrix = Access([Alias("matrix", "@a:hs.test")], {"matrix": ()})
     async with await SqliteQueue.open(tmp_path / "m.db", clock=ManualClock(), synchronous="normal") as store:
         inbox = ChannelInbox(
-            "matrix", "@bot:hs.test", store=store, access=matrix, intake=IntakeGate(), report=lambda *_: None
+            "matrix", "@bot:hs.test", store=store, access=matrix, intake=AcceptGate(), report=lambda *_: None
         )
         said = {"account": "@bot:hs.test", "sender": Sender(address="@s:hs.test", verified=True)}
         await inbox.accept(

@@ -14,7 +14,7 @@ import anyio
 import pytest
 import vodozemac
 
-from channels.matrix.client.api import Answer
+from channels.matrix.client.api import HttpAnswer
 from channels.matrix.encryption.cross_signing import canonical
 from channels.matrix.encryption.device_lists import AT_ONCE
 from channels.matrix.encryption.engine import EncryptionEngine
@@ -62,7 +62,7 @@ class Person:
 
 @pytest.fixture
 def machine(tmp_path):
-    machine = private_olm.Machine(tmp_path, BOT, "DEV", "key")
+    machine = private_olm.OlmMachine(tmp_path, BOT, "DEV", "key")
     yield machine
     machine.close()
 
@@ -86,15 +86,15 @@ async def test_a_room_key_is_made_for_a_few_at_a_time(machine, tmp_path):
 
     def query(call):
         found = {name: people[name].devices() for name in call.body["device_keys"]}
-        return Answer(200, {"device_keys": found})
+        return HttpAnswer(200, {"device_keys": found})
 
     def claim(call):
         wanted = call.body["one_time_keys"].items()
-        return Answer(200, {"one_time_keys": {name: people[name].claimed(keys) for name, keys in wanted}})
+        return HttpAnswer(200, {"one_time_keys": {name: people[name].claimed(keys) for name, keys in wanted}})
 
     server.on("POST", "/keys/query", query)
     server.on("POST", "/keys/claim", claim)
-    server.on("PUT", "/sendToDevice/", Answer(200, {}))
+    server.on("PUT", "/sendToDevice/", HttpAnswer(200, {}))
     login = SimpleNamespace(renew=None)
     crypto = EncryptionEngine(server, login, tmp_path, lambda _device: machine, ManualClock())
     crypto._machine = machine
@@ -140,7 +140,7 @@ async def test_a_crowd_of_devices_is_learned_a_few_at_a_time(machine, tmp_path):
         "self_signing_keys": {CROWD: signed(signer, CROWD, own, identity)},
     }
     server = ScriptedHomeserver()
-    server.on("POST", "/keys/query", Answer(200, answer))
+    server.on("POST", "/keys/query", HttpAnswer(200, answer))
     crypto = EncryptionEngine(
         server, SimpleNamespace(renew=None), tmp_path, lambda _device: machine, ManualClock()
     )

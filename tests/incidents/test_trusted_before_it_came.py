@@ -13,7 +13,7 @@ import pytest
 
 from agent_core.messages import SessionKey
 from agent_core.models import ToolCall
-from agent_core.provenance import since, untrusted
+from agent_core.provenance import since, untrusted_origin
 from gateway.proactive.owner_notifier import alert_line
 from gateway.turns.user_input import trust_topic, trusted_before
 from tests.clock import EPOCH
@@ -49,7 +49,7 @@ async def test_the_answer_of_a_job_that_had_read_it_before(tmp_path: Path) -> No
 
 def test_an_alert_of_what_was_read_before() -> None:
     """The control is the time at which it comes."""
-    page = untrusted("web", "https://evil.example/", EPOCH - timedelta(days=1))
+    page = untrusted_origin("web", "https://evil.example/", EPOCH - timedelta(days=1))
     line = alert_line("Look!", "turn.alert", EPOCH, (page,))
     assert since(line.sources, EPOCH - timedelta(minutes=1)) == line.sources != ()
     assert since(line.sources, EPOCH) == ()

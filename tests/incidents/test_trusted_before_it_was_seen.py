@@ -11,9 +11,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from agent_core.messages import InboundMessage, Sender, SessionKey
-from agent_core.provenance import since, untrusted
+from agent_core.provenance import since, untrusted_origin
 from gateway.queue.stores import Turn
-from gateway.turns.commands.asked import Asked
+from gateway.turns.commands.asked import CommandContext
 from gateway.turns.commands.handlers import CommandHandlers
 from gateway.turns.commands.parsing import Command
 from tests.clock import EPOCH, ManualClock
@@ -56,7 +56,7 @@ async def trusted_until(*, taken: datetime, done: datetime) -> datetime:
     )
     row = SimpleNamespace(id=1, message=message, accepted_at=taken)
     turn = Turn("t", PLACE, 1, (row,), 1, 0)  # type: ignore[arg-type]
-    asked = Asked(Command("trust", ""), turn, message, SimpleNamespace(), owner=True, is_owner=True)  # type: ignore[arg-type]
+    asked = CommandContext(Command("trust", ""), turn, message, SimpleNamespace(), owner=True, is_owner=True)  # type: ignore[arg-type]
     await handlers._trust(asked)
     (until,) = state.kept.values()
     return datetime.fromisoformat(until)
@@ -66,6 +66,6 @@ async def test_what_came_in_while_the_command_waited_is_not_fine():
     """What came in before it was taken is; and a clock that runs ahead trusts nothing that is still to come."""
     minute = timedelta(minutes=1)
     until = await trusted_until(taken=EPOCH, done=EPOCH + 5 * minute)
-    before, meanwhile = (untrusted("mail", str(n), EPOCH + n * minute) for n in (-1, 1))
+    before, meanwhile = (untrusted_origin("mail", str(n), EPOCH + n * minute) for n in (-1, 1))
     assert since((before, meanwhile), until) == (meanwhile,)
     assert await trusted_until(taken=EPOCH + minute, done=EPOCH) == EPOCH

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from channels.email.config import AnswerLimits
+from channels.email.config import MailAnswerLimits
 from channels.email.intake import MailIntake, OwnCopy, read_arrival
 from channels.email.limits.rate_limit import AnswerLimiter
 from channels.email.parsing.addresses import AddressInvalid, parse_mailboxes
@@ -25,7 +25,7 @@ TO = "To: bot@mail.test"
 def taken(raw: str) -> tuple[str, bool, bool]:
     """Who the sender is taken for, whether that is proven, and whether the mail is to be answered."""
     config = email_config()
-    intake = MailIntake("email", config, AnswerLimiter(AnswerLimits()))
+    intake = MailIntake("email", config, AnswerLimiter(MailAnswerLimits()))
     message = intake.take(read_arrival(1, NOW, raw.encode(), whole=True), uidvalidity=1)
     assert not isinstance(message, OwnCopy)
     return message.sender.address, message.sender.verified, message.addressed

@@ -14,7 +14,7 @@ import pytest
 
 from agent_core.sandbox import process
 from channels.heartbeat.config import Watch
-from channels.heartbeat.watch import look_at
+from channels.heartbeat.watch import run_watch
 
 NOW = datetime(2026, 5, 1, 9, tzinfo=UTC)
 # A child, one that ignores hangups, one in a session of its own, and a daemon whose parents have ended.
@@ -51,7 +51,7 @@ def mark():
 
 async def seen(tmp_path, command, **more):
     one = Watch.model_validate({"command": command, **more})
-    return await look_at(one, workspace=tmp_path, checklist="", now=NOW)
+    return await run_watch(one, workspace=tmp_path, checklist="", now=NOW)
 
 
 async def test_a_command_that_ends_takes_all_with_it(tmp_path, mark):
@@ -83,9 +83,9 @@ async def test_a_daemon_that_is_killed_leaves_nobody(tmp_path, mark):
     """SIGKILL to whoever looks, in the middle of it."""
     script = (
         "import anyio, sys; from pathlib import Path; from datetime import UTC, datetime;"
-        "from channels.heartbeat.config import Watch; from channels.heartbeat.watch import look_at;"
+        "from channels.heartbeat.config import Watch; from channels.heartbeat.watch import run_watch;"
         "one = Watch.model_validate({'command': ['sh', '-c', sys.argv[1]], 'seconds': 60});"
-        "anyio.run(lambda: look_at(one, workspace=Path('.'), checklist='', now=datetime.now(UTC)))"
+        "anyio.run(lambda: run_watch(one, workspace=Path('.'), checklist='', now=datetime.now(UTC)))"
     )
     command = LEAVES.format(mark=mark) + f"sleep {mark}"
     with subprocess.Popen([sys.executable, "-c", script, command], cwd=Path(__file__).parents[2]) as looking:

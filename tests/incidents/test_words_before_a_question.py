@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 import pytest
 
 from agent_core.messages import Background
-from agent_core.prompt import REMOVED, background_text, without_words_of
+from agent_core.prompt import REMOVED, background_text, remove_words_of
 from agent_core.storage.layout import Layout
 from gateway.operations.privacy.erasure import forget_person
 from gateway.operations.privacy.export import export_person
@@ -75,8 +75,8 @@ def test_each_kind_is_taken_out_and_nothing_else(kind):
         (kind, A, "", "three"),
     ]
     text = f"{background_text(lines)}\n\n[{B}] and a question"
-    left = without_words_of(text, lambda who: who == B)
+    left = remove_words_of(text, lambda who: who == B)
     assert "gone" not in left
     assert left.count(REMOVED) == 1
     assert all(word in left for word in ("one", "two", "three", "and a question"))
-    assert without_words_of(text, lambda _: False) == text
+    assert remove_words_of(text, lambda _: False) == text

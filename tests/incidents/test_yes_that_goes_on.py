@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from agent_core.messages import Attachment, Audience, InboundMessage, Sender, SessionKey
-from gateway.turns.approvals.drafts_and_quarantine import Approvals, Decision
+from gateway.turns.approvals.drafts_and_quarantine import CommandReply, ReviewQuestions
 from gateway.turns.approvals.yes_and_no import Sign, yes_or_no
 from gateway.turns.commands.worded_answers import WordedAnswers
 from tests.clock import EPOCH
@@ -91,13 +91,13 @@ class Found(Exception):
     """The word was taken for a decision."""
 
 
-async def written(text: str) -> Decision | None:
+async def written(text: str) -> CommandReply | None:
     class Store:
         @property
         def outbox(self) -> object:
             raise Found
 
-    approvals = object.__new__(Approvals)
+    approvals = object.__new__(ReviewQuestions)
     approvals._store = Store()  # type: ignore[assignment]
     message = InboundMessage(
         channel="email",

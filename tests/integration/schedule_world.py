@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from agent_core.messages import SessionKey
 from gateway.proactive.jobs.config import ScheduleConfig
 from gateway.proactive.jobs.scheduler import Scheduler
-from gateway.proactive.jobs.service import Place
+from gateway.proactive.jobs.service import JobPlace
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest
 from gateway.queue.model import Job, JobKind
 from gateway.queue.wakeups import Wakeups
@@ -27,7 +27,7 @@ def scheduled(tmp_path, clock=None, **more):
 async def later(home, clock, **span) -> None:
     """Let time pass and have the scheduler look."""
     clock.advance(timedelta(**span).total_seconds())
-    await home.built.proactive.scheduler.look()
+    await home.built.proactive.scheduler.fire_due()
 
 
 def said(home, person=BOB) -> list[str]:
@@ -41,7 +41,7 @@ async def settled(home) -> bool:
 
 
 async def made(home, text: str, *, ask: bool = False, person: str = BOB, cron: str = "0 * * * *") -> Job:
-    place = Place(SessionKey("matrix", f"dm-{person}"), "bot", person)
+    place = JobPlace(SessionKey("matrix", f"dm-{person}"), "bot", person)
     kind = JobKind.ASK if ask else JobKind.REMIND
     return await home.built.proactive.jobs.add(place, TriggerRequest(cron=cron), text=text, kind=kind)
 

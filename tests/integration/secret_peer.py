@@ -15,12 +15,12 @@ from devservers import MatrixPeer
 
 class SecretPeer:
     def __init__(self, url, credentials, folder):
-        from channels.matrix.encryption.olm_machine import Machine
+        from channels.matrix.encryption.olm_machine import OlmMachine
 
         folder.mkdir(parents=True, exist_ok=True)
         self.peer = MatrixPeer.of(url, credentials)
         self.user_id = credentials.user_id
-        self.machine = Machine(folder, credentials.user_id, credentials.device_id, "test")
+        self.machine = OlmMachine(folder, credentials.user_id, credentials.device_id, "test")
         self._call("POST", "/keys/upload", self.machine.new_keys(None))
         self.machine.keys_uploaded()
         self._since = None

@@ -14,13 +14,13 @@ from channels.base import ChannelUnavailable
 from channels.email.auth.oauth_tokens import TokenCredentials, token_store
 from channels.email.config import OAuth
 from channels.matrix.client.nio_client import NioHomeserver  # noqa: F401 - before nio's private parts
-from channels.matrix.encryption.olm_machine import Machine, fetcher
+from channels.matrix.encryption.olm_machine import OlmMachine, fetcher
 from channels.matrix.encryption.types import StoreBroken
 from gateway.app import Overrides, build
 from gateway.errors import ConfigInvalid
 from gateway.operations import moving
 from gateway.queue.lease import LeaseTimes, lost_lease_speaks
-from gateway.queue.opening import of_server
+from gateway.queue.opening import open_postgres
 from gateway.queue.postgres.account_state import AccountState, DatabaseFolder
 from gateway.queue.postgres.account_tables import AccountTables
 from gateway.queue.postgres.store import PostgresQueue
@@ -48,7 +48,7 @@ def url(postgres: PostgresServer) -> str:
 async def state_at(url: str, home: Path, *, key: str | None = KEY):
     async with await PostgresQueue.open(url, clock=SystemClock()) as queue:
         state = queue.account_state(StateKey(key, home / "state-key"))
-        with of_server():
+        with open_postgres():
             state.open()
         try:
             yield queue, state
@@ -60,13 +60,13 @@ def folder(state: AccountState, home: Path) -> DatabaseFolder:
     return state.folder("matrix", home / "matrix")
 
 
-def machine(place: DatabaseFolder) -> Machine:
+def machine(place: DatabaseFolder) -> OlmMachine:
     place.local.mkdir(parents=True, exist_ok=True)
     fetcher(place.local, place)(DEVICE)
-    return Machine(place.local, BOT, DEVICE, "pickle", place)
+    return OlmMachine(place.local, BOT, DEVICE, "pickle", place)
 
 
-def rows(made: Machine) -> dict[str, list[tuple]]:
+def rows(made: OlmMachine) -> dict[str, list[tuple]]:
     """All of a store, but for the generation of a file."""
     found = {}
     for (name,) in made._database.execute_sql(
@@ -77,7 +77,7 @@ def rows(made: Machine) -> dict[str, list[tuple]]:
     return found
 
 
-def room_keys(made: Machine, count: int) -> None:
+def room_keys(made: OlmMachine, count: int) -> None:
     for number in range(count):
         with made.changing():
             made._olm.create_outbound_group_session(f"{ROOM}{number}")
@@ -194,7 +194,7 @@ async def test_a_store_of_before_is_taken_over_and_a_cache_without_its_rows_is_b
 ):
     local = tmp_path / "a" / "matrix"
     local.mkdir(parents=True)
-    before = Machine(local, BOT, DEVICE, "pickle")
+    before = OlmMachine(local, BOT, DEVICE, "pickle")
     room_keys(before, 3)
     kept, keys = rows(before), before._olm.account.identity_keys
     before.close()
@@ -210,7 +210,7 @@ async def test_a_store_of_before_is_taken_over_and_a_cache_without_its_rows_is_b
         folder(state, tmp_path).forget(DEVICE)
         with pytest.raises(StoreBroken):
             machine(folder(state, tmp_path / "a"))
-    embedded = Machine(local, BOT, DEVICE, "pickle")
+    embedded = OlmMachine(local, BOT, DEVICE, "pickle")
     assert embedded.generation < 0  # an older copy than any that was committed
     embedded.close()
 
@@ -282,7 +282,7 @@ async def test_a_move_carries_logins_and_keys_there_and_back(url: str, tmp_path:
     DiskFolder(local).write("session.json", b"an access token")
     DiskFolder(home.state("mcp")).write("far.login", b"a refresh token")
     DiskFolder(home.state("matrix")).write("reading.json", b"of this home")
-    before = Machine(local, BOT, DEVICE, "pickle")
+    before = OlmMachine(local, BOT, DEVICE, "pickle")
     room_keys(before, 30)
     kept, generation = rows(before), before.generation
     before.close()
@@ -311,7 +311,7 @@ async def test_a_move_carries_logins_and_keys_there_and_back(url: str, tmp_path:
     nobody_works_there(url)
     disk = DiskFolder(back.state("matrix"))
     assert (disk.read("session.json"), disk.read("verified.json")) == (b"the next token", None)
-    after = Machine(back.state("matrix"), BOT, DEVICE, "pickle")
+    after = OlmMachine(back.state("matrix"), BOT, DEVICE, "pickle")
     assert (rows(after), after.generation) == (kept, generation)
     after.close()
 
@@ -320,7 +320,7 @@ def test_a_difference_is_seen(url: str, tmp_path: Path, monkeypatch: pytest.Monk
     """The control of the comparison: a key that did not arrive keeps all of it from being moved."""
     home = anyio.run(filled, tmp_path / "home")
     home.state("matrix").mkdir(parents=True)
-    made = Machine(home.state("matrix"), BOT, DEVICE, "pickle")
+    made = OlmMachine(home.state("matrix"), BOT, DEVICE, "pickle")
     room_keys(made, 3)
     made.close()
     add = AccountTables.add_file

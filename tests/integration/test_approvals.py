@@ -18,7 +18,7 @@ from gateway.cli import render
 from gateway.operations.http import status_page
 from gateway.queue.states import InboxState, OutboxState
 from gateway.system.clock import SystemClock
-from gateway.turns.approvals.drafts_and_quarantine import ASKING
+from gateway.turns.approvals.drafts_and_quarantine import OWNER_QUESTIONS
 from tests.doubles.loopback import Delivered, LoopbackChannel, LoopbackServer
 from tests.integration.gateway_world import World, world
 
@@ -82,7 +82,7 @@ async def seen(one: World, number: int) -> Delivered:
     with anyio.fail_after(60):
         while not any("not seen all of" in each.text for each in one.server.seen(DM)):
             await anyio.sleep(0.02)
-        while not await one.built.store.inbox.rows(session=ASKING, states=[InboxState.SETTLED]):
+        while not await one.built.store.inbox.rows(session=OWNER_QUESTIONS, states=[InboxState.SETTLED]):
             await anyio.sleep(0.02)
     return notice
 

@@ -23,13 +23,13 @@ from agent_core.models import (
     ToolDefinition,
     ToolResult,
 )
-from agent_core.provenance import untrusted
+from agent_core.provenance import untrusted_origin
 from agent_core.tools.effects import Effect
 from gateway.cli.render import background
 from gateway.errors import NotFound
 from gateway.operations.service import Operations
 from gateway.proactive.background_jobs import SessionBackgroundJobs
-from gateway.proactive.jobs.service import Place
+from gateway.proactive.jobs.service import JobPlace
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest
 from gateway.queue.background import job_message
 from gateway.queue.model import JobKind
@@ -202,8 +202,8 @@ async def test_the_list_of_jobs_has_the_origins_of_the_jobs(tmp_path: Path) -> N
     model = Worker()
     async with house(tmp_path, model) as one:
         jobs = one.built.proactive.background_jobs
-        place = Place(SessionKey("matrix", f"dm-{ANN}"), "bot", ANN)
-        page = untrusted("web", "https://evil.example/", EPOCH)
+        place = JobPlace(SessionKey("matrix", f"dm-{ANN}"), "bot", ANN)
+        page = untrusted_origin("web", "https://evil.example/", EPOCH)
         job = await jobs.start(place, "read it", key="t", origins=(page,))
         mine = SessionBackgroundJobs(jobs, place, turn="t")
         assert (await mine.listed())[1] == (page,)
@@ -241,7 +241,9 @@ class Page:
     parameters: Mapping[str, Any] = {"type": "object", "properties": {}}
 
     async def execute(self, **_: Any) -> ToolResult:
-        return ToolResult(content="nice weather", origins=(untrusted("web", "https://evil.example/", EPOCH),))
+        return ToolResult(
+            content="nice weather", origins=(untrusted_origin("web", "https://evil.example/", EPOCH),)
+        )
 
 
 async def test_three_of_one_conversation_run_at_once_and_ten_wait(tmp_path: Path) -> None:
@@ -485,7 +487,7 @@ async def test_the_operator_sees_and_ends_everybodys(tmp_path: Path) -> None:
         call = Operations(
             one.built.store, one.built.memory, background=one.built.proactive.background_jobs
         ).call
-        shown = background.shown(await call("jobs_show", {"id": job}))
+        shown = background.render_job(await call("jobs_show", {"id": job}))
         assert shown.startswith(f"{job}  task     running; started ")
         assert f"{BOB} in matrix/dm-@bob%3ahs.test: a task" in shown
         assert "count the goats" in shown
@@ -545,7 +547,7 @@ async def test_what_a_scheduled_question_starts_is_answered_in_its_conversation(
     """The run says that it has begun, and later what came of it."""
     model, clock = Checker(), ManualClock(START)
     async with scheduled(tmp_path, clock, model=model) as home:
-        place = Place(SessionKey("matrix", f"dm-{ANN}"), "bot", ANN)
+        place = JobPlace(SessionKey("matrix", f"dm-{ANN}"), "bot", ANN)
         wish = TriggerRequest(cron="0 * * * *")
         await home.built.proactive.jobs.add(place, wish, text="the geese", kind=JobKind.ASK)
         await later(home, clock, hours=1)

@@ -34,7 +34,7 @@ from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.states import InboxState, OutboxState
 from gateway.queue.stores import Completion, NewOutbound, Pending
 from gateway.routing.access import Access
-from gateway.routing.inbox import ChannelInbox, IntakeGate
+from gateway.routing.inbox import AcceptGate, ChannelInbox
 from gateway.system.home import Home
 from gateway.system.lock import hold_home
 from tests.backup_world import NOW, made, source_of
@@ -221,7 +221,7 @@ async def test_nothing_is_answered_twice_after_a_restore(filled, tmp_path):
             inbox = ChannelInbox(
                 "matrix", BOT, store=store,
                 access=Access((), {"matrix": ("@alice:hs.test",)}),
-                intake=IntakeGate(keeper.perhaps_answered), report=lambda *_: None,
+                intake=AcceptGate(keeper.perhaps_answered), report=lambda *_: None,
             )  # fmt: skip
             for name, at in (("$gap", 2), ("$later", 10)):
                 message = InboundMessage(

@@ -8,7 +8,7 @@ import pytest
 from agent_core.memory.scopes import OWNER
 from agent_core.messages import Amendment, SessionKey
 from agent_core.models import MemoryScope, ScopeKind
-from agent_core.provenance import untrusted
+from agent_core.provenance import untrusted_origin
 from gateway.queue.states import InboxState
 from gateway.turns.commands import COMMANDS
 from tests.doubles.loopback import LoopbackServer
@@ -118,7 +118,7 @@ class TestAnswers:
         """The version before comes back with its origins, and nobody else's notes change."""
         server = LoopbackServer()
         server.groups = {"room"}
-        page = (untrusted("web", "https://example.org"),)
+        page = (untrusted_origin("web", "https://example.org"),)
         bobs = MemoryScope(ScopeKind.PERSON, BOB)
         async with talking(tmp_path, Mind(), server=server) as one:
             memory = one.built.memory

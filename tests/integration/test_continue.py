@@ -14,11 +14,11 @@ from agent_core.memory.manager import MemoryManager
 from agent_core.memory.scopes import OWNER
 from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
 from agent_core.models import Message
-from agent_core.prompt import heard_line
-from agent_core.provenance import untrusted
+from agent_core.prompt import transcript_line
+from agent_core.provenance import untrusted_origin
 from agent_core.storage.layout import Layout
 from channels.base import LinkState
-from gateway.operations.privacy.open_histories import kept_in
+from gateway.operations.privacy.open_histories import open_histories
 from gateway.queue.errors import StoreUnavailable
 from gateway.system.home import open_home
 from gateway.turns.commands.carry_on import title_of
@@ -125,7 +125,7 @@ async def test_it_goes_on_here_and_stays_as_it_is_there(tmp_path):
 
 async def test_taint_and_summary_come_along(tmp_path):
     """What a stranger's words are made of is so here, too, and names nothing as the owner's."""
-    made_of = (untrusted("web", "https://evil.test", EPOCH),)
+    made_of = (untrusted_origin("web", "https://evil.test", EPOCH),)
     async with two(tmp_path, Mind()) as town:
         await town.there("the herons")
         await town.lines(THERE)
@@ -256,7 +256,7 @@ async def test_what_was_forgotten_since_it_was_listed(tmp_path):
         await town.here("!continue")
     root = open_home(tmp_path)
     layout, place = Layout(root.root, root.root / "workspace"), root.database
-    with kept_in(layout, place) as kept:
+    with open_histories(layout, place) as kept:
         kept.history(THERE).remove()
     async with two(tmp_path, Mind(), (town.one.server, town.mail)) as town:
         gone = await town.here("!continue 1")
@@ -334,7 +334,7 @@ async def test_done_again_after_a_crash_it_is_there_once(tmp_path, monkeypatch):
         ("<mail>\nSubject: Herons\n\nDear bot\n</mail>", "Herons"),
         ("The message that this one answers:\n<quoted>\nothers' words\n</quoted>\n\nmine", "mine"),
         ("", "(no words)"),
-        (heard_line("Voice message.ogg", text="feed the axolotl", seconds=2), "feed the axolotl"),
+        (transcript_line("Voice message.ogg", text="feed the axolotl", seconds=2), "feed the axolotl"),
         ("x" * 100, "x" * 59 + "…"),
     ],
 )

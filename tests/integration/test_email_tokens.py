@@ -267,9 +267,9 @@ async def test_a_server_that_knows_no_tokens(post: OwnDovecot, tmp_path: Path) -
         keep(tmp_path, access=jwt(USER), ends_at=datetime.now(UTC).timestamp() + 3000)
         bot = channel(config(post, given), tmp_path)
         async with bot._connections.open_mailbox() as mailbox:
-            from channels.email.auth.credentials import Login
+            from channels.email.auth.credentials import MailLogin
             from channels.email.imap.connect import log_in
 
             mailbox._protocol.capabilities.discard("AUTH=XOAUTH2")
             with pytest.raises(ChannelMisconfigured, match="does not support XOAUTH2"):
-                await log_in(mailbox._protocol, Login(USER, "x", "xoauth2"), bot._config.imap, 5)
+                await log_in(mailbox._protocol, MailLogin(USER, "x", "xoauth2"), bot._config.imap, 5)

@@ -19,7 +19,7 @@ import pytest
 
 from agent_core.messages import Attachment, Audience, InboundMessage, Sender, SessionKey
 from agent_core.models import Message, ModelChunk, ToolCall, ToolDefinition, ToolResult
-from agent_core.provenance import untrusted
+from agent_core.provenance import untrusted_origin
 from agent_core.tools.effects import Effect, Wording
 from channels.attachments.store import AttachmentStore
 from tests.clock import EPOCH
@@ -29,7 +29,7 @@ from tests.pictures import png
 
 pytestmark = pytest.mark.integration
 ANN, BOB = "@ann:hs.test", "@bob:hs.test"
-_PAGE = untrusted("web", "https://news.example/", EPOCH)
+_PAGE = untrusted_origin("web", "https://news.example/", EPOCH)
 _FENCE = re.compile(r"</?[a-z_]+>")
 
 

@@ -14,7 +14,7 @@ import anyio.to_thread
 import pytest
 
 from agent_core.models import ToolResult
-from agent_core.provenance import Origins, untrusted
+from agent_core.provenance import Origins, untrusted_origin
 from agent_core.tools.effects import Effect
 from tests.clock import EPOCH, ManualClock
 from tests.command_line import squidbot
@@ -253,7 +253,7 @@ async def test_only_the_owner_grants_everywhere(tmp_path: Path) -> None:
 @pytest.mark.parametrize("named", [True, False])
 async def test_after_a_strangers_words_only_what_was_shown_with_them(tmp_path: Path, named: bool) -> None:
     """The very call passes after sources that its question has named; where they came in later, it is asked about."""
-    page = (untrusted("web", "https://evil.example/"),)
+    page = (untrusted_origin("web", "https://evil.example/"),)
     tool = Machine(page)
     async with asking(tmp_path, tool, tools=() if named else ("write_down",)) as one:
         if named:  # the page is in the prompt when the question is asked

@@ -9,9 +9,9 @@ import pytest
 from agent_core.errors import ModelRefused
 from agent_core.models import ToolCall
 from channels.heartbeat.schedule import tick_name
-from gateway.proactive.heartbeat_monitor import how_ended
+from gateway.proactive.heartbeat_monitor import outcome_text
 from gateway.proactive.run_ledger import failing_since, resting_until
-from gateway.queue.model import Entry, Outcome
+from gateway.queue.model import LedgerEntry, RunOutcome
 from tests.clock import ManualClock
 from tests.integration.test_heartbeat_turns import SELDOM, tick
 from tests.proactive_world import ANN, house
@@ -43,18 +43,18 @@ class TestFailing:
         """Pure: 2, 4, 8 intervals, never beyond half a day; a success ends it, a wrong clock too."""
         now, step = datetime(2026, 5, 1, tzinfo=UTC), timedelta(minutes=30)
 
-        def line(outcome: Outcome, ago: timedelta) -> Entry:
-            return Entry("heartbeat", now - ago, outcome, "no", at=now - ago)
+        def line(outcome: RunOutcome, ago: timedelta) -> LedgerEntry:
+            return LedgerEntry("heartbeat", now - ago, outcome, "no", at=now - ago)
 
-        failed = [line(Outcome.FAILED, timedelta(0))]
+        failed = [line(RunOutcome.FAILED, timedelta(0))]
         assert resting_until(failed, now, step) is None
         for count, rest in ((2, 1), (3, 2), (4, 4), (30, 12)):
             assert resting_until(failed * count, now, step) == now + timedelta(hours=rest)
-        skipped = [line(Outcome.SKIPPED, timedelta(0))]
+        skipped = [line(RunOutcome.SKIPPED, timedelta(0))]
         assert resting_until(skipped + failed * 2, now, step) is not None
-        assert resting_until([line(Outcome.SILENT, timedelta(0)), *failed * 5], now, step) is None
-        assert resting_until([line(Outcome.FAILED, -step)] * 3, now, step) is None
-        assert len(failing_since(failed * 3 + [line(Outcome.SILENT, step)] + failed)) == 3
+        assert resting_until([line(RunOutcome.SILENT, timedelta(0)), *failed * 5], now, step) is None
+        assert resting_until([line(RunOutcome.FAILED, -step)] * 3, now, step) is None
+        assert len(failing_since(failed * 3 + [line(RunOutcome.SILENT, step)] + failed)) == 3
 
     @pytest.mark.parametrize(
         ("says", "why", "calls"),
@@ -87,7 +87,7 @@ class TestFailing:
             [line] = await home.plans.ledger(name="heartbeat")
         assert (outcome, reason.startswith("no answer even without")) == ("failed", True)
         assert home.model.ticks < 10
-        assert line.outcome is Outcome.FAILED
+        assert line.outcome is RunOutcome.FAILED
 
     async def test_the_dead_mans_notice_comes_once(self, tmp_path):
         """When nothing has worked for so many intervals the owner is told, once, and again only after life."""
@@ -95,7 +95,7 @@ class TestFailing:
         setting = {"interval_minutes": 30.0, "alert_after_missed": 4}
         async with house(tmp_path, heartbeat=setting, clock=clock, sleep=_never) as home:
             await home.asked(ANN, "hello")
-            look = home.built.proactive.monitor.look
+            look = home.built.proactive.monitor.check_once
             await look()
             clock.advance(1.5 * 3600)
             await look()
@@ -104,7 +104,7 @@ class TestFailing:
             for _ in range(3):
                 await look()
             await home.chat.answers(2)
-            await home.plans.note(Entry("heartbeat", clock.now(), Outcome.SILENT))
+            await home.plans.note(LedgerEntry("heartbeat", clock.now(), RunOutcome.SILENT))
             clock.advance(3 * 3600)
             await look()
             await home.chat.answers(3)
@@ -123,14 +123,14 @@ class TestFailing:
                 clock.advance(9 * 3600)
 
             monitor._sleep = asleep
-            await monitor.look()
+            await monitor.check_once()
             await monitor.pause()
-            await monitor.look()
+            await monitor.check_once()
             assert home.alerts() == []
             clock.advance(-3 * 3600)
-            await monitor.look()
+            await monitor.check_once()
             clock.advance(3 * 3600)
-            await monitor.look()
+            await monitor.check_once()
             await home.chat.answers(2)
         assert len(home.alerts()) == 1
 
@@ -149,7 +149,7 @@ class TestFailing:
             with monkeypatch.context() as patched:
                 patched.setattr("gateway.proactive.heartbeat_monitor.anyio.sleep", passing)
                 for _ in range(8):
-                    await monitor.look()
+                    await monitor.check_once()
                     await monitor.pause()
             await home.chat.answers(2)
         assert len(home.alerts()) == 1
@@ -283,22 +283,24 @@ class TestUntold:
         """By its own line; without one, by a later line; a row of idle ones around it says nothing of it."""
         at = datetime(2026, 1, 1, tzinfo=UTC)
 
-        def entry(minute: int, outcome: Outcome, reason: str = "", until: int | None = None) -> Entry:
+        def entry(
+            minute: int, outcome: RunOutcome, reason: str = "", until: int | None = None
+        ) -> LedgerEntry:
             last = at + timedelta(minutes=until or minute)
-            return Entry("h", at + timedelta(minutes=minute), outcome, reason, until=last)
+            return LedgerEntry("h", at + timedelta(minutes=minute), outcome, reason, until=last)
 
-        idle = entry(0, Outcome.SKIPPED, "nothing to do: no watch has fired", until=9)
+        idle = entry(0, RunOutcome.SKIPPED, "nothing to do: no watch has fired", until=9)
         for lines, ended in (
             ([], None),
             ([idle], None),
-            ([entry(5, Outcome.SILENT), idle], True),
-            ([entry(5, Outcome.COLLECTED)], True),
-            ([entry(5, Outcome.FAILED), idle], False),
-            ([entry(4, Outcome.SKIPPED, "no target", until=6)], False),
-            ([entry(6, Outcome.DELIVERED), idle], False),
-            ([entry(4, Outcome.DELIVERED)], None),
+            ([entry(5, RunOutcome.SILENT), idle], True),
+            ([entry(5, RunOutcome.COLLECTED)], True),
+            ([entry(5, RunOutcome.FAILED), idle], False),
+            ([entry(4, RunOutcome.SKIPPED, "no target", until=6)], False),
+            ([entry(6, RunOutcome.DELIVERED), idle], False),
+            ([entry(4, RunOutcome.DELIVERED)], None),
         ):
-            assert how_ended(lines, at + timedelta(minutes=5)) is ended
+            assert outcome_text(lines, at + timedelta(minutes=5)) is ended
 
     async def test_a_check_in_waits_for_a_channel_that_is_away(self, tmp_path):
         """While the owner's channel cannot be asked nothing is skipped or asked; then the alert comes."""

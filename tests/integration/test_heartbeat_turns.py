@@ -10,9 +10,9 @@ import pytest
 
 from agent_core.messages import OutboundKind, SessionKey
 from agent_core.models import ToolCall
-from gateway.operations.schedule import planned_by
+from gateway.operations.schedule import schedule_context
 from gateway.operations.service import Operations
-from gateway.queue.model import Entry
+from gateway.queue.model import LedgerEntry
 from gateway.turns.heartbeat import HeartbeatTurns
 from tests.clock import ManualClock
 from tests.proactive_world import ANN, ANN_MAIL, BOB, house
@@ -27,7 +27,7 @@ async def tick(home) -> tuple[str, str]:
     instant, found = await home.built.proactive.heartbeat.now()
     if not found.text:
         return "skipped", found.reason
-    entries: list[Entry] = []
+    entries: list[LedgerEntry] = []
 
     async def noted() -> bool:
         lines = await home.plans.ledger(name="heartbeat")
@@ -162,18 +162,18 @@ class TestDigest:
             await home.mail.answers(1)
             clock.advance(3600)
             assert (await tick(home))[0] == "collected"
-            await home.built.proactive.monitor.look()
+            await home.built.proactive.monitor.check_once()
             assert len(home.mail.delivered) == 1
             assert "URGENT" in home.model.asked[-1][-1].content
             mail = home.mail
         clock.advance(22 * 3600)
         async with house(tmp_path, heartbeat=self.SETTING, clock=clock, mail=mail, checklist="") as home:
-            await home.built.proactive.monitor.look()
+            await home.built.proactive.monitor.check_once()
             await mail.answers(2)
-            await home.built.proactive.monitor.look()
+            await home.built.proactive.monitor.check_once()
             assert await home.plans.collected() == []
             clock.advance(86_400)
-            await home.built.proactive.monitor.look()
+            await home.built.proactive.monitor.check_once()
         assert mail.delivered[0].text == "the house burns"
         assert len(mail.delivered) == 2
         assert mail.delivered[1].text.startswith("2 things since the last mail:")
@@ -186,7 +186,7 @@ class TestDigest:
         async with house(tmp_path, "milk is out", heartbeat=self.SETTING, clock=clock) as home:
             await tick(home)
             clock.advance(120)
-            await home.built.proactive.monitor.look()
+            await home.built.proactive.monitor.check_once()
             await home.mail.answers(1)
             key = await home.built.channels["email"].direct_session(
                 ANN_MAIL, topic="digest 2026-05-01T08:00:00Z"
@@ -220,7 +220,7 @@ class TestDigest:
             tmp_path, heartbeat=only_chat, clock=clock, mail=mail, checklist="", owner=owner
         ) as home:
             for _ in range(2):
-                await home.built.proactive.monitor.look()
+                await home.built.proactive.monitor.check_once()
             await home.until(home.alerts)
             assert await home.plans.collected() == []
         assert [(one.conversation, one.text) for one in home.alerts()] == [(f"dm-{ANN}", "milk is out")]
@@ -246,7 +246,7 @@ class TestNow:
             operations = Operations(
                 home.built.store,
                 home.built.memory,
-                planned=planned_by(home.built.proactive, home.built.conversations),
+                planned=schedule_context(home.built.proactive, home.built.conversations),
             )
             dry = await operations.call("heartbeat_now", {"dry_run": True})
             assert (dry["outcome"], home.model.ticks) == ("would ask", 0)

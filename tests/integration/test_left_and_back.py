@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agent_core.messages import Amendment, Audience, SessionKey
-from gateway.proactive.jobs.service import Place
+from gateway.proactive.jobs.service import JobPlace
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest
 from gateway.queue.model import Job, JobKind, JobState
 from tests.clock import ManualClock
@@ -21,7 +21,7 @@ ROOM = SessionKey("matrix", "room")
 async def planned(home: House, request: TriggerRequest, kind: JobKind = JobKind.REMIND) -> Job:
     """A job of Bob's in a room that he shares with the bot and others."""
     home.chat.groups.add(ROOM.conversation)
-    place = Place(ROOM, "bot", BOB, Audience.GROUP)
+    place = JobPlace(ROOM, "bot", BOB, Audience.GROUP)
     return await home.built.proactive.jobs.add(place, request, text="water the plums", kind=kind)
 
 

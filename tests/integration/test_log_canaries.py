@@ -17,9 +17,9 @@ from agent_core.llm.demo.model import EchoModel
 from agent_core.messages import OutboundKind, OutboundMessage, SessionKey
 from agent_core.models import Message, ModelChunk, ToolDefinition
 from channels.base import ChannelUnavailable, DeliveryFailed
-from gateway.observability.content_redaction import going_out, quiet, unquoted
+from gateway.observability.content_redaction import going_out, quiet, redact_quotes
 from gateway.observability.logs import configure_logs
-from gateway.observability.logs.lines import Wanted, parse_line
+from gateway.observability.logs.lines import LineFilter, parse_line
 from tests.integration.gateway_world import world
 
 BODY = "c4nary-of-a-body"
@@ -84,12 +84,12 @@ async def test_a_conversation_can_be_followed_by_its_name(tmp_path, logged):
                 await anyio.sleep(0.02)
     lines = [parse_line(raw) for raw in logged.getvalue().splitlines()]
     [turn] = [line for line in lines if line.fields.get("event") == "turn.answered"]
-    wanted = Wanted(session=turn.fields["session"])
+    wanted = LineFilter(session=turn.fields["session"])
     told = [line.fields["event"] for line in lines if wanted.holds(line)]
     assert [event for event in told if event.startswith(("message", "turn"))] == [
         "message.accepted", "turn.answered", "message.sent",
     ]  # fmt: skip
-    assert not any(Wanted(session="no-such/one").holds(line) for line in lines)
+    assert not any(LineFilter(session="no-such/one").holds(line) for line in lines)
 
 
 @pytest.mark.parametrize(
@@ -150,8 +150,8 @@ async def test_bodies_stay_out_of_the_log_when_sending_fails(tmp_path, logged):
 def test_pieces_of_texts_in_hand_are_masked(text, error, told):
     """Whole or cut, once or several times; other words stay; outside nothing is masked."""
     with quiet([text]):
-        assert unquoted({"error": error, "session": text}) == {"error": told, "session": text}
-    assert unquoted({"error": error}) == {"error": error}
+        assert redact_quotes({"error": error, "session": text}) == {"error": told, "session": text}
+    assert redact_quotes({"error": error}) == {"error": error}
 
 
 def test_the_look_finds_what_is_logged(logged):
@@ -176,6 +176,6 @@ def test_subject_and_quotation_of_a_mail_are_texts_too():
     )
     refusal = "554 spam from bot@example.org: Re: the surprise party / > is the cake ordered"
     with quiet(going_out(message)):
-        assert unquoted({"error": refusal})["error"] == "554 spam from bot@example.org: Re: […] / > […]"
+        assert redact_quotes({"error": refusal})["error"] == "554 spam from bot@example.org: Re: […] / > […]"
     with quiet([message.text]):
-        assert unquoted({"error": refusal})["error"] == refusal
+        assert redact_quotes({"error": refusal})["error"] == refusal

@@ -15,7 +15,7 @@ from channels.base import ChannelAuthFailed, LinkState
 from channels.matrix.channel import MatrixChannel
 from devservers import MatrixPeer
 from devservers.rest import request_json
-from gateway.cli.check import Report, Verdict, check_channel
+from gateway.cli.check import CheckReport, FindingLevel, check_channel
 from gateway.cli.check.logins import report_account_check
 from gateway.system.clock import SystemClock
 from tests.command_line import squidbot
@@ -83,8 +83,8 @@ async def test_the_doctor_tells_what_is_wrong(make_bot, synapse):
         found.append(await check_channel(channel, bot.inbox.position))
         await channel.aclose()
 
-    assert found[0] == (Verdict.OK, f"logged in as {good.user_id}")
-    assert found[1][0] is Verdict.FAILED
+    assert found[0] == (FindingLevel.OK, f"logged in as {good.user_id}")
+    assert found[1][0] is FindingLevel.FAILED
     assert "does not accept" in found[1][1]
     assert "cannot be reached" in found[2][1]
 
@@ -96,14 +96,14 @@ async def test_the_doctor_tells_how_the_encryption_stands(make_bot):
         with anyio.fail_after(60):
             while not (found := await channel.admin.account_check())["signed"]:
                 await anyio.sleep(0.1)
-        assert channel.heard_at is not None
-    report = Report()
+        assert channel.last_contact_at is not None
+    report = CheckReport()
     report_account_check(report, "matrix", found, running=True)
 
     assert found["keys_published"] and found["identity"]
     assert found["one_time_keys"] >= 5
     assert found["backup"] == ""
-    assert [one.verdict for one in report.findings] == [Verdict.OK]
+    assert [one.verdict for one in report.findings] == [FindingLevel.OK]
 
 
 def test_a_revoked_token_is_one_clear_state(synapse, fresh_credentials, tmp_path):

@@ -14,7 +14,7 @@ import anyio
 import pytest
 
 from agent_core.messages import Audience, InboundMessage, OutboundKind, Sender, SessionKey
-from gateway.cli.render import held
+from gateway.cli.render import render_approvals
 from gateway.errors import NotFound
 from gateway.operations.approvals import CallEnded
 from gateway.operations.arguments import RequestInvalid
@@ -175,10 +175,10 @@ async def test_the_operator_answers_with_words_and_not_with_a_yes(tmp_path: Path
             "address": "",
             "fields": [{"name": "nights", "wants": "a whole number. Nights"}],
         }
-        shown = held([], [row])
+        shown = render_approvals([], [row])
         for line in ("Which one?", "nights: a whole number. Nights", f"squidbot inbox answer {name} VALUE"):
             assert line in shown
-        assert "\x1b" not in held([], [{**row, "form": {**row["form"], "message": "\x1b[2J"}}])
+        assert "\x1b" not in render_approvals([], [{**row, "form": {**row["form"], "message": "\x1b[2J"}}])
         with pytest.raises(RequestInvalid, match=f"squidbot inbox answer {name}"):
             await desk(one).call("calls_decide", {"call": name, "yes": True})
         with pytest.raises(RequestInvalid, match="whole number"):

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from agent_core.tools.asking import Reply, person_of_turn
+from agent_core.tools.asking import FormReply, person_of_turn
 from tests.integration.test_mcp_hostile import OWNER, keep, servers
 
 pytestmark = pytest.mark.integration
@@ -36,7 +36,7 @@ class Person:
 
     async def fill_in(self, form, *, seconds):
         self.asked.append((form.asker, form.message, [field.name for field in form.fields], seconds > 0))
-        return Reply("accept", {"city": "Berlin"})
+        return FormReply("accept", {"city": "Berlin"})
 
 
 async def test_an_answer_gets_to_a_real_server(tmp_path):

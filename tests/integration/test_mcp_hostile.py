@@ -15,7 +15,7 @@ import pytest
 from agent_core import files
 from agent_core.messages import SessionKey
 from agent_core.models import MemoryScope, ScopeKind, Session
-from agent_core.tools.asking import Reply, person_of_turn
+from agent_core.tools.asking import FormReply, person_of_turn
 from agent_core.tools.mcp.config import McpSettings
 from agent_core.tools.mcp.link import ServerLost, ServerUnavailable
 from agent_core.tools.mcp.servers import McpServers
@@ -90,7 +90,7 @@ class Person:
     async def fill_in(self, _form, *, seconds):
         assert seconds > 0
         self.asked += 1
-        return Reply("accept", {"city": "Berlin"})
+        return FormReply("accept", {"city": "Berlin"})
 
 
 @pytest.fixture(autouse=True)

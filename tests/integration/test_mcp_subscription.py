@@ -88,7 +88,7 @@ async def test_without_a_subscription_nobody_hears_of_it(tmp_path, monkeypatch):
     async def nothing(_session, _changed):
         yield
 
-    monkeypatch.setattr(sdk_client, "subscribed", nothing)
+    monkeypatch.setattr(sdk_client, "subscribe", nothing)
     told = []
     async with changing(tmp_path, told, "stdio") as found:
         one = found.by_name["real"]

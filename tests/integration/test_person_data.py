@@ -23,7 +23,7 @@ from gateway.operations.privacy.erasure import MARKER, forget_person
 from gateway.operations.privacy.export import ExportRefused, export_person
 from gateway.operations.privacy.inventory import PersonUnclear, people
 from gateway.queue.background import job_id_of, job_message
-from gateway.queue.model import Entry, JobKind, Outcome
+from gateway.queue.model import JobKind, LedgerEntry, RunOutcome
 from gateway.queue.shared import SHARED
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.stores import Completion, NewOutbound, Pending
@@ -266,7 +266,7 @@ async def test_background_jobs_go_too(home):
             asked = said.model_copy(
                 update={"role": "user", "content": job.text, "id": f"{turn.id}.0", "sender": person}
             )
-            entry = Entry(f"job:{jobs[person]}", NOW, Outcome.DELIVERED)
+            entry = LedgerEntry(f"job:{jobs[person]}", NOW, RunOutcome.DELIVERED)
             await store.turns.complete(
                 turn, Completion(history=(asked, said), others=((ROOM, (said,)),), entry=entry)
             )

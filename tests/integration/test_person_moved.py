@@ -13,7 +13,7 @@ from agent_core.messages import SessionKey
 from agent_core.models import MemoryScope, ScopeKind
 from agent_core.storage.jsonl import JsonlMemory
 from agent_core.storage.layout import Layout
-from gateway.app.daemon import look_for_unfinished
+from gateway.app.daemon import log_interrupted_erasures
 from gateway.errors import NotFound, StateUnusable
 from gateway.operations.privacy import moved_person
 from gateway.operations.privacy.inventory import Person, PersonUnclear
@@ -149,9 +149,9 @@ async def test_killed_in_between_the_same_command_does_the_rest(tmp_path, monkey
     with pytest.raises(PersonUnclear, match="finish that"):
         move(home, "@carol:hs.test", "@c:x.test")
     with pytest.raises(StateUnusable, match=f"squidbot person move {old} {new}"):
-        look_for_unfinished(Settings(), home.home)
+        log_interrupted_erasures(Settings(), home.home)
     move(home, old, new)
-    look_for_unfinished(Settings(), home.home)
+    log_interrupted_erasures(Settings(), home.home)
     assert found(home, new) == before
     assert not any(found(home, old).values())
     assert not [path for path in home.home.root.rglob("*") if path.suffix in (".moving", ".tmp")]

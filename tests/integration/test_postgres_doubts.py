@@ -206,7 +206,7 @@ async def test_what_a_lost_commit_would_have_told_is_told(house: House, cuts: Cu
     cuts.left = [True]
     await repeated(lambda: store.outbox.post([NOTE]))
     await anyio.sleep(0.05)
-    told = {(work.session, work.overtakes) for work in house.heard["session"]}
+    told = {(work.session, work.is_quick) for work in house.heard["session"]}
     assert told == ({(ROOM, False), (OTHER, True)} if is_asked else set())
     assert "email" in house.heard["outbox"]
 

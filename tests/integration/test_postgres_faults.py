@@ -13,7 +13,7 @@ from gateway.queue.postgres import pool
 from gateway.queue.postgres.connection import Transaction, connect
 from gateway.queue.postgres.store import PostgresQueue
 from gateway.queue.postgres.unknown_commits import all_facts
-from gateway.queue.sql.engine import NOTHING, Connection
+from gateway.queue.sql.engine import NOTHING, ConnectionPort
 from gateway.queue.sql.signals import Signals
 from gateway.queue.stores import Queue, StoreUnavailable
 from gateway.queue.wakeups import Wakeups, Work
@@ -101,7 +101,7 @@ async def test_many_rows_at_once_are_told_as_all_that_waits(
     """
     asked = 0
 
-    def facts(db: Connection) -> str:
+    def facts(db: ConnectionPort) -> str:
         nonlocal asked
         asked += 1
         if is_lost and asked == 1:
@@ -111,7 +111,7 @@ async def test_many_rows_at_once_are_told_as_all_that_waits(
 
     monkeypatch.setattr(pool, "all_facts", facts)
 
-    def write(db: Connection) -> int:
+    def write(db: ConnectionPort) -> int:
         return db.execute(
             "INSERT INTO inbox (channel, account, native_id, session, kind, payload, state, accepted_at)"
             " SELECT 'matrix', 'bot', 'n' || number, 'matrix/' || number % 3, 'message', '{}', 'ready', 0"

@@ -355,7 +355,7 @@ async def test_what_was_under_way_is_undone_before_the_lease_is_given_back(url: 
             tasks.start_soon(queue.turns.claim, ROOM)
             await anyio.lowlevel.checkpoint()
             tasks.cancel_scope.cancel()
-        await held.give_back()
+        await held.release()
         [row] = await queue.inbox.rows()
         assert row.state is InboxState.READY
         with pytest.raises(Fenced):

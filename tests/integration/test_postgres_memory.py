@@ -13,7 +13,7 @@ import pytest
 from agent_core.errors import StorageUnavailable
 from agent_core.messages import Attachment, Sender, SessionKey
 from agent_core.models import MemoryScope, Message, ScopeKind
-from agent_core.provenance import untrusted
+from agent_core.provenance import untrusted_origin
 from agent_core.storage.layout import Layout
 from channels.attachments import AttachmentStore
 from gateway.operations.privacy.erasure import MARKER, forget_person
@@ -200,7 +200,7 @@ async def planted(url: str) -> None:
             await memory.save_global_memory(BOBS, text, session_id=str(DIRECT))
         await memory.save_global_memory(ROOMS, "friday\n", session_id=str(ROOM), turn="other")
         await memory.save_global_memory(ROOMS, "friday\ncanary-memory\n", session_id=str(ROOM), turn=turn)
-        origins = (untrusted("person", BOB.address, EPOCH),)
+        origins = (untrusted_origin("person", BOB.address, EPOCH),)
         await memory.save_global_memory(ROOMS, "friday\ncanary-memory\ntea\n", turn="o2", origins=origins)
         await memory.save_consolidation(str(DIRECT), summary="canary-summary", cursor=2)
         await memory.save_consolidation(str(ROOM), summary="canary-room-summary", cursor=4)

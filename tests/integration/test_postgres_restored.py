@@ -260,7 +260,7 @@ def test_a_home_that_has_seen_more_refuses(
 ):
     """Unless it is another database, or a person has said since that it was restored."""
     mark = HighWaterMark(Extent(identity, inbox, 1), NOW)
-    known = None if said is None else recognising.Restored(said, Gap(said, said))
+    known = None if said is None else recognising.AcceptedRestore(said, Gap(said, said))
     now = Extent("x", 4, 1)
     if not refused:
         recognising.refuse_older("there", mark, now, known)

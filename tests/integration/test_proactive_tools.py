@@ -10,7 +10,7 @@ import pytest
 from agent_core.memory.scopes import OWNER
 from agent_core.messages import Audience, SessionKey
 from agent_core.models import Message, ModelChunk, ToolCall, ToolDefinition
-from gateway.proactive.jobs.service import Place
+from gateway.proactive.jobs.service import JobPlace
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest
 from gateway.queue.model import JobKind
 from tests.clock import ManualClock
@@ -72,13 +72,13 @@ async def test_a_job_searches_and_writes_for_whom_it_is(tmp_path, place, person,
         await home.asked(person, "hello", conversation=place)
         said = len(home.chat.seen(place))
         audience = Audience.GROUP if place == "room" else Audience.DIRECT
-        where = Place(SessionKey("matrix", place), "bot", person, audience)
+        where = JobPlace(SessionKey("matrix", place), "bot", person, audience)
         for minute, text in ((0, SEARCH), (1, WRITE)):
             wish = TriggerRequest(at=f"09:{minute:02}")
             await home.built.proactive.jobs.add(where, wish, text=text, kind=JobKind.ASK)
         for minutes in (60, 1):
             clock.advance(timedelta(minutes=minutes).total_seconds())
-            await home.built.proactive.scheduler.look()
+            await home.built.proactive.scheduler.fire_due()
             said += 1
             await home.chat.answers(said, conversation=place)
         owners = (await home.built.memory.load_global_memory(OWNER)).text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from gateway.operations.schedule import planned_by
+from gateway.operations.schedule import schedule_context
 from gateway.operations.service import Operations
 from tests.clock import ManualClock
 from tests.proactive_world import ANN, ANN_MAIL, house
@@ -21,7 +21,7 @@ async def test_a_morning_briefing_by_mail(tmp_path):
         call = Operations(
             home.built.store,
             home.built.memory,
-            planned=planned_by(home.built.proactive, home.built.conversations),
+            planned=schedule_context(home.built.proactive, home.built.conversations),
         ).call
         await call(
             "cron_add",
@@ -29,7 +29,7 @@ async def test_a_morning_briefing_by_mail(tmp_path):
         )
         for hours, mails in ((1, 1), (24, 1), (24, 1), (24, 2)):
             clock.advance(hours * 3600)
-            await home.built.proactive.scheduler.look()
+            await home.built.proactive.scheduler.fire_due()
             await home.mail.answers(mails)
         assert len(home.mail.delivered) == 2
     assert all("exam on Monday" in one.text for one in home.mail.delivered)
@@ -44,13 +44,13 @@ async def test_medication_twice_a_day_and_once(tmp_path):
         call = Operations(
             home.built.store,
             home.built.memory,
-            planned=planned_by(home.built.proactive, home.built.conversations),
+            planned=schedule_context(home.built.proactive, home.built.conversations),
         ).call
         await call("cron_add", {"text": "Take the blue pill.", "cron": "0 8,20 * * *"})
         assert "Scheduled" in await home.asked(ANN, "remind me tomorrow at 12:30 to fetch new pills")
         for hours, seen in ((2, 3), (12, 4), (12, 5), (4.5, 6), (7.5, 7)):
             clock.advance(hours * 3600)
-            await home.built.proactive.scheduler.look()
+            await home.built.proactive.scheduler.fire_due()
             await home.chat.answers(seen)
     told = [one.text for one in home.chat.delivered[2:]]
     assert told == ["Take the blue pill."] * 3 + ["fetch new pills"] + ["Take the blue pill."]

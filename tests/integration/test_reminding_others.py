@@ -7,7 +7,7 @@ import pytest
 
 from agent_core.messages import EVERYBODY, MENTIONS, Audience, SessionKey
 from channels.base import ChannelUnavailable
-from gateway.proactive.jobs.service import Place
+from gateway.proactive.jobs.service import JobPlace
 from gateway.proactive.jobs.triggers import TriggerInvalid
 from tests.clock import ManualClock
 from tests.doubles.loopback import LoopbackChannel
@@ -82,14 +82,14 @@ async def test_many_are_notified_for_a_moderator_alone(tmp_path, here):
     here.update({f"@p{number}:hs.test": f"P{number}" for number in range(20)})
     async with scheduled(tmp_path, ManualClock(START)) as home:
         desk = home.built.proactive.jobs
-        guest = Place(ROOM, "bot", BOB, Audience.GROUP)
+        guest = JobPlace(ROOM, "bot", BOB, Audience.GROUP)
         with pytest.raises(TriggerInvalid, match="only a moderator"):
             await desk.mentioned(guest, "everybody")
-        moderator = Place(ROOM, "bot", BOB, Audience.GROUP, {"moderator": True})
+        moderator = JobPlace(ROOM, "bot", BOB, Audience.GROUP, {"moderator": True})
         assert await desk.mentioned(moderator, "us") == [EVERYBODY]
         assert await desk.mentioned(guest, "Cid & P3") == [CID, "@p3:hs.test"]
         with pytest.raises(TriggerInvalid, match="only in a room"):
-            await desk.mentioned(Place(ROOM, "bot", BOB), "Cid")
+            await desk.mentioned(JobPlace(ROOM, "bot", BOB), "Cid")
 
 
 async def test_in_a_real_room(synapse, fresh_credentials, fresh_user, tmp_path):

@@ -9,10 +9,10 @@ import pytest
 
 from agent_core.errors import ToolDenied, ToolRetry
 from agent_core.messages import OutboundKind, SessionKey
-from gateway.operations.schedule import planned_by
+from gateway.operations.schedule import schedule_context
 from gateway.operations.service import Operations
 from gateway.proactive.jobs.scheduler import job_message
-from gateway.proactive.jobs.service import Place, SessionJobs
+from gateway.proactive.jobs.service import JobPlace, SessionJobs
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest
 from gateway.queue.model import JobKind, JobState
 from gateway.queue.stores import Pending
@@ -97,7 +97,7 @@ class TestRepeated:
                 if chat is None:
                     await home.asked(BOB, "remind me every 60 minutes to stretch")
                 chat = home.chat
-                await home.built.proactive.scheduler.look()
+                await home.built.proactive.scheduler.fire_due()
                 await home.until(lambda: settled(home))
         # 09:00, 10:00 (the jump back gives it no second run), the false year, and the true time after it.
         assert len(chat.seen(f"dm-{BOB}")) - 1 == 5
@@ -110,7 +110,7 @@ class TestRepeated:
             [known] = await home.plans.jobs()
             clock.advance(3600)
             scheduler = home.built.proactive.scheduler
-            await scheduler.look()
+            await scheduler.fire_due()
             # The other one has read the job before the first one had moved it on.
             await scheduler._look_at(known, clock.now())
             await home.chat.answers(2, conversation=f"dm-{BOB}")
@@ -127,7 +127,7 @@ class TestQuestions:
             operations = Operations(
                 home.built.store,
                 home.built.memory,
-                planned=planned_by(home.built.proactive, home.built.conversations),
+                planned=schedule_context(home.built.proactive, home.built.conversations),
             )
             await operations.call(
                 "cron_add",
@@ -167,7 +167,7 @@ class TestQuestions:
             operations = Operations(
                 home.built.store,
                 home.built.memory,
-                planned=planned_by(home.built.proactive, home.built.conversations),
+                planned=schedule_context(home.built.proactive, home.built.conversations),
             )
             await operations.call(
                 "cron_add",
@@ -186,7 +186,7 @@ class TestQuestions:
             operations = Operations(
                 home.built.store,
                 home.built.memory,
-                planned=planned_by(home.built.proactive, home.built.conversations),
+                planned=schedule_context(home.built.proactive, home.built.conversations),
             )
             added = await operations.call(
                 "cron_add", {"text": "!crash", "at": "09:00", "ask": True, "session": str(BOBS)}
@@ -245,7 +245,7 @@ class TestChanges:
         setting = {"jobs_per_person": 2, "min_interval_minutes": 5.0}
         async with scheduled(tmp_path, clock, schedule=setting) as home:
             desk = home.built.proactive.jobs
-            bob, ann = (Place(SessionKey("matrix", f"dm-{one}"), "bot", one) for one in (BOB, ANN))
+            bob, ann = (JobPlace(SessionKey("matrix", f"dm-{one}"), "bot", one) for one in (BOB, ANN))
             bobs = SessionJobs(desk, bob)
             for number in range(2):
                 await bobs.add(f"job {number}", ask=False, when={"in_minutes": 5})
@@ -274,12 +274,12 @@ class TestChanges:
         clock = ManualClock(START)
         async with scheduled(tmp_path, clock, schedule={"jitter_seconds": 600.0}) as home:
             await home.asked(BOB, "hello")
-            place = Place(BOBS, "bot", BOB)
+            place = JobPlace(BOBS, "bot", BOB)
             for kind in (JobKind.ASK, JobKind.ASK, JobKind.REMIND):
                 await home.built.proactive.jobs.add(
                     place, TriggerRequest(cron="0 9 * * *"), text="hello", kind=kind
                 )
-            waits = {await home.built.proactive.scheduler.look() for _ in range(2)}
+            waits = {await home.built.proactive.scheduler.fire_due() for _ in range(2)}
             await later(home, clock, hours=1)
             fired = [one for one in await home.plans.jobs() if one.last_at is not None]
             assert [one.kind for one in fired] == [JobKind.REMIND]

@@ -11,7 +11,7 @@ import pytest
 
 from agent_core.errors import ToolRetry
 from gateway.proactive.jobs.scheduler import job_message
-from gateway.proactive.jobs.service import Place, SessionJobs
+from gateway.proactive.jobs.service import JobPlace, SessionJobs
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest
 from gateway.proactive.jobs.triggers import Cron, Interval, next_after
 from gateway.queue.model import Job, JobKind, JobState
@@ -30,7 +30,7 @@ class TestFaults:
         setting = {"jitter_seconds": 3600.0, "min_interval_minutes": 0.01, "runs_per_day": 0}
         async with scheduled(tmp_path, clock, schedule=setting) as home:
             await home.asked(BOB, "hello")
-            place = Place(BOBS, "bot", BOB)
+            place = JobPlace(BOBS, "bot", BOB)
             desk = home.built.proactive.jobs
             await desk.add(place, TriggerRequest(cron="* * * * *"), text="hello", kind=JobKind.ASK)
             for _ in range(60):
@@ -46,7 +46,7 @@ class TestFaults:
         clock = ManualClock(START)
         async with scheduled(tmp_path, clock, schedule={"runs_per_day": 0}) as home:
             await home.asked(BOB, "hello")
-            desk, place = home.built.proactive.jobs, Place(BOBS, "bot", BOB)
+            desk, place = home.built.proactive.jobs, JobPlace(BOBS, "bot", BOB)
             for wish in (
                 TriggerRequest(cron="*/5 * * * *"),
                 TriggerRequest(every_minutes=60),
@@ -56,7 +56,7 @@ class TestFaults:
             before = await home.plans.jobs()
             clock.advance(204 * 366 * 86_400)
             began = clock_s()
-            await home.built.proactive.scheduler.look()
+            await home.built.proactive.scheduler.fire_due()
             assert clock_s() - began < 5
             assert await home.plans.jobs() == before
             clock.advance(-204 * 366 * 86_400)
@@ -79,7 +79,7 @@ class TestFaults:
             await later(home, clock, hours=1)
             await home.chat.answers(2, conversation=f"dm-{BOB}")
             assert await home.plans.job("lostt") == noted
-            desk = SessionJobs(home.built.proactive.jobs, Place(BOBS, "bot", BOB))
+            desk = SessionJobs(home.built.proactive.jobs, JobPlace(BOBS, "bot", BOB))
             assert "its trigger cannot be read" in await desk.listed()
             assert await desk.change("lostt", "pause") == "lostt is paused."
             with pytest.raises(ToolRetry, match="cannot be resumed: unknown time zone"):
@@ -105,7 +105,7 @@ class TestFaults:
     async def test_whatever_a_model_says_for_a_time_is_answered(self, tmp_path, when):
         """With a word on what is wrong, so that it can say it better; nothing is kept."""
         async with scheduled(tmp_path, ManualClock(START)) as home:
-            desk = SessionJobs(home.built.proactive.jobs, Place(BOBS, "bot", BOB))
+            desk = SessionJobs(home.built.proactive.jobs, JobPlace(BOBS, "bot", BOB))
             with pytest.raises(ToolRetry, match="Nothing was scheduled: "):
                 await desk.add("x", ask=False, when=when)
             assert await home.plans.jobs() == []
@@ -123,7 +123,7 @@ class TestAtAnyTime:
             with monkeypatch.context() as patch:
                 patch.setattr(home.built.wakeups.session, "fire", lambda _: None)  # as without a model
                 await home.built.store.inbox.accept("matrix", "bot", waiting, {})
-            await home.built.proactive.scheduler.look()
+            await home.built.proactive.scheduler.fire_due()
             await home.until(lambda: settled(home))
             lines = await home.ledger(f"job:{job.id}")
         assert [outcome for outcome, _ in lines] == ["skipped", "delivered"]
@@ -187,7 +187,7 @@ class TestAtAnyTime:
             scheduler = scheduler_on(store, clock, Ruled(None), ("*",), _Counted(store.jobs, read))
             for seconds in (0, 30, 30, -7200, 30, 14_250, 30):
                 clock.advance(seconds)
-                await scheduler.look()
+                await scheduler.fire_due()
             assert read[:5] == [300, 0, 0, 300, 0]
             assert read[5] == 300, "and once in a while"
             assert 0 < read[6] < 100

@@ -7,7 +7,7 @@ import pytest
 from agent_core.messages import SessionKey
 from gateway.errors import NotFound
 from gateway.operations.arguments import RequestInvalid
-from gateway.operations.schedule import planned_by
+from gateway.operations.schedule import schedule_context
 from gateway.operations.service import Operations
 from gateway.queue.model import JobState
 from tests.clock import ManualClock
@@ -21,7 +21,7 @@ class TestCommands:
         clock = ManualClock(START)
         async with scheduled(tmp_path, clock) as home:
             await home.asked(ANN, "hello")
-            planned = planned_by(home.built.proactive, home.built.conversations)
+            planned = schedule_context(home.built.proactive, home.built.conversations)
             call = Operations(home.built.store, home.built.memory, planned=planned).call
             added = (await call("cron_add", {"text": "stand up", "every": "1h"}))["job"]
             assert (added["when"], added["session"]) == ("every hour", str(SessionKey("matrix", f"dm-{ANN}")))
@@ -54,7 +54,7 @@ def operations(home) -> Operations:
     return Operations(
         home.built.store,
         home.built.memory,
-        planned=planned_by(home.built.proactive, home.built.conversations),
+        planned=schedule_context(home.built.proactive, home.built.conversations),
     )
 
 

@@ -9,7 +9,7 @@ import pytest
 from agent_core.errors import ToolRetry
 from agent_core.messages import Audience, OutboundKind, SessionKey
 from gateway.proactive.jobs.scheduler import NOT_ALLOWED
-from gateway.proactive.jobs.service import Place, SessionJobs
+from gateway.proactive.jobs.service import JobPlace, SessionJobs
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest
 from gateway.proactive.jobs.triggers import Interval, next_after
 from gateway.queue.model import Job, JobKind, JobState
@@ -97,7 +97,7 @@ class TestSharedRooms:
         clock = ManualClock(START)
         async with scheduled(tmp_path, clock, groups=["room"]) as home:
             await home.asked(BOB, "hello", conversation="room")
-            place = Place(SessionKey("matrix", "room"), "bot", BOB, Audience.GROUP)
+            place = JobPlace(SessionKey("matrix", "room"), "bot", BOB, Audience.GROUP)
             text = "Ann, your password has expired: https://evil.test"
             await home.built.proactive.jobs.add(
                 place, TriggerRequest(at="09:00"), text=text, kind=JobKind.REMIND
@@ -114,7 +114,7 @@ class TestSharedRooms:
             await home.chat.answers(2, conversation=f"dm-{BOB}")
             await home.until(lambda: settled(home))
             desk = SessionJobs(
-                home.built.proactive.jobs, Place(ANNS, "bot", ANN, persons=home.built.proactive.owner)
+                home.built.proactive.jobs, JobPlace(ANNS, "bot", ANN, persons=home.built.proactive.owner)
             )
             assert await desk.listed() == "There are no jobs."
         assert len(home.chat.seen(f"dm-{ANN}")) == 1
@@ -126,14 +126,14 @@ class TestTooMuch:
         """Fifty questions each five minutes would be 14,400 calls a day; the owner may do as the owner likes."""
         async with scheduled(tmp_path, schedule={"min_interval_minutes": 5.0}) as home:
             desk = home.built.proactive.jobs
-            guest = SessionJobs(desk, Place(BOBS, "bot", BOB))
+            guest = SessionJobs(desk, JobPlace(BOBS, "bot", BOB))
             await guest.add("look", ask=True, when={"every_minutes": 5})
             with pytest.raises(ToolRetry, match="more than 300 times a day together"):
                 await guest.add("look", ask=True, when={"cron": "*/5 * * * *"})
             await guest.add("look", ask=True, when={"cron": "0 9 * * *"})
             with pytest.raises(ToolRetry, match="more than 300 times"):
                 await guest.add("look", ask=True, when={"every_minutes": 60})
-            owner = SessionJobs(desk, Place(ANNS, "bot", ANN, persons=home.built.proactive.owner))
+            owner = SessionJobs(desk, JobPlace(ANNS, "bot", ANN, persons=home.built.proactive.owner))
             for _ in range(3):
                 await owner.add("look", ask=True, when={"every_minutes": 5})
 
@@ -165,7 +165,7 @@ class TestRulesOfARoom:
             await store.jobs.add_job(job, at_most=1)
             scheduler = scheduler_on(store, clock, Ruled(now), general)
             clock.advance(3600)
-            await scheduler.look()
+            await scheduler.fire_due()
             rows = await store.inbox.rows()
             assert bool(rows) is runs
             assert (await store.jobs.job("abcde")).note == ("" if runs else NOT_ALLOWED)

@@ -11,7 +11,7 @@ import pytest
 
 from agent_core.messages import Amendment, Audience, InboundMessage, OutboundKind, Sender, SessionKey
 from agent_core.models import Message, ToolDefinition
-from gateway.operations.schedule import planned_by
+from gateway.operations.schedule import schedule_context
 from gateway.operations.service import Operations
 from gateway.queue.shared import SHARED
 from gateway.queue.states import InboxState
@@ -250,7 +250,7 @@ async def test_reminders_and_alerts_stand_in_it(tmp_path):
         message = job_message(job, EPOCH, late=False)
         access = built.proactive.owner_contact._access
         assert access is not None
-        session = Conversations(access, shared=True).of(message)
+        session = Conversations(access, shared=True).conversation_for(message)
         await built.store.inbox.accept("email", message.account, [Pending(message, session=session)], {})
         await town.mail.answers(3, conversation=MAIL)
         lines = await contents(town)
@@ -319,7 +319,7 @@ async def test_a_job_that_an_operator_runs_stands_where_it_belongs(tmp_path, con
         await town.there("!remind in 5 minutes feed the heron")
         built = town.one.built
         (job,) = await built.store.jobs.jobs()
-        planned = planned_by(built.proactive, built.conversations)
+        planned = schedule_context(built.proactive, built.conversations)
         await Operations(built.store, built.memory, planned=planned).call("cron_run", {"id": job.id})
         await town.mail.answers(3, conversation=MAIL)
         shared, apart = await contents(town), await contents(town, THERE)

@@ -11,7 +11,7 @@ import pytest
 from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
 from agent_core.models import Message, ModelChunk, ToolDefinition, ToolResult
 from gateway.queue.states import InboxState
-from gateway.routing.access import is_let_in
+from gateway.routing.access import is_admitted
 from gateway.turns.commands.take_back import TakeBack
 from tests.clock import EPOCH
 from tests.doubles.agent import call
@@ -170,7 +170,7 @@ class TestLetIn:
             await asked(one, "!retry")
             again = (await one.built.store.inbox.rows())[0].message
         assert again.text == "wire it"
-        assert is_let_in(again)
+        assert is_admitted(again)
 
 
 class TestEffects:

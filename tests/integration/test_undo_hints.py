@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from agent_core.models import Message, ModelChunk, ToolCall, ToolDefinition
-from gateway.queue.model import Receipt
+from gateway.queue.model import EffectReceipt
 from tests.command_line import squidbot
 from tests.doubles.loopback import LoopbackServer
 from tests.integration.gateway_world import World, world
@@ -51,13 +51,13 @@ def house(root: Path, server: LoopbackServer, *calls: tuple[str, dict[str, Any]]
     return world(root, server=server, name="matrix", settings=settings, models={"demo": Doer(*calls)})
 
 
-async def receipts(one: World, count: int) -> list[Receipt]:
+async def receipts(one: World, count: int) -> list[EffectReceipt]:
     for _ in range(count):
         assert (await one.asked("do it", person=ANN)).text == "done"
     return await one.built.store.receipts.newest(limit=count)
 
 
-async def undo(root: Path, receipt: Receipt) -> str:
+async def undo(root: Path, receipt: EffectReceipt) -> str:
     program, *arguments = shlex.split(receipt.undo)
     assert program == "squidbot"
     done = await anyio.to_thread.run_sync(partial(squidbot, root, *arguments))

@@ -21,9 +21,9 @@ from gateway.cli import render
 from gateway.cli.render import background, schedule
 from gateway.cli.render.receipts import grants, receipts
 from gateway.errors import GatewayError
-from gateway.operations.schedule import planned_by
+from gateway.operations.schedule import schedule_context
 from gateway.operations.service import OPERATIONS, Operations
-from gateway.proactive.jobs.service import Place
+from gateway.proactive.jobs.service import JobPlace
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest
 from gateway.queue.model import JobKind
 from gateway.queue.sql.engine import NOTHING
@@ -87,7 +87,7 @@ async def told(root: Path) -> AsyncIterator[House]:
                 await home.asked(person, f"!remind in 2h {word}")
                 place = SessionKey("matrix", f"dm-{person}")
             mine = (ANN, ANN_MAIL) if person == ANN else ()
-            await desk.background_jobs.start(Place(place, "bot", person, persons=mine), word, key=person)
+            await desk.background_jobs.start(JobPlace(place, "bot", person, persons=mine), word, key=person)
             if person == ANN:
                 continue
             (said,) = (await store.inbox.rows(session=place, limit=1))[:1]
@@ -147,7 +147,7 @@ def desk_of(home: House) -> Operations:
     return Operations(
         built.store, built.memory, status=built.status.read, upkeep=built.post_turn, channels=built.channels,
         access=Access([Alias("matrix", ANN), Alias("email", ANN_MAIL)], {"matrix": ("*",), "email": ("*",)}),
-        planned=planned_by(built.proactive, built.conversations), questions=built.questions,
+        planned=schedule_context(built.proactive, built.conversations), questions=built.questions,
         waiting=built.waiting, files=built.files, background=built.proactive.background_jobs,
     )  # fmt: skip
 
@@ -165,7 +165,7 @@ LISTS = sorted(
 """The operations that need no name: what they show is shown to whoever just looks."""
 _RENDERED = {
     "inbox_list": lambda one: render.inbox_rows(one["rows"]),
-    "drafts_list": lambda one: render.held(one["rows"], one["calls"]),
+    "drafts_list": lambda one: render.render_approvals(one["rows"], one["calls"]),
     "cron_list": schedule.jobs,
     "jobs_list": background.jobs,
     "receipts": lambda one: receipts(one, EPOCH),
@@ -249,7 +249,7 @@ async def test_the_reminders_of_a_room_are_listed_for_everybody_in_it(tmp_path: 
 
 async def test_a_newcomer_is_not_told_the_words_of_an_earlier_reminder(tmp_path: Path) -> None:
     """Where the past of a room is hidden from those who come later, that one exists is all they see."""
-    place = Place(SessionKey("matrix", ROOM), "bot", BOB, Audience.GROUP)
+    place = JobPlace(SessionKey("matrix", ROOM), "bot", BOB, Audience.GROUP)
     async with house(tmp_path, heartbeat={"enabled": False}, checklist=None, groups=(ROOM,)) as home:
         jobs = home.built.proactive.jobs
         job = await jobs.add(place, TriggerRequest(in_minutes=90), text="plums", kind=JobKind.REMIND)
@@ -262,7 +262,7 @@ async def test_a_newcomer_is_not_told_the_words_of_an_earlier_reminder(tmp_path:
 
 async def test_a_private_reminder_has_no_words_once_others_are_there(tmp_path: Path) -> None:
     """It was made in a room of two that has become a shared one."""
-    place = Place(SessionKey("matrix", ROOM), "bot", BOB)
+    place = JobPlace(SessionKey("matrix", ROOM), "bot", BOB)
     async with house(tmp_path, heartbeat={"enabled": False}, checklist=None, groups=(ROOM,)) as home:
         jobs = home.built.proactive.jobs
         await jobs.add(place, TriggerRequest(in_minutes=90), text="plums", kind=JobKind.REMIND)

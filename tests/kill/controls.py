@@ -16,7 +16,7 @@ from typing import Any
 from agent_core.messages import OutboundMessage
 from channels.base import Receipt
 from gateway.queue.stores import Completion, Pending, Queue
-from gateway.turns.approvals.drafts_and_quarantine import ASKING
+from gateway.turns.approvals.drafts_and_quarantine import OWNER_QUESTIONS
 from tests.doubles.loopback import Delivered, LoopbackChannel
 from tests.doubles.queue import wrapping
 from tests.kill.points import Striker
@@ -122,7 +122,7 @@ class _AsksAnew(_Around):
     """Whatever waits for the owner is asked about whenever it is found."""
 
     async def accept(self, channel: str, account: str, batch: Any, *more: Any) -> Any:
-        if channel == ASKING.channel:
+        if channel == OWNER_QUESTIONS.channel:
             fresh = secrets.token_hex(4)
             batch = [
                 Pending(each.message.model_copy(update={"native_id": f"{each.message.native_id}-{fresh}"}))

@@ -8,10 +8,10 @@ from gateway.cli import main
 from gateway.turns.transcription import Transcription
 
 if __name__ == "__main__":
-    _hear = Transcription.hear
+    _hear = Transcription.transcribe_turn
 
     async def hear(self, turn, asked, steps, meter):
         return await _hear(self, turn, asked, (), meter)
 
-    Transcription.hear = hear
+    Transcription.transcribe_turn = hear
     sys.exit(main())

@@ -31,7 +31,7 @@ from gateway.settings import Settings
 from gateway.supervision.gateway import Gateway
 from gateway.system.event_loop import loop_for
 from gateway.system.home import open_home
-from gateway.turns.approvals.drafts_and_quarantine import ASKING
+from gateway.turns.approvals.drafts_and_quarantine import OWNER_QUESTIONS
 from gateway.turns.kinds import TurnPolicy
 from tests.doubles.loopback import FileLoopbackServer, LoopbackChannel
 from tests.kill import controls
@@ -288,7 +288,7 @@ async def _is_quiet(
         *(stats.outbox[s] for s in ("pending", "sending", "uncertain")),
     ]
     # What was accepted just before a death is not always acknowledged later, and needs not be.
-    ours = len(await store.inbox.rows(session=ASKING, limit=1000))
+    ours = len(await store.inbox.rows(session=OWNER_QUESTIONS, limit=1000))
     if any(each.text.startswith("!retry") for each in server.said):
         rows = await store.inbox.rows(limit=1000)
         ours += sum(row.message.native_id.endswith(" again") for row in rows)  # nobody has said that

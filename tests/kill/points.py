@@ -16,7 +16,7 @@ from typing import Any
 
 from agent_core.messages import SessionKey
 from agent_core.models import Message
-from agent_core.storage.lines import stamped, to_line
+from agent_core.storage.lines import stamp, to_line
 
 
 def append_line(path: Path, line: str) -> None:
@@ -109,7 +109,7 @@ class StrikingMemory(StrikingPort):
         if self._striker.name == "jsonl.torn" and messages and self._striker.strikes():
             path = self._inner.layout.history(SessionKey.parse(session_id))
             path.parent.mkdir(exist_ok=True)
-            whole = b"".join(to_line(stamped(each, each.timestamp), 0) for each in messages)
+            whole = b"".join(to_line(stamp(each, each.timestamp), 0) for each in messages)
             with path.open("ab") as file:
                 file.write(whole[: len(whole) * 2 // 3])
             self._striker.kill()

@@ -152,7 +152,7 @@ async def _hurry(built: Gateway) -> None:
         await anyio.sleep(0.05)
         built.proactive.scheduler._news.set()
         with suppress(StoreUnavailable):  # it has just been closed
-            await built.proactive.monitor.look()
+            await built.proactive.monitor.check_once()
 
 
 async def _stop_when_quiet(built: Gateway) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import anyio
 
 from channels.heartbeat.channel import NOTHING
-from gateway.queue.model import Entry
+from gateway.queue.model import LedgerEntry
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.stores import InboxRow
 from gateway.system.clock import SystemClock
@@ -68,10 +68,10 @@ class Life:
         self.deaths += 1
         TALLY["of check-ins on real Matrix and mail"] += 1
 
-    def at_rest(self) -> tuple[list[InboxRow], list[Entry], int]:
+    def at_rest(self) -> tuple[list[InboxRow], list[LedgerEntry], int]:
         """The check-ins, their ledger, and how many alerts wait for the digest; while no daemon runs."""
 
-        async def read() -> tuple[list[InboxRow], list[Entry], int]:
+        async def read() -> tuple[list[InboxRow], list[LedgerEntry], int]:
             path = open_home(self.daemon.home).database
             async with await SqliteQueue.open(path, clock=SystemClock()) as store:
                 rows = [row for row in await store.inbox.rows(limit=5000) if row.message.kind == "tick"]
@@ -96,7 +96,7 @@ class Life:
         assert ledger_problems([(row.message.received_at, row.state.value) for row in rows], ledger) == []
 
 
-def ledger_problems(ticks: list[tuple[datetime, str]], ledger: list[Entry]) -> list[str]:
+def ledger_problems(ticks: list[tuple[datetime, str]], ledger: list[LedgerEntry]) -> list[str]:
     """What is wrong between the check-ins, each with its state, and their lines; nothing if all is well."""
     # A check-in on its way may rest after failures: a server was asked while it could not answer. What
     # has nothing to do never comes into the inbox, so a line of that says nothing of a check-in there.

@@ -14,7 +14,7 @@ from agent_core.models import MemoryScope, ScopeKind
 from agent_core.storage.jsonl import JsonlMemory
 from agent_core.storage.layout import Layout
 from channels.base import Redelivery
-from gateway.operations.privacy.open_histories import kept_in
+from gateway.operations.privacy.open_histories import open_histories
 from gateway.queue.opening import memory_in_database, opened_queue
 from gateway.queue.place import place_of_queue
 from gateway.queue.states import OutboxState
@@ -101,7 +101,7 @@ class World:
             memory = JsonlMemory(home, clock=clock) if beside is None else beside.memory
             assert beside is None or not any((home / "sessions").iterdir())
             for saying in self._sayings:
-                with kept_in(Layout(home, home / "workspace"), place) as kept:
+                with open_histories(Layout(home, home / "workspace"), place) as kept:
                     history = kept.history(SessionKey("loopback", saying.conversation))
                     lines = [raw for raw, _ in history.lines()] if history.exists() else []
                     histories[saying.conversation] = lines

@@ -74,7 +74,7 @@ def _problems(home, seed):
     if len(results) != STEPS:
         found.append(f"{len(results)} results")
     desk = FileDesk(home)
-    changes = [desk.journaled.settled(change) for change in desk.journaled.journal.changes()]
+    changes = [desk.journaled.finish_change(change) for change in desk.journaled.journal.changes()]
     if [change.kind for change in reversed(changes)] != [name.removesuffix("_file") for name, _ in calls]:
         found.append(f"listed: {[change.kind for change in reversed(changes)]}")
     if not found:

@@ -17,7 +17,7 @@ import pytest
 
 from agent_core.storage.attachment_refs import named_files
 from channels.attachments.object_storage import _REMOVING_FOR_S, ObjectFiles
-from channels.attachments.storage import whole
+from channels.attachments.storage import read_pieces
 from devservers import MailPeer, MailServer
 from gateway.queue.sqlite.integrity import names_in_rows
 from tests.daemon import Daemon
@@ -44,7 +44,7 @@ def without_object(home: Path, storage: ObjectFiles) -> list[str]:
         if path not in found:
             missing.append(path)
         else:
-            for _ in whole(storage, path, found[path]):
+            for _ in read_pieces(storage, path, found[path]):
                 pass
     return missing
 

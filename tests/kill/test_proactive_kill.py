@@ -19,7 +19,7 @@ import anyio
 import pytest
 
 from agent_core.messages import SessionKey
-from gateway.proactive.jobs.service import JobService, Place
+from gateway.proactive.jobs.service import JobPlace, JobService
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest
 from gateway.queue.model import JobKind
 from gateway.queue.sqlite.store import SqliteQueue
@@ -83,7 +83,7 @@ class Folder:
         clock = FastClock(self.path)
         async with await SqliteQueue.open(open_home(self.path / "home").database, clock=clock) as store:
             desk = JobService(store.jobs, settings_for(self._target).agents.schedule, zone="UTC", clock=clock)
-            place = Place(SessionKey("matrix", "dm-bob"), "bot", "bob")
+            place = JobPlace(SessionKey("matrix", "dm-bob"), "bot", "bob")
             for number in range(JOBS):
                 kind = (JobKind.REMIND, JobKind.ASK)[number % 2]
                 await desk.add(

@@ -23,9 +23,9 @@ from agent_core.messages import SessionKey
 from channels.heartbeat.channel import NOTHING
 from devservers import Credentials, MailPeer, MailServer, MatrixPeer, Synapse, text_of
 from gateway.proactive.jobs.config import ScheduleConfig
-from gateway.proactive.jobs.service import JobService, Place
+from gateway.proactive.jobs.service import JobPlace, JobService
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest
-from gateway.queue.model import Entry, JobKind, Outcome
+from gateway.queue.model import JobKind, LedgerEntry, RunOutcome
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.system.clock import SystemClock
 from gateway.system.home import open_home
@@ -138,7 +138,7 @@ async def _plan(home: Path, room: str, bot: str, owner: str, number: int) -> Non
     clock = SystemClock()
     async with await SqliteQueue.open(open_home(home).database, clock=clock) as store:
         desk = JobService(store.jobs, ScheduleConfig(), zone="UTC", clock=clock)
-        place = Place(SessionKey("matrix", room), bot, owner)
+        place = JobPlace(SessionKey("matrix", room), bot, owner)
         ask = number % 2 == 0
         text, kind = (f"- [ ] job {number}", JobKind.ASK) if ask else (f"job {number}", JobKind.REMIND)
         await desk.add(place, TriggerRequest(in_minutes=2 / 60), text=text, kind=kind)
@@ -256,9 +256,11 @@ def test_the_judgement_sees_each_kind_of_wrong() -> None:
     assert once_each(["2", "1"], 2) == ["out of order"]
     assert once_each(["1", "2", "3"], 2) == ["#3 was never meant"]
     at = datetime(2026, 1, 1, tzinfo=UTC)
-    line = Entry("heartbeat", at, Outcome.DELIVERED)
+    line = LedgerEntry("heartbeat", at, RunOutcome.DELIVERED)
     assert ledger_problems([(at, "settled")], [line]) == []
-    idle, rests = (Entry("heartbeat", at, Outcome.SKIPPED, why) for why in (f"{NOTHING}: x", "resting"))
+    idle, rests = (
+        LedgerEntry("heartbeat", at, RunOutcome.SKIPPED, why) for why in (f"{NOTHING}: x", "resting")
+    )
     assert ledger_problems([(at, "settled")], [rests, idle]) == []
     assert ledger_problems([(at, "settled")], [idle]) == [f"{at} has the lines []"]
     assert ledger_problems([(at, "settled")], [line, rests]) == [

@@ -18,7 +18,7 @@ import anyio
 import pytest
 
 from agent_core.sandbox.process import landlock_version
-from gateway.queue.model import Receipt, ReceiptOutcome
+from gateway.queue.model import EffectReceipt, ReceiptOutcome
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.system.clock import SystemClock
 from tests.kill.conftest import random_kills
@@ -104,7 +104,7 @@ def finish(world: World) -> None:
         world.live_until_quiet()
 
 
-async def _receipts(world: World) -> list[Receipt]:
+async def _receipts(world: World) -> list[EffectReceipt]:
     async with await SqliteQueue.open(world.folder / "home" / "gateway.db", clock=SystemClock()) as store:
         return await store.receipts.newest(limit=1000)
 
@@ -142,7 +142,7 @@ def problems(world: World) -> list[str]:
     return found
 
 
-def _about(what: str, times: int, receipts: Sequence[Receipt]) -> list[str]:
+def _about(what: str, times: int, receipts: Sequence[EffectReceipt]) -> list[str]:
     """An effect and its receipts: one of each, or unknown, or neither."""
     outcomes = [one.outcome for one in receipts]
     if times > 1:

@@ -11,14 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_core.models import ToolCall
-from agent_core.provenance import person, untrusted
+from agent_core.provenance import person, untrusted_origin
 from agent_core.tools.effects import Effect
 from agent_core.tools.grants import Grant, GrantKind, Scope, covers, in_force, scope_of
 from agent_core.tools.policy import Proposal
 from tests.clock import EPOCH
 
 HOUR = timedelta(hours=1)
-PAGE, MAIL = untrusted("web", "https://evil.test/", EPOCH), untrusted("mail", "eve@evil.test", EPOCH)
+PAGE, MAIL = (
+    untrusted_origin("web", "https://evil.test/", EPOCH),
+    untrusted_origin("mail", "eve@evil.test", EPOCH),
+)
 NAMES = st.text(
     st.characters(blacklist_characters="/\\\0", blacklist_categories=["Cs"]), min_size=1, max_size=8
 ).filter(lambda name: name not in (".", ".."))
@@ -140,7 +143,7 @@ def test_after_a_strangers_words_only_what_was_shown_with_them() -> None:
     assert passes(named, replace(write("notes/b"), origins=(PAGE,)))
     assert not passes(named, replace(write("notes/b"), origins=(PAGE, MAIL)))
     assert not passes(granted(write("notes/a")), replace(write("notes/b"), origins=(PAGE,)))
-    own = untrusted("web", "https://site.test/a", EPOCH)
+    own = untrusted_origin("web", "https://site.test/a", EPOCH)
     site = granted(replace(fetch("https://site.test/a"), origins=(MAIL,)))
     assert passes(site, replace(fetch("https://site.test/b"), origins=(MAIL, own)))
     assert not passes(site, replace(fetch("https://site.test/?secret"), origins=(MAIL, PAGE)))

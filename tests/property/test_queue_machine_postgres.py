@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from gateway.queue.postgres.store import PostgresQueue, migrate
-from gateway.queue.sql.base import Part, journal_lines
+from gateway.queue.sql.base import Store, journal_lines
 from tests.doubles.broken_queue import with_defect
 from tests.postgres_server import PostgresServer
 from tests.property.queue_rules import StoreMachine
@@ -22,7 +22,7 @@ _SETTINGS = settings(
 )
 
 
-def machine_on(server: PostgresServer, tables: str, kind: type[Part] | None = None) -> type[StoreMachine]:
+def machine_on(server: PostgresServer, tables: str, kind: type[Store] | None = None) -> type[StoreMachine]:
     """The machine of the embedded queue, each example on a database of its own."""
 
     class OnPostgres(StoreMachine):
@@ -55,7 +55,7 @@ def test_it_answers_like_the_model(postgres: PostgresServer, tables: str):
 
 
 @pytest.mark.parametrize("kind", [ForgetsRetryTimes, SendsDrafts])
-def test_the_machine_sees_a_broken_store(postgres: PostgresServer, tables: str, kind: type[Part]):
+def test_the_machine_sees_a_broken_store(postgres: PostgresServer, tables: str, kind: type[Store]):
     """A store with one defect does not get through."""
     found = settings(_SETTINGS, max_examples=300, database=None, phases=[Phase.generate], derandomize=True)
     with pytest.raises(AssertionError):

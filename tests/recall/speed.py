@@ -24,8 +24,8 @@ from agent_core.storage.lines import to_line
 from agent_core.storage.search_index import SearchIndex
 from agent_core.storage.search_index.files import candidate_of
 from agent_core.storage.search_index.ranking import rank
-from agent_core.storage.search_index.rows import Line, Rows
-from agent_core.storage.search_index.text import Filters, folded, parse_query
+from agent_core.storage.search_index.rows import Rows, SearchLine
+from agent_core.storage.search_index.text import Filters, fold, parse_query
 from tests.clock import EPOCH, ManualClock
 from tests.recall.histories import LANGUAGES, History, history
 
@@ -37,7 +37,7 @@ def measure_speed(count: int) -> str:
     made = [history(language, seed) for language in LANGUAGES for seed in range(4)]
     said = list(islice(cycle(text for each in made for _, text in each.messages), count))
     lines = [
-        Line(number, number * 60_000, "user", None, text, "owner", "[]", f"{number // 2}-0123abcd")
+        SearchLine(number, number * 60_000, "user", None, text, "owner", "[]", f"{number // 2}-0123abcd")
         for number, text in enumerate(said)
     ]
     with tempfile.TemporaryDirectory() as folder:
@@ -73,7 +73,7 @@ def measure_speed(count: int) -> str:
                 rows.around(number)
 
         def search_plain(query: str) -> None:
-            words = " OR ".join(f'"{word}"' for word in folded(query).split())
+            words = " OR ".join(f'"{word}"' for word in fold(query).split())
             plain.execute(
                 "SELECT text FROM said WHERE said MATCH ? ORDER BY bm25(said) LIMIT 5", (words,)
             ).fetchall()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from agent_core.storage.search_index.rows import Line, Rows
+from agent_core.storage.search_index.rows import Rows, SearchLine
 from tests.recall.__main__ import AFTER, CACHEABLE, PROMPT, measure, percent
 from tests.recall.histories import LANGUAGES, history
 from tests.recall.longmemeval import read_longmemeval
@@ -33,7 +33,7 @@ def test_the_index_is_not_much_larger_than_the_text(tmp_path: Path) -> None:
     rows = Rows(path, writable=True)
     mark = rows.begin("matrix/!abcdefghijk:example.org", 1)
     for number, text in enumerate(said):
-        line = Line(
+        line = SearchLine(
             number,
             1_700_000_000_000 + number * 60_000,
             "assistant" if number % 2 else "user",

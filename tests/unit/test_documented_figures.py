@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from agent_core.image.config import ImageSettings
-from agent_core.sandbox.rights import Limits as SandboxLimits
+from agent_core.sandbox.rights import Ceilings as SandboxLimits
 from agent_core.tools import deferred
 from agent_core.tools.files import journaled_files
 from agent_core.tools.mcp import connection, definitions, limits, tool

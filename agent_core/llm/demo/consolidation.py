@@ -26,7 +26,7 @@ _SENTENCES = 8
 _SENTENCE_CHARS = 300
 
 
-def consolidated(messages: Sequence[Message]) -> str | None:
+def demo_summary(messages: Sequence[Message]) -> str | None:
     """The demo model's summary of a conversation or a summary; None if the request is not a consolidation."""
     found = _MATERIAL.search(messages[-1].content) if messages and messages[-1].role == "user" else None
     if found is None:

@@ -53,8 +53,8 @@ from agent_core.errors import (
     ModelUnreadable,
     StreamBroken,
 )
-from agent_core.llm.demo.consolidation import consolidated
-from agent_core.llm.demo.rules import Reply, last_user_text, magic_in, question_in, reply_to
+from agent_core.llm.demo.consolidation import demo_summary
+from agent_core.llm.demo.rules import DemoReply, last_user_text, magic_in, question_in, reply_to
 from agent_core.llm.errors import empty_answer
 from agent_core.models import Message, ModelChunk, ToolCall, ToolDefinition, Usage
 
@@ -118,42 +118,44 @@ class DemoModel:
             yield call
         yield _usage(messages, reply)
 
-    def _reply(self, messages: Sequence[Message], tools: Sequence[str]) -> Reply:
-        if (summary := consolidated(messages)) is not None:
-            return Reply(summary)
+    def _reply(self, messages: Sequence[Message], tools: Sequence[str]) -> DemoReply:
+        if (summary := demo_summary(messages)) is not None:
+            return DemoReply(summary)
         text = question_in(messages)
         magic = magic_in(text)
         if magic is not None and messages[-1].role != "tool":
             return self._magic(*magic, text, tools)
         return reply_to(messages, tools)
 
-    def _magic(self, word: str, number: str | None, text: str, tools: Sequence[str]) -> Reply:
+    def _magic(self, word: str, number: str | None, text: str, tools: Sequence[str]) -> DemoReply:
         if word in _FAILS:
             times = _ALWAYS if number == "always" else int(number) if number else _FAILS[word]
             return self._failing(word, times, text)
         amount = int(number) if number and number != "always" else None
         match word:
             case "toolfail":
-                return Reply("Let me try something. ", (ToolCall(id="demo_1", name="demo_broken_tool"),))
+                return DemoReply("Let me try something. ", (ToolCall(id="demo_1", name="demo_broken_tool"),))
             case "endless":
-                return Reply("It goes on ", endless=True)
+                return DemoReply("It goes on ", endless=True)
             case "slow":
-                return Reply("There you are; that took a while.", wait_s=3.0 if amount is None else amount)
+                return DemoReply(
+                    "There you are; that took a while.", wait_s=3.0 if amount is None else amount
+                )
         line = "This line is one of many, because a long answer was wanted.\n"
         size = amount or 20_000
-        return Reply((line * (size // len(line) + 1))[:size])
+        return DemoReply((line * (size // len(line) + 1))[:size])
 
-    def _failing(self, word: str, times: int, text: str) -> Reply:
+    def _failing(self, word: str, times: int, text: str) -> DemoReply:
         """Fail ``times`` times for the same message, then answer and begin anew."""
         tried = self._tries.pop(text, 0)
         if tried >= times:
-            return Reply(
+            return DemoReply(
                 f"It works again: I failed {tried} {'time' if tried == 1 else 'times'}, as you wanted."
             )
         while len(self._tries) >= _KNOWN_TRIES:
             del self._tries[next(iter(self._tries))]
         self._tries[text] = tried + 1
-        return Reply(_CUT_TEXT if word == "cut" else "", error=_failure(word))
+        return DemoReply(_CUT_TEXT if word == "cut" else "", error=_failure(word))
 
 
 class EchoModel:
@@ -171,7 +173,7 @@ class EchoModel:
     async def _answer(self, messages: Sequence[Message]) -> AsyncGenerator[ModelChunk, None]:
         if self._delay_s:
             await anyio.sleep(self._delay_s)
-        reply = Reply(f"echo: {last_user_text(messages)}")
+        reply = DemoReply(f"echo: {last_user_text(messages)}")
         yield reply.text
         yield _usage(messages, reply)
 
@@ -190,7 +192,7 @@ def _failure(word: str) -> Exception:
     return failures[word]
 
 
-def _usage(messages: Sequence[Message], reply: Reply) -> Usage:
+def _usage(messages: Sequence[Message], reply: DemoReply) -> Usage:
     read = sum(len(message.content) for message in messages)
     written = len(reply.text) + sum(len(str(call.arguments)) for call in reply.calls)
     return Usage(

@@ -80,7 +80,7 @@ To see how failures are handled: `!timeout`, `!ratelimit`, `!cut`, `!toolong`, `
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class DemoReply:
     """What the model does: wait, answer, fail, call tools."""
 
     text: str = ""
@@ -112,7 +112,7 @@ def magic_in(text: str) -> tuple[str, str | None] | None:
     return (found[1], found[2]) if found else None
 
 
-def reply_to(messages: Sequence[Message], tools: Sequence[str]) -> Reply:
+def reply_to(messages: Sequence[Message], tools: Sequence[str]) -> DemoReply:
     """The answer to a conversation without magic, or after a tool has run."""
     text = question_in(messages)
     if (work := _PAGE_WORK.search(text)) is not None:
@@ -127,12 +127,12 @@ def reply_to(messages: Sequence[Message], tools: Sequence[str]) -> Reply:
         return changed
     spoken, attached = _SPOKEN.findall(text), _ATTACHED.findall(text)
     if attached and not spoken:
-        return Reply(_about_files(attached, messages))
+        return DemoReply(_about_files(attached, messages))
     said = _talk(" ".join(spoken), memory, how="said") if spoken else _talk(text, memory)
-    return Reply(said)
+    return DemoReply(said)
 
 
-def _about_memory(text: str, memory: str, tools: Sequence[str]) -> Reply | None:
+def _about_memory(text: str, memory: str, tools: Sequence[str]) -> DemoReply | None:
     """What it does about "remember that …" and "forget …"; None without these words."""
     if facts := facts_in(text):
         return _remember(facts, memory, tools)
@@ -141,7 +141,7 @@ def _about_memory(text: str, memory: str, tools: Sequence[str]) -> Reply | None:
     return None
 
 
-def _file_call(text: str, tools: Sequence[str], *, looked: bool = False) -> Reply | None:
+def _file_call(text: str, tools: Sequence[str], *, looked: bool = False) -> DemoReply | None:
     """
     What it does about ``!sendfile`` and ``!readfile``; None without these words.
 
@@ -156,30 +156,30 @@ def _file_call(text: str, tools: Sequence[str], *, looked: bool = False) -> Repl
         return None
     if name not in tools:
         if FIND_TOOL in tools and not looked:
-            return Reply(calls=(ToolCall(id=_LOOKED, name=FIND_TOOL, arguments={"query": name}),))
-        return Reply("I cannot do anything with files here.")
-    return Reply(calls=(ToolCall(id="demo_1", name=name, arguments=arguments),))
+            return DemoReply(calls=(ToolCall(id=_LOOKED, name=FIND_TOOL, arguments={"query": name}),))
+        return DemoReply("I cannot do anything with files here.")
+    return DemoReply(calls=(ToolCall(id="demo_1", name=name, arguments=arguments),))
 
 
-def _work_on_page(wish: re.Match[str], messages: Sequence[Message], tools: Sequence[str]) -> Reply:
+def _work_on_page(wish: re.Match[str], messages: Sequence[Message], tools: Sequence[str]) -> DemoReply:
     """The next step of reading a page, writing a file of it, and counting its words with a command."""
     results = _results(messages)
     if results and results[-1].startswith("Error: "):
-        return Reply(f"That did not work. The tool said: {results[-1]}")
+        return DemoReply(f"That did not work. The tool said: {results[-1]}")
     steps = [_FETCH_TOOL, _WRITE_TOOL, *([_SHELL_TOOL] if wish["count"] else [])]
     if len(results) == len(steps):
         told = "\n".join(line for line in results[-1].splitlines() if not _FENCE.match(line))
-        return Reply(f"The page is in `{wish[2]}`. The last tool said: {told}")
+        return DemoReply(f"The page is in `{wish[2]}`. The last tool said: {told}")
     name = steps[len(results)]
     if name not in tools:
-        return Reply(f"I have no {name} here.")
+        return DemoReply(f"I have no {name} here.")
     page = "\n".join(line for line in results[0].splitlines() if not _FENCE.match(line)) if results else ""
     arguments = {
         _FETCH_TOOL: {"url": wish[1]},
         _WRITE_TOOL: {"path": wish[2], "content": f"{page}\n"},
         _SHELL_TOOL: {"command": f"wc -w < ../{wish[2]}"},
     }[name]
-    return Reply(calls=(ToolCall(id=f"demo_{len(results) + 1}", name=name, arguments=arguments),))
+    return DemoReply(calls=(ToolCall(id=f"demo_{len(results) + 1}", name=name, arguments=arguments),))
 
 
 def _about_files(attached: Sequence[tuple[str, str]], messages: Sequence[Message]) -> str:
@@ -190,20 +190,20 @@ def _about_files(attached: Sequence[tuple[str, str]], messages: Sequence[Message
     return f"With your message came:\n\n{names}{seen}"
 
 
-def _remind(text: str, tools: Sequence[str]) -> Reply | None:
+def _remind(text: str, tools: Sequence[str]) -> DemoReply | None:
     """What it does about "remind me …"; None without these words."""
     wish = _REMIND.search(text)
     if wish is None:
         return None
     if SCHEDULE_TOOL not in tools:
-        return Reply("I have no schedule to put that into here.")
+        return DemoReply("I have no schedule to put that into here.")
     when: dict[str, object] = {"at": f"{(wish['day'] or '').lower()}{wish['clock']}"}
     if wish["count"]:
         when = {"in_minutes": int(wish["count"]) * _UNIT_MINUTES[wish["unit"][0].lower()]}
     elif wish["every"]:
         when = {"every_minutes": int(wish["each"])}
     arguments = {"action": "add", "kind": "remind", "text": wish["what"].strip(), **when}
-    return Reply(calls=(ToolCall(id="demo_1", name=SCHEDULE_TOOL, arguments=arguments),))
+    return DemoReply(calls=(ToolCall(id="demo_1", name=SCHEDULE_TOOL, arguments=arguments),))
 
 
 def memory_in(messages: Sequence[Message]) -> str:
@@ -220,46 +220,46 @@ def facts_in(text: str) -> list[str]:
     return [match[1].strip() for match in _REMEMBER.finditer(text)]
 
 
-def _remember(facts: Sequence[str], memory: str, tools: Sequence[str]) -> Reply:
+def _remember(facts: Sequence[str], memory: str, tools: Sequence[str]) -> DemoReply:
     if MEMORY_TOOL not in tools:
-        return Reply("I would note that down, but I have no memory to write to here.")
+        return DemoReply("I would note that down, but I have no memory to write to here.")
     known = memory.split("\n")
     new = [f"- {fact}" for fact in facts if f"- {fact}" not in known]
     if not new:
-        return Reply("I know that already.")
+        return DemoReply("I know that already.")
     return _write("\n".join([*([memory] if memory else []), *new]))
 
 
-def _forget(what: str, memory: str, tools: Sequence[str]) -> Reply:
+def _forget(what: str, memory: str, tools: Sequence[str]) -> DemoReply:
     if MEMORY_TOOL not in tools:
-        return Reply("I have no memory to change here.")
+        return DemoReply("I have no memory to change here.")
     lines = memory.split("\n")
     kept = [line for line in lines if what.lower() not in line.lower()]
     if len(kept) == len(lines):
-        return Reply(f"I know nothing about “{what}”, so there is nothing to forget.")
+        return DemoReply(f"I know nothing about “{what}”, so there is nothing to forget.")
     return _write("\n".join(kept))
 
 
-def _write(document: str) -> Reply:
-    return Reply(calls=(ToolCall(id="demo_1", name=MEMORY_TOOL, arguments={"content": document}),))
+def _write(document: str) -> DemoReply:
+    return DemoReply(calls=(ToolCall(id="demo_1", name=MEMORY_TOOL, arguments={"content": document}),))
 
 
-def _after_tools(messages: Sequence[Message], text: str, tools: Sequence[str]) -> Reply:
+def _after_tools(messages: Sequence[Message], text: str, tools: Sequence[str]) -> DemoReply:
     result = messages[-1].content.strip()
     facts, forget = facts_in(text), _FORGET.search(text)
     magic = magic_in(text)
     if magic is not None and magic[0] == "toolfail":
-        return Reply(f"That went wrong, as you wanted. The tool said: {result}")
+        return DemoReply(f"That went wrong, as you wanted. The tool said: {result}")
     if _failed(messages) and (_FILE_WORD.search(text) or _REMIND.search(text)):
-        return Reply(f"That did not work. The tool said: {result}")
+        return DemoReply(f"That did not work. The tool said: {result}")
     if _failed(messages):
         if facts and "changed the memory" in result and _tool_runs(messages) < _MERGES:
             return _remember(facts, result.partition("memory_write again.\n\n")[2].strip(), tools)
-        return Reply(f"I could not change my memory. The tool said: {result}")
+        return DemoReply(f"I could not change my memory. The tool said: {result}")
     if facts:
-        return Reply(f"I will remember that {'; '.join(fact.rstrip('.!') for fact in facts)}.")
+        return DemoReply(f"I will remember that {'; '.join(fact.rstrip('.!') for fact in facts)}.")
     said = "All right." if _REMIND.search(text) else "The tool said:"
-    return Reply(f"I have forgotten {forget[1].strip().rstrip('.!')}." if forget else f"{said} {result}")
+    return DemoReply(f"I have forgotten {forget[1].strip().rstrip('.!')}." if forget else f"{said} {result}")
 
 
 def _results(messages: Sequence[Message]) -> list[str]:

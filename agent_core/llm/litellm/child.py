@@ -40,10 +40,10 @@ from typing import Any
 import anyio
 
 from agent_core.child_process.confinement import confine, library_paths
-from agent_core.child_process.server import begin_child, loaded, serve
+from agent_core.child_process.server import begin_child, load_reporting, serve
 from agent_core.llm.litellm.messages import frame_of
 from agent_core.llm.litellm_errors import failure_of
-from agent_core.llm.openai_format import Piece, Tokens, ToolFragment, request_body, token_count
+from agent_core.llm.openai_format import Piece, TokenCounts, ToolFragment, request_body, token_count
 from agent_core.llm.warm_up import warm_up_responder
 from agent_core.models import Message, ToolDefinition
 
@@ -102,7 +102,7 @@ async def _warm_up() -> str:
 async def _answers(frame: Mapping[str, Any]) -> AsyncGenerator[Mapping[str, Any], None]:
     """The pieces of what is asked for."""
     if frame["task"] == "transcription":
-        yield frame_of(await _heard(frame["request"]))
+        yield frame_of(await _transcribe(frame["request"]))
         return
     if frame["task"] == "speech":
         yield frame_of(await _said(frame["request"]))
@@ -135,7 +135,7 @@ async def _pieces(request: Mapping[str, Any], *, stream: bool, cost: bool) -> As
             await response.aclose()
 
 
-async def _heard(request: Mapping[str, Any]) -> Piece:
+async def _transcribe(request: Mapping[str, Any]) -> Piece:
     """What is said in a sound file, whose name, content and type stand in ``request["file"]``."""
     import litellm  # noqa: PLC0415 - see `_load`
 
@@ -207,11 +207,11 @@ def _piece(chunk: Any, body: Any, request: Mapping[str, Any], *, cost: bool) -> 
     )
 
 
-def _tokens(usage: Any) -> Tokens:
+def _tokens(usage: Any) -> TokenCounts:
     read = getattr(usage, "prompt_tokens_details", None)
     written = getattr(usage, "completion_tokens_details", None)
     prompt, completion = token_count(usage.prompt_tokens), token_count(usage.completion_tokens)
-    return Tokens(
+    return TokenCounts(
         prompt,
         completion,
         cached=min(token_count(getattr(read, "cached_tokens", 0)), prompt),
@@ -248,7 +248,7 @@ def main() -> None:
     link = socket.socket(fileno=int(sys.argv[1]))
     began = time.monotonic()
     gave = confine(library_paths("agent_core", "litellm"))
-    loaded(link, _load)
+    load_reporting(link, _load)
     asyncio.run(_serve(link, gave, began))
     os._exit(0)  # what litellm leaves behind is not waited for
 

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from agent_core.child_process.checks import list_in, object_in, text_in
-from agent_core.llm.openai_format import Piece, Tokens, ToolFragment, token_count
+from agent_core.llm.openai_format import Piece, TokenCounts, ToolFragment, token_count
 
 
 def frame_of(piece: Piece) -> dict[str, Any]:
@@ -27,7 +27,7 @@ def piece_in(frame: object) -> Piece:
         fragments=tuple(_fragment(object_in(one)) for one in list_in(data.get("fragments", []))),
         tokens=None
         if tokens is None
-        else Tokens(**{n: token_count(v) for n, v in object_in(tokens).items()}),
+        else TokenCounts(**{n: token_count(v) for n, v in object_in(tokens).items()}),
         thought=token_count(data.get("thought", 0)),
         reasoning=object_in(data.get("reasoning", {})),
         finish=None if finish is None else text_in(finish),

@@ -26,7 +26,7 @@ from agent_core.memory.consolidation.prompts import CONVERSATION_TAG
 from agent_core.memory.scopes import private_in
 from agent_core.models import HistoryTail, Message
 from agent_core.prompt_budget import TokenEstimate, clip
-from agent_core.provenance import Origins, joined
+from agent_core.provenance import Origins, join_origins
 from agent_core.text import word_count
 
 META_SUMMARY_WORD_LIMIT = 600
@@ -43,7 +43,7 @@ _SENTENCE_END = re.compile(r"[.!?…。！？][\"'”’»)]*(?=\s|$)|\n")
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class ConsolidationRules:
     """
     The thresholds of consolidation.
 
@@ -95,7 +95,7 @@ def sentence_budget(messages: int) -> int:
     return max(_LEAST_SENTENCES, messages // _MESSAGES_PER_SENTENCE)
 
 
-def keep_for(tail: HistoryTail, rules: Rules, estimate: TokenEstimate) -> int | None:
+def keep_for(tail: HistoryTail, rules: ConsolidationRules, estimate: TokenEstimate) -> int | None:
     """
     How many of the newest messages are to be kept when consolidating now, or None if it is not due.
 
@@ -117,7 +117,7 @@ def keep_for(tail: HistoryTail, rules: Rules, estimate: TokenEstimate) -> int | 
     return max(1, kept)
 
 
-def plan(page: HistoryTail, keep: int, rules: Rules, estimate: TokenEstimate) -> Segment | None:
+def plan(page: HistoryTail, keep: int, rules: ConsolidationRules, estimate: TokenEstimate) -> Segment | None:
     """
     The next segment, or None if no cut keeps questions and answers together.
 
@@ -138,7 +138,7 @@ def plan(page: HistoryTail, keep: int, rules: Rules, estimate: TokenEstimate) ->
     if cut <= 0:
         return None
     private = page.private | private_in(message.scope for message in messages[:cut])
-    origins = joined(page.origins, *(message.sources for message in messages[:cut]))
+    origins = join_origins(page.origins, *(message.sources for message in messages[:cut]))
     return Segment(messages[:cut], page.cursor, page.positions[cut], private, origins)
 
 
@@ -209,7 +209,7 @@ def max_answer_chars(sentences: int) -> int:
     return sentences * _SENTENCE_CHARS
 
 
-def accepted(answer: str, source: str, sentences: int) -> str | None:
+def accept_summary(answer: str, source: str, sentences: int) -> str | None:
     """The summary in an answer, cut after a sentence if it is far too long; None if it is a mere copy."""
     text = answer.strip()
     limit = max_answer_chars(sentences)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from agent_core.models import Message
-from agent_core.prompt import fenced
+from agent_core.prompt import fence
 
 CONVERSATION_TAG = "conversation"
 SUMMARY_TAG = "summary"
@@ -42,7 +42,7 @@ def consolidation_messages(conversation: str, sentences: int) -> list[Message]:
     """Ask for a summary of about so many sentences."""
     return _asked(
         CONSOLIDATION_SYSTEM,
-        fenced(CONVERSATION_TAG, conversation),
+        fence(CONVERSATION_TAG, conversation),
         f"Summarise this part in about {sentences} sentences: what was found out, decided, promised and left "
         "open, who is who, and every name, number, date, address and wording that somebody may come back to. "
         f"Leave out greetings and small talk. {_DAYS}",
@@ -54,8 +54,8 @@ def addition_messages(excerpts: str, missing: Sequence[str]) -> list[Message]:
     listed = "\n".join(f"- {text}" for text in missing)
     return _asked(
         CONSOLIDATION_SYSTEM,
-        fenced(CONVERSATION_TAG, excerpts),
-        f"A summary of this part exists, but it lacks the following:\n{fenced('missing', listed)}\nWrite "
+        fence(CONVERSATION_TAG, excerpts),
+        f"A summary of this part exists, but it lacks the following:\n{fence('missing', listed)}\nWrite "
         "only the further sentences that are needed to record each of these and what it means. Write "
         f"nothing else. {_DAYS}",
     )
@@ -65,7 +65,7 @@ def meta_messages(summary: str, sentences: int) -> list[Message]:
     """Ask for a summary to be rewritten in about so many sentences."""
     return _asked(
         META_CONSOLIDATION_SYSTEM,
-        fenced(SUMMARY_TAG, summary),
+        fence(SUMMARY_TAG, summary),
         f"Rewrite this summary in about {sentences} sentences. Lose nothing that may still matter: write "
         "longer sentences rather than drop a fact, and keep its dates. Of what has changed write what is "
         "true now and what was before: “since 12 Nov: …; before: …”.",

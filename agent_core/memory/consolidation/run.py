@@ -35,9 +35,9 @@ from agent_core.memory.consolidation.key_facts import (
     missing,
     split_list,
 )
-from agent_core.memory.consolidation.policy import Rules, Segment
+from agent_core.memory.consolidation.policy import ConsolidationRules, Segment
 from agent_core.memory.document_cache import DocumentCache
-from agent_core.memory.withdrawn_messages import in_force, is_undone, undone_in
+from agent_core.memory.withdrawn_messages import in_force, is_undone, withdrawn_ids
 from agent_core.memory_ports import MemoryPort
 from agent_core.models import AnswerEnd, HistoryTail, Message, ModelChunk, Usage
 from agent_core.ports import LLMPort
@@ -118,7 +118,7 @@ class Consolidation(ABC):
 
     @property
     @abstractmethod
-    def _rules(self) -> Rules:
+    def _rules(self) -> ConsolidationRules:
         """The rules by what the model can read now."""
 
     @property
@@ -207,7 +207,7 @@ class Consolidation(ABC):
 
     async def _undone(self, session_id: str) -> frozenset[str]:
         """What was taken back after the cursor."""
-        return undone_in((await self._storage.load_history(session_id)).messages)
+        return withdrawn_ids((await self._storage.load_history(session_id)).messages)
 
     async def _check_undone(self, session_id: str, segment: Segment, undone: frozenset[str]) -> None:
         """Raises `CursorMoved` if something of a segment was taken back since ``undone`` was."""
@@ -235,7 +235,12 @@ class Consolidation(ABC):
         )
 
     async def _summary(
-        self, session_id: str, page: HistoryTail, segment: Segment, rules: Rules, attempt: Attempt
+        self,
+        session_id: str,
+        page: HistoryTail,
+        segment: Segment,
+        rules: ConsolidationRules,
+        attempt: Attempt,
     ) -> str | None:
         """The whole new summary of the session, or None: then nothing is to be changed."""
         old = page.summary
@@ -250,7 +255,7 @@ class Consolidation(ABC):
             attempt=attempt,
             max_chars=_READ_MORE * policy.max_answer_chars(segment.sentences),
         )
-        new = policy.accepted(answer, text, segment.sentences) if answer else None
+        new = policy.accept_summary(answer, text, segment.sentences) if answer else None
         if answer and new is None:
             attempt.failure = "the model returned the conversation instead of a summary"
             log.warning("consolidation.refused", session=session_id, chars=len(answer))
@@ -290,7 +295,7 @@ class Consolidation(ABC):
             max_chars=_READ_MORE * policy.max_answer_chars(sentences),
         )
         attempt.failure = ""  # without an answer the list at the end takes all of it
-        more = policy.accepted(answer, "", sentences) if answer else None
+        more = policy.accept_summary(answer, "", sentences) if answer else None
         still = missing(lost, more) if more else lost
         return f"{summary} {more}" if more and len(still) < len(lost) else summary
 
@@ -307,7 +312,7 @@ class Consolidation(ABC):
             max_chars=_READ_MORE * policy.max_answer_chars(sentences),
         )
         attempt.failure = ""
-        shorter = policy.accepted(answer, head, sentences) if answer else None
+        shorter = policy.accept_summary(answer, head, sentences) if answer else None
         if answer is None or shorter is None or len(answer) >= len(head):
             return summary
         return f"{shorter}\n\n{rest}" if rest else shorter

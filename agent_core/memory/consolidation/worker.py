@@ -62,7 +62,7 @@ class _Trouble:
     reason: str
 
 
-class Consolidator:
+class ConsolidationQueue:
     """
     Consolidates sessions after their turns.
 
@@ -93,7 +93,7 @@ class Consolidator:
         self._segments = 0
         self._failures = 0
 
-    def due(self, session_id: str) -> None:
+    def mark_due(self, session_id: str) -> None:
         """A turn of this session was completed. Never blocks, never fails."""
         self._due_sessions[session_id] = None
         self._due_sessions.move_to_end(session_id)
@@ -139,7 +139,7 @@ class Consolidator:
                 for session_id in self._ready():
                     self._running.add(session_id)
                     self._due_sessions.pop(session_id, None)
-                    tasks.start_soon(self._look_after, session_id)
+                    tasks.start_soon(self._process, session_id)
                 with anyio.move_on_after(self._next_try_s()):
                     await self._changed.wait()
 
@@ -167,7 +167,7 @@ class Consolidator:
         ]
         return max(0.0, min([*waits, _IDLE_S]))
 
-    async def _look_after(self, session_id: str) -> None:
+    async def _process(self, session_id: str) -> None:
         try:
             if await self._do_session_tasks(session_id) and self._may_try(session_id):
                 await self._consolidate(session_id)

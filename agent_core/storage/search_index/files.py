@@ -15,10 +15,10 @@ from agent_core.provenance import to_json
 from agent_core.storage import lines as codec
 from agent_core.storage.reverse_lines import lines_backwards, lines_forwards
 from agent_core.storage.search_index.ranking import Candidate, Statistics
-from agent_core.storage.search_index.rows import Line, line_time
-from agent_core.storage.search_index.text import Filters, Query, Term, folded
+from agent_core.storage.search_index.rows import SearchLine, line_time
+from agent_core.storage.search_index.text import Filters, Query, Term, fold
 
-Found = tuple[str, list[Line], int]
+Found = tuple[str, list[SearchLine], int]
 """The session of a hit, the lines to show, and which of them it is."""
 
 
@@ -49,21 +49,21 @@ class Unread:
     start: int
 
 
-def read_on(handle: int, position: int, byte: int, size: int) -> Iterator[tuple[Line | None, int, int]]:
+def read_on(handle: int, position: int, byte: int, size: int) -> Iterator[tuple[SearchLine | None, int, int]]:
     """Each complete line from a place on (None: no text of a conversation), and the place after it."""
     at, held = -1, None
     for following, raw in lines_forwards(handle, byte, max_line_bytes=codec.MAX_LINE_BYTES):
         if at >= 0:
-            line, position = _told(held, position, at)
+            line, position = _next_line(held, position, at)
             yield line, position, following
         at, held = following, raw
     end = size if held is None else at + len(held) + 1
     if at >= 0 and pread(handle, 1, end - 1) == b"\n":  # otherwise the rest of it is still to come
-        line, position = _told(held, position, at)
+        line, position = _next_line(held, position, at)
         yield line, position, end
 
 
-def _told(raw: bytes | None, position: int, byte: int) -> tuple[Line | None, int]:
+def _next_line(raw: bytes | None, position: int, byte: int) -> tuple[SearchLine | None, int]:
     """The line that begins at ``byte`` and the position after it; it stands at ``position`` at least."""
     value = codec.as_object(raw) if raw else None
     number = codec.position_in(value, byte)
@@ -77,19 +77,19 @@ def undone_turn(value: dict[str, Any] | None) -> str:
     return undone if isinstance(undone, str) else ""
 
 
-def _mark_in(value: dict[str, Any] | None, position: int) -> Line | None:
+def _mark_in(value: dict[str, Any] | None, position: int) -> SearchLine | None:
     undone = undone_turn(value)
-    return Line(position, 0, "system", None, "", "", undoes=undone) if undone else None
+    return SearchLine(position, 0, "system", None, "", "", undoes=undone) if undone else None
 
 
-def searched_line(value: dict[str, Any] | None, position: int) -> Line | None:
+def searched_line(value: dict[str, Any] | None, position: int) -> SearchLine | None:
     """A line of a history in the form for searching; None if nobody may find it."""
     if value is None or value.get("role") not in ("user", "assistant"):
         return None
     message = codec.from_object(value)
     if message is None or message.scope is None or not message.content.strip():
         return None
-    return Line(
+    return SearchLine(
         position,
         line_time(message.timestamp),
         message.role,
@@ -118,7 +118,7 @@ def look_through(
     Each comes with its terms, and they are counted in ``statistics``. What was taken back is left out and
     added to ``undone``.
     """
-    lines: list[Line] = []
+    lines: list[SearchLine] = []
     # Most lines of other scopes need not be decoded. A line that is encoded otherwise says so.
     marks = (codec.encode_object({"": scope})[5:-3], b'"undoes"', b'"enc"')
     try:
@@ -149,19 +149,19 @@ def look_through(
     statistics.total += len(lines)
     found: list[tuple[list[Term], Found]] = []
     for at, line in enumerate(lines):
-        terms = query.terms_in(folded(line.text))
+        terms = query.terms_in(fold(line.text))
         statistics.counts.update(terms)
         if filters.is_said(line.ms, line.sender) and query.is_hit(terms):
             found.append((terms, (unread.session, lines[max(0, at - 1) : at + 2], min(at, 1))))
     return found
 
 
-def candidate_of(line: Line, beside: Line | None) -> Candidate:
+def candidate_of(line: SearchLine, beside: SearchLine | None) -> Candidate:
     """Return a line with its question or answer as they are rated."""
-    return Candidate(line.ms, folded(line.text), "" if beside is None else folded(beside.text))
+    return Candidate(line.ms, fold(line.text), "" if beside is None else fold(beside.text))
 
 
-def answer_in(lines: Sequence[Line], at: int) -> Line | None:
+def answer_in(lines: Sequence[SearchLine], at: int) -> SearchLine | None:
     """Return the answer to a line, or its question, where that is the next or the one before."""
     other = at - 1 if lines[at].role == "assistant" else at + 1
     found = lines[other] if 0 <= other < len(lines) else None

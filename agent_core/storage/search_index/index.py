@@ -45,8 +45,8 @@ from agent_core.storage.search_index.files import (
     read_on,
 )
 from agent_core.storage.search_index.ranking import MOST_CANDIDATES, Statistics, rank
-from agent_core.storage.search_index.rows import Line, Mark, Rows, line_time
-from agent_core.storage.search_index.text import Filters, Query, Term, folded, parse_query
+from agent_core.storage.search_index.rows import Mark, Rows, SearchLine, line_time
+from agent_core.storage.search_index.text import Filters, Query, Term, fold, parse_query
 from agent_core.storage.session_record import session_of
 
 _BATCH_LINES = 100
@@ -97,13 +97,13 @@ class SearchIndex:
         if place is not None:
             names = await self._in_thread(lambda: [name for name, _ in self._histories()])
             sessions = frozenset(filter(place, names))
-        filters = Filters(line_time(since), sessions, tuple(folded(person).split()))
+        filters = Filters(line_time(since), sessions, tuple(fold(person).split()))
         async with self._reading:
             return await self._in_thread(lambda: self._search(str(scope), asked, filters, least, max_results))
 
     def _search(self, scope: str, query: Query, filters: Filters, least: float, limit: int) -> SearchAnswer:
         marks: dict[str, Mark] = {}
-        lines: dict[int, tuple[Line, Line | None]] = {}
+        lines: dict[int, tuple[SearchLine, SearchLine | None]] = {}
         statistics = Statistics()
         # Before the index is read: what is indexed in between would else be neither found there nor scanned.
         behind = sorted(self._behind) if self._caught_up else None
@@ -307,7 +307,7 @@ class SearchIndex:
                 mark = None
             if mark is None:
                 mark = rows.begin(name, state.st_ino)
-            batch: list[Line] = []
+            batch: list[SearchLine] = []
             place = (mark.position, mark.byte)
             count = 0
             for line, *place_after in read_on(handle, mark.position, mark.byte, state.st_size):

@@ -30,7 +30,7 @@ from agent_core.storage.search_index.ranking import (
     Statistics,
     choose_candidates,
 )
-from agent_core.storage.search_index.text import TAIL, Filters, Query, Term, folded, index_words
+from agent_core.storage.search_index.text import TAIL, Filters, Query, Term, fold, index_words
 
 _VERSION = 6
 _IN_A_SECOND = 16  # rows; further ones take the numbers of the next seconds
@@ -66,7 +66,7 @@ _COLUMNS = "position, ms, answers, sender, text, origins, turn, msg_id"
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class SearchLine:
     """
     One message of a session, as it is indexed and shown; or, with ``undoes``, the mark that a turn or a
     single message was taken back: from then on nobody finds its lines.
@@ -88,7 +88,7 @@ class Line:
         """True if its turn or the line itself is among what was taken back."""
         return self.turn in undone or self.id in undone
 
-    def is_turn_with(self, other: Line) -> bool:
+    def is_turn_with(self, other: SearchLine) -> bool:
         """Return True if one of the two may be the answer to the other."""
         return self.role != other.role and (self.turn == other.turn or not self.turn or not other.turn)
 
@@ -183,7 +183,7 @@ class Rows:
         assert mark is not None
         return mark
 
-    def add(self, mark: Mark, lines: Sequence[Line], *, position: int, byte: int) -> None:
+    def add(self, mark: Mark, lines: Sequence[SearchLine], *, position: int, byte: int) -> None:
         """Insert lines and note the new mark, in one transaction."""
         last_ms = mark.last_ms
         scopes: dict[str, int] = {}
@@ -304,7 +304,7 @@ class Rows:
 
     def candidates(
         self, query: Query, scope: str, filters: Filters
-    ) -> tuple[dict[int, tuple[Line, Line | None]], Statistics]:
+    ) -> tuple[dict[int, tuple[SearchLine, SearchLine | None]], Statistics]:
         """
         Return the lines of a scope that may be hits, and what rates them.
 
@@ -362,7 +362,7 @@ class Rows:
 
     def _lines(
         self, numbers: Sequence[int], scope: int, name: str, since_ms: int
-    ) -> dict[int, tuple[Line, Line | None]]:
+    ) -> dict[int, tuple[SearchLine, SearchLine | None]]:
         rows = self._read(_WITH_BESIDE, numbers)
         besides = self._read("NULL", [beside for _, beside, *_ in rows if beside])
         by_number = {number: _line(columns, name) for number, _, *columns in besides}
@@ -380,7 +380,7 @@ class Rows:
             numbers,
         ).fetchall()
 
-    def _near(self, where: str, session: int, position: int, scope: tuple[int, str]) -> Line | None:
+    def _near(self, where: str, session: int, position: int, scope: tuple[int, str]) -> SearchLine | None:
         """Return the line at a position, the last one before it or the first one after it."""
         row = self._db.execute(
             f"SELECT {_COLUMNS} FROM lines WHERE session = ? AND position {where} ? AND scope = ?"  # noqa: S608 - of our own constants
@@ -389,7 +389,7 @@ class Rows:
         ).fetchone()
         return None if row is None else _line(row, scope[1])
 
-    def around(self, number: int) -> tuple[str, list[Line], int] | None:
+    def around(self, number: int) -> tuple[str, list[SearchLine], int] | None:
         """Return the session of a row, its line with its neighbours, and which of them it is."""
         row = self._db.execute(
             "SELECT s.name, l.session, l.position, l.scope, c.name FROM lines l "
@@ -404,11 +404,11 @@ class Rows:
         return name, lines, next(at for at, line in enumerate(lines) if line.position == position)
 
 
-def _line(row: Sequence[Any], scope: str) -> Line:
+def _line(row: Sequence[Any], scope: str) -> SearchLine:
     position, ms, answers, sender, text, origins, turn, msg_id = row
     full_id = f"{turn}{msg_id}" if turn and msg_id and msg_id.startswith(".") else msg_id
     role = "assistant" if answers else "user"
-    return Line(position, ms, role, sender, text, scope, origins, turn, full_id)
+    return SearchLine(position, ms, role, sender, text, scope, origins, turn, full_id)
 
 
 def _short_id(turn: str | None, msg_id: str | None) -> str | None:
@@ -444,5 +444,5 @@ def _session_label(session: int) -> str:
 
 def _indexed(text: str, scope: int, session: int, sender: str | None) -> str:
     """Return what is indexed of a line: the same for each call, because a row is removed by its words."""
-    said_by = (_SENDER + word for word in folded(sender or "").split())
-    return " ".join((_label(scope), f"@s{session}", *said_by, *index_words(folded(text))))
+    said_by = (_SENDER + word for word in fold(sender or "").split())
+    return " ".join((_label(scope), f"@s{session}", *said_by, *index_words(fold(text))))

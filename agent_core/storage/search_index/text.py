@@ -45,7 +45,7 @@ def _fold(text: str) -> str:
     return text.casefold()
 
 
-def folded(text: str) -> str:
+def fold(text: str) -> str:
     """The folded words of a text, with one space between them; only the beginning of a very long text."""
     text = _fold(text[:_LONGEST_TEXT])
     if not text.isascii():
@@ -53,7 +53,7 @@ def folded(text: str) -> str:
     return " ".join(_WORDS.findall(text))
 
 
-_STOP = tuple(frozenset(folded(word) for word in words) for words in STOP_WORDS)
+_STOP = tuple(frozenset(fold(word) for word in words) for words in STOP_WORDS)
 
 
 def index_words(text: str) -> Iterator[str]:
@@ -151,7 +151,7 @@ class Filters:
 
     def is_said(self, ms: int, sender: str | None) -> bool:
         """Return True if the time and the sender of a line are searched."""
-        words = f" {folded(sender or '')}"
+        words = f" {fold(sender or '')}"
         return ms >= self.since_ms and all(f" {each}" in words for each in self.person)
 
 
@@ -164,7 +164,7 @@ def parse_query(text: str) -> Query:
     """
     found: dict[str, Term] = {}
     for quoted, bare in _PARTS.findall(text[:_LONGEST_QUERY]):
-        if quoted and (phrase := folded(quoted)):
+        if quoted and (phrase := fold(quoted)):
             found[phrase] = Term(phrase, quoted=True)
         for words in _bare_terms(bare):
             found.setdefault(words, _term(words))

@@ -18,7 +18,7 @@ from agent_core.ports import ToolPort
 from agent_core.provenance import Origins, origins_of_call
 from agent_core.tools.files.change_tools import DeleteFileTool, EditFileTool, MoveFileTool, WriteFileTool
 from agent_core.tools.files.file_run import FileRun
-from agent_core.tools.files.read_tools import ListFilesTool, Look, ReadFileTool, SearchFilesTool
+from agent_core.tools.files.read_tools import ListFilesTool, PictureViewer, ReadFileTool, SearchFilesTool
 
 if TYPE_CHECKING:
     from agent_core.tools.files.journaled_files import JournaledFiles
@@ -34,7 +34,7 @@ def file_tools(
     known: dict[str, str] | None = None,
     origins: Callable[[], Origins] = origins_of_call,
     roots: str = "",
-    look: Look | None = None,
+    look: PictureViewer | None = None,
 ) -> list[ToolPort]:
     """
     The tools of one run.

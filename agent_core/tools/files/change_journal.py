@@ -44,7 +44,7 @@ def digest_of(content: bytes) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class FileChange:
     """
     One change of a file.
 
@@ -99,10 +99,10 @@ class ChangeJournal:
         self.labels = Labels(folder / "labels.jsonl")
         self.lock = threading.RLock()
         self._watching: list[list[Origins]] = []
-        self._changes: dict[int, Change] | None = None
+        self._changes: dict[int, FileChange] | None = None
         self._by_key: dict[str, int] = {}
         self._by_content: dict[str, Origins] = {}
-        self._by_path: dict[str, Change] = {}
+        self._by_path: dict[str, FileChange] = {}
         self._folders: dict[str, Origins] = {}
         self._last = 0
         self._since_pruned = 0
@@ -110,7 +110,7 @@ class ChangeJournal:
 
     # ── asking ──
 
-    def changes(self, path: str | None = None) -> list[Change]:
+    def changes(self, path: str | None = None) -> list[FileChange]:
         """All known changes, newest first; optionally those of one file."""
         with self.lock:
             return [
@@ -119,7 +119,7 @@ class ChangeJournal:
                 if path is None or path in (change.path, change.source)
             ]
 
-    def get(self, number: int) -> Change:
+    def get(self, number: int) -> FileChange:
         """The change with this number. Raises `LookupError`: there is none."""
         with self.lock:
             found = self._loaded().get(number)
@@ -127,7 +127,7 @@ class ChangeJournal:
             raise LookupError(f"there is no change {number}")
         return found
 
-    def of_call(self, key: str) -> Change | None:
+    def of_call(self, key: str) -> FileChange | None:
         """The change that a call made or was about to make."""
         with self.lock:
             loaded = self._loaded()
@@ -186,7 +186,7 @@ class ChangeJournal:
 
     # ── changing ──
 
-    def begin(self, intended: Change, before: bytes | None) -> tuple[Change, list[int]]:
+    def begin(self, intended: FileChange, before: bytes | None) -> tuple[FileChange, list[int]]:
         """
         Record a change that is about to be made, with the content that it replaces.
 
@@ -237,7 +237,7 @@ class ChangeJournal:
         for each in pending:
             each.result()
 
-    def made(self, change: Change) -> Change:
+    def made(self, change: FileChange) -> FileChange:
         """Record that a change was made."""
         with self.lock:
             done = replace(change, made=True)
@@ -249,7 +249,7 @@ class ChangeJournal:
                 self.prune()
             return done
 
-    def void(self, change: Change) -> None:
+    def void(self, change: FileChange) -> None:
         """Record that a change was not made and never will be."""
         with self.lock:
             self._loaded().pop(change.id, None)
@@ -280,7 +280,7 @@ class ChangeJournal:
             ]
             self._drop_versions(dict.fromkeys(wanted))
 
-    def _is_present(self, change: Change) -> bool:
+    def _is_present(self, change: FileChange) -> bool:
         newest = self._by_path.get(change.path)
         return newest is not None and newest.id == change.id and change.after is not None
 
@@ -299,7 +299,7 @@ class ChangeJournal:
 
     # ── inside ──
 
-    def _loaded(self) -> dict[int, Change]:
+    def _loaded(self) -> dict[int, FileChange]:
         if self._changes is None:
             self._changes = {}
             for line in self._lines():
@@ -338,7 +338,7 @@ class ChangeJournal:
         except (KeyError, TypeError, ValueError):
             _log.warning("files.history_damaged", lines=1)
 
-    def _note(self, change: Change) -> None:
+    def _note(self, change: FileChange) -> None:
         assert self._changes is not None  # it was looked up
         self._changes[change.id] = change
         self._by_path[change.path] = change
@@ -388,11 +388,11 @@ def _encoded(line: dict[str, Any]) -> bytes:
     return json.dumps(line, separators=(",", ":")).encode() + b"\n"
 
 
-def _as_lines(change: Change) -> list[dict[str, Any]]:
+def _as_lines(change: FileChange) -> list[dict[str, Any]]:
     return [_as_line(change), *([{"made": change.id}] if change.made else [])]
 
 
-def _as_line(change: Change) -> dict[str, Any]:
+def _as_line(change: FileChange) -> dict[str, Any]:
     return {
         "id": change.id,
         "key": change.key,
@@ -411,8 +411,8 @@ def _as_line(change: Change) -> dict[str, Any]:
     }
 
 
-def _from_line(line: dict[str, Any]) -> Change:
-    return Change(
+def _from_line(line: dict[str, Any]) -> FileChange:
+    return FileChange(
         id=line["id"],
         key=line["key"],
         at=datetime.fromisoformat(line["at"]),

@@ -15,8 +15,8 @@ from agent_core.tools.effects import Effect, Review
 from agent_core.tools.files.file_run import TEXT, FileTool
 
 if TYPE_CHECKING:
-    from agent_core.tools.files.journaled_files import Found
-    from agent_core.tools.files.roots import Place
+    from agent_core.tools.files.journaled_files import FileState
+    from agent_core.tools.files.roots import RootedPath
 
 
 class _Changing(FileTool, ABC):
@@ -53,14 +53,14 @@ class _Changing(FileTool, ABC):
         check_expected(place, found, self._expected(place, found))
         return Review(reviewed_change(found.content if found else None, new, place.shown), state_of(found))
 
-    def _expected(self, place: Place, found: Found | None) -> str | None:
+    def _expected(self, place: RootedPath, found: FileState | None) -> str | None:
         """What the file must hold."""
         from agent_core.tools.files.journaled_files import ANYTHING  # noqa: PLC0415
 
         return self._run.knows(place) or ANYTHING
 
     @abstractmethod
-    def _new(self, place: Place, found: Found | None, **arguments: Any) -> bytes | None:
+    def _new(self, place: RootedPath, found: FileState | None, **arguments: Any) -> bytes | None:
         """What the file is to hold; None: nothing, it is to go."""
 
 
@@ -86,10 +86,10 @@ class WriteFileTool(_Changing):
         done = self._run.files.put(place, lambda _: new, kind="write", by=by, expected=self._run.knows(place))
         return self._done(done, place, f"{place.shown!r} is written, {len(new):,} bytes")
 
-    def _new(self, place: Place, found: Found | None, **arguments: Any) -> bytes:
+    def _new(self, place: RootedPath, found: FileState | None, **arguments: Any) -> bytes:
         return _encoded(arguments["content"])
 
-    def _expected(self, place: Place, found: Found | None) -> str | None:
+    def _expected(self, place: RootedPath, found: FileState | None) -> str | None:
         return self._run.knows(place) if found else None
 
 
@@ -121,9 +121,9 @@ class EditFileTool(_Changing):
         )
         return self._done(done, place, f"{place.shown!r} is changed")
 
-    def _new(self, place: Place, found: Found | None, **arguments: Any) -> bytes:
+    def _new(self, place: RootedPath, found: FileState | None, **arguments: Any) -> bytes:
         from agent_core.tools.files.journaled_files import MAX_WRITE_BYTES  # noqa: PLC0415
-        from agent_core.tools.files.reading import kind_of, replaced  # noqa: PLC0415
+        from agent_core.tools.files.reading import kind_of, replace_text  # noqa: PLC0415
 
         if found is None:
             raise ToolRetry(f"There is no {place.shown!r}; write_file creates it.")
@@ -136,7 +136,7 @@ class EditFileTool(_Changing):
         _encoded(arguments["new"])
         _encoded(arguments["old"])
         everywhere = bool(arguments.get("all"))
-        new = replaced(
+        new = replace_text(
             found.content, arguments["old"], arguments["new"], everywhere=everywhere, shown=place.shown
         )
         if len(new) > MAX_WRITE_BYTES:
@@ -223,7 +223,7 @@ class DeleteFileTool(_Changing):
         )
         return self._done(done, place, f"{place.shown!r} is deleted")
 
-    def _new(self, place: Place, found: Found | None, **arguments: Any) -> None:
+    def _new(self, place: RootedPath, found: FileState | None, **arguments: Any) -> None:
         if found is None:
             raise ToolRetry(f"There is no {place.shown!r}; list_files shows what there is.")
 

@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from agent_core.confined_files import open_below
 from agent_core.tools.files.change_journal import WORK
-from agent_core.tools.files.command_origins import TooMuchError, identity_of_file, walked
+from agent_core.tools.files.command_origins import TooMuchError, identity_of_file, walk
 
 _MOST_ENTRIES = 20_000
 _MOST_HASHED_BYTES = 1_000_000_000
@@ -107,7 +107,7 @@ def basis_of(workspace: str, command: str, outside: Sequence[str] = ()) -> Basis
     try:
         entries = {
             path: _Entry(workspace, path, status, inside=True)
-            for path, status in walked(workspace, [_MOST_ENTRIES])
+            for path, status in walk(workspace, [_MOST_ENTRIES])
         } | whole
     except (TooMuchError, OSError):
         entries, unknown = whole, _UNKNOWN

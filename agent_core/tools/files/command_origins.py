@@ -33,7 +33,7 @@ from pathlib import Path
 
 import structlog
 
-from agent_core.provenance import Origins, joined, untrusted
+from agent_core.provenance import Origins, join_origins, untrusted_origin
 from agent_core.tools.files.change_journal import ChangeJournal
 from agent_core.workspace import is_of_prompt
 
@@ -63,7 +63,7 @@ class _Seen:
 
 
 @dataclass(slots=True, eq=False)
-class Look:
+class WorkspaceScan:
     """A command that runs: the words that it was made of, and the ``label`` of what it can have read."""
 
     words: Origins
@@ -72,7 +72,7 @@ class Look:
     """What nobody knew at the start; None: that could not be found out."""
     told: list[Origins] = field(default_factory=list)
     """What others have written meanwhile."""
-    beside: list[Look] | None = field(default_factory=list)
+    beside: list[WorkspaceScan] | None = field(default_factory=list)
     """The commands that have run while this one was looking around at its start; None: that is over."""
 
     def has_made(self, one: _Seen) -> bool:
@@ -104,18 +104,18 @@ class CommandFiles:
         self.outside = outside
         self._now = now
         self._lock = threading.Lock()
-        self._running: list[Look] = []
+        self._running: list[WorkspaceScan] = []
         self._begun_count = 0
         self._telling: dict[int, bool] = {}
         self._cache: dict[str, tuple[tuple[int, ...], str]] = {}
 
-    def begin(self, words: Origins) -> Look:
+    def begin(self, words: Origins) -> WorkspaceScan:
         """Before a command, whose text is made of these words. `end` must follow."""
-        look = Look(words, words)
+        look = WorkspaceScan(words, words)
         self._journal.watch(look.told)
         with self._lock:
             look.beside = list(self._running)
-            look.told += [joined(other.label, *other.told) for other in self._running]
+            look.told += [join_origins(other.label, *other.told) for other in self._running]
             self._tell_others(words)
             for other in self._running:
                 if other.beside is not None:
@@ -133,19 +133,19 @@ class CommandFiles:
             self._tell_others(label, but=look)
         return look
 
-    def _begun(self, look: Look) -> Origins:
+    def _begun(self, look: WorkspaceScan) -> Origins:
         found = self._scanned()
         at = self._now()
-        label = joined(look.words, *(unknown(folder, at) for folder in self.outside))
+        label = join_origins(look.words, *(unknown(folder, at) for folder in self.outside))
         if found is None:
-            return joined(label, unknown(_TOO_MUCH, at))
+            return join_origins(label, unknown(_TOO_MUCH, at))
         look.strange = frozenset((each.path, each.identity) for each in found if each.known is None)
         beside = tuple(look.beside or ())
         # What has come while another command runs is that one's, whose words are counted already.
         count = (each for each in found if not any(other.has_made(each) for other in beside))
-        return joined(label, self._label_of(count, at))
+        return join_origins(label, self._label_of(count, at))
 
-    def end(self, look: Look) -> Origins:
+    def end(self, look: WorkspaceScan) -> Origins:
         """After it, when nothing of it runs any more: whose words are in its output and its files."""
         at = self._now()
         found: list[_Seen] | None = None
@@ -172,22 +172,22 @@ class CommandFiles:
                     _log.warning("files.labels_not_kept", reason=error.strerror or str(error))
         return label
 
-    def heard(self, look: Look, words: Origins) -> None:
+    def note_other_writer(self, look: WorkspaceScan, words: Origins) -> None:
         """While it runs: whose words it is about to get from elsewhere, before it can write them anywhere."""
         with self._lock:
             look.told.append(words)
             self._tell_others(words, but=look)
 
-    def _forget(self, look: Look, seen: Origins) -> Origins:
+    def _forget(self, look: WorkspaceScan, seen: Origins) -> Origins:
         """It does not run any more; gives what it can have read, which the others can have read from it."""
         self._journal.unwatch(look.told)
         self._running.remove(look)
-        others = [joined(other.label, *other.told) for other in self._running]
-        label = joined(look.label, seen, *look.told, *others)
+        others = [join_origins(other.label, *other.told) for other in self._running]
+        label = join_origins(look.label, seen, *look.told, *others)
         self._tell_others(label)
         return label
 
-    def _tell_others(self, label: Origins, *, but: Look | None = None) -> None:
+    def _tell_others(self, label: Origins, *, but: WorkspaceScan | None = None) -> None:
         for other in self._running:
             if other is not but and label not in other.told:
                 other.told.append(label)
@@ -200,7 +200,7 @@ class CommandFiles:
                 known.add(each.known)
             elif len(strange) < _MOST_TOLD:
                 strange.append(unknown(each.path, at))
-        return joined(*known, *strange)
+        return join_origins(*known, *strange)
 
     # ── looking ──
 
@@ -212,7 +212,7 @@ class CommandFiles:
         found: list[_Seen] | None = seen
         begun, is_alone = self._begun_count, len(self._running) < 2
         try:
-            for path, status in walked(self.workspace, left):
+            for path, status in walk(self.workspace, left):
                 identity = self._identity(path, status, left, cache)
                 known = self._journal.label_of(path, identity)
                 seen.append(_Seen(path, identity, status.st_uid == os.getuid(), known))
@@ -263,10 +263,10 @@ class CommandFiles:
 
 def unknown(path: str, at: datetime) -> Origins:
     """The origin of what nobody here has written."""
-    return (untrusted("file", path if path.isprintable() else ascii(path), at),)
+    return (untrusted_origin("file", path if path.isprintable() else ascii(path), at),)
 
 
-def walked(top: str, left: list[int]) -> Iterator[tuple[str, os.stat_result]]:
+def walk(top: str, left: list[int]) -> Iterator[tuple[str, os.stat_result]]:
     """
     Each entry below, by its path from there; no link is followed, and nothing of the prompt is entered.
 

@@ -19,9 +19,9 @@ from agent_core.provenance import Origins
 from agent_core.tools.effects import Effect, approved_state
 
 if TYPE_CHECKING:
-    from agent_core.tools.files.change_journal import Change
+    from agent_core.tools.files.change_journal import FileChange
     from agent_core.tools.files.journaled_files import By, JournaledFiles
-    from agent_core.tools.files.roots import Place
+    from agent_core.tools.files.roots import RootedPath
 
 _MOST_KNOWN = 200
 TEXT: Mapping[str, Any] = {"type": "string"}
@@ -59,7 +59,7 @@ class FileRun:
         """Whether somebody can be asked; heartbeat runs and scheduled jobs have nobody."""
         return self._session.purpose in (Purpose.CHAT, Purpose.BACKGROUND)
 
-    def place(self, path: str, *, write: bool = False) -> Place:
+    def place(self, path: str, *, write: bool = False) -> RootedPath:
         """The place of a path for this run."""
         return self.files.roots.place(path, own=self.own, write=write)
 
@@ -79,7 +79,7 @@ class FileRun:
         self._calls, self._seen = state["calls"], dict(state["seen"])
         self._made = set(state.get("made", ()))
 
-    def saw(self, place: Place, digest: str | None) -> None:
+    def saw(self, place: RootedPath, digest: str | None) -> None:
         """Remember a file's content as the model last saw it."""
         for kept in (self._seen, self._known):
             kept.pop(place.shown, None)
@@ -88,13 +88,13 @@ class FileRun:
                 while len(kept) > _MOST_KNOWN:
                     del kept[next(iter(kept))]
 
-    def changed(self, place: Place, change: Change) -> None:
+    def changed(self, place: RootedPath, change: FileChange) -> None:
         """Remember a change of ours: what the file holds now, and whether it was not there before."""
         self.saw(place, change.after)
         if change.kind == "write" and change.before is None:
             self._made.add(place.shown)
 
-    def knows(self, place: Place) -> str | None:
+    def knows(self, place: RootedPath) -> str | None:
         """The content of a file as the model knows it; None: it does not."""
         return self._seen.get(place.shown) or self._known.get(place.shown)
 
@@ -134,7 +134,7 @@ class FileTool:
     def __init__(self, run: FileRun) -> None:
         self._run = run
 
-    def _done(self, change: Change | None, place: Place, said: str) -> ToolResult:
+    def _done(self, change: FileChange | None, place: RootedPath, said: str) -> ToolResult:
         if change is None:
             return ToolResult(content=f"{place.shown!r} is already like that; nothing was changed.")
         self._run.changed(place, change)

@@ -24,9 +24,9 @@ from typing import Any, Final
 
 from agent_core.errors import ToolError, ToolFailed, ToolRetry
 from agent_core.files import write_all
-from agent_core.provenance import Origins, joined, untrusted
-from agent_core.tools.files.change_journal import Change, ChangeJournal, ChangeKind, digest_of
-from agent_core.tools.files.roots import Place, Roots
+from agent_core.provenance import Origins, join_origins, untrusted_origin
+from agent_core.tools.files.change_journal import ChangeJournal, ChangeKind, FileChange, digest_of
+from agent_core.tools.files.roots import RootedPath, Roots
 
 MAX_WRITE_BYTES = 1_000_000
 """No content that a call writes is larger."""
@@ -54,9 +54,9 @@ class By:
     origins: Origins = ()
     approved: str = ""
 
-    def change(self, kind: ChangeKind, path: str, **rest: Any) -> Change:
+    def change(self, kind: ChangeKind, path: str, **rest: Any) -> FileChange:
         """A change that this author intends now."""
-        return Change(
+        return FileChange(
             id=0,
             key=self.key,
             at=datetime.now(UTC),
@@ -69,7 +69,7 @@ class By:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FileState:
     """A file as it was read."""
 
     content: bytes
@@ -77,7 +77,7 @@ class Found:
     status: os.stat_result
 
 
-def state_of(found: Found | None) -> str:
+def state_of(found: FileState | None) -> str:
     """What stands for a file, or for none, in a `agent_core.tools.effects.Review`."""
     return found.digest if found else "none"
 
@@ -100,18 +100,18 @@ class JournaledFiles:
 
     # ── reading ──
 
-    def found(self, place: Place) -> Found | None:
+    def found(self, place: RootedPath) -> FileState | None:
         """
         Read a whole file; None if there is none.
 
         Raises:
             ToolError: It cannot be read, or is larger than `MAX_FILE_BYTES`.
         """
-        with _told(place), suppress(LookupError), self.roots.folder(place) as folder:
+        with _explain_errors(place), suppress(LookupError), self.roots.folder(place) as folder:
             return self._found(place, folder)
         return None
 
-    def origins_of(self, place: Place, digest: str | None, changed_at: float | None = None) -> Origins:
+    def origins_of(self, place: RootedPath, digest: str | None, changed_at: float | None = None) -> Origins:
         """
         The origins of a file.
 
@@ -124,14 +124,14 @@ class JournaledFiles:
         if place.prompt:
             return ()
         at = None if changed_at is None else datetime.fromtimestamp(changed_at, UTC)
-        return (untrusted("file", place.shown, at),)
+        return (untrusted_origin("file", place.shown, at),)
 
     # ── changing ──
 
     def put(
         self,
-        place: Place,
-        content: Callable[[Found | None], bytes | None],
+        place: RootedPath,
+        content: Callable[[FileState | None], bytes | None],
         *,
         kind: ChangeKind,
         by: By,
@@ -139,7 +139,7 @@ class JournaledFiles:
         undoes: int | None = None,
         taken_over: Origins | None = None,
         mode: int = 0o600,
-    ) -> Change | None:
+    ) -> FileChange | None:
         """
         Replace, make or (content None) delete a file; None if there was nothing to change.
 
@@ -155,7 +155,7 @@ class JournaledFiles:
         Raises:
             ToolError: It is not done; the text says why and what to do.
         """
-        with self.journal.lock, _told(place):
+        with self.journal.lock, _explain_errors(place):
             earlier = self.journal.of_call(by.key)
             makes, folders = kind in ("write", "undo"), list[str]()
             try:
@@ -178,21 +178,21 @@ class JournaledFiles:
 
     def move(
         self,
-        source: Place,
-        target: Place,
+        source: RootedPath,
+        target: RootedPath,
         *,
         by: By,
         kind: ChangeKind = "move",
         expected: Expected = ANYTHING,
         undoes: int | None = None,
-    ) -> Change:
+    ) -> FileChange:
         """
         Move a file to a free name.
 
         Raises:
             ToolError: It is not done; the text says why and what to do.
         """
-        with self.journal.lock, _told(source):
+        with self.journal.lock, _explain_errors(source):
             earlier, folders = self.journal.of_call(by.key), list[str]()
             try:
                 with (
@@ -219,7 +219,7 @@ class JournaledFiles:
                         before=None,
                         after=found.digest,
                         mode=stat.S_IMODE(found.status.st_mode),
-                        origins=joined(
+                        origins=join_origins(
                             self.origins_of(source, found.digest, found.status.st_mtime), by.origins
                         ),
                         source=source.shown,
@@ -230,7 +230,7 @@ class JournaledFiles:
             except LookupError as error:
                 raise ToolRetry(_none(source)) from error
 
-    def undo(self, number: int, *, by: By, force: bool = False) -> Change:
+    def undo(self, number: int, *, by: By, force: bool = False) -> FileChange:
         """
         Undo a change, by a new change.
 
@@ -238,7 +238,7 @@ class JournaledFiles:
             LookupError: There is no such change, or its version is not kept any more.
             ToolError: The file has changed since (unless ``force``), or it cannot be done now.
         """
-        change = self.settled(self.journal.get(number))
+        change = self.finish_change(self.journal.get(number))
         if not change.made:
             raise LookupError(f"change {number} was never made")
         place = self.roots.place(change.path, write=True)
@@ -272,7 +272,7 @@ class JournaledFiles:
                     found.append(path)
         return found
 
-    def settled(self, change: Change) -> Change:
+    def finish_change(self, change: FileChange) -> FileChange:
         """The same change, noted as made if the file shows that it was: a kill can leave that open."""
         if change.made:
             return change
@@ -286,7 +286,7 @@ class JournaledFiles:
 
     # ── inside ──
 
-    def _found(self, place: Place, folder: int, *, write: bool = False) -> Found | None:
+    def _found(self, place: RootedPath, folder: int, *, write: bool = False) -> FileState | None:
         try:
             handle = self.roots.opened(place, folder, write=write)
         except LookupError:
@@ -299,9 +299,9 @@ class JournaledFiles:
                     "are only read in parts."
                 )
             content = file.read(MAX_FILE_BYTES + 1)
-        return Found(content, digest_of(content), status)
+        return FileState(content, digest_of(content), status)
 
-    def _is_done(self, change: Change, found: Found | None) -> bool:
+    def _is_done(self, change: FileChange, found: FileState | None) -> bool:
         """Whether a call that was cut off had its effect."""
         now = found.digest if found else None
         if now == change.after:
@@ -314,18 +314,18 @@ class JournaledFiles:
 
     def _intended(  # noqa: PLR0917 - made in one place
         self,
-        place: Place,
+        place: RootedPath,
         kind: ChangeKind,
         by: By,
-        found: Found | None,
+        found: FileState | None,
         new: bytes | None,
         mode: int,
         undoes: int | None,
         taken_over: Origins | None,
-    ) -> Change:
+    ) -> FileChange:
         origins = by.origins if taken_over is None else taken_over
         if kind == "edit" and found is not None:
-            origins = joined(origins, self.origins_of(place, found.digest, found.status.st_mtime))
+            origins = join_origins(origins, self.origins_of(place, found.digest, found.status.st_mtime))
         return by.change(
             kind,
             place.shown,
@@ -337,8 +337,8 @@ class JournaledFiles:
         )
 
     def _make(
-        self, change: Change, place: Place, folder: int, found: Found | None, new: bytes | None
-    ) -> Change:
+        self, change: FileChange, place: RootedPath, folder: int, found: FileState | None, new: bytes | None
+    ) -> FileChange:
         """Note it, make it, note that it was made."""
         if new is not None:
             self._refuse_too_much(place, len(new) - (len(found.content) if found else 0))
@@ -368,8 +368,12 @@ class JournaledFiles:
         return self._finish(change, folder)
 
     def _rename(
-        self, change: Change, source: tuple[Place, int], target: tuple[Place, int], found: Found
-    ) -> Change:
+        self,
+        change: FileChange,
+        source: tuple[RootedPath, int],
+        target: tuple[RootedPath, int],
+        found: FileState,
+    ) -> FileChange:
         (from_place, origin), (to_place, folder) = source, target
         handles: list[int] = []
         if change.id == 0:
@@ -399,7 +403,7 @@ class JournaledFiles:
         self._sync_folder(origin)
         return self._finish(change, folder)
 
-    def _finish(self, change: Change, folder: int) -> Change:
+    def _finish(self, change: FileChange, folder: int) -> FileChange:
         with suppress(OSError):
             os.unlink(f"{_TEMPORARY[0]}{change.id}{_TEMPORARY[1]}", dir_fd=folder)
         done = change if change.made else self.journal.made(change)
@@ -411,7 +415,7 @@ class JournaledFiles:
         with suppress(OSError):  # it is done already: what is told must not be that it was not
             self.journal.sync([os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)])
 
-    def _refuse_too_much(self, place: Place, more: int) -> None:
+    def _refuse_too_much(self, place: RootedPath, more: int) -> None:
         if not place.root.workspace or more <= 0:
             return
         for again in (False, True):
@@ -423,20 +427,20 @@ class JournaledFiles:
             f"The workspace is full: {self._used:,} of {self._max_total_bytes:,} bytes. Delete something."
         )
 
-    def _count(self, place: Place, more: int) -> None:
+    def _count(self, place: RootedPath, more: int) -> None:
         if place.root.workspace and self._used is not None:
             self._used = max(0, self._used + more)
 
 
-def _none(place: Place) -> str:
+def _none(place: RootedPath) -> str:
     return f"There is no {place.shown!r}; list_files shows what there is."
 
 
-def _differs(found: Found | None, new: bytes | None) -> bool:
+def _differs(found: FileState | None, new: bytes | None) -> bool:
     return (found.content if found else None) != new
 
 
-def _is_moved(change: Change, found: Found | None, there: Found | None) -> bool:
+def _is_moved(change: FileChange, found: FileState | None, there: FileState | None) -> bool:
     """Whether a file that was to be moved is at its new place, be it also still at the old one."""
     at = there.digest if there else None
     if at == change.after and (found is None or found.digest == change.after):
@@ -448,7 +452,9 @@ def _is_moved(change: Change, found: Found | None, there: Found | None) -> bool:
     )
 
 
-def check_expected(place: Place, found: Found | None, expected: Expected, approved: str = "") -> None:
+def check_expected(
+    place: RootedPath, found: FileState | None, expected: Expected, approved: str = ""
+) -> None:
     """Refuse by a `ToolRetry` if a file holds something else than a call relies on, or than was approved."""
     now = found.digest if found else None
     if approved and approved != state_of(found):
@@ -462,7 +468,7 @@ def check_expected(place: Place, found: Found | None, expected: Expected, approv
     raise ToolRetry(f"{place.shown!r} has changed since you read it; read it again with read_file.")
 
 
-def _refuse_namesake(place: Place, folder: int, *, but: str = "") -> None:
+def _refuse_namesake(place: RootedPath, folder: int, *, but: str = "") -> None:
     """A new name must not differ from another only in case: on another disk they would be one file."""
     handle = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
     try:
@@ -475,7 +481,7 @@ def _refuse_namesake(place: Place, folder: int, *, but: str = "") -> None:
         os.close(handle)
 
 
-def _refuse_changed(place: Place, folder: int, found: Found | None) -> None:
+def _refuse_changed(place: RootedPath, folder: int, found: FileState | None) -> None:
     """The name must still stand for the very file that was read."""
     try:
         now = os.stat(place.name, dir_fd=folder, follow_symlinks=False)
@@ -529,7 +535,7 @@ _SAID = {
 
 
 @contextmanager
-def _told(place: Place) -> Iterator[None]:
+def _explain_errors(place: RootedPath) -> Iterator[None]:
     """What the operating system refuses becomes a sentence."""
     try:
         yield

@@ -17,15 +17,15 @@ import anyio.to_thread
 from agent_core.errors import ToolFailed, ToolRetry
 from agent_core.messages import Attachment
 from agent_core.models import ToolResult
-from agent_core.prompt import fenced
-from agent_core.provenance import Origins, joined, untrusted
+from agent_core.prompt import fence
+from agent_core.provenance import Origins, join_origins, untrusted_origin
 from agent_core.tools.effects import Effect
 from agent_core.tools.files.file_run import TEXT, FileRun, FileTool
 from agent_core.workspace import PROMPT_NAMES, is_of_prompt
 
 if TYPE_CHECKING:
-    from agent_core.tools.files.reading import Window
-    from agent_core.tools.files.roots import Place
+    from agent_core.tools.files.reading import LineWindow
+    from agent_core.tools.files.roots import RootedPath
     from agent_core.tools.files.search import Hits
 
 _SHOWN_CHARS = 14_000
@@ -35,7 +35,7 @@ _MOST_HITS = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class PictureViewer:
     """
     How pictures get to a model that looks at them.
 
@@ -52,7 +52,7 @@ class Look:
 class _Unreadable:
     """A file that is not made of text; ``content`` only of a picture that may be shown, or a document."""
 
-    place: Place
+    place: RootedPath
     told: ToolResult
     content: bytes = b""
     document: str = ""
@@ -73,7 +73,7 @@ class ReadFileTool(FileTool):
         "required": ["path"],
     }
 
-    def __init__(self, run: FileRun, roots: str = "", look: Look | None = None) -> None:
+    def __init__(self, run: FileRun, roots: str = "", look: PictureViewer | None = None) -> None:
         super().__init__(run)
         self._look = look
         more = f" Further folders, by absolute path: {roots}." if roots else ""
@@ -162,7 +162,7 @@ class ReadFileTool(FileTool):
         )
 
 
-def _window(file: BinaryIO, offset: int | None, limit: int | None) -> Window:
+def _window(file: BinaryIO, offset: int | None, limit: int | None) -> LineWindow:
     from agent_core.tools.files.journaled_files import MAX_FILE_BYTES  # noqa: PLC0415
     from agent_core.tools.files.reading import window  # noqa: PLC0415
 
@@ -175,14 +175,14 @@ def _window(file: BinaryIO, offset: int | None, limit: int | None) -> Window:
     )
 
 
-def _shown(seen: Window, more: str) -> str:
+def _shown(seen: LineWindow, more: str) -> str:
     """The lines, with what is said of the rest of them and, in ``more``, of the rest of the file."""
     notes = []
     if seen.first > 1 or seen.following:
         notes.append(f"Lines {seen.first} to {seen.last} of {seen.total}{'' if seen.digest else ' or more'}.")
     if seen.following and seen.following > seen.last:
         notes.append(f"Go on with offset {seen.following}.")
-    shown = fenced("file_text", seen.text) if seen.text else f"(nothing; the file has {seen.total} lines)"
+    shown = fence("file_text", seen.text) if seen.text else f"(nothing; the file has {seen.total} lines)"
     return "\n".join([*notes, *filter(None, [more]), shown])
 
 
@@ -236,19 +236,19 @@ class ListFilesTool(FileTool):
             lines.append(f"… and {len(names) - len(lines)} more; use search_files with a glob.")
         prefix = "" if place.shown == "." else f"{place.shown.rstrip('/')}/"
         return ToolResult(
-            content=fenced("files", "\n".join(lines)) if lines else f"{place.shown!r} is empty.",
+            content=fence("files", "\n".join(lines)) if lines else f"{place.shown!r} is empty.",
             origins=self._origins(place, prefix, names[:_MOST_LISTED]),
         )
 
-    def _origins(self, place: Place, prefix: str, names: Sequence[str]) -> Origins:
+    def _origins(self, place: RootedPath, prefix: str, names: Sequence[str]) -> Origins:
         """Names are words as well: those that nobody here has given may be anybody's."""
         found = []
         for name in names:
             known = self._run.files.journal.origins_of_name(f"{prefix}{name}")
             if known is None and not self._run.is_prompt(f"{prefix}{name}"):
-                known = (untrusted("file", place.shown),)
+                known = (untrusted_origin("file", place.shown),)
             found.append(known or ())
-        return joined(*found)
+        return join_origins(*found)
 
 
 class SearchFilesTool(FileTool):
@@ -293,7 +293,7 @@ class SearchFilesTool(FileTool):
             raise ToolFailed(f"{place.shown!r} cannot be searched: {error.strerror}.") from error
         return self._told(place, found, by_content=bool(pattern))
 
-    def _told(self, place: Place, found: Hits, *, by_content: bool) -> ToolResult:
+    def _told(self, place: RootedPath, found: Hits, *, by_content: bool) -> ToolResult:
         prefix = "" if place.shown == "." else f"{place.shown.rstrip('/')}/"
         if not by_content:
             found.files.sort(key=lambda one: -one["changed"])
@@ -308,7 +308,7 @@ class SearchFilesTool(FileTool):
             known = self._run.files.journal
             mine = known.origins_of(path, one["digest"]) if by_content else known.origins_of_name(path)
             if mine is None:
-                mine = () if self._run.is_prompt(path) else (untrusted("file", path),)
+                mine = () if self._run.is_prompt(path) else (untrusted_origin("file", path),)
             origins.append(mine)
         shown = _fitting(lines)
         notes = [f"{len(found.files)} files found, {found.looked_at} looked at." if found.looked_at else ""]
@@ -322,8 +322,8 @@ class SearchFilesTool(FileTool):
             notes.append(
                 f"{found.skipped} files were skipped: they are binary, too large or have several names."
             )
-        body = fenced("found", "\n".join(shown)) if shown else "Nothing was found."
-        return ToolResult(content="\n".join([*filter(None, notes), body]), origins=joined(*origins))
+        body = fence("found", "\n".join(shown)) if shown else "Nothing was found."
+        return ToolResult(content="\n".join([*filter(None, notes), body]), origins=join_origins(*origins))
 
 
 def _shown_name(name: str) -> str:

@@ -38,7 +38,7 @@ _KINDS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class LineWindow:
     """
     Some lines of a file, numbered.
 
@@ -62,7 +62,7 @@ def kind_of(head: bytes) -> str:
     return "a binary file" if b"\0" in head[:_HEAD_BYTES] else ""
 
 
-def window(file: BinaryIO, *, offset: int, limit: int, max_chars: int, max_bytes: int) -> Window:
+def window(file: BinaryIO, *, offset: int, limit: int, max_chars: int, max_bytes: int) -> LineWindow:
     """The lines from number ``offset`` on."""
     hashed = hashlib.sha256()
     lines: list[str] = []
@@ -91,7 +91,7 @@ def window(file: BinaryIO, *, offset: int, limit: int, max_chars: int, max_bytes
         following = number
     first = offset if lines else 0
     last = first + len(lines) - 1 if lines else 0
-    return Window("\n".join(lines), first, last, number, following, hashed.hexdigest() if whole else "")
+    return LineWindow("\n".join(lines), first, last, number, following, hashed.hexdigest() if whole else "")
 
 
 def _add(lines: list[str], number: int, raw: bytes) -> int:
@@ -103,7 +103,7 @@ def _add(lines: list[str], number: int, raw: bytes) -> int:
     return len(lines[-1]) + 1
 
 
-def replaced(content: bytes, old: str, new: str, *, everywhere: bool, shown: str) -> bytes:
+def replace_text(content: bytes, old: str, new: str, *, everywhere: bool, shown: str) -> bytes:
     """
     The content with ``old`` replaced; its byte order mark and its line endings are kept.
 

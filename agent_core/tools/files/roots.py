@@ -39,7 +39,7 @@ class Root:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RootedPath:
     """
     The resolved place of a path.
 
@@ -94,7 +94,7 @@ class Roots:
 
     # ── by its text ──
 
-    def place(self, path: str, *, own: bool = True, write: bool = False) -> Place:
+    def place(self, path: str, *, own: bool = True, write: bool = False) -> RootedPath:
         """
         The place of ``path`` for the owner, or (``own`` false) for somebody with whom the workspace is
         shared.
@@ -114,7 +114,7 @@ class Roots:
             root = max(above, key=lambda each: len(each.path.parts))
             parts = parts[len(root.path.parts) - 1 :]
         prompt = root.workspace and bool(parts) and is_of_prompt(parts[0])
-        place = Place(root, parts, prompt)
+        place = RootedPath(root, parts, prompt)
         if prompt and not own:
             raise ToolDenied(f"{place.shown!r} belongs to the owner.")
         if write and not root.writable:
@@ -127,19 +127,19 @@ class Roots:
 
     @contextmanager
     def folder(
-        self, place: Place, *, write: bool = False, make: bool = False, made: list[str] | None = None
+        self, place: RootedPath, *, write: bool = False, make: bool = False, made: list[str] | None = None
     ) -> Iterator[int]:
         """A handle on the folder that holds ``place``, see `agent_core.confined_files.folder_below`."""
         with self._walk(place.root, place.parts[:-1], place, write=write, make=make, made=made) as handle:
             yield handle
 
     @contextmanager
-    def inside(self, place: Place) -> Iterator[int]:
+    def inside(self, place: RootedPath) -> Iterator[int]:
         """A handle on the folder ``place`` itself."""
         with self._walk(place.root, place.parts, place) as handle:
             yield handle
 
-    def is_there(self, place: Place) -> bool:
+    def is_there(self, place: RootedPath) -> bool:
         """
         Whether something with that name exists.
 
@@ -151,7 +151,7 @@ class Roots:
             return True
         return False
 
-    def opened(self, place: Place, folder: int, *, write: bool = False) -> int:
+    def opened(self, place: RootedPath, folder: int, *, write: bool = False) -> int:
         """
         The file ``place`` in its open folder, for reading; ``write``: it is to be replaced.
 
@@ -170,7 +170,7 @@ class Roots:
             raise
         return handle
 
-    def forbidden(self, place: Place, *, write: bool = False) -> frozenset[Identity]:
+    def forbidden(self, place: RootedPath, *, write: bool = False) -> frozenset[Identity]:
         """The folders that are not entered on the way to ``place``."""
         private = self._private_folders()
         own = _identities([self.workspace.path])
@@ -183,7 +183,7 @@ class Roots:
         self,
         root: Root,
         parts: Sequence[str],
-        place: Place,
+        place: RootedPath,
         *,
         write: bool = False,
         make: bool = False,
@@ -197,7 +197,7 @@ class Roots:
         except ValueError as error:
             raise ToolFailed(f"{place.shown!r} cannot be used: {error}.") from error
 
-    def _check(self, place: Place, found: os.stat_result, *, write: bool) -> None:
+    def _check(self, place: RootedPath, found: os.stat_result, *, write: bool) -> None:
         me = identity_of(found)
         if me in _identities(self._private) or (found.st_nlink > 1 and self._in_home(me)):
             raise ToolDenied(f"{place.shown!r} is kept private.")

@@ -117,7 +117,7 @@ def search(asked: dict[str, Any], folder: int) -> Iterator[dict[str, Any]]:
         if glob is not None and not glob.fullmatch(path if whole else name):
             continue
         if pattern is None:
-            yield from _told(path, name, here)
+            yield from _events(path, name, here)
             continue
         content = _content(name, here, forbidden)
         if content is None:
@@ -133,7 +133,7 @@ def search(asked: dict[str, Any], folder: int) -> Iterator[dict[str, Any]]:
     yield {"done": True, "files": walk.files, "skipped": skipped, "stopped": walk.stopped}
 
 
-def _told(path: str, name: str, folder: int) -> Iterator[dict[str, Any]]:
+def _events(path: str, name: str, folder: int) -> Iterator[dict[str, Any]]:
     with suppress(OSError):
         status = os.stat(name, dir_fd=folder, follow_symlinks=False)
         if stat.S_ISREG(status.st_mode):

@@ -16,11 +16,11 @@ from typing import Any
 import anyio
 import mcp_types as types
 
-from agent_core.tools.asking import Reply
+from agent_core.tools.asking import FormReply
 from agent_core.tools.mcp.link import Ask, Question, ServerError, ServerLost
 
 
-class Call:
+class McpCall:
     """One call in flight; questions during it end with it."""
 
     def __init__(self, ask: Ask | None) -> None:
@@ -31,7 +31,7 @@ class Call:
         """Ask; what is not answered, or came with the call's end, is cancelled."""
         if self._ask is None:
             return types.ElicitResult(action="decline")
-        reply = Reply("cancel")
+        reply = FormReply("cancel")
         with anyio.CancelScope() as scope:
             self._scopes.add(scope)
             try:
@@ -71,14 +71,14 @@ class Calls:
     """All calls of one connection."""
 
     def __init__(self) -> None:
-        self._made: list[Call] = []
+        self._made: list[McpCall] = []
         self._is_unclear = False
         """Whether the server may still carry out a call for which nobody waits."""
 
     @contextmanager
-    def one(self, ask: Ask | None) -> Iterator[Call]:
+    def one(self, ask: Ask | None) -> Iterator[McpCall]:
         """Inside the block, a call is in flight."""
-        call = Call(ask)
+        call = McpCall(ask)
         self._made.append(call)
         is_answered = False
         try:
@@ -97,7 +97,7 @@ class Calls:
         call = self._only()
         return types.ElicitResult(action="decline") if call is None else await call.elicited(params)
 
-    def _only(self) -> Call | None:
+    def _only(self) -> McpCall | None:
         """The call for which a server asks; None: that is not clear."""
         return self._made[0] if len(self._made) == 1 and not self._is_unclear else None
 

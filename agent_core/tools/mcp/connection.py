@@ -53,7 +53,7 @@ class _Request:
             self.done.set()
 
 
-class Connection:
+class McpConnection:
     """
     Args:
         connect: Makes a connection; raises `ServerUnavailable`.

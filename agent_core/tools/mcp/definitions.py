@@ -63,7 +63,7 @@ class Definition:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class DefinitionChange:
     """A definition that the owner has not approved; ``diff`` is against the one that was."""
 
     name: str
@@ -115,7 +115,7 @@ class Pins:
         approved, seen = self.approved.get(name), (self.seen or {}).get(name)
         return approved is not None and seen is not None and approved.digest == seen.digest
 
-    def changes(self, allowed: Iterable[str] = ()) -> list[Change]:
+    def changes(self, allowed: Iterable[str] = ()) -> list[DefinitionChange]:
         """The changes that the owner has not approved."""
         wanted = set(allowed)
         found = []
@@ -127,10 +127,10 @@ class Pins:
             lines = difflib.unified_diff(
                 old.splitlines(), seen.as_text().splitlines(), "approved", "now", lineterm=""
             )
-            found.append(Change(name, "changed" if before else "new", "\n".join(lines)))
+            found.append(DefinitionChange(name, "changed" if before else "new", "\n".join(lines)))
         return found
 
-    def with_shown(self, changes: Iterable[Change]) -> Pins:
+    def with_shown(self, changes: Iterable[DefinitionChange]) -> Pins:
         """With these shown to the owner."""
         seen = self.seen or {}
         return replace(self, shown=frozenset(seen[each.name].digest for each in changes if each.name in seen))
@@ -161,7 +161,7 @@ def definition_from(name: object, description: object, schema: object) -> Defini
     return Definition(name, text, _fit(schema), digest)
 
 
-def kept_of(value: Mapping[str, Any]) -> Definition:
+def parse_definition(value: Mapping[str, Any]) -> Definition:
     """Read what `Definition.as_json` gave."""
     kind = value.get("kind", "tool")
     return Definition(value["name"], value["description"], value["schema"], value["digest"], kind)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import structlog
 
-from agent_core.tools.asking import Asker, Reply
+from agent_core.tools.asking import FormDialogue, FormReply
 from agent_core.tools.forms import FormRefused, form_to_fill_in, link_to_open
 from agent_core.tools.mcp.link import Question
 
@@ -20,18 +20,18 @@ _log = structlog.get_logger(__name__)
 class Elicitation:
     """The questions of one call."""
 
-    def __init__(self, server: str, asker: Asker | None) -> None:
+    def __init__(self, server: str, asker: FormDialogue | None) -> None:
         self._server = server
         self.asker = asker
         self.notes: list[str] = []
         """What became of them, for a model."""
         self._asked = 0
 
-    async def ask(self, question: Question) -> Reply:
+    async def ask(self, question: Question) -> FormReply:
         """Ask the person a question, if that is allowed."""
         self._asked += 1
         if self._asked > MOST_QUESTIONS:
-            reply = Reply("decline", why=f"it has asked more than {MOST_QUESTIONS} times")
+            reply = FormReply("decline", why=f"it has asked more than {MOST_QUESTIONS} times")
         else:
             reply = await self._put(question)
         if len(self.notes) <= MOST_QUESTIONS:
@@ -41,7 +41,7 @@ class Elicitation:
         _log.info("mcp.asked", server=self._server, action=reply.action, reason=reply.why)
         return reply
 
-    async def _put(self, question: Question) -> Reply:
+    async def _put(self, question: Question) -> FormReply:
         try:
             form = (
                 form_to_fill_in(self._server, question.message, question.schema)
@@ -49,7 +49,7 @@ class Elicitation:
                 else link_to_open(self._server, question.message, question.address)
             )
         except FormRefused as error:
-            return Reply("decline", why=str(error))
+            return FormReply("decline", why=str(error))
         if self.asker is None:
-            return Reply("decline", why="there is nobody to ask")
+            return FormReply("decline", why="there is nobody to ask")
         return await self.asker.ask(form)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from agent_core.errors import AgentError
-from agent_core.tools.asking import Reply
+from agent_core.tools.asking import FormReply
 from agent_core.tools.mcp.definitions import Definition, Kind
 
 
@@ -20,7 +20,7 @@ class Question:
     address: str | None = None
 
 
-Ask = Callable[[Question], Awaitable[Reply]]
+Ask = Callable[[Question], Awaitable[FormReply]]
 """Asks the person for whom a call is made."""
 
 
@@ -41,7 +41,7 @@ class ServerError(AgentError):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ServerAnswer:
     """
     The result of a call: ``text`` as the server wrote it, and ``files`` as pairs of media type and content.
 
@@ -105,7 +105,7 @@ class Link(Protocol):
         arguments: Mapping[str, Any],
         ask: Ask | None = None,
         kind: Kind = "tool",
-    ) -> Answer:
+    ) -> ServerAnswer:
         """
         Call a tool. What the server wants to know meanwhile is asked by ``ask``; without it, it is declined.
 

@@ -76,7 +76,7 @@ class LoginFile(TokenStore[Login]):
         self._state.remove(self._need)
         return self._state.remove(self.path.name)
 
-    def need(self) -> str:
+    def login_notice_key(self) -> str:
         """
         A name for the need of a login: the same one over restarts, and another one after each login.
 

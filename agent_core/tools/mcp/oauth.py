@@ -39,7 +39,7 @@ from agent_core.tools.mcp.guarded_http import BoundedTransport
 from agent_core.tools.mcp.link import ServerUnavailable
 from agent_core.tools.mcp.logins import Login
 from agent_core.tools.web.client import is_own_address
-from agent_core.tools.web.ip_rules import Reach
+from agent_core.tools.web.ip_rules import AddressReach
 
 _MOST_BYTES = 200_000
 _EXCHANGE_S = 30.0
@@ -47,8 +47,8 @@ _BASIC = "client_secret_basic"
 _UNENCRYPTED = "is not asked without encryption (https)"
 _SAID_CHARS = 200
 _OWN_WORDS = re.compile(r"[A-Za-z][A-Za-z_ ]*[A-Za-z](?: \(\d{3}\)|: \d{3}\b)?")
-_PUBLIC = Reach(is_own=is_own_address, ports=range(1, 65_536))
-_ANYWHERE = Reach(allow_private=(ip_network("0.0.0.0/0"), ip_network("::/0")), ports=range(1, 65_536))
+_PUBLIC = AddressReach(is_own=is_own_address, ports=range(1, 65_536))
+_ANYWHERE = AddressReach(allow_private=(ip_network("0.0.0.0/0"), ip_network("::/0")), ports=range(1, 65_536))
 """All but where clouds keep keys."""
 # Its messages quote what providers say, tokens included.
 logging.getLogger("mcp").setLevel(logging.CRITICAL + 1)
@@ -312,7 +312,7 @@ async def _addresses(host: str, port: int) -> list[str]:
     return [str(place[0]).partition("%")[0] for *_, place in found]
 
 
-def _refusals(addresses: Sequence[str], port: int, reach: Reach) -> list[str]:
+def _refusals(addresses: Sequence[str], port: int, reach: AddressReach) -> list[str]:
     """Why some of these may not be reached."""
     each = [reach.refusal(ip_address(address), port) for address in addresses]
     return [why for why in each if why]

@@ -46,7 +46,7 @@ def is_lost(error: MCPError) -> bool:
     return str(error.message).startswith(_NOT_SAID_BY_SERVERS)
 
 
-async def offered(session: ClientSession) -> list[Definition]:
+async def list_offers(session: ClientSession) -> list[Definition]:
     """
     What a server offers besides tools; what it does not answer as it should is nothing.
 

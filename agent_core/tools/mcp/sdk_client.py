@@ -33,7 +33,7 @@ from pydantic import TypeAdapter, ValidationError
 from agent_core.errors import AgentError
 from agent_core.sandbox.long_running import NOT_STARTED, serving
 from agent_core.text import one_line
-from agent_core.tools.mcp.calls import Call, Calls
+from agent_core.tools.mcp.calls import Calls, McpCall
 from agent_core.tools.mcp.config import McpServerSettings
 from agent_core.tools.mcp.definitions import MOST_TOOLS, Kind, definition_from
 from agent_core.tools.mcp.fitting import fit_lists
@@ -47,18 +47,18 @@ from agent_core.tools.mcp.limits import (
     check_message,
 )
 from agent_core.tools.mcp.link import (
-    Answer,
     Ask,
     Link,
     Offer,
+    ServerAnswer,
     ServerError,
     ServerLost,
     ServerUnavailable,
     Stderr,
 )
 from agent_core.tools.mcp.logins import Bearer
-from agent_core.tools.mcp.offers import RESULTS, all_pages, is_lost, offered, request_for, text_of
-from agent_core.tools.mcp.subscription import subscribed
+from agent_core.tools.mcp.offers import RESULTS, all_pages, is_lost, list_offers, request_for, text_of
+from agent_core.tools.mcp.subscription import subscribe
 
 _PIECE = 65536
 _CONNECT_LIMIT_S = 10.0
@@ -78,7 +78,7 @@ for _name in ("mcp", "client"):
 
 
 @asynccontextmanager
-async def linked(
+async def connect(
     settings: McpServerSettings, stderr: Stderr, bearer: Bearer | None = None
 ) -> AsyncIterator[Link]:
     """
@@ -139,7 +139,7 @@ async def _session(reading: Any, writing: Any, end: End) -> AsyncIterator[Link]:
         message_handler=heard,
     ) as session:
         await _begin(session)
-        async with subscribed(session, news.set):
+        async with subscribe(session, news.set):
             yield _SdkLink(session, end, calls, news, reading.left_out)
 
 
@@ -223,7 +223,7 @@ class _SdkLink:
             described = (definition_from(one.name, one.description, one.input_schema) for one in tools)
             found = [one for one in described if one and (not allowed or one.name in allowed)]
             names = {each.name for each in found}
-            more = [each for each in await offered(self._session) if each.name not in names]
+            more = [each for each in await list_offers(self._session) if each.name not in names]
         except MCPError as error:
             raise self._told(error) from error
         except (ValidationError, ValueError) as error:
@@ -243,10 +243,12 @@ class _SdkLink:
         arguments: Mapping[str, Any],
         ask: Ask | None = None,
         kind: Kind = "tool",
-    ) -> Answer:
+    ) -> ServerAnswer:
         with self._calls.one(ask) as call:
             if kind == "resources":
-                return Answer(text_of(*await all_pages(self._page_of_resources, lambda page: page.resources)))
+                return ServerAnswer(
+                    text_of(*await all_pages(self._page_of_resources, lambda page: page.resources))
+                )
             # Not `call_tool`: that checks the result by a schema of the server's own, whose regular
             # expressions may take for ever.
             result = await self._finished(
@@ -263,7 +265,7 @@ class _SdkLink:
         raise ServerLost(_NOT_AN_ANSWER)
 
     async def _finished(
-        self, request: Callable[[dict[str, Any]], Any], kind: TypeAdapter[Any], call: Call
+        self, request: Callable[[dict[str, Any]], Any], kind: TypeAdapter[Any], call: McpCall
     ) -> Any:
         """The result of a request, after what the server wants to know first."""
         given: dict[str, Any] = {}
@@ -295,7 +297,7 @@ class _SdkLink:
         return ServerError(one_line(error.message, _SAID_CHARS))
 
 
-def _answer(content: Sequence[Any], structured: object = None, *, failed: bool = False) -> Answer:
+def _answer(content: Sequence[Any], structured: object = None, *, failed: bool = False) -> ServerAnswer:
     texts: list[str] = []
     files: list[tuple[str, bytes]] = []
     for part in content:
@@ -314,7 +316,7 @@ def _answer(content: Sequence[Any], structured: object = None, *, failed: bool =
                     _file(inner.blob, inner.mime_type or "", texts, files)
     if structured is not None and not _is_said(structured, texts):
         texts.append(json.dumps(structured, ensure_ascii=False, indent=1))
-    return Answer("\n".join(texts), failed, tuple(files))
+    return ServerAnswer("\n".join(texts), failed, tuple(files))
 
 
 def _is_said(structured: Any, texts: Sequence[str]) -> bool:
@@ -388,7 +390,7 @@ async def _program(
         assert process.stdout is not None
         assert process.stderr is not None
         tasks.start_soon(_collect, process.stderr, stderr)
-        tasks.start_soon(_hear, process, arrived, end, stderr)
+        tasks.start_soon(_read_messages, process, arrived, end, stderr)
         tasks.start_soon(_speak, process, leaving, arrived, end)
         try:
             yield reading, writing
@@ -402,7 +404,7 @@ async def _collect(stream: ByteReceiveStream, stderr: Stderr) -> None:
             stderr.add(piece)
 
 
-async def _hear(
+async def _read_messages(
     process: Process, arrived: MemoryObjectSendStream[SessionMessage | Exception], end: End, stderr: Stderr
 ) -> None:
     """Hand on what the program says; its end, or what no server should do, ends the connection."""

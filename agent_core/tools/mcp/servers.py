@@ -30,16 +30,16 @@ from agent_core.tools.asking import LONGEST_WAIT_S
 from agent_core.tools.availability import is_available
 from agent_core.tools.effects import Effect
 from agent_core.tools.mcp.config import McpServerSettings, McpSettings
-from agent_core.tools.mcp.connection import Connection
-from agent_core.tools.mcp.definitions import Change, Pins, kept_of
+from agent_core.tools.mcp.connection import McpConnection
+from agent_core.tools.mcp.definitions import DefinitionChange, Pins, parse_definition
 from agent_core.tools.mcp.elicitation import Elicitation
-from agent_core.tools.mcp.link import Answer, Link, ServerLost, ServerUnavailable, Stderr
+from agent_core.tools.mcp.link import Link, ServerAnswer, ServerLost, ServerUnavailable, Stderr
 from agent_core.tools.mcp.logins import Bearer, Login, LoginFile, LoginNeeded
 from agent_core.tools.mcp.names import model_name, tools_by_name
 from agent_core.tools.mcp.tool import KeepFile, McpTool
 
 if TYPE_CHECKING:
-    from agent_core.tools.files.read_tools import Look
+    from agent_core.tools.files.read_tools import PictureViewer
 
 Connect = Callable[[McpServerSettings, Stderr, Bearer | None], AbstractAsyncContextManager[Link]]
 _LISTING_S = 30.0
@@ -54,7 +54,7 @@ async def _by_sdk(settings: McpServerSettings, stderr: Stderr, bearer: Bearer | 
     if find_spec("mcp") is None:
         raise ServerUnavailable("squidbot is installed without its extra 'mcp' (pip install '.[mcp]')")
     sdk = await anyio.to_thread.run_sync(import_module, "agent_core.tools.mcp.sdk_client")  # a second
-    async with sdk.linked(settings, stderr, bearer) as link:
+    async with sdk.connect(settings, stderr, bearer) as link:
         yield link
 
 
@@ -83,7 +83,7 @@ class McpServer:
         *,
         folder: Path | StateFolder,
         clock: Clock,
-        on_changes: Callable[[str, list[Change]], None],
+        on_changes: Callable[[str, list[DefinitionChange]], None],
         on_login: Callable[[str, str], None],
         connect: Connect = _by_sdk,
     ) -> None:
@@ -94,7 +94,7 @@ class McpServer:
         self.login = LoginFile(self._state.local / f"{name}.login", str(settings.url), self._state)
         self._on_login = on_login
         bearer = Bearer(name, self.login, clock, _renew_login) if settings.auth == "oauth" else None
-        self.connection = Connection(
+        self.connection = McpConnection(
             name,
             lambda: self._connected(connect, bearer),
             on_connected=self._greet,
@@ -154,7 +154,7 @@ class McpServer:
         tool: str,
         arguments: Mapping[str, Any],
         asking: Elicitation | None = None,
-    ) -> Answer:
+    ) -> ServerAnswer:
         """
         Call a tool, if it is what the owner has approved. Time in which the person is asked does not count.
 
@@ -164,7 +164,7 @@ class McpServer:
             ServerError: The server does not do it.
         """
 
-        async def work(link: Link) -> Answer:
+        async def work(link: Link) -> ServerAnswer:
             # A connection that was just made has been asked for its list, so this is what it offers now.
             if tool not in self.pins.approved and tool not in (self.pins.seen or {}):
                 raise ServerUnavailable(f"it has no tool {tool!r} (squidbot mcp tools {self.name})")
@@ -185,7 +185,7 @@ class McpServer:
         longest_s = seconds + (LONGEST_WAIT_S if asker is not None else 0.0) + _SPARE_S
         return await self.connection.ask(work, seconds=longest_s)
 
-    async def show_changes(self) -> list[Change]:
+    async def show_changes(self) -> list[DefinitionChange]:
         """The changes for the owner, who may approve them from then on."""
         async with self._one_change:
             changes = self.pins.changes(self.settings.tools)
@@ -222,7 +222,7 @@ class McpServer:
 
     async def _tell_of_login(self) -> None:
         try:
-            need = await anyio.to_thread.run_sync(self.login.need)
+            need = await anyio.to_thread.run_sync(self.login.login_notice_key)
         except (OSError, ValueError) as error:  # told after the next try
             _log.error("mcp.login_need_not_kept", server=self.name, error=type(error).__name__)
             return
@@ -276,7 +276,7 @@ class McpServer:
             if kept is None or kept["server"] != self._server:
                 return nothing
             approved, seen = (
-                {each["name"]: kept_of(each) for each in kept[part]} for part in ("approved", "seen")
+                {each["name"]: parse_definition(each) for each in kept[part]} for part in ("approved", "seen")
             )
         except StateAway:
             raise
@@ -318,7 +318,7 @@ class McpServers:
         folder: Path | StateFolder,
         clock: Clock,
         *,
-        on_changes: Callable[[str, list[Change]], None] = lambda _name, _changes: None,
+        on_changes: Callable[[str, list[DefinitionChange]], None] = lambda _name, _changes: None,
         on_login: Callable[[str, str], None] = lambda _name, _need: None,
     ) -> None:
         self._clock = clock
@@ -357,7 +357,7 @@ class McpServers:
             except AgentError:  # was logged; the back-off of the connection says when it makes sense again
                 await anyio.sleep(max(1.0, server.connection.wait_s))
 
-    def tools(self, session: Session, keep: KeepFile, look: Look | None = None) -> list[ToolPort]:
+    def tools(self, session: Session, keep: KeepFile, look: PictureViewer | None = None) -> list[ToolPort]:
         """The tools of one run; ``look`` is for a model that looks at pictures. Each name is there once."""
         found: dict[str, ToolPort] = {}
         for server in self.by_name.values():

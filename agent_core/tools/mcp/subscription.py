@@ -29,18 +29,18 @@ _log = structlog.get_logger(__name__)
 
 
 @asynccontextmanager
-async def subscribed(session: ClientSession, changed: Callable[[], None]) -> AsyncIterator[None]:
+async def subscribe(session: ClientSession, changed: Callable[[], None]) -> AsyncIterator[None]:
     """Meanwhile ``changed`` is called when what the server offers has changed. Nothing it says raises."""
     if session.protocol_version not in MODERN_PROTOCOL_VERSIONS:
         yield  # a server of the older protocol tells unasked
         return
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(_hear, session, changed)
+        tasks.start_soon(_read_events, session, changed)
         yield
         tasks.cancel_scope.cancel()
 
 
-async def _hear(session: ClientSession, changed: Callable[[], None]) -> None:
+async def _read_events(session: ClientSession, changed: Callable[[], None]) -> None:
     backoff = Backoff(_RETRY)
     while True:
         began_at: float | None = None

@@ -9,20 +9,20 @@ import structlog
 
 from agent_core.models import ToolResult
 from agent_core.ports import Clock
-from agent_core.prompt import fenced
-from agent_core.provenance import Origins, untrusted
+from agent_core.prompt import fence
+from agent_core.provenance import Origins, untrusted_origin
 from agent_core.tools.arguments import fit_arguments
 from agent_core.tools.asking import asker
 from agent_core.tools.effects import Effect, Review
 from agent_core.tools.mcp.definitions import Definition
 from agent_core.tools.mcp.elicitation import Elicitation
-from agent_core.tools.mcp.link import Answer, ServerError, ServerLost, ServerUnavailable
+from agent_core.tools.mcp.link import ServerAnswer, ServerError, ServerLost, ServerUnavailable
 from agent_core.tools.mcp.names import model_name
 from agent_core.tools.policy import HARMLESS
 
 if TYPE_CHECKING:
     from agent_core.messages import Attachment
-    from agent_core.tools.files.read_tools import Look
+    from agent_core.tools.files.read_tools import PictureViewer
 
 KeepFile = Callable[[str, bytes, Origins], Awaitable[str | None]]
 """Keeps what does not fit into a result under a name like this; gives its path for the model, or None."""
@@ -54,14 +54,14 @@ class McpTool:
         self,
         server: str,
         definition: Definition,
-        call: Callable[[str, Mapping[str, Any], Elicitation], Awaitable[Answer]],
+        call: Callable[[str, Mapping[str, Any], Elicitation], Awaitable[ServerAnswer]],
         *,
         effect: Effect | None,
         own: bool,
         seconds: float,
         clock: Clock,
         keep: KeepFile,
-        look: Look | None = None,
+        look: PictureViewer | None = None,
     ) -> None:
         self.name = model_name(server, definition.name)
         self.description = f"[{server}] {definition.description}".strip()
@@ -110,7 +110,7 @@ class McpTool:
             text = f"The outcome is unknown ({error}): it may or may not have been done. Do not repeat it."
             return ToolResult(content=text, is_error=True, is_unknown=True, origins=self._origins)
         except ServerError as error:
-            return self._result(Answer(str(error), failed=True), ())
+            return self._result(ServerAnswer(str(error), failed=True), ())
         notes, pictures = await self._kept(answer)
         return self._result(answer, notes).model_copy(update={"pictures": tuple(pictures)})
 
@@ -121,9 +121,9 @@ class McpTool:
 
     @property
     def _origins(self) -> Origins:
-        return () if self._own else (untrusted("mcp", self._server, self._clock.now()),)
+        return () if self._own else (untrusted_origin("mcp", self._server, self._clock.now()),)
 
-    async def _kept(self, answer: Answer) -> tuple[list[str], list[Attachment]]:
+    async def _kept(self, answer: ServerAnswer) -> tuple[list[str], list[Attachment]]:
         """What is kept of an answer beside its text: notes about it for a model, and the pictures to show."""
         notes, pictures = [], []
         if len(answer.text) > _SHOWN_CHARS:
@@ -148,8 +148,8 @@ class McpTool:
             notes.append(f"{what} of {len(content):,} bytes {where}.")
         return notes, pictures
 
-    def _result(self, answer: Answer, notes: list[str] | tuple[str, ...]) -> ToolResult:
+    def _result(self, answer: ServerAnswer, notes: list[str] | tuple[str, ...]) -> ToolResult:
         text = answer.text[:_SHOWN_CHARS]
-        said = fenced("mcp_result", text) if text.strip() else ("" if notes else "Its answer is empty.")
+        said = fence("mcp_result", text) if text.strip() else ("" if notes else "Its answer is empty.")
         content = "\n".join(part for part in (*notes, said) if part)
         return ToolResult(content=content, is_error=answer.failed, origins=self._origins)

@@ -12,8 +12,8 @@ import shlex
 from pathlib import Path
 
 from agent_core.confined_files import open_below
-from agent_core.prompt import fenced
-from agent_core.tools.shell.tool import shown
+from agent_core.prompt import fence
+from agent_core.tools.shell.tool import clean_output
 
 _MOST_BLOCKS = 9_766
 """Of 512 bytes: 5 MB."""
@@ -39,9 +39,9 @@ def output_of(work: Path, job_id: str) -> str:
     with os.fdopen(handle, "rb") as file:
         size = os.fstat(file.fileno()).st_size
         file.seek(max(0, size - _TAIL))
-        text = shown(file.read(_TAIL))
+        text = clean_output(file.read(_TAIL))
     if not text.strip():
         return "It has printed nothing yet."
     if size > _TAIL:
         text = f"[… {size - _TAIL} bytes before this are in work/jobs/{job_id}.log …]\n{text}"
-    return fenced("output", text)
+    return fence("output", text)

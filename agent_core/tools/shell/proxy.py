@@ -30,7 +30,7 @@ from agent_core.tools.shell.proxy_request import (
     request_of,
 )
 from agent_core.tools.shell.relay import Relay
-from agent_core.tools.web.ip_rules import Reach
+from agent_core.tools.web.ip_rules import AddressReach
 
 _PIECE_BYTES = 65_536
 _MOST_HEAD_BYTES = 16_384
@@ -62,7 +62,7 @@ class ProxyLimits:
 
 
 @dataclass(slots=True)
-class Connection:
+class ProxyConnection:
     """What became of one: where to, what went there and came back, or why there was none."""
 
     host: str = ""
@@ -90,7 +90,7 @@ class CommandProxy:
     def __init__(
         self,
         hosts: Sequence[str],
-        reach: Reach,
+        reach: AddressReach,
         resolver: AbstractResolver,
         opened: Callable[[str], Awaitable[None]],
         limits: ProxyLimits = ProxyLimits(),  # noqa: B008 - a frozen value
@@ -103,7 +103,7 @@ class CommandProxy:
         self._bytes = 0
         self._names: set[str] = set()
         self._lookups = anyio.Semaphore(limits.lookups)
-        self.made: list[Connection] = []
+        self.made: list[ProxyConnection] = []
 
     def told(self) -> str:
         """One line on all connections; empty without any."""
@@ -129,11 +129,13 @@ class CommandProxy:
                     await anyio.sleep(0.1)
                     slots.release()
                     continue
-                connection = Connection()
+                connection = ProxyConnection()
                 self.made.append(connection)
                 tasks.start_soon(self._one, accepted, connection, slots)
 
-    async def _one(self, accepted: socket.socket, connection: Connection, slots: anyio.Semaphore) -> None:
+    async def _one(
+        self, accepted: socket.socket, connection: ProxyConnection, slots: anyio.Semaphore
+    ) -> None:
         try:
             with closing(accepted):
                 accepted.setblocking(False)
@@ -158,7 +160,7 @@ class CommandProxy:
                 refused=connection.refused,
             )
 
-    async def _carry(self, accepted: socket.socket, connection: Connection) -> None:
+    async def _carry(self, accepted: socket.socket, connection: ProxyConnection) -> None:
         with anyio.fail_after(self._limits.head_s):
             head, rest = await _until_empty_line(accepted)
         request = request_of(head)

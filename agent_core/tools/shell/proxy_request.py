@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from ipaddress import ip_address
 
-from agent_core.tools.web.urls import host_of, normalised
+from agent_core.tools.web.urls import host_of, normalise_url
 
 _AUTHORITY = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,253}):(?P<port>[0-9]{1,5})")
 _TARGET = re.compile(r"(?i:http)://(?P<authority>[^/?#@\\]{1,300})(?P<path>/[\x21-\x7e]*|\?[\x21-\x7e]*|)")
@@ -63,7 +63,7 @@ def host_pattern(text: str) -> str:
         ValueError: It is neither.
     """
     star, name = ("*.", text[2:]) if text.startswith("*.") else ("", text)
-    address = normalised(f"https://{name}/")
+    address = normalise_url(f"https://{name}/")
     host = host_of(address)
     if ":" in name or address != f"https://{host}/" or (star and "." not in host):
         raise ValueError("name a host, such as pypi.org or *.example.org, without a port")
@@ -112,7 +112,7 @@ def request_of(head: bytes) -> ProxyRequest:
 def _place(authority: str) -> tuple[str, int]:
     name, _, port = authority.rpartition(":")
     try:
-        host = host_of(normalised(f"http://{name}:{port}/"))
+        host = host_of(normalise_url(f"http://{name}:{port}/"))
     except ValueError as error:
         raise ProxyRefused(400, str(error)) from None
     return host, int(port)

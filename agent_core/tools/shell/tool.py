@@ -19,15 +19,15 @@ import structlog
 from agent_core.errors import ToolFailed, ToolRetry
 from agent_core.models import ToolResult
 from agent_core.ports import Clock
-from agent_core.prompt import fenced
-from agent_core.provenance import Origins, origins_of_call, untrusted
+from agent_core.prompt import fence
+from agent_core.provenance import Origins, origins_of_call, untrusted_origin
 from agent_core.sandbox.command_sandbox import CommandSandbox
-from agent_core.sandbox.process import Outcome
+from agent_core.sandbox.process import ProgramOutcome
 from agent_core.tools.effects import Effect, Review, Wording, approved_state
 
 if TYPE_CHECKING:
     from agent_core.tools.files.command_basis import Basis
-    from agent_core.tools.files.command_origins import CommandFiles, Look
+    from agent_core.tools.files.command_origins import CommandFiles, WorkspaceScan
     from agent_core.tools.shell.proxy import CommandProxy
 
 _LONGEST_COMMAND = 200_000
@@ -156,27 +156,27 @@ class ShellTool:
                 origins = await self._origins(files, look, command)
         if outcome.error:
             raise ToolFailed("The sandbox could not be set up, so nothing was run.", reason=outcome.error)
-        content = told(outcome, seconds, proxy.told() if proxy else "")
+        content = result_text(outcome, seconds, proxy.told() if proxy else "")
         return ToolResult(content=content, origins=origins, is_unknown=outcome.limit == "lost")
 
-    def _hears(self, files: CommandFiles, look: Look) -> Callable[[str], Awaitable[None]]:
+    def _hears(self, files: CommandFiles, look: WorkspaceScan) -> Callable[[str], Awaitable[None]]:
         """What a host says is in the output and the files from then on."""
 
         async def opened(host: str) -> None:
-            words = (untrusted("web", host, self._clock.now()),)
-            await anyio.to_thread.run_sync(files.heard, look, words)
+            words = (untrusted_origin("web", host, self._clock.now()),)
+            await anyio.to_thread.run_sync(files.note_other_writer, look, words)
 
         return opened
 
-    async def _origins(self, files: CommandFiles, look: Look, command: str) -> Origins:
+    async def _origins(self, files: CommandFiles, look: WorkspaceScan, command: str) -> Origins:
         try:
             return await anyio.to_thread.run_sync(files.end, look)
         except Exception:  # noqa: BLE001 - what cannot be told is anybody's
             _log.exception("shell.origins_unknown")
-            return (untrusted("shell", _begun(command), self._clock.now()),)
+            return (untrusted_origin("shell", _begun(command), self._clock.now()),)
 
 
-def told(outcome: Outcome, seconds: float, network: str = "") -> str:
+def result_text(outcome: ProgramOutcome, seconds: float, network: str = "") -> str:
     """What a model is told of a run, and of its connections."""
     if outcome.limit:
         why = _LIMITS.get(outcome.limit, outcome.limit).format(seconds=seconds)
@@ -190,15 +190,15 @@ def told(outcome: Outcome, seconds: float, network: str = "") -> str:
     if network:
         lines.append(f"{network}.")
     left_out = outcome.said_bytes - len(outcome.head) - len(outcome.tail)
-    said = shown(outcome.head)
+    said = clean_output(outcome.head)
     if left_out > 0:
         said += f"\n[… {left_out} bytes are left out here …]\n"
-    said += shown(outcome.tail)
-    lines.append(fenced("output", said) if said.strip() else "It printed nothing.")
+    said += clean_output(outcome.tail)
+    lines.append(fence("output", said) if said.strip() else "It printed nothing.")
     return "\n".join(lines)
 
 
-def shown(said: bytes) -> str:
+def clean_output(said: bytes) -> str:
     """What a program has said, without what a terminal would obey."""
     text = said.decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n")
     return _CONTROL.sub("", text)

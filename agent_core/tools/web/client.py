@@ -32,8 +32,8 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 
 from agent_core.bounded_response import BoundedResponse
 from agent_core.errors import ToolFailed
-from agent_core.tools.web.ip_rules import IPAddress, Reach
-from agent_core.tools.web.urls import followed, host_of, normalised
+from agent_core.tools.web.ip_rules import AddressReach, IPAddress
+from agent_core.tools.web.urls import host_of, normalise_url, resolve_link
 
 _USER_AGENT = "squidbot (a personal assistant, reading one page for a person)"
 _ACCEPT = "text/html, application/xhtml+xml, text/*;q=0.9, application/json;q=0.9, */*;q=0.5"
@@ -92,7 +92,7 @@ class WebClient:
 
     def __init__(
         self,
-        reach: Reach,
+        reach: AddressReach,
         limits: WebLimits = WebLimits(),  # noqa: B008 - a frozen value
         *,
         resolver: Callable[[], AbstractResolver] | None = None,
@@ -119,7 +119,7 @@ class WebClient:
             WebFailed: It could not be fetched, or may not be.
             ValueError: It is no address, or as ``check_type`` says.
         """
-        address = normalised(address)
+        address = normalise_url(address)
         async with self._slots:
             await self._wait_for(host_of(address))
             private_host = host_of(address) if named else None
@@ -138,7 +138,7 @@ class WebClient:
                     if isinstance(found, Received):
                         return found
                     try:
-                        address = followed(address, found)
+                        address = resolve_link(address, found)
                     except ValueError as error:
                         said = f"The server redirects to an address that cannot be used: {error}."
                         raise WebFailed(said) from None
@@ -212,7 +212,7 @@ class WebClient:
                 ) as session:
                     yield session
         except (aiohttp.ClientError, OSError) as error:  # TimeoutError is one
-            raise WebFailed(_told(error, host_of(address), refused, limits)) from error
+            raise WebFailed(_error_text(error, host_of(address), refused, limits)) from error
 
     async def _fetch(
         self,
@@ -328,7 +328,7 @@ class SystemResolver(AbstractResolver):
         """Does nothing: nothing is kept."""
 
 
-def _told(error: Exception, host: str, refused: Sequence[str], limits: WebLimits) -> str:
+def _error_text(error: Exception, host: str, refused: Sequence[str], limits: WebLimits) -> str:
     """What went wrong, for the model and whoever it tells; the first that fits counts."""
     if _NOT_NAMED in refused:
         return f"This address may not be reached: {_NOT_NAMED}. Ask the person to write the address."

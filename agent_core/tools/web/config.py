@@ -16,9 +16,9 @@ def _network(text: str) -> str:
 
 
 def _address(text: str) -> str:
-    from agent_core.tools.web.urls import normalised  # noqa: PLC0415 - rarely set
+    from agent_core.tools.web.urls import normalise_url  # noqa: PLC0415 - rarely set
 
-    return normalised(text)
+    return normalise_url(text)
 
 
 class _Strict(BaseModel):

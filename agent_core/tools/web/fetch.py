@@ -11,10 +11,10 @@ import anyio.to_thread
 
 from agent_core.models import ToolResult
 from agent_core.ports import Clock
-from agent_core.prompt import fenced
-from agent_core.provenance import Trust, origins_of_call, trust_of, untrusted
+from agent_core.prompt import fence
+from agent_core.provenance import Trust, origins_of_call, trust_of, untrusted_origin
 from agent_core.tools.effects import Effect
-from agent_core.tools.web.urls import MAX_CHARS, normalised
+from agent_core.tools.web.urls import MAX_CHARS, normalise_url
 
 if TYPE_CHECKING:
     from agent_core.tools.web.client import Received, WebClient  # loads aiohttp
@@ -65,7 +65,7 @@ class WebFetchTool:
         """The address as `normalised` spells it, or as it was given if it is none."""
         given = str(arguments.get("url"))
         try:
-            return (normalised(given),)
+            return (normalise_url(given),)
         except ValueError:
             return (given[:MAX_CHARS],)
 
@@ -73,7 +73,7 @@ class WebFetchTool:
         """The text of ``url`` from ``offset`` on."""
         offset = max(0, int(arguments.get("offset") or 0))
         try:
-            wanted = normalised(str(arguments.get("url")))
+            wanted = normalise_url(str(arguments.get("url")))
         except ValueError as error:
             return ToolResult(content=f"This cannot be read: {error}.", is_error=True)
         try:
@@ -87,10 +87,10 @@ class WebFetchTool:
                 self._last = (wanted, received.address, await _read(received, client))
         except ValueError as error:
             # It names what the server calls its answer, in the server's own words.
-            origin = untrusted("web", wanted, self._clock.now())
+            origin = untrusted_origin("web", wanted, self._clock.now())
             return ToolResult(content=f"This cannot be read: {error}.", is_error=True, origins=(origin,))
         _, address, page = self._last
-        origin = untrusted("web", address, self._clock.now())
+        origin = untrusted_origin("web", address, self._clock.now())
         return ToolResult(content=_shown(address, page, offset), origins=(origin,))
 
 
@@ -150,4 +150,4 @@ def _shown(address: str, page: Readable, offset: int) -> str:
     if not page.text:
         notes.append("There is no text in it; it may need a browser.")
     title = f"Title: {page.title}\n" if page.title else ""
-    return "\n".join([*notes, fenced("web_page", f"{address}\n{title}\n{text}")])
+    return "\n".join([*notes, fence("web_page", f"{address}\n{title}\n{text}")])

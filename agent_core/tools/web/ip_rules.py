@@ -71,7 +71,7 @@ def allowed_network(text: str) -> IPNetwork:
     return network
 
 
-def embedded(address: IPAddress) -> IPAddress | None:
+def embedded_ipv4(address: IPAddress) -> IPAddress | None:
     """The IPv4 address that an IPv6 address leads to, in any of the known ways; None if there is none."""
     if isinstance(address, IPv4Address):
         return None
@@ -87,7 +87,7 @@ def embedded(address: IPAddress) -> IPAddress | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class AddressReach:
     """
     Which addresses may be reached.
 
@@ -102,7 +102,7 @@ class Reach:
 
     def refusal(self, address: IPAddress, port: int) -> str | None:
         """Why a connection is refused; None if it is allowed."""
-        inner = embedded(address)
+        inner = embedded_ipv4(address)
         if address in _METADATA or inner in _METADATA:
             return "it is where a cloud gives its machines their keys"
         if inner is not None:

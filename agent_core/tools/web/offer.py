@@ -13,7 +13,7 @@ from agent_core.tools.web.search import WebSearchTool
 
 if TYPE_CHECKING:
     from agent_core.tools.web.client import WebClient  # loads aiohttp
-    from agent_core.tools.web.ip_rules import Reach
+    from agent_core.tools.web.ip_rules import AddressReach
 
 
 class WebTools:
@@ -46,12 +46,12 @@ def web_client(settings: WebSettings) -> WebClient:
     return WebClient(reach_of(settings), WebLimits(max_bytes=int(settings.max_mb * 1_000_000)))
 
 
-def reach_of(settings: WebSettings) -> Reach:
+def reach_of(settings: WebSettings) -> AddressReach:
     """Which addresses these settings allow."""
     from agent_core.tools.web.client import is_own_address  # noqa: PLC0415 - not before it is used
-    from agent_core.tools.web.ip_rules import Reach, allowed_network  # noqa: PLC0415
+    from agent_core.tools.web.ip_rules import AddressReach, allowed_network  # noqa: PLC0415
 
-    return Reach(
+    return AddressReach(
         allow_private=tuple(map(allowed_network, settings.allow_private)),
         is_own=is_own_address,
         ports=settings.ports,

@@ -19,13 +19,13 @@ from agent_core.errors import ToolFailed
 from agent_core.html_to_text import html_to_text
 from agent_core.models import ToolResult
 from agent_core.ports import Clock
-from agent_core.prompt import fenced
-from agent_core.provenance import untrusted
+from agent_core.prompt import fence
+from agent_core.provenance import untrusted_origin
 from agent_core.text import one_line
 from agent_core.tools.effects import Effect
 from agent_core.tools.web.config import SearchSettings
 from agent_core.tools.web.fetch import status_text
-from agent_core.tools.web.urls import host_of, normalised
+from agent_core.tools.web.urls import host_of, normalise_url
 
 if TYPE_CHECKING:
     from agent_core.tools.web.client import Received, WebClient  # loads aiohttp
@@ -95,8 +95,8 @@ class WebSearchTool:
             f"{number}. {hit.title}\n   {hit.address}\n   {hit.snippet}".rstrip()
             for number, hit in enumerate(hits, 1)
         ]
-        origin = untrusted("web", _service(self._settings), self._clock.now())
-        content = fenced("search_results", "\n".join(lines)) if lines else "Nothing was found."
+        origin = untrusted_origin("web", _service(self._settings), self._clock.now())
+        content = fence("search_results", "\n".join(lines)) if lines else "Nothing was found."
         return ToolResult(content=content, origins=(origin,), addresses=tuple(hit.address for hit in hits))
 
 
@@ -197,7 +197,7 @@ def _hit(entry: Any, text: str) -> Hit | None:
     if not isinstance(entry, dict) or not isinstance(entry.get("url"), str):
         return None
     try:
-        address = normalised(entry["url"])
+        address = normalise_url(entry["url"])
     except ValueError:
         return None
     title = _plain(entry.get("title"), _TITLE_CHARS) or host_of(address)

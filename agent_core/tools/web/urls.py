@@ -26,7 +26,7 @@ _IN_PATH = "!$&'()*+,;=:@/%-._~"
 _IN_QUERY = _IN_PATH + "?"
 
 
-def normalised(address: str) -> str:
+def normalise_url(address: str) -> str:
     """
     The one spelling of an address: host in lower case and ASCII, no port that goes without saying, no
     fragment, everything outside of ASCII percent-encoded.
@@ -55,7 +55,7 @@ def normalised(address: str) -> str:
     return result
 
 
-def followed(base: str, target: str) -> str:
+def resolve_link(base: str, target: str) -> str:
     """
     The address that ``target`` on a page at ``base`` leads to.
 
@@ -65,7 +65,7 @@ def followed(base: str, target: str) -> str:
     target = target.strip()
     if len(target) > MAX_CHARS or _UNUSABLE.search(target):
         raise ValueError("the address is too long, or contains blanks or control characters")
-    return normalised(urljoin(base, target))
+    return normalise_url(urljoin(base, target))
 
 
 def host_of(address: str) -> str:
@@ -112,7 +112,7 @@ def addresses_in(text: str) -> set[str]:
     found = set()
     for candidate in _candidates(text):
         try:
-            found.add(normalised(candidate))
+            found.add(normalise_url(candidate))
         except ValueError:
             continue
     return found

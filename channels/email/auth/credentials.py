@@ -16,7 +16,7 @@ from channels.email.config import EmailConfig
 
 
 @dataclass(frozen=True, slots=True)
-class Login:
+class MailLogin:
     """A user name and its secret; ``mechanism`` says what the secret is."""
 
     username: str
@@ -42,7 +42,7 @@ class Login:
 class Credentials(Protocol):
     """The source of logins."""
 
-    async def get(self) -> Login:
+    async def get(self) -> MailLogin:
         """
         The credentials to log in with now.
 
@@ -61,7 +61,7 @@ class PasswordCredentials:
     """A password, always the same."""
 
     def __init__(self, username: str, password: str) -> None:
-        self._login = Login(username, password)
+        self._login = MailLogin(username, password)
 
     @classmethod
     def of(cls, config: EmailConfig) -> PasswordCredentials:
@@ -70,7 +70,7 @@ class PasswordCredentials:
             raise ChannelMisconfigured("there is no password in the settings")
         return cls(config.username, config.password.get_secret_value())
 
-    async def get(self) -> Login:
+    async def get(self) -> MailLogin:
         """See `Credentials.get`."""
         return self._login
 

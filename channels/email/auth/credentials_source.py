@@ -10,7 +10,7 @@ import anyio.to_thread
 from agent_core.oauth import OAuthTokens, ProviderAway, TokenStore
 from agent_core.oauth_login import BrowserLogin, LoginFailed, Post, run_browser_flow, run_device_flow
 from agent_core.state_folder import StateFolder, state_in
-from channels.base import ChannelAuthFailed, ChannelMisconfigured, ChannelUnavailable, Clock
+from channels.base import ChannelAuthFailed, ChannelClock, ChannelMisconfigured, ChannelUnavailable
 from channels.email.auth.credentials import Credentials, PasswordCredentials
 from channels.email.auth.oauth_tokens import (
     HttpProvider,
@@ -22,7 +22,7 @@ from channels.email.config import EmailConfig
 
 
 def credentials_of(
-    config: EmailConfig, state_dir: Path | StateFolder, clock: Clock, post: Post | None = None
+    config: EmailConfig, state_dir: Path | StateFolder, clock: ChannelClock, post: Post | None = None
 ) -> Credentials:
     """A password, or tokens that are stored in ``state_dir``; ``post`` asks their provider."""
     if config.oauth is None:
@@ -40,7 +40,7 @@ def token_file(state_dir: Path | StateFolder) -> TokenStore[OAuthTokens]:
 async def give_access(
     config: EmailConfig,
     state_dir: Path | StateFolder,
-    clock: Clock,
+    clock: ChannelClock,
     *,
     show: Callable[[str], None],
     pasted: Callable[[], Awaitable[str]],

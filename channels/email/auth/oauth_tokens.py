@@ -22,8 +22,8 @@ from agent_core.oauth import (
 )
 from agent_core.oauth_login import OAuthClient, Post
 from agent_core.state_folder import StateFolder
-from channels.base import ChannelAuthFailed, ChannelUnavailable, Clock
-from channels.email.auth.credentials import Login
+from channels.base import ChannelAuthFailed, ChannelClock, ChannelUnavailable
+from channels.email.auth.credentials import MailLogin
 from channels.email.auth.tls import verifying_context
 from channels.email.config import OAuth
 
@@ -104,7 +104,7 @@ class TokenCredentials:
     """Logins with tokens, renewed in time."""
 
     def __init__(
-        self, username: str, oauth: OAuth, store: TokenStore[OAuthTokens], post: Post, clock: Clock
+        self, username: str, oauth: OAuth, store: TokenStore[OAuthTokens], post: Post, clock: ChannelClock
     ) -> None:
         self._username = username
         self._mechanism = oauth.mechanism
@@ -119,7 +119,7 @@ class TokenCredentials:
         self._token = RotatingToken(store, clock, renew)
         self._used = ""
 
-    async def get(self) -> Login:
+    async def get(self) -> MailLogin:
         """See `channels.email.auth.credentials.Credentials.get`."""
         try:
             self._used = (await self._token.get()).access
@@ -135,7 +135,7 @@ class TokenCredentials:
             raise ChannelUnavailable(
                 f"no new token for {self._username} at the moment: {error}", retry_after_s=error.retry_after_s
             ) from error
-        return Login(self._username, self._used, self._mechanism)
+        return MailLogin(self._username, self._used, self._mechanism)
 
     def refused(self) -> None:
         """Note that the server rejected the token: it is fetched again, unless it was new."""

@@ -37,7 +37,7 @@ def verifying_context(ca_file: Path | None) -> ssl.SSLContext:
     return context
 
 
-def tls_refused(exc: ssl.SSLError, host: str, port: int) -> ChannelError:
+def tls_error(exc: ssl.SSLError, host: str, port: int) -> ChannelError:
     """The error for a TLS connection that could not be made. In no case was anything sent in plaintext."""
     where = f"{host}:{port}"
     if not isinstance(exc, ssl.SSLCertVerificationError):

@@ -149,12 +149,12 @@ def _is_notice(message: OutboundMessage) -> bool:
 def _recipient(message: OutboundMessage) -> str:
     asked = message.context.get("reply_to") or recipient_of(message.session)
     try:
-        return normalise(str(asked)) if asked else _nobody()
+        return normalise(str(asked)) if asked else _no_recipients()
     except AddressInvalid as exc:
         raise DeliveryFailed(f"mail cannot be sent to this address: {exc}") from exc
 
 
-def _nobody() -> str:
+def _no_recipients() -> str:
     raise DeliveryFailed("there is no recipient: neither a mail to answer nor a person in the session")
 
 

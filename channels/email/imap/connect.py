@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from aioimaplib import aioimaplib
 
 from channels.base import ChannelAuthFailed, ChannelError, ChannelMisconfigured, ChannelUnavailable
-from channels.email.auth.credentials import Login
+from channels.email.auth.credentials import MailLogin
 from channels.email.config import ImapServer
-from channels.email.imap.protocol import HardenedProtocol, Refused
+from channels.email.imap.protocol import HardenedProtocol, ImapRefused
 from channels.email.imap.syntax import response_code
 
 _NOT_NOW = ("UNAVAILABLE", "INUSE", "LIMIT", "SERVERBUG", "CONTACTADMIN")
@@ -124,7 +124,7 @@ def _watch(link: socket.socket) -> None:
             link.setsockopt(socket.IPPROTO_TCP, number, value)
 
 
-async def log_in(protocol: HardenedProtocol, login: Login, server: ImapServer, timeout_s: float) -> None:
+async def log_in(protocol: HardenedProtocol, login: MailLogin, server: ImapServer, timeout_s: float) -> None:
     """
     Log in.
 
@@ -140,13 +140,13 @@ async def log_in(protocol: HardenedProtocol, login: Login, server: ImapServer, t
             raise ChannelMisconfigured(f"the mail server {server.host} does not support {name}")
         words = login.first_words(server.host, server.port)
         await protocol.sasl(name, words, timeout_s, after_error=login.after_error)
-    except Refused as exc:
+    except ImapRefused as exc:
         raise _refusal(exc, login, server) from exc
     except ValueError as exc:
         raise ChannelMisconfigured("the username or the password contains control characters") from exc
 
 
-def _refusal(refused: Refused, login: Login, server: ImapServer) -> ChannelError:
+def _refusal(refused: ImapRefused, login: MailLogin, server: ImapServer) -> ChannelError:
     said = refused.text.rstrip(".")
     if response_code(said.encode(), "PRIVACYREQUIRED") is not None or refused.result == "BAD":
         return ChannelMisconfigured(f"the mail server does not allow this login method: {said}")
@@ -181,5 +181,5 @@ async def introduce(protocol: HardenedProtocol, timeout_s: float) -> None:
     if "ID" in protocol.capabilities:
         try:
             await protocol.run("ID", '("name" "squidbot")', timeout_s=timeout_s)
-        except Refused:
+        except ImapRefused:
             return

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from channels.base import ChannelUnavailable
-from channels.email.auth.tls import tls_refused
+from channels.email.auth.tls import tls_error
 from channels.email.config import ImapServer
-from channels.email.imap.protocol import LinkLost, Refused
+from channels.email.imap.protocol import ImapRefused, LinkLost
 from channels.email.imap.syntax import WireError
 
 
@@ -29,17 +29,17 @@ def door(server: ImapServer, doing: str, abort: Callable[[], None]) -> Iterator[
         yield
     except ssl.SSLError as exc:
         abort()
-        raise tls_refused(exc, server.host, server.port) from exc
+        raise tls_error(exc, server.host, server.port) from exc
     except TimeoutError as exc:
         abort()
         raise ChannelUnavailable(f"the mail server {where} did not answer in time ({doing})") from exc
-    except Refused as exc:
+    except ImapRefused as exc:
         raise ChannelUnavailable(f"the mail server {where} refused {exc.command}: {exc.text}") from exc
     except WireError as exc:
         abort()
         raise ChannelUnavailable(f"the mail server {where} does not speak IMAP: {exc}") from exc
     except (LinkLost, OSError) as exc:
         cause = exc.__cause__
-        if isinstance(cause, Refused):
+        if isinstance(cause, ImapRefused):
             raise ChannelUnavailable(f"the mail server {where} closes the session: {cause.text}") from exc
         raise ChannelUnavailable(f"no connection to the mail server {where} ({doing}): {exc}") from exc

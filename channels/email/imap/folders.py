@@ -16,7 +16,7 @@ from channels.email.imap.syntax import Folder
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedFolder:
     """
     A folder to look for.
 
@@ -49,7 +49,7 @@ class Wanted:
         return folder_wire(local if local.startswith(prefix) else prefix + local)
 
 
-SENT = Wanted(("Sent", "Sent Items", "Sent Messages"), mark="\\sent")
+SENT = WantedFolder(("Sent", "Sent Items", "Sent Messages"), mark="\\sent")
 
 
 def _namespace(folders: Sequence[Folder]) -> tuple[str, str]:

@@ -17,7 +17,7 @@ import structlog
 
 from channels.base import ChannelUnavailable
 from channels.email.imap.mailbox import Mailbox
-from channels.email.imap.protocol import Refused
+from channels.email.imap.protocol import ImapRefused
 
 MAX_TASKS = 2_000
 _log = structlog.get_logger(__name__)
@@ -103,7 +103,7 @@ class Housekeeping:
         try:
             await doing
         except ChannelUnavailable as exc:
-            if not isinstance(exc.__cause__, Refused):
+            if not isinstance(exc.__cause__, ImapRefused):
                 raise
             _log.warning("mailbox.housekeeping_refused", task=what, error=str(exc))
 

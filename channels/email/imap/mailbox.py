@@ -26,8 +26,8 @@ from channels.email.auth.credentials import Credentials, PasswordCredentials
 from channels.email.config import EmailConfig, ImapServer
 from channels.email.imap.connect import Timing, connect, introduce, log_in, secure
 from channels.email.imap.errors import door
-from channels.email.imap.folders import SENT, Wanted
-from channels.email.imap.protocol import HardenedProtocol, Refused, Reply
+from channels.email.imap.folders import SENT, WantedFolder
+from channels.email.imap.protocol import HardenedProtocol, ImapRefused, ImapReply
 from channels.email.imap.syntax import Fetched, Folder, parse_fetch, parse_list, quote, response_code, uid_set
 from channels.email.parsing.threads import OWN_ID_FIELD
 
@@ -178,7 +178,7 @@ class Mailbox:
         try:
             return await self.search(*more, "OR", *by_id, "HEADER", OWN_ID_FIELD, quote(own))
         except ChannelUnavailable as exc:
-            if not isinstance(exc.__cause__, Refused):
+            if not isinstance(exc.__cause__, ImapRefused):
                 raise
         return await self.search(*more, *by_id)
 
@@ -284,9 +284,9 @@ class Mailbox:
 
     async def folder(self, name: str) -> str:
         """The folder that the operator calls ``name``, as the server writes it; made if need be."""
-        return await self._existing(Wanted((name,)))
+        return await self._existing(WantedFolder((name,)))
 
-    async def _existing(self, wanted: Wanted) -> str:
+    async def _existing(self, wanted: WantedFolder) -> str:
         known = await self.folders()
         found = wanted.find_or_none(known)
         if found is not None:
@@ -345,7 +345,7 @@ class Mailbox:
             yield
 
 
-def _number_in(reply: Reply, code: str) -> int | None:
+def _number_in(reply: ImapReply, code: str) -> int | None:
     for response in reply.untagged:
         value = response_code(response[0], code)
         if value is not None and value.isdigit():

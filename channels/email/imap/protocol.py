@@ -65,7 +65,7 @@ class HardenedProtocol(aioimaplib.IMAP4ClientProtocol):  # type: ignore[misc]  #
         self.closed = asyncio.Event()
         self._reader = ResponseReader()
         self._greeting: asyncio.Future[None] = loop.create_future()
-        self._command: Command | None = None
+        self._command: ImapCommand | None = None
         self._sasl: list[str] = []
         self._upload: bytes | None = None
         self._responses = 0
@@ -140,7 +140,9 @@ class HardenedProtocol(aioimaplib.IMAP4ClientProtocol):  # type: ignore[misc]  #
             if not self._greeting.done():
                 self._greeting.set_result(None)
         else:
-            self.abort(Refused("greeting", word.decode("ascii", "replace"), line[2 + len(word) :].strip()))
+            self.abort(
+                ImapRefused("greeting", word.decode("ascii", "replace"), line[2 + len(word) :].strip())
+            )
 
     def _untagged(self, response: ImapResponse) -> None:
         words = response[0][2:].split(b" ", 2)
@@ -195,36 +197,36 @@ class HardenedProtocol(aioimaplib.IMAP4ClientProtocol):  # type: ignore[misc]  #
             self.abort()
             raise
 
-    async def run(self, name: str, *args: str, uid: bool = False, timeout_s: float) -> Reply:
+    async def run(self, name: str, *args: str, uid: bool = False, timeout_s: float) -> ImapReply:
         """Send a command and wait for its end."""
         return await self._run(
-            Command(name, self.new_tag(), *args, prefix="UID" if uid else "", timeout=timeout_s)
+            ImapCommand(name, self.new_tag(), *args, prefix="UID" if uid else "", timeout=timeout_s)
         )
 
     async def execute(self, command: Any, scrub: str | None = None) -> Any:
         """Refuse the library's own way to run commands: it has none of the promises of `run`."""
         raise NotImplementedError("use run")
 
-    async def _run(self, command: Command) -> Reply:
+    async def _run(self, command: ImapCommand) -> ImapReply:
         with self._pending(command):
             self.send(str(command))
             await self._finish(command)
         return self._reply(command)
 
-    async def _finish(self, command: Command) -> None:
+    async def _finish(self, command: ImapCommand) -> None:
         try:
             await command.wait()
         except aioimaplib.CommandTimeout as exc:
             raise TimeoutError(f"no answer to {command.name}") from exc
 
-    def _reply(self, command: Command) -> Reply:
+    def _reply(self, command: ImapCommand) -> ImapReply:
         result, lines = command.response
         if result != "OK":
-            raise Refused(command.name, result, lines[-1])
-        return Reply(tuple(lines[:-1]), lines[-1])
+            raise ImapRefused(command.name, result, lines[-1])
+        return ImapReply(tuple(lines[:-1]), lines[-1])
 
     @contextmanager
-    def _pending(self, command: Command) -> Iterator[None]:
+    def _pending(self, command: ImapCommand) -> Iterator[None]:
         """The time in which ``command`` runs; if it has not ended when that is over, the link is given up."""
         if self.lost is not None:
             raise self._as_lost()
@@ -280,7 +282,7 @@ class HardenedProtocol(aioimaplib.IMAP4ClientProtocol):  # type: ignore[misc]  #
         await self.run("AUTHENTICATE", mechanism, timeout_s=timeout_s)
         self.state = aioimaplib.AUTH
 
-    async def open_folder(self, name: str, *, read_only: bool, timeout_s: float) -> Reply:
+    async def open_folder(self, name: str, *, read_only: bool, timeout_s: float) -> ImapReply:
         """SELECT or EXAMINE; ``name`` is quoted here."""
         if self.state == aioimaplib.SELECTED:
             self.state = aioimaplib.AUTH  # a refused SELECT leaves nothing selected
@@ -298,7 +300,7 @@ class HardenedProtocol(aioimaplib.IMAP4ClientProtocol):  # type: ignore[misc]  #
                 found.update(int(word) for word in words[2:] if word.isdigit())
         return sorted(found)
 
-    async def put(self, folder: str, raw: bytes, flags: Iterable[str], *, timeout_s: float) -> Reply:
+    async def put(self, folder: str, raw: bytes, flags: Iterable[str], *, timeout_s: float) -> ImapReply:
         """APPEND a mail."""
         self._upload = raw
         arguments = (quote(folder), f"({' '.join(flags)})", f"{{{len(raw)}}}")
@@ -313,7 +315,7 @@ class HardenedProtocol(aioimaplib.IMAP4ClientProtocol):  # type: ignore[misc]  #
         between the look and the IDLE. Entering and leaving take at most ``deadline_s`` each: a server that
         does not answer DONE is gone.
         """
-        command = Command("IDLE", self.new_tag())
+        command = ImapCommand("IDLE", self.new_tag())
         with self._pending(command):
             self._idle_event.clear()
             self.send(str(command))
@@ -331,7 +333,7 @@ class LinkLost(Exception):
     """The connection to the server is gone."""
 
 
-class Refused(Exception):
+class ImapRefused(Exception):
     """The server answered NO or BAD; ``text`` is what it said."""
 
     def __init__(self, command: str, result: str, text: bytes) -> None:
@@ -342,14 +344,14 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class ImapReply:
     """The result of a command: the untagged responses meanwhile, and the text of the final OK."""
 
     untagged: tuple[ImapResponse, ...]
     text: bytes
 
 
-class Command(aioimaplib.Command):  # type: ignore[misc]  # aioimaplib has no types
+class ImapCommand(aioimaplib.Command):  # type: ignore[misc]  # aioimaplib has no types
     """A command whose timer restarts with everything that arrives, even half a literal."""
 
     def progressed(self) -> None:

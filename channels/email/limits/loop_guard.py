@@ -19,12 +19,12 @@ import structlog
 from agent_core.backoff import BackoffPolicy
 from agent_core.messages import SPEECH, OutboundKind, OutboundMessage
 from agent_core.state_folder import StateAway, StateFolder, state_in
-from channels.base import ChannelAuthFailed, ChannelUnavailable, Clock
+from channels.base import ChannelAuthFailed, ChannelClock, ChannelUnavailable
 from channels.email.config import EmailConfig
 from channels.email.limits.circuit_breaker import BreakerOpen, CircuitBreaker
 from channels.email.limits.rate_limit import HOUR_S, AnswerLimiter
 from channels.email.parsing.addresses import AddressInvalid, normalise
-from channels.email.parsing.dsn import Report
+from channels.email.parsing.dsn import BounceReport
 from channels.email.parsing.threads import recipient_of
 from channels.email.trust.bounces import SentMails
 
@@ -88,7 +88,7 @@ class LoopGuard:
         limiter: AnswerLimiter,
         folder: Path | StateFolder,
         *,
-        clock: Clock,
+        clock: ChannelClock,
         alert: Alert = lambda _about, _text: None,
         is_owner: Callable[[str], bool] = lambda _: False,
     ) -> None:
@@ -145,16 +145,16 @@ class LoopGuard:
             self._breaker.sent(str(message.session), self._clock.monotonic(), owner=owner)
         self._mails.sent(message_id, whom, alone=not message.context.get("cc"))
 
-    def bounced(self, report: Report, outside: bool, verified: str) -> frozenset[str]:  # noqa: FBT001 - a callback
+    def bounced(self, report: BounceReport, outside: bool, verified: str) -> frozenset[str]:  # noqa: FBT001 - a callback
         """The mails of which a report is evidence that they did not arrive; see `SentMails.believed`."""
-        return self._mails.believed(report, outside=outside, verified=verified)
+        return self._mails.accept_report(report, outside=outside, verified=verified)
 
     def sent_to(self, message_ids: Sequence[str]) -> str:
         """The recipient of the first of these mails that is known here; empty if none is."""
         return self._mails.recipient_of(message_ids)
 
     @property
-    def to_let_in(self) -> bool:
+    def releasable(self) -> bool:
         """Whether mails may be in quarantine that the circuit breaker held back where it is closed now."""
         return self._breaker.keeps_back
 
@@ -181,7 +181,7 @@ class LoopGuard:
             "email reset-breaker.",
         )
 
-    def crowded(self, sender: str, wait_s: float) -> None:
+    def is_over_limit(self, sender: str, wait_s: float) -> None:
         """
         Report that somebody's mail waits for more than an hour: the owner may want to know, because the
         sender may be a program.

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from channels.email.config import AnswerLimits
+from channels.email.config import MailAnswerLimits
 
 HOUR_S = 3600.0
 DAY_S = 86400.0
@@ -29,7 +29,7 @@ MAX_WAITING_IN_ALL = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class AnswerSlot:
     """
     When a mail is answered: so many seconds after it was taken in. ``first`` says that nothing else of its
     sender waits, so the sender does not know yet that there is something to wait for.
@@ -51,7 +51,7 @@ class _Entry:
 class AnswerLimiter:
     """Remembers the mails of the last day, one bucket for each sender."""
 
-    def __init__(self, limits: AnswerLimits) -> None:
+    def __init__(self, limits: MailAnswerLimits) -> None:
         per = ((limits.sender_per_hour, HOUR_S), (limits.sender_per_day, DAY_S))
         self._rules = [(limit, window_s) for limit, window_s in per if limit]
         self._entries: dict[str, _Entry] = {}
@@ -60,7 +60,7 @@ class AnswerLimiter:
 
     def place(
         self, native_id: str, *, sender: str, at: datetime, now: datetime | None = None
-    ) -> Place | None:
+    ) -> AnswerSlot | None:
         """
         When this mail is answered; its place is then taken.
 
@@ -73,11 +73,11 @@ class AnswerLimiter:
             None if too many mails of this sender, or of all, wait already.
         """
         if not self._rules:
-            return Place()  # nothing to remember either
+            return AnswerSlot()  # nothing to remember either
         taken = (now or at).timestamp()
         known = self._entries.get(native_id)
         if known is not None:
-            return Place(max(known.due - taken, 0.0), known.first) if known.allowed else None
+            return AnswerSlot(max(known.due - taken, 0.0), known.first) if known.allowed else None
         arrived = min(at.timestamp(), taken)
         counted = self._counted(arrived)
         used = sorted(entry.due for entry in counted if entry.sender == sender)
@@ -92,7 +92,7 @@ class AnswerLimiter:
         allowed = room or due <= arrived
         due = due if allowed else arrived
         self._note(native_id, _Entry(arrived, sender, allowed, due, first))
-        return Place(max(due - taken, 0.0), first) if allowed else None
+        return AnswerSlot(max(due - taken, 0.0), first) if allowed else None
 
     def admit(self, native_id: str, *, sender: str, at: datetime) -> bool:
         """

@@ -25,7 +25,7 @@ class AddressInvalid(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Mailbox:
+class MailboxAddress:
     """A display name, which is decoration, and an address in normal form."""
 
     name: str
@@ -90,14 +90,14 @@ def find_in_order(value: str) -> list[str]:
     return [f"{local}@{to_ascii(domain)}" for local, _, domain in found]
 
 
-def parse_mailboxes(value: str) -> list[Mailbox]:
+def parse_mailboxes(value: str) -> list[MailboxAddress]:
     """
     All mailboxes of a From or Reply-To field.
 
     Raises:
         AddressInvalid: Anything in it is not a plain mailbox.
     """
-    mailboxes: list[Mailbox] = []
+    mailboxes: list[MailboxAddress] = []
     reader = _Reader(value)
     while True:
         mailbox = reader.mailbox_or_none()
@@ -126,7 +126,7 @@ class _Reader:
     def at_end(self) -> bool:
         return self._position >= len(self._value)
 
-    def mailbox_or_none(self) -> Mailbox | None:
+    def mailbox_or_none(self) -> MailboxAddress | None:
         words: list[str] = []
         bare: list[str] = []
         quoted = False
@@ -191,7 +191,7 @@ class _Reader:
         return text
 
 
-def _mailbox(text: str, bare: str, angle: str | None, *, quoted: bool) -> Mailbox | None:
+def _mailbox(text: str, bare: str, angle: str | None, *, quoted: bool) -> MailboxAddress | None:
     """
     What was read up to a comma, as a mailbox; None for nothing.
 
@@ -205,8 +205,8 @@ def _mailbox(text: str, bare: str, angle: str | None, *, quoted: bool) -> Mailbo
         address = normalise(angle)
         if find_addresses(bare) - {address}:
             raise AddressInvalid("another address stands where the name should be")
-        return Mailbox(text, address)
+        return MailboxAddress(text, address)
     if quoted:
         # `"alice@"mail.test` and `al""ice@mail.test` are no addresses; not every program agrees whose.
         raise AddressInvalid("a quoted string where only an address may stand")
-    return Mailbox("", normalise(text)) if text else None
+    return MailboxAddress("", normalise(text)) if text else None

@@ -15,9 +15,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from channels.email.parsing.mime import CONTROL, Caps, Part, Unreadable, decoded, normalised, parse_structure
+from channels.email.parsing.mime import (
+    CONTROL,
+    Caps,
+    MimePart,
+    Unreadable,
+    decode_text,
+    normalise_lines,
+    parse_structure,
+)
 from channels.email.parsing.threads import OWN_ID_PREFIX, is_own_id
-from channels.email.parsing.transfer_encoding import transferred
+from channels.email.parsing.transfer_encoding import decode_transfer
 
 MAX_BYTES = 300_000
 MAX_IDS = 10
@@ -42,7 +50,7 @@ class DeliveryStatus(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class BounceReport:
     """
     What a bounce says about mails of ours.
 
@@ -58,9 +66,9 @@ class Report:
     why: str = ""
 
 
-def read_report(raw: bytes, *, account: str) -> Report | None:
+def read_report(raw: bytes, *, account: str) -> BounceReport | None:
     """What a report says about mails of this account; None if it names none. Total."""
-    data = normalised(raw[:MAX_BYTES])
+    data = normalise_lines(raw[:MAX_BYTES])
     try:
         parts = list(_leaves(parse_structure(data, Caps())))
     except Unreadable:
@@ -77,10 +85,10 @@ def read_report(raw: bytes, *, account: str) -> Report | None:
         fate, why = _of_words(
             "\n".join(_text(data, part) for part in parts if part.media_type.startswith("text/"))
         )
-    return Report(ids, fate, recipient, " ".join(CONTROL.sub(" ", why).split())[:MAX_WHY])
+    return BounceReport(ids, fate, recipient, " ".join(CONTROL.sub(" ", why).split())[:MAX_WHY])
 
 
-def in_words(report: Report) -> str:
+def in_words(report: BounceReport) -> str:
     """
     The report for the owner, in Markdown. Anybody can write a report, so its texts are shown in code marks,
     where they cannot be links and cannot look like ours.
@@ -94,7 +102,7 @@ def _in_marks(text: str) -> str:
     return f"`{flat}`" if flat else ""
 
 
-def _leaves(root: Part) -> Iterator[Part]:
+def _leaves(root: MimePart) -> Iterator[MimePart]:
     waiting = [root]
     while waiting:
         part = waiting.pop(0)
@@ -104,10 +112,10 @@ def _leaves(root: Part) -> Iterator[Part]:
             yield part
 
 
-def _ids(data: bytes, parts: list[Part], account: str) -> tuple[str, ...]:
+def _ids(data: bytes, parts: list[MimePart], account: str) -> tuple[str, ...]:
     """Our ids: those of the mail that came back, if it did; what it answers is not meant then."""
     places = [data[part.start : part.end] for part in parts if part.media_type in _RETURNED]
-    places = [transferred(place, "quoted-printable") if b"=\n" in place else place for place in places]
+    places = [decode_transfer(place, "quoted-printable") if b"=\n" in place else place for place in places]
     head = re.compile(
         rb"^(?:x-squidbot-)?message-id:[ \t]*(?:\n[ \t]+)?(" + _ID.pattern + rb")",
         re.IGNORECASE | re.MULTILINE,
@@ -118,13 +126,13 @@ def _ids(data: bytes, parts: list[Part], account: str) -> tuple[str, ...]:
     return tuple(each for each in ids if is_own_id(each, account=account))[:MAX_IDS]
 
 
-def _is_status(part: Part) -> bool:
+def _is_status(part: MimePart) -> bool:
     return part.media_type in {"message/delivery-status", "message/global-delivery-status"}
 
 
-def _text(data: bytes, part: Part) -> str:
+def _text(data: bytes, part: MimePart) -> str:
     encoding = (part.headers.first("content-transfer-encoding") or "").strip().lower()
-    return decoded(transferred(data[part.start : part.end], encoding), None)
+    return decode_text(decode_transfer(data[part.start : part.end], encoding), None)
 
 
 def _of_status(text: str) -> tuple[DeliveryStatus, str, str] | None:

@@ -23,16 +23,16 @@ from channels.email.parsing.mime import (
     CONTROL,
     Caps,
     Headers,
-    Part,
+    MimePart,
     Unreadable,
-    decoded,
+    decode_text,
     decoded_header,
-    normalised,
+    normalise_lines,
     parse_structure,
 )
 from channels.email.parsing.opaque import ENCRYPTED, content_of
-from channels.email.parsing.reply_stripping import divided
-from channels.email.parsing.transfer_encoding import transferred, unpacked
+from channels.email.parsing.reply_stripping import divide
+from channels.email.parsing.transfer_encoding import decode_pieces, decode_transfer
 
 MAX_FORWARDED = 3
 _MOST_NAME = 100
@@ -68,7 +68,7 @@ class AttachmentNote:
 
     def chunks(self) -> Iterator[bytes]:
         """The content, decoded as well as possible, in pieces of about a megabyte. Total."""
-        for piece in unpacked(self.encoded, self.encoding):
+        for piece in decode_pieces(self.encoded, self.encoding):
             # Mails are exchanged with the line ends of mail; the reader has made them one kind.
             yield piece.replace(b"\n", b"\r\n") if self.media_type == "message/rfc822" else piece
 
@@ -110,14 +110,14 @@ class ParsedMail:
 
     def without(self, sent: Sequence[str]) -> ParsedMail:
         """The mail without what we have sent in the one that it answers, given in each of its forms."""
-        found = divided(self.whole, sent)
+        found = divide(self.whole, sent)
         return replace(self, text=found.new, rest=found.rest[:MAX_REST], forwards=found.forwarded)
 
 
 def parse_mail(raw: bytes, caps: Caps | None = None) -> ParsedMail:
     """Parse a whole mail. Raises `Unreadable`: it is beyond the caps, or encrypted."""
     caps = caps or Caps()
-    data = normalised(raw)
+    data = normalise_lines(raw)
     root = parse_structure(data, caps)
     reading = _Reading(data, caps.text_bytes, _pictures(root))
     reading.collect(root)
@@ -157,7 +157,7 @@ class _Reading:
         self.two_versions = False
         self.wants_no_answer = False
 
-    def collect(self, part: Part) -> None:
+    def collect(self, part: MimePart) -> None:
         """Sort a part into texts and everything else. As deep as `Caps.depth`."""
         if part.media_type == "multipart/alternative" and part.children:
             self._choose(part)
@@ -175,20 +175,20 @@ class _Reading:
         elif part.media_type not in _SIGNATURES:
             self._attach(part)
 
-    def _unpack(self, part: Part) -> None:
+    def _unpack(self, part: MimePart) -> None:
         """Read what is signed inside of an opaque S/MIME part; one of certificates alone is a file."""
-        content = content_of(transferred(self._data[part.start : part.end], _encoding(part)))
+        content = content_of(decode_transfer(self._data[part.start : part.end], _encoding(part)))
         if content is None:
             self._attach(part)
             return
         outer = self._data, self._pictures
-        self._data = normalised(content)
+        self._data = normalise_lines(content)
         root = parse_structure(self._data, Caps())
         self._pictures, self._depth = _pictures(root), self._depth + 1
         self.collect(root)
         (self._data, self._pictures), self._depth = outer, self._depth - 1
 
-    def _choose(self, part: Part) -> None:
+    def _choose(self, part: MimePart) -> None:
         """Of several versions of the same text the plain one, else the one that has any."""
         chosen: list[str] = []
         kept, others = self.texts, list[str]()
@@ -205,13 +205,13 @@ class _Reading:
             self.two_versions = True
             self.texts += others
 
-    def _text(self, part: Part) -> str:
-        typed = part.headers.typed()
+    def _text(self, part: MimePart) -> str:
+        typed = part.headers.content_fields()
         encoded = self._data[part.start : min(part.end, part.start + self._left)]
         self._left -= len(encoded)
         charset = typed.get_param("charset")
         name = charset[2] if isinstance(charset, tuple) else charset
-        text = decoded(transferred(encoded, _encoding(part)), str(name) if name else None)
+        text = decode_text(decode_transfer(encoded, _encoding(part)), str(name) if name else None)
         if part.media_type == "text/html":
             return html_to_text(CONTROL.sub("", text), self._pictures)
         text = CONTROL.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
@@ -219,7 +219,7 @@ class _Reading:
             text = unflow(text, delsp=str(typed.get_param("delsp") or "").lower() == "yes")
         return _CID.sub(lambda found: f"[picture: {self._pictures.get(found[1].lower(), found[1])}]", text)
 
-    def _attach(self, part: Part) -> None:
+    def _attach(self, part: MimePart) -> None:
         if _is_text(part) and not self.named:
             self.named.append(self._text(part))
         if part.media_type == "text/calendar":
@@ -231,16 +231,16 @@ class _Reading:
             self._read_inner(part)
         self.notes.append(_note(self._data, part, len(self.notes) + 1))
 
-    def _read_inner(self, part: Part) -> None:
+    def _read_inner(self, part: MimePart) -> None:
         """What a forwarded mail says; two levels deep, and without its attachments."""
         if self._depth >= 2 or len(self.forwarded) >= MAX_FORWARDED:
             return
-        data = transferred(self._data[part.start : part.end], _encoding(part))
+        data = decode_transfer(self._data[part.start : part.end], _encoding(part))
         try:
-            root = parse_structure(normalised(data), Caps())
+            root = parse_structure(normalise_lines(data), Caps())
         except Unreadable:
             return
-        inner = _Reading(normalised(data), self._left, _pictures(root), self._depth + 1)
+        inner = _Reading(normalise_lines(data), self._left, _pictures(root), self._depth + 1)
         inner.collect(root)
         self._left = inner._left
         text = "\n\n".join(text for text in (*inner.texts, *inner.events) if text.strip()).strip()
@@ -250,14 +250,14 @@ class _Reading:
         self.forwarded += [told, *inner.forwarded][: MAX_FORWARDED - len(self.forwarded)]
 
 
-def _is_text(part: Part) -> bool:
+def _is_text(part: MimePart) -> bool:
     if part.media_type.startswith("multipart/"):
         return True  # its boundary never appears, so it is just text with a wrong label
     disposition = (part.headers.first("content-disposition") or "").lstrip().lower()
     return part.media_type in {"text/plain", "text/html"} and not disposition.startswith("attachment")
 
 
-def _encoding(part: Part) -> str:
+def _encoding(part: MimePart) -> str:
     return (part.headers.first("content-transfer-encoding") or "").strip().lower()
 
 
@@ -270,7 +270,7 @@ def _differ(plain: str, other: str) -> bool:
     return len(one & two) / min(len(one), len(two)) < _DIFFERENT
 
 
-def _pictures(root: Part) -> dict[str, str]:
+def _pictures(root: MimePart) -> dict[str, str]:
     """The names of parts by the Content-ID under which the HTML shows them."""
     found: dict[str, str] = {}
     waiting = [root]
@@ -283,13 +283,13 @@ def _pictures(root: Part) -> dict[str, str]:
     return found
 
 
-def _content_id(part: Part) -> str:
+def _content_id(part: MimePart) -> str:
     return (part.headers.first("content-id") or "").strip().strip("<>").lower()[:200]
 
 
-def _name(part: Part) -> str:
+def _name(part: MimePart) -> str:
     try:
-        name = part.headers.typed().get_filename("") or ""
+        name = part.headers.content_fields().get_filename("") or ""
     except (ValueError, LookupError):  # a name in a charset that nobody knows
         name = ""
     name = _BAD_IN_NAME.sub("_", decoded_header(str(name)[:1_000])).strip(" .")
@@ -297,7 +297,7 @@ def _name(part: Part) -> str:
     return name if len(name) <= _MOST_NAME else name[: _MOST_NAME - len(ending)] + ending
 
 
-def _note(data: bytes, part: Part, number: int) -> AttachmentNote:
+def _note(data: bytes, part: MimePart, number: int) -> AttachmentNote:
     name = _name(part)
     if not name and part.media_type == "message/rfc822":
         name = "forwarded mail.eml"

@@ -103,7 +103,7 @@ class Headers:
         """The topmost value."""
         return next((value for key, value in self.fields if key == name), None)
 
-    def run(self, name: str, number: int) -> list[str]:
+    def consecutive_values(self, name: str, number: int) -> list[str]:
         """The values of the field's instances from this one on, as long as nothing stands in between."""
         places = [place for place, (key, _) in enumerate(self.fields) if key == name][number:]
         together = [place for place, first in enumerate(places) if first == places[0] + place]
@@ -122,7 +122,7 @@ class Headers:
             found.append(answered.group(0))
         return tuple(dict.fromkeys(found))
 
-    def answered(self) -> str | None:
+    def in_reply_to(self) -> str | None:
         """The id of the mail that this one answers."""
         found = _ID.search(self.first("in-reply-to") or "") or None
         return found.group(0) if found else next(iter(self.references()[-1:]), None)
@@ -131,7 +131,7 @@ class Headers:
         """The decoded subject on one line."""
         return " ".join(decoded_header((self.first("subject") or "")[:4_000]).split())[:500]
 
-    def typed(self) -> Message:
+    def content_fields(self) -> Message:
         """The fields that say what the content is, in the standard library's old class."""
         message: Message = Message()
         for name in ("content-type", "content-disposition"):
@@ -149,18 +149,18 @@ class Headers:
 
     def media_type(self) -> str:
         """The type of the whole mail, such as ``multipart/report``."""
-        return self.typed().get_content_type()
+        return self.content_fields().get_content_type()
 
 
 @dataclass(slots=True)
-class Part:
+class MimePart:
     """One part; ``start`` and ``end`` are the place of its body."""
 
     headers: Headers
     media_type: str
     start: int
     end: int
-    children: list[Part] = field(default_factory=list)
+    children: list[MimePart] = field(default_factory=list)
 
 
 def ambiguous_header(raw: bytes) -> bool:
@@ -220,7 +220,7 @@ def _without(head: bytes, *odd: re.Pattern[bytes]) -> bytes:
 def parse_headers(raw: bytes) -> Headers:
     """The header fields of a mail. Raises `Unreadable`: there are more of them than anybody writes."""
     caps = Caps()
-    data = normalised(raw[: caps.header_block + 1_000])
+    data = normalise_lines(raw[: caps.header_block + 1_000])
     if len(raw) > caps.header_block + 1_000 and b"\n\n" not in data and not data.startswith(b"\n"):
         raise Unreadable("header_too_large")  # even if it is shorter without its carriage returns
     return _headers(data, caps)[0]
@@ -242,11 +242,11 @@ def decoded_header(value: str) -> str:
         data = content.encode("utf-8", "surrogateescape") if isinstance(content, str) else content
         # A character may be split between two words of the same charset, so they are decoded together.
         if charset != last_charset and pending:
-            out.append(decoded(pending, last_charset))
+            out.append(decode_text(pending, last_charset))
             pending = b""
         pending += data
         last_charset = charset
-    out.append(decoded(pending, last_charset))
+    out.append(decode_text(pending, last_charset))
     return CONTROL.sub("", "".join(out))
 
 
@@ -255,10 +255,10 @@ def _decoded_word(found: re.Match[str]) -> str:
         [(content, charset)] = decode_header(found[0])
     except (HeaderParseError, binascii.Error, ValueError):
         return found[0]
-    return content if isinstance(content, str) else decoded(content, charset)
+    return content if isinstance(content, str) else decode_text(content, charset)
 
 
-def decoded(data: bytes, charset: str | None) -> str:
+def decode_text(data: bytes, charset: str | None) -> str:
     """
     Decode by the declared charset, else by UTF-8, if most of the bytes fit it; else by the likely Windows
     charset. Total. A few broken bytes cost only themselves.
@@ -305,7 +305,7 @@ def _mostly(data: bytes, encoding: str) -> str | None:
     return text if 2 * text.count("\ufffd") <= told else None
 
 
-def normalised(raw: bytes) -> bytes:
+def normalise_lines(raw: bytes) -> bytes:
     """One kind of line ending, and no NUL. Works in pieces, between which other tasks can run."""
     pieces: list[bytes] = []
     start = 0
@@ -355,10 +355,10 @@ def _add_field(
         doubtful.add(name)
     if len(fields) >= caps.header_fields:
         raise Unreadable("too_many_header_fields")
-    fields.append((name, decoded(bytes(value[: caps.header_value]), None)))
+    fields.append((name, decode_text(bytes(value[: caps.header_value]), None)))
 
 
-def parse_structure(data: bytes, caps: Caps) -> Part:
+def parse_structure(data: bytes, caps: Caps) -> MimePart:
     """
     The tree of parts of a `normalised` mail; the regions are places in ``data``.
 
@@ -366,7 +366,7 @@ def parse_structure(data: bytes, caps: Caps) -> Part:
         Unreadable: It is beyond the caps.
     """
     headers, body_at = _headers(data, caps)
-    root = Part(headers, headers.media_type(), body_at, len(data))
+    root = MimePart(headers, headers.media_type(), body_at, len(data))
     waiting = [(root, 0)]
     count = near = 0
     while waiting:
@@ -387,16 +387,16 @@ def parse_structure(data: bytes, caps: Caps) -> Part:
             if count > caps.parts:
                 raise Unreadable("too_many_parts")
             inner, inner_body_at = _headers(data, caps, start, end)
-            child = Part(inner, inner.media_type(), inner_body_at, end)
+            child = MimePart(inner, inner.media_type(), inner_body_at, end)
             part.children.append(child)
             waiting.append((child, depth + 1))
     return root
 
 
-def _boundary_or_none(part: Part) -> bytes | None:
+def _boundary_or_none(part: MimePart) -> bytes | None:
     if not part.media_type.startswith("multipart/"):
         return None
-    boundary = part.headers.typed().get_boundary()
+    boundary = part.headers.content_fields().get_boundary()
     if not boundary or len(boundary) > 200:
         return None
     return b"--" + boundary.encode("utf-8", "surrogateescape")

@@ -54,7 +54,7 @@ class Divided:
     forwarded: bool = False
 
 
-def divided(text: str, sent: Sequence[str] = ()) -> Divided:
+def divide(text: str, sent: Sequence[str] = ()) -> Divided:
     """
     Split the text in two.
 
@@ -72,7 +72,7 @@ def divided(text: str, sent: Sequence[str] = ()) -> Divided:
         if is_quoted(line):
             ours.has(line)
     end = _introduction_at(lines, end) if any(map(is_quoted, lines[end:begins])) else end
-    quoted, below = (_not_ours(part, ours) for part in (lines[end:begins], lines[begins:]))
+    quoted, below = (_foreign_lines(part, ours) for part in (lines[end:begins], lines[begins:]))
     new = lines[:end]
     while below is not None and new and not new[-1].strip(_RULES + " "):
         new.pop()
@@ -80,7 +80,7 @@ def divided(text: str, sent: Sequence[str] = ()) -> Divided:
     return Divided("\n".join(new).strip(), rest, bool(below))
 
 
-def _not_ours(lines: Sequence[str], ours: _Sent) -> Sequence[str] | None:
+def _foreign_lines(lines: Sequence[str], ours: _Sent) -> Sequence[str] | None:
     """
     The lines of a quotation up to the last that is not ours; without what introduces it, if it begins with
     ours. None if there are none at all.

@@ -24,12 +24,12 @@ _SHORT_LINE = 20
 _LINE = re.compile(rb"[^\n]+")
 
 
-def transferred(encoded: bytes, encoding: str) -> bytes:
+def decode_transfer(encoded: bytes, encoding: str) -> bytes:
     """Decode a Content-Transfer-Encoding as well as possible; total."""
-    return b"".join(unpacked(memoryview(encoded), encoding))
+    return b"".join(decode_pieces(memoryview(encoded), encoding))
 
 
-def unpacked(encoded: memoryview, encoding: str) -> Iterator[bytes]:
+def decode_pieces(encoded: memoryview, encoding: str) -> Iterator[bytes]:
     """The same in pieces of about a megabyte, so that a large file delays nobody else; total."""
     if encoding in _UUENCODED:
         yield from _uudecoded(bytes(encoded))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from channels.email.parsing.mime import FIELD, FOR_WHOM, Headers, Unreadable, decoded, parse_headers
+from channels.email.parsing.mime import FIELD, FOR_WHOM, Headers, Unreadable, decode_text, parse_headers
 
 TOO_LARGE = "too_large"
 """Only the header was fetched. The sender is answered, by a model that knows no more than the subject."""
@@ -78,7 +78,7 @@ def _outline(head: bytes) -> Headers:
         if len(value) > MOST_VALUE:
             doubtful.add(name)
         if name in _TELLING or name.startswith("list-"):
-            fields.append((name, decoded(value[:MOST_VALUE], None)))
+            fields.append((name, decode_text(value[:MOST_VALUE], None)))
         if len(fields) > MOST_FIELDS:
             return Headers(())
     return Headers(tuple(fields), frozenset(doubtful))

@@ -25,7 +25,7 @@ _Link = TypeVar("_Link")
 
 
 @dataclass(slots=True)
-class Place(Generic[_Link]):
+class ConnectionSlot(Generic[_Link]):
     """The right to one connection: ``link`` is an open one, if one could be taken over."""
 
     link: _Link | None = None
@@ -54,14 +54,14 @@ class ConnectionPool(Generic[_Link]):
         self._mails_each = mails_each
         self._wait_s = wait_s
         self._taken = 0
-        self._waiting: deque[Place[_Link]] = deque()
+        self._waiting: deque[ConnectionSlot[_Link]] = deque()
 
-    async def take(self) -> Place[_Link]:
+    async def take(self) -> ConnectionSlot[_Link]:
         """Wait a short time for a place."""
         if self._taken < self._at_once:
             self._taken += 1
-            return Place()
-        place: Place[_Link] = Place()
+            return ConnectionSlot()
+        place: ConnectionSlot[_Link] = ConnectionSlot()
         self._waiting.append(place)
         try:
             with anyio.move_on_after(self._wait_s):
@@ -79,7 +79,7 @@ class ConnectionPool(Generic[_Link]):
             self._taken += 1
         return place
 
-    def hand_on(self, place: Place[_Link], link: _Link) -> bool:
+    def hand_on(self, place: ConnectionSlot[_Link], link: _Link) -> bool:
         """Return a place whose link can be used again. False: nobody waits for it, so close it."""
         if place.mails + 1 < self._mails_each and self._waiting:
             following = self._waiting.popleft()

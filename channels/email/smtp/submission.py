@@ -44,8 +44,8 @@ from channels.base import (
     DeliveryFailed,
     DeliveryUncertain,
 )
-from channels.email.auth.credentials import Credentials, Login, PasswordCredentials
-from channels.email.auth.tls import tls_refused
+from channels.email.auth.credentials import Credentials, MailLogin, PasswordCredentials
+from channels.email.auth.tls import tls_error
 from channels.email.compose.message import Envelope
 from channels.email.config import EmailConfig, SmtpServer
 from channels.email.smtp.connection_pool import ConnectionPool
@@ -186,7 +186,7 @@ class Submission:
         await self._add_cc(client, envelope.cc)
         await self._add_copy(client, envelope.copies)
         large = len(raw) > self._timing.large_bytes
-        ready = await anyio.to_thread.run_sync(stuffed, raw) if large else None
+        ready = await anyio.to_thread.run_sync(stuff_dots, raw) if large else None
         await uncertain()
         with self._door(_Step.DATA):
             if ready is None:
@@ -266,12 +266,12 @@ class Submission:
         try:
             yield
         except ssl.SSLError as exc:
-            raise self._after_data(step, exc) or tls_refused(
+            raise self._after_data(step, exc) or tls_error(
                 exc, self._config.smtp.host, self._config.smtp.port
             ) from exc
         except aiosmtplib.SMTPException as exc:
             if isinstance(exc.__cause__, ssl.SSLError):
-                raise tls_refused(exc.__cause__, self._config.smtp.host, self._config.smtp.port) from exc
+                raise tls_error(exc.__cause__, self._config.smtp.host, self._config.smtp.port) from exc
             raise self._translated(step, exc) from exc
         except ValueError as exc:
             # A control character or something that is not ASCII where SMTP has no place for it.
@@ -307,7 +307,7 @@ class Submission:
         return ChannelMisconfigured(f"the mail server {self._where} cannot be used like this: {exc}")
 
 
-async def _log_in(client: aiosmtplib.SMTP, login: Login, server: SmtpServer) -> None:
+async def _log_in(client: aiosmtplib.SMTP, login: MailLogin, server: SmtpServer) -> None:
     if login.mechanism == "password":
         await client.login(login.username, login.secret)
         return
@@ -341,7 +341,7 @@ def _refused(step: _Step, code: int, text: str) -> ChannelError:
     )
 
 
-def stuffed(raw: bytes) -> bytes:
+def stuff_dots(raw: bytes) -> bytes:
     """
     The mail as it is sent after DATA: dots doubled, with the end mark (RFC 5321, 4.5.2).
 

@@ -57,7 +57,7 @@ class Word(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class AuthVerdict:
     """
     A result and its author: ``number`` is the position of the field among its like. ``by_dmarc`` says that
     there is a policy which was met; otherwise a signature is all there is.
@@ -71,7 +71,7 @@ class Verdict:
 
 def verdict_of(
     fields: Sequence[str], *, trusted: Sequence[str], domain: str, headerless: bool = False
-) -> Verdict:
+) -> AuthVerdict:
     """
     What the trusted server says about ``domain``.
 
@@ -92,14 +92,14 @@ def verdict_of(
         parsed = parse_auth_results(value, headerless=headerless and number == 0)
         if parsed is None:
             # It may be the provider's own, damaged by somebody's clever text: then nothing below counts.
-            return Verdict(Word.SILENT)
+            return AuthVerdict(Word.SILENT)
         nameless = headerless and number == 0 and not parsed.authserv_id
         if not nameless and parsed.authserv_id not in trusted:
             continue
         by_dmarc = any(result.method == "dmarc" and result.result == "pass" for result in parsed.results)
         server = parsed.authserv_id or "the topmost field"
-        return Verdict(_word(parsed, domain), server, number, by_dmarc)
-    return Verdict(Word.SILENT)
+        return AuthVerdict(_word(parsed, domain), server, number, by_dmarc)
+    return AuthVerdict(Word.SILENT)
 
 
 def came_directly(fields: Sequence[str], sender: str, *, any_mailbox: bool = False) -> bool:

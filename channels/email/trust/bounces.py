@@ -20,7 +20,7 @@ from collections.abc import Sequence
 import structlog
 
 from channels.email.parsing.addresses import without_tag
-from channels.email.parsing.dsn import DeliveryStatus, Report
+from channels.email.parsing.dsn import BounceReport, DeliveryStatus
 
 MAX_SENT_IDS = 2_000
 _REPORTERS = ("mailer-daemon", "postmaster")
@@ -48,7 +48,7 @@ class SentMails:
         known = (self._sent_to[each][0] for each in message_ids if each in self._sent_to)
         return next(known, "")
 
-    def believed(self, report: Report, *, outside: bool, verified: str) -> frozenset[str]:
+    def accept_report(self, report: BounceReport, *, outside: bool, verified: str) -> frozenset[str]:
         """
         The mails of which a report proves that they did not arrive.
 

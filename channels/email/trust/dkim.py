@@ -75,7 +75,7 @@ class Signature:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class SignatureClaim:
     """
     The claims of a DKIM-Signature field; something else decides whether they hold.
 
@@ -92,7 +92,7 @@ class Claim:
         return without_tag(address) in {without_tag(each) for each in self.recipients}
 
 
-def claims_of(raw: bytes) -> tuple[Claim, ...]:
+def claims_of(raw: bytes) -> tuple[SignatureClaim, ...]:
     """
     All signatures of a mail, even those that could not count; total. For signatures that somebody else
     verifies.
@@ -100,26 +100,26 @@ def claims_of(raw: bytes) -> tuple[Claim, ...]:
     fields = _fields_or_none(raw)
     if fields is None:
         known = b"dkim-signature" in raw[: 8 * MAX_HEADER_BYTES].lower()
-        return (Claim("", "no well-formed header"),) if known else ()
-    found: list[Claim] = []
+        return (SignatureClaim("", "no well-formed header"),) if known else ()
+    found: list[SignatureClaim] = []
     for position, (name, field) in enumerate(fields):
         if name == "dkim-signature":
             too_long = len(field) > MAX_FIELD_BYTES
-            found.append(Claim("", "too long") if too_long else _claim(raw, fields, field, position))
+            found.append(SignatureClaim("", "too long") if too_long else _claim(raw, fields, field, position))
         if len(found) > MAX_SIGNATURES:
-            return (Claim("", "too many signatures"),)
+            return (SignatureClaim("", "too many signatures"),)
     return tuple(found)
 
 
-def _claim(raw: bytes, fields: Sequence[tuple[str, bytes]], field: bytes, position: int) -> Claim:
+def _claim(raw: bytes, fields: Sequence[tuple[str, bytes]], field: bytes, position: int) -> SignatureClaim:
     domain = ""
     try:
         domain = domain_name(parse_tags(field.partition(b":")[2].decode("latin-1")).get("d", ""))
         signature = _parse_signature(field, position, None)
         check_coverage(fields, signature.signed, _body(raw, READ_BYTES))
     except DkimInvalid as exc:
-        return Claim(domain, str(exc))
-    return Claim(domain, "", recipients_of(fields))
+        return SignatureClaim(domain, str(exc))
+    return SignatureClaim(domain, "", recipients_of(fields))
 
 
 def find_signatures(raw: bytes, now: float) -> list[Signature]:
@@ -190,16 +190,16 @@ def _parse_signature(field: bytes, position: int, now: float | None) -> Signatur
     identity = domain_name(tags["i"].rpartition("@")[2]) if "i" in tags else domain
     if identity != domain and not identity.endswith(f".{domain}"):
         raise DkimInvalid("i= does not belong to d=")
-    signed = tuple(unfolded(name).lower() for name in needed["h"].split(":"))
+    signed = tuple(unfold(name).lower() for name in needed["h"].split(":"))
     if "from" not in signed or len(signed) > 500:
         raise DkimInvalid("From is not signed")
     return Signature(
         domain=domain,
         selector=domain_name(needed["s"]),
         algorithm=needed["a"],
-        body_hash=decoded(needed["bh"]),
+        body_hash=decode_base64(needed["bh"]),
         signed=signed,
-        value=decoded(needed["b"]),
+        value=decode_base64(needed["b"]),
         relaxed_header=header_form == "relaxed",
         relaxed_body=body_form == "relaxed",
         identity_domain=identity,
@@ -251,7 +251,7 @@ def _body(raw: bytes, limit: int | None = None) -> bytes:
 
 
 def _simple_body(body: bytes) -> Iterator[bytes]:
-    end = _without_empty_lines(body)
+    end = _end_without_empty_lines(body)
     for start in range(0, end, _PIECE):
         yield body[start : min(start + _PIECE, end)]
     yield b"\r\n"
@@ -268,7 +268,7 @@ def _relaxed_body(body: bytes) -> Iterator[bytes]:
             piece = piece.replace(b"  ", b" ")
         start = len(body) if end < 0 else end + 2
         piece = piece.replace(b" \r\n", b"\r\n") if end >= 0 else piece.removesuffix(b" ")
-        kept = _without_empty_lines(piece)
+        kept = _end_without_empty_lines(piece)
         if kept:
             is_empty = False
             yield empty
@@ -279,7 +279,7 @@ def _relaxed_body(body: bytes) -> Iterator[bytes]:
         yield b"\r\n"
 
 
-def _without_empty_lines(text: bytes) -> int:
+def _end_without_empty_lines(text: bytes) -> int:
     """Where the whole line ends begin with which a text ends."""
     end = len(text.rstrip(b"\r\n"))
     tail = text[end:]
@@ -406,7 +406,7 @@ def parse_tags(text: str) -> dict[str, str]:
     return tags
 
 
-def unfolded(text: str) -> str:
+def unfold(text: str) -> str:
     """Without the spaces and line ends that may stand anywhere in a long value."""
     return _FOLDING.sub("", text)
 
@@ -419,10 +419,10 @@ def domain_name(text: str) -> str:
     return name
 
 
-def decoded(text: str) -> bytes:
+def decode_base64(text: str) -> bytes:
     """Decode folded base64. Raises `DkimInvalid`: it is not base64."""
     try:
-        return base64.b64decode(unfolded(text), validate=True)
+        return base64.b64decode(unfold(text), validate=True)
     except (binascii.Error, ValueError) as exc:
         raise DkimInvalid("no base64") from exc
 
@@ -437,17 +437,17 @@ def parse_key(text: str) -> Key:
     tags = parse_tags(text)
     if "v" in tags and (next(iter(tags)) != "v" or tags["v"] != "DKIM1"):
         raise DkimInvalid("not a DKIM key")
-    flags = {unfolded(flag) for flag in tags.get("t", "").split(":")}
+    flags = {unfold(flag) for flag in tags.get("t", "").split(":")}
     if "y" in flags:
         raise DkimInvalid("its owner is only testing it (t=y)")
-    if "h" in tags and "sha256" not in {unfolded(name) for name in tags["h"].split(":")}:
+    if "h" in tags and "sha256" not in {unfold(name) for name in tags["h"].split(":")}:
         raise DkimInvalid("not for SHA-256")
-    if not {unfolded(name) for name in tags.get("s", "*").split(":")} & {"*", "email"}:
+    if not {unfold(name) for name in tags.get("s", "*").split(":")} & {"*", "email"}:
         raise DkimInvalid("not for mail")
     kind = tags.get("k", "rsa")
     if kind not in {"rsa", "ed25519"}:
         raise DkimInvalid("an unknown type of key")
-    data = decoded(tags.get("p", ""))
+    data = decode_base64(tags.get("p", ""))
     if not data:
         raise DkimInvalid("revoked")
     return Key(kind, data, strict="s" in flags)

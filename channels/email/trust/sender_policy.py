@@ -35,7 +35,7 @@ from enum import StrEnum
 
 from channels.email.parsing.addresses import (
     AddressInvalid,
-    Mailbox,
+    MailboxAddress,
     find_addresses,
     find_in_order,
     mailboxes_or_none,
@@ -44,9 +44,9 @@ from channels.email.parsing.addresses import (
 )
 from channels.email.parsing.mime import FOR_WHOM, Headers
 from channels.email.parsing.threads import is_own_id, own_id_of
-from channels.email.trust.auth_results import Verdict as Told
+from channels.email.trust.auth_results import AuthVerdict as Told
 from channels.email.trust.auth_results import Word, came_directly, verdict_of
-from channels.email.trust.dkim import Claim
+from channels.email.trust.dkim import SignatureClaim
 
 _NOT_ASKED, _SECRET = "not asked for", "secret address"
 MAX_CLAIMED = 5
@@ -56,7 +56,7 @@ _PRECEDENCE = {"bulk", "list", "junk"}
 _DELIVERED_TO = ("delivered-to", "x-original-to", "envelope-to", "x-envelope-to", "x-forwarded-to")
 
 
-class Refused(StrEnum):
+class MailRefused(StrEnum):
     """Why a mail is not answered."""
 
     OWN_COPY = "own_copy"
@@ -94,7 +94,7 @@ class OwnIdentity:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class SenderVerdict:
     """
     The evidence about the sender, and whether the mail must not be answered.
 
@@ -108,7 +108,7 @@ class Verdict:
     verified: bool
     reply_to: str
     others: bool = False
-    refused: Refused | None = None
+    refused: MailRefused | None = None
     authentication: str = ""
     doubt: str = ""
 
@@ -131,9 +131,9 @@ def inspect(
     headers: Headers,
     own: OwnIdentity,
     *,
-    claims: Sequence[Claim] = (),
+    claims: Sequence[SignatureClaim] = (),
     verification: str = "",
-) -> Verdict:
+) -> SenderVerdict:
     """
     Examine a mail's header fields.
 
@@ -142,18 +142,18 @@ def inspect(
     """
     sender = _single_sender(headers)
     if sender is None:
-        return Verdict("", "", verified=False, reply_to="", refused=Refused.NO_SENDER)
+        return SenderVerdict("", "", verified=False, reply_to="", refused=MailRefused.NO_SENDER)
     found = _authentication(headers, sender.address, own, claims)
     authentication = found.verification if found.denied else found.verification or verification
     verified = bool(authentication)
     refused = _own_mail(headers, sender.address, own) or _robot(headers)
-    if refused is Refused.OWN_COPY and found.denied:
-        refused = Refused.OWN_ADDRESS
+    if refused is MailRefused.OWN_COPY and found.denied:
+        refused = MailRefused.OWN_ADDRESS
     if refused is None and not verified:
-        refused = Refused.NOT_VERIFIED
+        refused = MailRefused.NOT_VERIFIED
     if refused is None:
         refused = _not_for_us(headers, own)
-    verdict = Verdict(
+    verdict = SenderVerdict(
         sender.address,
         sender.name[:200],
         verified=verified,
@@ -167,7 +167,7 @@ def inspect(
 
 
 def open_question(
-    headers: Headers, own: OwnIdentity, *, claims: Sequence[Claim] = (), robots_too: bool = False
+    headers: Headers, own: OwnIdentity, *, claims: Sequence[SignatureClaim] = (), robots_too: bool = False
 ) -> str | None:
     """
     The sender of a mail that would be answered if the sender were proven; None for all others.
@@ -207,7 +207,7 @@ def claimed_senders(headers: Headers) -> list[str]:
     return found[:MAX_CLAIMED]
 
 
-def _single_sender(headers: Headers) -> Mailbox | None:
+def _single_sender(headers: Headers) -> MailboxAddress | None:
     values = headers.all("from")
     if len(values) != 1:
         return None
@@ -219,7 +219,7 @@ def _single_sender(headers: Headers) -> Mailbox | None:
 
 
 def _authentication(
-    headers: Headers, sender: str, own: OwnIdentity, claims: Sequence[Claim]
+    headers: Headers, sender: str, own: OwnIdentity, claims: Sequence[SignatureClaim]
 ) -> _Authentication:
     if not own.authentication_needed:
         return _Authentication(_NOT_ASKED)
@@ -237,10 +237,14 @@ def _authentication(
     return _Authentication(_SECRET if _knows_secret(headers, sender, own) else "", doubt=doubt)
 
 
-def _doubt(headers: Headers, told: Told, sender: str, own: OwnIdentity, claims: Sequence[Claim]) -> str:
+def _doubt(
+    headers: Headers, told: Told, sender: str, own: OwnIdentity, claims: Sequence[SignatureClaim]
+) -> str:
     """Why a trusted server's good word may be for another mail than this one; empty if it is not."""
     only_read = own.ingested(sender)
-    if came_directly(headers.run("authentication-results", told.number), sender, any_mailbox=only_read):
+    if came_directly(
+        headers.consecutive_values("authentication-results", told.number), sender, any_mailbox=only_read
+    ):
         return ""
     # The server does not tell which signature it means, so each that it may mean must do. Where DMARC passed
     # without any, it was by the way that the mail came.
@@ -280,24 +284,24 @@ def _knows_secret(headers: Headers, sender: str, own: OwnIdentity) -> bool:
     return known
 
 
-def _own_mail(headers: Headers, sender: str, own: OwnIdentity) -> Refused | None:
+def _own_mail(headers: Headers, sender: str, own: OwnIdentity) -> MailRefused | None:
     is_ours = without_tag(sender) == without_tag(own.address)
     if is_ours:
         is_copy = own_id_of(headers, account=own.address) is not None
-        return Refused.OWN_COPY if is_copy else Refused.OWN_ADDRESS
+        return MailRefused.OWN_COPY if is_copy else MailRefused.OWN_ADDRESS
     # With a foreign From it is somebody who plays with our ids; it gets no answer either.
     plays = is_own_id(headers.message_id() or "", account=own.address)
-    return Refused.AUTOMATIC if plays else None
+    return MailRefused.AUTOMATIC if plays else None
 
 
-def _robot(headers: Headers) -> Refused | None:
+def _robot(headers: Headers) -> MailRefused | None:
     is_report = headers.media_type() == "multipart/report"
     if is_report or any(value.strip() == "<>" for value in headers.all("return-path")):
-        return Refused.BOUNCE
+        return MailRefused.BOUNCE
     if any(headers.first(name) is not None for name in ("list-id", "list-post")):
-        return Refused.MAILING_LIST
+        return MailRefused.MAILING_LIST
     if _says_automatic(headers):
-        return Refused.AUTOMATIC
+        return MailRefused.AUTOMATIC
     return None
 
 
@@ -308,13 +312,13 @@ def _says_automatic(headers: Headers) -> bool:
     return bool(words("auto-submitted") - {"", "no"} or words("precedence") & _PRECEDENCE)
 
 
-def _not_for_us(headers: Headers, own: OwnIdentity) -> Refused | None:
+def _not_for_us(headers: Headers, own: OwnIdentity) -> MailRefused | None:
     mine = without_tag(own.address)
     for name in ("to", "cc", *_DELIVERED_TO):
         for value in headers.all(name):
             if any(without_tag(address) == mine for address in find_addresses(value)):
                 return None
-    return Refused.NOT_ADDRESSED
+    return MailRefused.NOT_ADDRESSED
 
 
 def _others(headers: Headers, sender: str, own: OwnIdentity) -> bool:

@@ -44,7 +44,7 @@ _PASSING_CODES = frozenset({"M_RESOURCE_LIMIT_EXCEEDED", "M_UNRECOGNIZED", "M_LI
 
 
 @dataclass(frozen=True, slots=True)
-class Credentials:
+class MatrixCredentials:
     """A login. ``since`` (seconds since 1970) is when this device came into being, 0.0 if long ago."""
 
     user_id: str
@@ -69,7 +69,7 @@ class SyncRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpAnswer:
     """
     One answer of a homeserver, or of something in front of it.
 
@@ -141,7 +141,7 @@ class Download:
     nothing comes for a while.
     """
 
-    answer: Answer
+    answer: HttpAnswer
     size_bytes: int | None
     chunks: AsyncIterator[bytes]
 
@@ -149,7 +149,7 @@ class Download:
 class Homeserver(Protocol):
     """A connection to one homeserver. Every method ends within its limit, with an answer or `LinkBroken`."""
 
-    credentials: Credentials | None
+    credentials: MatrixCredentials | None
     """Whose token the requests carry; None: no token."""
 
     async def request(
@@ -162,7 +162,7 @@ class Homeserver(Protocol):
         timeout_s: float = 30.0,
         anonymous: bool = False,
         part_bytes: int | None = None,
-    ) -> Answer:
+    ) -> HttpAnswer:
         """
         Make one request, once, ``anonymous`` without a token. ``path`` follows the server's address.
 
@@ -170,7 +170,7 @@ class Homeserver(Protocol):
         """
         ...
 
-    async def sync(self, request: SyncRequest) -> Answer:
+    async def sync(self, request: SyncRequest) -> HttpAnswer:
         """Ask for news, once."""
         ...
 
@@ -193,7 +193,7 @@ class Homeserver(Protocol):
         media_type: str,
         query: Mapping[str, str] | None = None,
         timeout_s: float = 90.0,
-    ) -> Answer:
+    ) -> HttpAnswer:
         """Send a file, once. An exception of ``content`` goes through."""
         ...
 
@@ -207,7 +207,7 @@ def part(text: str) -> str:
     return quote(text, safe="")
 
 
-def problem(answer: Answer) -> ChannelError:
+def problem(answer: HttpAnswer) -> ChannelError:
     """
     The channel error that an answer stands for.
 
@@ -236,22 +236,22 @@ def problem(answer: Answer) -> ChannelError:
 class TokenLost(Exception):
     """The server rejected the token: log in again, then repeat."""
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: HttpAnswer) -> None:
         self.answer = answer
         super().__init__()
 
 
-class TooLarge(DeliveryFailed):
+class AnswerTooLarge(DeliveryFailed):
     """The homeserver rejects this message as too large."""
 
 
-def send_problem(answer: Answer) -> ChannelError:  # noqa: PLR0911 - one per kind of answer
+def send_problem(answer: HttpAnswer) -> ChannelError:  # noqa: PLR0911 - one per kind of answer
     """What a refusal, or an unusable answer, means for the message."""
     code = answer.errcode
     if answer.status == 429:
         return problem(answer)
     if code == "M_TOO_LARGE" or (answer.status == 413 and code):
-        return TooLarge("the homeserver rejects this message as too large", errcode=code)
+        return AnswerTooLarge("the homeserver rejects this message as too large", errcode=code)
     if answer.status == 413:
         return DeliveryFailed("something in front of the homeserver rejects this message as too large")
     if answer.good or answer.status >= 500 or not code:

@@ -28,7 +28,7 @@ _STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 
-def decoded(body: bytes) -> dict[str, Any]:
+def decode_object(body: bytes) -> dict[str, Any]:
     """The JSON object in the body of an answer, without values that nothing can read; empty if it is none."""
     try:
         found = json.loads(body)

@@ -24,8 +24,14 @@ import structlog
 from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError
 
 from agent_core.state_folder import StateAway, StateFolder, state_in
-from channels.base import ChannelAuthFailed, ChannelError, ChannelMisconfigured, ChannelUnavailable, Clock
-from channels.matrix.client.api import CLIENT, Answer, Credentials, Homeserver, LinkBroken, problem
+from channels.base import (
+    ChannelAuthFailed,
+    ChannelClock,
+    ChannelError,
+    ChannelMisconfigured,
+    ChannelUnavailable,
+)
+from channels.matrix.client.api import CLIENT, Homeserver, HttpAnswer, LinkBroken, MatrixCredentials, problem
 from channels.matrix.config import MatrixConfig
 
 MAX_IN_A_ROW = 3
@@ -43,16 +49,16 @@ class _Stored(BaseModel):
     since: float = 0.0
 
 
-class Login:
+class MatrixLogin:
     """Keeps ``homeserver`` logged in."""
 
     def __init__(
-        self, config: MatrixConfig, homeserver: Homeserver, state_dir: Path | StateFolder, clock: Clock
+        self, config: MatrixConfig, homeserver: Homeserver, state_dir: Path | StateFolder, clock: ChannelClock
     ) -> None:
         self._config = config
         self._homeserver = homeserver
         self._state = state_in(state_dir)
-        self._unsaved: Credentials | None = None
+        self._unsaved: MatrixCredentials | None = None
         self._clock = clock
         self._lock = anyio.Lock()
         self._in_a_row = 0
@@ -76,7 +82,7 @@ class Login:
         async with self._lock:
             await self._by_password(device_id=self._config.device_id)
 
-    async def renew(self, refused: Credentials, answer: Answer) -> None:
+    async def renew(self, refused: MatrixCredentials, answer: HttpAnswer) -> None:
         """
         Log in again, because the server rejected the token in ``refused`` with ``answer``.
 
@@ -118,7 +124,7 @@ class Login:
         """Whether a password is configured and used."""
         return self._config.password is not None and self._config.access_token is None
 
-    async def another_device(self, old: Credentials, reason: str) -> None:
+    async def another_device(self, old: MatrixCredentials, reason: str) -> None:
         """
         Log in as a new device, because the keys of the old one cannot be used, and delete the old one.
 
@@ -143,7 +149,7 @@ class Login:
         except ChannelError as error:
             _log.warning("matrix.device_undeleted", device=old.device_id, error=str(error))
 
-    async def with_password(self, method: str, path: str, body: Mapping[str, Any]) -> Answer:
+    async def with_password(self, method: str, path: str, body: Mapping[str, Any]) -> HttpAnswer:
         """
         Make a request for which the server may ask for the password again.
 
@@ -169,7 +175,7 @@ class Login:
 
     async def _use_given_token(self, token: str) -> None:
         device_id = self._config.device_id or ""
-        self._homeserver.credentials = Credentials(self._config.user_id, device_id, token)
+        self._homeserver.credentials = MatrixCredentials(self._config.user_id, device_id, token)
         answer = await _ask(self._homeserver, "GET", f"{CLIENT}/account/whoami")
         if answer.token_refused:
             raise ChannelAuthFailed(
@@ -189,7 +195,7 @@ class Login:
                 f"the access_token belongs to the device {theirs}, but device_id says {device_id}"
             )
 
-    async def _by_password(self, *, device_id: str | None, before: Credentials | None = None) -> None:
+    async def _by_password(self, *, device_id: str | None, before: MatrixCredentials | None = None) -> None:
         password = self._config.password
         assert password is not None, "the settings demand a password where there is no token"
         body: dict[str, Any] = {
@@ -208,7 +214,7 @@ class Login:
         self._store(credentials)
         _log.info("matrix.logged_in", user=credentials.user_id, device=credentials.device_id)
 
-    def _granted(self, body: Mapping[str, Any], before: Credentials | None) -> Credentials:
+    def _granted(self, body: Mapping[str, Any], before: MatrixCredentials | None) -> MatrixCredentials:
         user_id, device_id, token = (body.get(key) for key in ("user_id", "device_id", "access_token"))
         if not (isinstance(user_id, str) and isinstance(device_id, str) and isinstance(token, str)):
             raise ChannelUnavailable("the homeserver's answer to the login is not a login")
@@ -219,9 +225,9 @@ class Login:
             )
         same = before is not None and before.device_id == device_id
         since = before.since if before is not None and same else self._clock.now().timestamp()
-        return Credentials(user_id, device_id, token, since)
+        return MatrixCredentials(user_id, device_id, token, since)
 
-    def _load(self) -> Credentials | None:
+    def _load(self) -> MatrixCredentials | None:
         """The stored token, unless it is somebody else's or unreadable."""
         try:
             kept = self._state.read(_FILE)
@@ -237,11 +243,11 @@ class Login:
             return None
         if self._config.device_id is not None and stored.device_id != self._config.device_id:
             return None
-        return Credentials(
+        return MatrixCredentials(
             stored.user_id, stored.device_id, stored.access_token.get_secret_value(), stored.since
         )
 
-    def _store(self, credentials: Credentials) -> None:
+    def _store(self, credentials: MatrixCredentials) -> None:
         """Keep the token. Without it the next start logs in once more, which is no reason to fail now."""
         content = {
             "homeserver": self._config.homeserver,
@@ -287,14 +293,14 @@ async def _ask(
     body: Mapping[str, Any] | None = None,
     *,
     anonymous: bool = False,
-) -> Answer:
+) -> HttpAnswer:
     try:
         return await homeserver.request(method, path, body, anonymous=anonymous)
     except LinkBroken as error:
         raise unreachable(error) from error
 
 
-def _login_problem(answer: Answer, config: MatrixConfig) -> ChannelError:
+def _login_problem(answer: HttpAnswer, config: MatrixConfig) -> ChannelError:
     if answer.errcode == "M_FORBIDDEN":
         return ChannelAuthFailed(
             f"the homeserver does not accept user_id {config.user_id} with this password: check both; if "

@@ -41,14 +41,14 @@ from nio import AsyncClient, AsyncClientConfig
 from agent_core.bounded_response import BoundedResponse
 from channels.matrix.client.api import (
     CLIENT,
-    Answer,
     AnswerTooLong,
-    Credentials,
     Download,
+    HttpAnswer,
     LinkBroken,
+    MatrixCredentials,
     SyncRequest,
 )
-from channels.matrix.client.json_access import Trimmer, decoded
+from channels.matrix.client.json_access import Trimmer, decode_object
 
 _MAX_ANSWER_BYTES = 16 * 1024 * 1024
 _MAX_SYNC_BYTES = 32 * 1024 * 1024
@@ -90,7 +90,7 @@ class NioHomeserver:
             context.load_verify_locations(tls_ca_file)
         self._max_answer_bytes = max_answer_bytes
         self._sync_slack_s = sync_slack_s
-        self.credentials: Credentials | None = None
+        self.credentials: MatrixCredentials | None = None
         self.client = AsyncClient(
             address,
             user_id,
@@ -114,7 +114,7 @@ class NioHomeserver:
         timeout_s: float = 30.0,
         anonymous: bool = False,
         part_bytes: int | None = None,
-    ) -> Answer:
+    ) -> HttpAnswer:
         """Make one request, once; see `Homeserver.request`."""
         headers = {"Content-Type": "application/json"}
         if self.credentials is not None and not anonymous:
@@ -122,14 +122,14 @@ class NioHomeserver:
         address = f"{path}?{urlencode(query)}" if query else path
         data = None if body is None else json.dumps(body)
 
-        async def call() -> Answer:
+        async def call() -> HttpAnswer:
             response = await self._send(method, address, data, headers, timeout_s)
             trimmer = None if part_bytes is None else Trimmer(_PART_OF_ANSWER, part_bytes)
             return _answer(response, await _read(response, self._max_answer_bytes, trimmer))
 
         return await _within(timeout_s, call)
 
-    async def sync(self, request: SyncRequest) -> Answer:
+    async def sync(self, request: SyncRequest) -> HttpAnswer:
         """Ask for news, once; see `Homeserver.sync`."""
         if self.credentials is None:
             raise LinkBroken("not logged in", maybe_taken=False)
@@ -140,7 +140,7 @@ class NioHomeserver:
             query["full_state"] = "true"
         address = f"{CLIENT}/sync?{urlencode(query)}"
 
-        async def call() -> Answer:
+        async def call() -> HttpAnswer:
             response = await self._send("GET", address, None, self._token(), _NO_LIMIT)
             trimmer = None if request.part_bytes is None else Trimmer(_PART_OF_SYNC, request.part_bytes)
             return _answer(response, await _read(response, _MAX_SYNC_BYTES, trimmer))
@@ -161,7 +161,7 @@ class NioHomeserver:
             response = await self._send("GET", address, None, headers, _NO_LIMIT)
         try:
             if response.status == 200:
-                yield Download(Answer(200, {}), response.content_length, _chunks(response))
+                yield Download(HttpAnswer(200, {}), response.content_length, _chunks(response))
             else:
                 with link_errors(), anyio.fail_after(_NEXT_BYTE_LIMIT_S):
                     refusal = _answer(response, await _read(response, _MAX_REFUSAL_BYTES))
@@ -178,12 +178,12 @@ class NioHomeserver:
         media_type: str,
         query: Mapping[str, str] | None = None,
         timeout_s: float = 90.0,
-    ) -> Answer:
+    ) -> HttpAnswer:
         """Send a file, once; see `Homeserver.upload`."""
         address = f"{path}?{urlencode(query)}" if query else path
         headers = {"Content-Type": media_type, "Content-Length": str(size_bytes), **self._token()}
 
-        async def call() -> Answer:
+        async def call() -> HttpAnswer:
             response = await self._send("POST", address, content, headers, timeout_s)
             return _answer(response, await _read(response, self._max_answer_bytes))
 
@@ -246,10 +246,10 @@ def _filter(timeline_limit: int) -> str:
     return json.dumps(wanted, separators=(",", ":"))
 
 
-async def _within(limit_s: float, call: Any) -> Answer:
+async def _within(limit_s: float, call: Any) -> HttpAnswer:
     """Run a request within a limit and translate whatever it raises."""
     with link_errors(), anyio.fail_after(limit_s):
-        return cast("Answer", await call())
+        return cast("HttpAnswer", await call())
 
 
 _NO_LIMIT = aiohttp.ClientTimeout(total=None, sock_connect=10.0)
@@ -287,9 +287,9 @@ async def _read(response: aiohttp.ClientResponse, max_bytes: int, trimmer: Trimm
     return bytes(body)
 
 
-def _answer(response: aiohttp.ClientResponse, body: bytes) -> Answer:
-    found = decoded(body)
-    return Answer(response.status, found, _retry_after_s(response, found))
+def _answer(response: aiohttp.ClientResponse, body: bytes) -> HttpAnswer:
+    found = decode_object(body)
+    return HttpAnswer(response.status, found, _retry_after_s(response, found))
 
 
 def _retry_after_s(response: aiohttp.ClientResponse, body: Mapping[str, Any]) -> float | None:

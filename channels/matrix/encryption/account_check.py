@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from channels.base import ChannelUnavailable
-from channels.matrix.client.api import CLIENT, Answer, Homeserver, LinkBroken, problem
+from channels.matrix.client.api import CLIENT, Homeserver, HttpAnswer, LinkBroken, problem
 from channels.matrix.client.json_access import JsonObject, object_of, text_of
 from channels.matrix.client.login import unreachable
 from channels.matrix.encryption.cross_signing import canonical, public_key
@@ -66,7 +66,7 @@ async def check_account(homeserver: Homeserver) -> AccountCheck:
 
 async def _asked(
     homeserver: Homeserver, method: str, path: str, body: JsonObject | None, *, may_lack: bool = False
-) -> Answer:
+) -> HttpAnswer:
     try:
         answer = await homeserver.request(method, f"{CLIENT}/{path}", body)
     except LinkBroken as error:

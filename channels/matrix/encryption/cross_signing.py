@@ -30,10 +30,10 @@ from agent_core.state_folder import StateFolder, state_in
 from channels.base import ChannelUnavailable
 from channels.matrix.client.api import CLIENT, Homeserver, problem
 from channels.matrix.client.json_access import JsonObject, object_of, text_of
-from channels.matrix.client.login import Login
+from channels.matrix.client.login import MatrixLogin
 
 if TYPE_CHECKING:
-    from channels.matrix.encryption.olm_machine import Machine
+    from channels.matrix.encryption.olm_machine import OlmMachine
 
 _FILE = "cross_signing.json"
 _ROLES = ("master", "self_signing", "user_signing")
@@ -42,7 +42,7 @@ _PICKLE_KEY = b"\0" * 32
 _log = structlog.get_logger(__name__)
 
 
-def unpadded(raw: bytes) -> str:
+def encode_unpadded(raw: bytes) -> str:
     """Base64 as Matrix writes it."""
     return base64.b64encode(raw).decode().rstrip("=")
 
@@ -57,14 +57,14 @@ def canonical(value: Any) -> bytes:
 class CrossSigning:
     """The account's identity."""
 
-    def __init__(self, homeserver: Homeserver, login: Login, state_dir: Path | StateFolder) -> None:
+    def __init__(self, homeserver: Homeserver, login: MatrixLogin, state_dir: Path | StateFolder) -> None:
         self._homeserver = homeserver
         self._login = login
         self._state = state_in(state_dir)
         self.master = ""
         """The public master key, once it is published."""
 
-    async def ensure(self, machine: Machine, published: JsonObject) -> bool:
+    async def ensure(self, machine: OlmMachine, published: JsonObject) -> bool:
         """
         Make sure that an identity is on the server and has signed this device.
 
@@ -122,7 +122,7 @@ class CrossSigning:
             body[f"{role}_key"] = public
         await self._login.with_password("POST", f"{CLIENT}/keys/device_signing/upload", body)
 
-    async def _sign_device(self, machine: Machine, key: _Key, device: JsonObject) -> None:
+    async def _sign_device(self, machine: OlmMachine, key: _Key, device: JsonObject) -> None:
         signatures = object_of(object_of(device, "signatures"), machine.user_id)
         signed_by = f"ed25519:{key.public}"
         if signed_by in signatures:

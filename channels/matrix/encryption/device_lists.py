@@ -15,7 +15,7 @@ import anyio
 import anyio.lowlevel
 import structlog
 
-from channels.base import Clock
+from channels.base import ChannelClock
 from channels.matrix.client.api import AnswerTooLong
 from channels.matrix.client.json_access import JsonObject, object_of
 from channels.matrix.encryption.key_api import KeyRequests
@@ -29,7 +29,7 @@ Learn = Callable[[str, JsonObject, Mapping[str, Any]], Awaitable[None]]
 """Takes a person, their devices, and the whole answer."""
 
 
-def by_server(user_ids: Iterable[str], own: str = "") -> list[list[str]]:
+def group_by_server(user_ids: Iterable[str], own: str = "") -> list[list[str]]:
     """
     People in groups by their servers, each of at most `AT_ONCE`; beyond a few, servers share a group.
 
@@ -51,7 +51,7 @@ def by_server(user_ids: Iterable[str], own: str = "") -> list[list[str]]:
 class DeviceLists:
     """The device lists of the people that an account knows."""
 
-    def __init__(self, requests: KeyRequests, clock: Clock, learn: Learn) -> None:
+    def __init__(self, requests: KeyRequests, clock: ChannelClock, learn: Learn) -> None:
         self._requests = requests
         self._clock = clock
         self._learn = learn
@@ -103,7 +103,7 @@ class DeviceLists:
 
     async def _ask(self, user_ids: set[str], own: str) -> None:
         failed: list[Exception] = []
-        begun = [(users, anyio.Event()) for users in by_server(user_ids, own)]
+        begun = [(users, anyio.Event()) for users in group_by_server(user_ids, own)]
         for users, done in begun:
             self._asked.update(dict.fromkeys(users, done))
 

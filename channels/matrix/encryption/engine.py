@@ -23,25 +23,25 @@ import anyio.lowlevel
 import structlog
 
 from agent_core.state_folder import StateFolder, state_in
-from channels.base import ChannelError, ChannelUnavailable, Clock
+from channels.base import ChannelClock, ChannelError, ChannelUnavailable
 from channels.matrix.client.api import Homeserver, LinkBroken
 from channels.matrix.client.json_access import JsonObject, object_of, text_of
-from channels.matrix.client.login import Login, unreachable
+from channels.matrix.client.login import MatrixLogin, unreachable
 from channels.matrix.encryption.cross_signing import CrossSigning
 from channels.matrix.encryption.device_lists import RETRY_S, DeviceLists
 from channels.matrix.encryption.identities import Identities
-from channels.matrix.encryption.key_api import KeyRequests, StoreIsOld, TokenRefused
+from channels.matrix.encryption.key_api import KeyRequests, KeyTokenRefused, StoreIsOld
 from channels.matrix.encryption.key_sharing import CLAIM_LIMIT_S, KeySharing, claim_by_server
 from channels.matrix.encryption.own_device import OwnDevice
 from channels.matrix.encryption.types import Device, NotReadable
 
 if TYPE_CHECKING:
-    from channels.matrix.encryption.olm_machine import Machine
+    from channels.matrix.encryption.olm_machine import OlmMachine
 
 CRYPTO = "crypto"
 _KEY_FILE = "pickle_key"
 _log = structlog.get_logger(__name__)
-Open = Callable[[str], "Machine"]
+Open = Callable[[str], "OlmMachine"]
 
 
 def pickle_key(state_dir: Path | StateFolder) -> str:
@@ -71,10 +71,10 @@ class EncryptionEngine:
     def __init__(
         self,
         homeserver: Homeserver,
-        login: Login,
+        login: MatrixLogin,
         state_dir: Path | StateFolder,
         open_machine: Open,
-        clock: Clock,
+        clock: ChannelClock,
         *,
         signed_only: bool = False,
         fetch: Callable[[str], None] | None = None,
@@ -88,7 +88,7 @@ class EncryptionEngine:
         self._own = OwnDevice(homeserver, login, self._requests, self.signing, open_machine, fetch=fetch)
         self._lock = anyio.Lock()
         self._room_locks: dict[str, anyio.Lock] = {}
-        self._machine: Machine | None = None
+        self._machine: OlmMachine | None = None
         self._committed = ""
         self._lists = DeviceLists(self._requests, clock, self._learned)
         self._sharing = KeySharing(
@@ -106,7 +106,7 @@ class EncryptionEngine:
         self._committed = committed or ""
         self._lists.forget()
 
-    async def ready(self) -> Machine:
+    async def ready(self) -> OlmMachine:
         """
         The machine of the device that is logged in, announced to the server.
 
@@ -126,7 +126,7 @@ class EncryptionEngine:
             except OSError as error:
                 raise ChannelUnavailable(f"the crypto store cannot be used: {error}") from error
 
-    async def _announced(self) -> Machine:
+    async def _announced(self) -> OlmMachine:
         machine, credentials = self._machine, self._homeserver.credentials
         if machine is not None and credentials is not None:
             if _is_right(machine, credentials.device_id):
@@ -237,7 +237,7 @@ class EncryptionEngine:
             self._committed = f"{machine.generation + 1} {machine.device_id}"
             self._machine = None
             machine.close()
-        except (ChannelError, LinkBroken, TokenRefused, OSError) as error:
+        except (ChannelError, LinkBroken, KeyTokenRefused, OSError) as error:
             _log.warning("matrix.keys_deferred", error=str(error) or type(error).__name__)
 
     async def repair(self) -> None:
@@ -252,7 +252,7 @@ class EncryptionEngine:
             group.start_soon(self._sharing.give_late, machine)
             group.start_soon(self._unwedge, machine)
 
-    async def _unwedge(self, machine: Machine) -> None:
+    async def _unwedge(self, machine: OlmMachine) -> None:
         now = self._clock.monotonic()
         self._retry_at = {one: until for one, until in self._retry_at.items() if until > now}
         wedged = [one for one in machine.wedged() if one not in self._retry_at]
@@ -352,7 +352,7 @@ class EncryptionEngine:
         return self._room_locks.setdefault(room_id, anyio.Lock())
 
 
-def _is_right(machine: Machine, device_id: str) -> bool:
+def _is_right(machine: OlmMachine, device_id: str) -> bool:
     """Whether it is that device, and what is in memory is what is kept."""
     return machine.device_id == device_id and not machine.is_stale
 

@@ -84,7 +84,7 @@ class Identities:
         """Whether a person has signed a device as their own."""
         return device_id in self._signed.get(user_id, ())
 
-    def master_of(self, user_id: str) -> str:
+    def master_key(self, user_id: str) -> str:
         """A person's master key; empty if there is none, or it is unknown."""
         return self._masters.get(user_id, "")
 

@@ -10,21 +10,21 @@ import anyio
 import anyio.lowlevel
 import structlog
 
-from channels.matrix.client.api import CLIENT, Answer, AnswerTooLong, Homeserver, part, problem
+from channels.matrix.client.api import CLIENT, AnswerTooLong, Homeserver, HttpAnswer, part, problem
 from channels.matrix.client.json_access import object_of
 from channels.matrix.encryption.types import Device
 
 if TYPE_CHECKING:
-    from channels.matrix.encryption.olm_machine import Machine
+    from channels.matrix.encryption.olm_machine import OlmMachine
 
 _AT_ONCE = 50
 _log = structlog.get_logger(__name__)
 
 
-class TokenRefused(Exception):
+class KeyTokenRefused(Exception):
     """The server rejected the token of a request about keys; the caller logs in again."""
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: HttpAnswer) -> None:
         self.answer = answer
         super().__init__()
 
@@ -46,7 +46,7 @@ class KeyRequests:
         """The keys of people, as the server sends them."""
         return (await self._post("keys/query", {"device_keys": {user_id: [] for user_id in user_ids}})).body
 
-    async def claim(self, machine: Machine, devices: Iterable[Device]) -> None:
+    async def claim(self, machine: OlmMachine, devices: Iterable[Device]) -> None:
         """Start sessions with devices, as far as the server has valid one-time keys for them."""
         devices = list(devices)
         wanted: dict[str, dict[str, str]] = {}
@@ -68,7 +68,7 @@ class KeyRequests:
             machine.learn_claimed(some)
             await anyio.lowlevel.checkpoint()  # each is a matter of milliseconds
 
-    async def upload(self, machine: Machine, left: int | None) -> None:
+    async def upload(self, machine: OlmMachine, left: int | None) -> None:
         """Upload those of our keys that the server lacks; ``left`` one-time keys are left there."""
         body = machine.new_keys(left)
         if body is None:
@@ -89,14 +89,14 @@ class KeyRequests:
         if not answer.good:
             raise problem(answer)
 
-    async def _post(self, path: str, body: Mapping[str, Any]) -> Answer:
+    async def _post(self, path: str, body: Mapping[str, Any]) -> HttpAnswer:
         answer = await self._ask("POST", f"{CLIENT}/{path}", body)
         if not answer.good:
             raise problem(answer)
         return answer
 
-    async def _ask(self, method: str, path: str, body: Mapping[str, Any]) -> Answer:
+    async def _ask(self, method: str, path: str, body: Mapping[str, Any]) -> HttpAnswer:
         answer = await self._homeserver.request(method, path, body)
         if answer.token_refused:
-            raise TokenRefused(answer)
+            raise KeyTokenRefused(answer)
         return answer

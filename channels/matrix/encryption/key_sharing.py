@@ -22,14 +22,14 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import structlog
 
-from channels.base import Clock
-from channels.matrix.encryption.device_lists import AT_ONCE, RETRY_S, DeviceLists, by_server
+from channels.base import ChannelClock
+from channels.matrix.encryption.device_lists import AT_ONCE, RETRY_S, DeviceLists, group_by_server
 from channels.matrix.encryption.fair_shares import server_of
 from channels.matrix.encryption.key_api import KeyRequests
 from channels.matrix.encryption.types import Device
 
 if TYPE_CHECKING:
-    from channels.matrix.encryption.olm_machine import Machine
+    from channels.matrix.encryption.olm_machine import OlmMachine
 
 OTHERS_LIMIT_S = 4.0
 CLAIM_LIMIT_S = 30.0
@@ -40,7 +40,7 @@ _log = structlog.get_logger(__name__)
 
 
 async def claim_by_server(
-    requests: KeyRequests, machine: Machine, devices: Iterable[Device], limit_s: float | None = None
+    requests: KeyRequests, machine: OlmMachine, devices: Iterable[Device], limit_s: float | None = None
 ) -> set[str]:
     """
     Claim sessions with one request for each server (beyond a few, servers share one); returns who was late.
@@ -59,7 +59,7 @@ async def claim_by_server(
         if limit.cancelled_caught:
             late.update(users)
 
-    await _all_of(partial(claim, users) for users in by_server(by_user))
+    await _all_of(partial(claim, users) for users in group_by_server(by_user))
     return late
 
 
@@ -77,7 +77,7 @@ class KeySharing:
         self,
         requests: KeyRequests,
         lists: DeviceLists,
-        clock: Clock,
+        clock: ChannelClock,
         *,
         trusted: Callable[[set[Device]], set[Device]],
         lock_of: Callable[[str], anyio.Lock],
@@ -102,7 +102,7 @@ class KeySharing:
         """The device was replaced: nobody has to get keys of the old one."""
         self._owed.clear()
 
-    async def give(self, machine: Machine, room_id: str, users: list[str]) -> None:
+    async def give(self, machine: OlmMachine, room_id: str, users: list[str]) -> None:
         """
         Share the room's key with these people, who are all that are in the room.
 
@@ -142,7 +142,7 @@ class KeySharing:
             machine.key_given(room_id, keys)
         self._note_owed(machine, room_id, late, users)
 
-    async def give_late(self, machine: Machine) -> None:
+    async def give_late(self, machine: OlmMachine) -> None:
         """Share the keys that are still owed, as far as those people's servers respond now. Never raises."""
         people: dict[str, set[str]] = {}
         for _, user_id in self._owed:
@@ -166,7 +166,7 @@ class KeySharing:
                 if self._paid(room_id, user_id, session_id) is not None:
                     _log.info("matrix.person_unreachable", room=room_id, user=user_id)
 
-    async def _give_late_to(self, machine: Machine, users: set[str]) -> None:
+    async def _give_late_to(self, machine: OlmMachine, users: set[str]) -> None:
         await self._lists.know(users, machine.user_id)
         devices = self._trusted(machine.devices_of(users))
         if missing := machine.strangers(devices):
@@ -180,7 +180,7 @@ class KeySharing:
                         await self._give_this(machine, room_id, key, theirs)
 
     async def _give_this(
-        self, machine: Machine, room_id: str, key: dict[str, Any], devices: set[Device]
+        self, machine: OlmMachine, room_id: str, key: dict[str, Any], devices: set[Device]
     ) -> None:
         left = sorted(devices - set(machine.strangers(devices)))
         for start in range(0, len(left), AT_ONCE):
@@ -207,7 +207,7 @@ class KeySharing:
             _log.info("matrix.server_slow", server=server, pause_s=RETRY_S)
         return late
 
-    def _note_owed(self, machine: Machine, room_id: str, late: set[str], users: list[str]) -> None:
+    def _note_owed(self, machine: OlmMachine, room_id: str, late: set[str], users: list[str]) -> None:
         for _, user_id in [key for key in self._owed if key[0] == room_id and key[1] not in set(users)]:
             del self._owed[room_id, user_id]
         key = machine.current_key(room_id) if late else None

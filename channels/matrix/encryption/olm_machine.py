@@ -43,7 +43,7 @@ from peewee import OperationalError  # type: ignore[import-untyped] # it has no 
 from agent_core.state_folder import RowStore
 from channels.matrix.encryption.database_copy import fetch
 from channels.matrix.encryption.olm_store import KeyStore, owner_of, store_path
-from channels.matrix.encryption.types import Device, NoKey, NotMeant, NotReadable, NotTheirs
+from channels.matrix.encryption.types import Device, ForeignKey, NoKey, NotMeant, NotReadable
 from channels.matrix.events.polls import ENDS, RESPONSES, STARTS
 
 MEGOLM = "m.megolm.v1.aes-sha2"
@@ -59,7 +59,7 @@ _MEANT = frozenset({"m.room.message", "m.sticker", "m.reaction", *STARTS, *RESPO
 _MAX_TYPE = 100
 
 
-class Machine(KeyStore):
+class OlmMachine(KeyStore):
     """
     The keys of one device.
 
@@ -219,7 +219,7 @@ class Machine(KeyStore):
         if not self._olm.message_index_ok(index, seen):
             raise NotReadable("replayed")
         self.room_keys.used(session_id)
-        return uncovered(room_id, event, content, plaintext)
+        return decrypted_event(room_id, event, content, plaintext)
 
     def _session(self, room_id: str, session_id: str, sender: str) -> Any:
         """The room key, of those that fit the sender's devices the one that reads most."""
@@ -238,7 +238,7 @@ class Machine(KeyStore):
     def _check_owner(self, session: Any, sender: str) -> None:
         owner = owner_of(session)
         if owner not in ("", sender):
-            raise NotTheirs(str(session.id))
+            raise ForeignKey(str(session.id))
         device = self._olm.device_store.device_from_sender_key(sender, session.sender_key)
         if device is not None:
             if device.ed25519 != session.ed25519:
@@ -250,7 +250,7 @@ class Machine(KeyStore):
         if own and sender == self._olm.user_id:
             return
         if own or any(device.curve25519 == session.sender_key for device in self._olm.device_store):
-            raise NotTheirs(str(session.id))
+            raise ForeignKey(str(session.id))
 
     # ── other people's devices ──
     def learn_devices(self, user_id: str, devices: Mapping[str, Any]) -> None:
@@ -449,9 +449,9 @@ class Machine(KeyStore):
 
 def opener(
     folder: Path, user_id: str, pickle_key: str, rows: RowStore | None = None
-) -> Callable[[str], Machine]:
+) -> Callable[[str], OlmMachine]:
     """A function that opens the machine of a device."""
-    return lambda device_id: Machine(folder, user_id, device_id, pickle_key, rows)
+    return lambda device_id: OlmMachine(folder, user_id, device_id, pickle_key, rows)
 
 
 def fetcher(folder: Path, rows: RowStore) -> Callable[[str], None]:
@@ -490,7 +490,7 @@ def _is_device(device_id: str, value: Any) -> bool:
     return bool(value["device_id"] == device_id)
 
 
-def uncovered(
+def decrypted_event(
     room_id: str, event: Mapping[str, Any], content: Mapping[str, Any], plaintext: str
 ) -> dict[str, Any]:
     """

@@ -21,15 +21,15 @@ import anyio.to_thread
 import structlog
 
 from channels.base import ChannelUnavailable
-from channels.matrix.client.api import Credentials, Homeserver
+from channels.matrix.client.api import Homeserver, MatrixCredentials
 from channels.matrix.client.json_access import object_of, text_of
-from channels.matrix.client.login import Login
+from channels.matrix.client.login import MatrixLogin
 from channels.matrix.encryption.cross_signing import CrossSigning
 from channels.matrix.encryption.key_api import KeyRequests, StoreIsOld
 from channels.matrix.encryption.types import StoreBroken
 
 if TYPE_CHECKING:
-    from channels.matrix.encryption.olm_machine import Machine
+    from channels.matrix.encryption.olm_machine import OlmMachine
 
 _TRIES = 4
 _OLD = "the crypto store is an older copy"
@@ -48,10 +48,10 @@ class OwnDevice:
     def __init__(
         self,
         homeserver: Homeserver,
-        login: Login,
+        login: MatrixLogin,
         requests: KeyRequests,
         signing: CrossSigning,
-        open_machine: Callable[[str], Machine],
+        open_machine: Callable[[str], OlmMachine],
         *,
         fetch: Callable[[str], None] | None = None,
     ) -> None:
@@ -61,18 +61,18 @@ class OwnDevice:
         self._signing = signing
         self._open = open_machine
         self._fetch = fetch
-        self._before: Machine | None = None
+        self._before: OlmMachine | None = None
         self.signed = False
         self.replaced = ""
         """Why the device was replaced in this process; empty if it was not."""
 
-    def retire(self, machine: Machine) -> None:
+    def retire(self, machine: OlmMachine) -> None:
         """The login has another device now, which takes over the room keys of the old one."""
         if self._before is not None:
             self._before.close()
         self._before = machine
 
-    async def announced(self, committed: str) -> Machine:
+    async def announced(self, committed: str) -> OlmMachine:
         """
         The machine of the current device, announced to the server and signed.
 
@@ -105,7 +105,7 @@ class OwnDevice:
             await self._replace(credentials, machine, trouble)
         raise ChannelUnavailable("the homeserver does not accept the keys of a new device")
 
-    async def replace(self, machine: Machine, why: str) -> None:
+    async def replace(self, machine: OlmMachine, why: str) -> None:
         """
         Log in as another device, which the next `announced` opens; raises as that does.
 
@@ -117,7 +117,7 @@ class OwnDevice:
             return
         await self._replace(credentials, machine, why)
 
-    async def _trouble(self, machine: Machine, committed: str) -> str:
+    async def _trouble(self, machine: OlmMachine, committed: str) -> str:
         """Why the machine cannot be used, empty if it can."""
         generation, _, device_id = committed.partition(" ")
         if device_id == machine.device_id and machine.generation < int(generation) and machine.shared:
@@ -132,11 +132,13 @@ class OwnDevice:
             machine.shared = False
         return ""
 
-    async def _announce(self, machine: Machine) -> None:
+    async def _announce(self, machine: OlmMachine) -> None:
         await self._requests.upload(machine, None)
         self.signed = await self._signing.ensure(machine, await self._own_keys())
 
-    async def _replace(self, credentials: Credentials, machine: Machine | None, trouble: str) -> None:
+    async def _replace(
+        self, credentials: MatrixCredentials, machine: OlmMachine | None, trouble: str
+    ) -> None:
         _log.error("matrix.device_abandoned", device=credentials.device_id, reason=trouble)
         try:
             await self._login.another_device(credentials, trouble)
@@ -152,7 +154,7 @@ class OwnDevice:
         else:
             machine.discard()
 
-    def _inherit(self, machine: Machine) -> None:
+    def _inherit(self, machine: OlmMachine) -> None:
         before, self._before = self._before, None
         if before is not None and before.device_id != machine.device_id:
             machine.adopt(before)

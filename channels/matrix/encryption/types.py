@@ -29,7 +29,7 @@ class NotReadable(Exception):
     """Something encrypted will never be readable; the text says why, in one word."""
 
 
-class NotTheirs(NoKey, NotReadable):
+class ForeignKey(NoKey, NotReadable):
     """Somebody else has sent a key of that name. It reads nothing; the sender's own may still come."""
 
     def __str__(self) -> str:

@@ -25,12 +25,12 @@ from typing import Any
 import anyio
 import structlog
 
-from channels.base import ChannelError, Clock
+from channels.base import ChannelClock, ChannelError
 from channels.matrix.client.api import LinkBroken
 from channels.matrix.client.json_access import JsonObject, object_of, text_of
 from channels.matrix.encryption.cross_signing import canonical
 from channels.matrix.encryption.engine import EncryptionEngine
-from channels.matrix.encryption.key_api import TokenRefused
+from channels.matrix.encryption.key_api import KeyTokenRefused
 from channels.matrix.encryption.sas import METHOD, Sas, SasFailed
 
 LIFE_S = 600.0
@@ -81,7 +81,7 @@ class Verifications:
     def __init__(
         self,
         crypto: EncryptionEngine,
-        clock: Clock,
+        clock: ChannelClock,
         *,
         user_id: str,
         allows: Callable[[str], bool],
@@ -209,7 +209,7 @@ class Verifications:
     async def _answer(self, room_id: str, event: JsonObject) -> None:
         try:
             await self._step(room_id, event)
-        except (ChannelError, LinkBroken, TokenRefused) as error:
+        except (ChannelError, LinkBroken, KeyTokenRefused) as error:
             _log.warning("matrix.verification_stuck", error=str(error) or type(error).__name__)
         except Exception as error:  # noqa: BLE001 - one event must not end the others
             _log.error("matrix.verification_failed", error=type(error).__name__)
@@ -303,7 +303,7 @@ class Verifications:
             ours[f"ed25519:{self._crypto.signing.master}"] = self._crypto.signing.master
         await self._send(one, "mac", one.sas.mac(ours))
         await self._send(one, "done", {})
-        master = self._crypto.identities.master_of(one.user_id)
+        master = self._crypto.identities.master_key(one.user_id)
         if one.agreed and master and f"ed25519:{master}" in vouched:
             self._crypto.identities.verified(one.user_id, master)
         _log.info("matrix.verification_done", user=one.user_id, device=one.device_id, compared=one.agreed)
@@ -314,7 +314,7 @@ class Verifications:
         fingerprint = self._crypto.fingerprint(one.user_id, one.device_id)
         if fingerprint:
             keys[f"ed25519:{one.device_id}"] = fingerprint
-        master = self._crypto.identities.master_of(one.user_id)
+        master = self._crypto.identities.master_key(one.user_id)
         if master:
             keys[f"ed25519:{master}"] = master
         return keys

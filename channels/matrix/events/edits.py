@@ -23,7 +23,7 @@ from typing import Any
 
 from agent_core.messages import Amendment
 from channels.matrix.client.json_access import JsonObject, object_of, text_of
-from channels.matrix.events.inbound import Skip, said_in
+from channels.matrix.events.inbound import Skip, message_text
 from channels.matrix.events.threads import EVENT_ID
 
 _MAX_EARLY = 200
@@ -44,7 +44,7 @@ def edited_text(event: JsonObject) -> str | None:
     content = object_of(event, "content").get("m.new_content")
     if not isinstance(content, Mapping):
         return None
-    text = said_in(content)
+    text = message_text(content)
     return None if isinstance(text, Skip) else text
 
 

@@ -44,7 +44,7 @@ class GroupContext:
         self._chars = chars
         self._places: OrderedDict[tuple[str, str], deque[_Line]] = OrderedDict()
 
-    def hear(
+    def remember(
         self, place: tuple[str, str], event_id: str, said: Background, file: Mapping[str, Any] | None = None
     ) -> None:
         """Add a line, with what is needed to fetch its file if it has one."""

@@ -177,7 +177,7 @@ def _unreadable_in(kind: Any, content: JsonObject) -> str:
     msgtype = content.get("msgtype")
     if kind in STARTS:
         return "" if poll_in(content) else "a poll"
-    if kind != "m.room.message" or said_in(content) != Skip("unsupported") or _is_edit(content):
+    if kind != "m.room.message" or message_text(content) != Skip("unsupported") or _is_edit(content):
         return ""
     if msgtype == "m.location":
         return "a location"
@@ -195,10 +195,10 @@ def _text(kind: Any, content: JsonObject) -> str | Skip:
         return Skip("unsupported")
     if _is_edit(content):
         return Skip("edit")
-    return said_in(content)
+    return message_text(content)
 
 
-def said_in(content: JsonObject) -> str | Skip:
+def message_text(content: JsonObject) -> str | Skip:
     """The text in the content of a message or of its edit."""
     if poll := poll_in(content):
         return _clean(poll.text)

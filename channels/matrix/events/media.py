@@ -36,7 +36,7 @@ class MediaInvalid(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Secret:
+class FileSecret:
     """The key of an encrypted file."""
 
     key: bytes = field(repr=False)
@@ -58,7 +58,7 @@ class Media:
     media_type: str
     server: str
     media_id: str
-    secret: Secret | None = None
+    secret: FileSecret | None = None
 
 
 def media_kind(kind: Any, content: JsonObject) -> str:
@@ -118,13 +118,13 @@ def _address(holder: JsonObject) -> tuple[str, str]:
     return found[1], found[2]
 
 
-def _secret(file: JsonObject) -> Secret:
+def _secret(file: JsonObject) -> FileSecret:
     """Client-server API, "Extensions to m.room.message msgtypes": everything but v2 is refused."""
     key = object_of(file, "key")
     if text_of(file, "v") != "v2" or text_of(key, "alg") != "A256CTR" or text_of(key, "kty") != "oct":
         raise MediaInvalid("it is encrypted in a way that I do not support")
     try:
-        secret = Secret(
+        secret = FileSecret(
             key=_unpadded(text_of(key, "k"), safe=True),
             counter=_unpadded(text_of(file, "iv")),
             sha256=_unpadded(text_of(object_of(file, "hashes"), "sha256")),
@@ -145,7 +145,7 @@ def _unpadded(text: str, *, safe: bool = False) -> bytes:
 class FileDecryption:
     """Decrypts a file piece by piece, and verifies it at the end."""
 
-    def __init__(self, secret: Secret) -> None:
+    def __init__(self, secret: FileSecret) -> None:
         self._secret = secret
         self._hash = hashlib.sha256()
         self._cipher = _cipher(secret)
@@ -168,7 +168,7 @@ class FileEncryption:
         # The lower half of the counter begins at zero, as the specification wants it.
         self._key, self._counter = secrets.token_bytes(32), secrets.token_bytes(8) + bytes(8)
         self._hash = hashlib.sha256()
-        self._cipher = _cipher(Secret(self._key, self._counter, b""))
+        self._cipher = _cipher(FileSecret(self._key, self._counter, b""))
 
     def encrypt(self, piece: bytes) -> bytes:
         """Encrypt the next piece."""
@@ -193,7 +193,7 @@ class FileEncryption:
         }
 
 
-def _cipher(secret: Secret) -> Any:
+def _cipher(secret: FileSecret) -> Any:
     from Crypto.Cipher import AES  # noqa: PLC0415 - needed for few messages
 
     return AES.new(secret.key, AES.MODE_CTR, nonce=b"", initial_value=secret.counter)

@@ -33,7 +33,7 @@ async def find_alias(homeserver: Homeserver, alias: str) -> str | None:
     return text_of(answer.body, "room_id") or None if answer.good else None
 
 
-class Rules:
+class RoomRules:
     """
     The rules of one account.
 
@@ -108,7 +108,7 @@ class Rules:
         entries = self.of(room_id).allow_from
         return None if entries is None else names_person(entries, sender)
 
-    def is_heard(self, room_id: str, sender: str) -> bool:
+    def is_context(self, room_id: str, sender: str) -> bool:
         """Whether somebody may talk to the bot in a room, as far as the channel knows."""
         here = self.allows(room_id, sender)
         return self._allows(sender) if here is None else here

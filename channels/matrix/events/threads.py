@@ -32,7 +32,7 @@ def is_shared(thread: str | None) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ThreadPosition:
     """The place of a message: its session, and the root of the thread for its answer, if any."""
 
     session: SessionKey
@@ -51,13 +51,15 @@ def root_of(content: JsonObject) -> str | None:
 
 def place_of(
     *, channel: str, room_id: str, event_id: str, root: str | None, direct: bool, mode: ThreadMode
-) -> Place:
+) -> ThreadPosition:
     """The place of the message ``event_id``, which is in the thread of ``root`` or in none."""
     if root is None and mode == "always" and not direct:
         root = event_id
     if root is None or mode == "off":
-        return Place(SessionKey(channel, room_id) if direct else SessionKey(channel, room_id, SHARED), root)
-    return Place(SessionKey(channel, room_id, root if direct else f"{SHARED}{root}"), root)
+        return ThreadPosition(
+            SessionKey(channel, room_id) if direct else SessionKey(channel, room_id, SHARED), root
+        )
+    return ThreadPosition(SessionKey(channel, room_id, root if direct else f"{SHARED}{root}"), root)
 
 
 def relation_of(event_id: str, thread: str | None, *, points_back: bool) -> dict[str, Any]:

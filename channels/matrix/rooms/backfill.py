@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import structlog
 
 from channels.base import ChannelUnavailable
-from channels.matrix.client.api import CLIENT, Answer, AnswerTooLong, Homeserver, part, problem
+from channels.matrix.client.api import CLIENT, AnswerTooLong, Homeserver, HttpAnswer, part, problem
 from channels.matrix.client.json_access import JsonObject, object_of, objects_of, text_of
 from channels.matrix.rooms.state import Room
 
@@ -88,7 +88,7 @@ def sent_at_ms(event: JsonObject) -> int:
     return sent if isinstance(sent, int) and not isinstance(sent, bool) and 0 < sent < 10**14 else 0
 
 
-async def back_to(
+async def read_back_to(
     homeserver: Homeserver, room_id: str, timeline: Sequence[JsonObject], prev_batch: str, *, newest_ms: int
 ) -> list[JsonObject]:
     """
@@ -187,7 +187,7 @@ def was_just_joined(timeline: Sequence[JsonObject], user_id: str, *, is_new: boo
     )
 
 
-async def since_invited(
+async def read_since_invitation(
     homeserver: Homeserver, room_id: str, timeline: Sequence[JsonObject], prev_batch: str, *, user_id: str
 ) -> list[JsonObject]:
     """
@@ -264,12 +264,12 @@ async def _fetch(
     return Page(objects_of(answer.body, "chunk"), objects_of(answer.body, "state")), following
 
 
-def _is_closed(answer: Answer) -> bool:
+def _is_closed(answer: HttpAnswer) -> bool:
     """Whether we may not look into this room (any more)."""
     return answer.status in (403, 404) and answer.errcode not in ("", "M_UNRECOGNIZED")
 
 
-def _failed(answer: Answer) -> Exception:
+def _failed(answer: HttpAnswer) -> Exception:
     if answer.token_refused:
         # The next sync finds the same and logs in again.
         return ChannelUnavailable("the token was refused while older messages of a room were read")

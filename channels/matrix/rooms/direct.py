@@ -21,7 +21,7 @@ import anyio
 import structlog
 
 from channels.base import ChannelError, ChannelUnavailable, DeliveryFailed
-from channels.matrix.client.api import CLIENT, Answer, Homeserver, LinkBroken, part, problem, send_problem
+from channels.matrix.client.api import CLIENT, Homeserver, HttpAnswer, LinkBroken, part, problem, send_problem
 from channels.matrix.client.json_access import JsonObject, object_of, text_of
 from channels.matrix.rooms.backfill import check_room, members_of, own_membership
 from channels.matrix.rooms.state import Rooms
@@ -224,7 +224,7 @@ class DirectRooms:
         return f"{CLIENT}/user/{part(self._user_id)}/account_data/m.direct"
 
 
-def _refused(answer: Answer, person: str) -> ChannelError:
+def _refused(answer: HttpAnswer, person: str) -> ChannelError:
     """Why somebody cannot be written to."""
     if answer.token_refused or answer.status == 429 or answer.status >= 500 or not answer.errcode:
         return problem(answer)

@@ -35,8 +35,8 @@ import anyio
 import structlog
 
 from agent_core.backoff import Backoff, BackoffPolicy
-from channels.base import Clock
-from channels.matrix.client.api import CLIENT, Answer, Homeserver, LinkBroken, part
+from channels.base import ChannelClock
+from channels.matrix.client.api import CLIENT, Homeserver, HttpAnswer, LinkBroken, part
 from channels.matrix.client.json_access import JsonObject, events_of, object_of, text_of
 from channels.matrix.rooms.state import Rooms
 
@@ -92,7 +92,7 @@ class Invites:
         self,
         homeserver: Homeserver,
         rooms: Rooms,
-        clock: Clock,
+        clock: ChannelClock,
         *,
         user_id: str,
         may_invite: Callable[[str], bool],
@@ -430,7 +430,7 @@ class Invites:
         _log.info("matrix.invite_refused", room=invite.room_id, inviter=invite.inviter)
         return None
 
-    def _not_done(self, invite: _Invite, answer: Answer) -> float | None:
+    def _not_done(self, invite: _Invite, answer: HttpAnswer) -> float | None:
         """Seconds to wait at least, or None if the server has decided."""
         if answer.errcode and answer.status in (403, 404) and answer.errcode != "M_UNRECOGNIZED":
             _log.info("matrix.invite_gone", room=invite.room_id, errcode=answer.errcode)

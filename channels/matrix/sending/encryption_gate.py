@@ -18,7 +18,7 @@ from channels.base import ChannelUnavailable, DeliveryFailed
 from channels.matrix.client.api import CLIENT, Homeserver, LinkBroken, TokenLost, part, problem, send_problem
 from channels.matrix.client.json_access import object_of, text_of
 from channels.matrix.encryption.engine import EncryptionEngine
-from channels.matrix.encryption.key_api import TokenRefused
+from channels.matrix.encryption.key_api import KeyTokenRefused
 from channels.matrix.events.inbound import MARK
 from channels.matrix.events.outbound import MAX_CONTENT_BYTES, MAX_SECRET_BYTES, size_of
 from channels.matrix.rooms.backfill import members_of
@@ -113,7 +113,7 @@ class EncryptionGate:
             raise DeliveryFailed(f"the text is too long for one encrypted event ({size_of(content)} bytes)")
         try:
             covered = await self._crypto.encrypt(room_id, kind, content, await self._members_of(room_id))
-        except TokenRefused as refused:
+        except KeyTokenRefused as refused:
             raise TokenLost(refused.answer) from refused
         if MARK in content:
             covered[MARK] = content[MARK]  # it says nothing, and a lost device could not find it inside

@@ -23,7 +23,7 @@ import structlog
 
 from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
 from channels.base import AckState
-from channels.matrix.client.api import CLIENT, Answer, Homeserver, LinkBroken, part
+from channels.matrix.client.api import CLIENT, Homeserver, HttpAnswer, LinkBroken, part
 from channels.matrix.client.json_access import JsonObject, object_of, text_of
 from channels.matrix.events.inbound import Me, Skip, received_at
 from channels.matrix.events.threads import EVENT_ID, SHARED
@@ -154,7 +154,7 @@ class AckReactions:
         path = f"{CLIENT}/rooms/{part(room_id)}/redact/{part(ours)}/{_txn(event_id, stage)}r"
         await self._put(path, {})
 
-    async def _put(self, path: str, body: Mapping[str, Any]) -> Answer | None:
+    async def _put(self, path: str, body: Mapping[str, Any]) -> HttpAnswer | None:
         for attempt in range(_TRIES):
             await anyio.sleep(max(0.0, self._rests_until - anyio.current_time()))
             try:

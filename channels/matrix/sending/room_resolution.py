@@ -28,7 +28,7 @@ _LOOK_AGAIN_S = 5.0
 _log = structlog.get_logger(__name__)
 
 
-async def resolved(
+async def resolve(
     message: OutboundMessage,
     *,
     homeserver: Homeserver | None,
@@ -57,7 +57,7 @@ async def resolved(
     return message.model_copy(update={"session": SessionKey(message.channel, room_id)})
 
 
-def arrived(receipt: Receipt, placed: OutboundMessage, rooms: Rooms | None) -> Receipt:
+def final_receipt(receipt: Receipt, placed: OutboundMessage, rooms: Rooms | None) -> Receipt:
     """The receipt with the conversation that goes on in the room of this message."""
     room_id, thread = placed.session.conversation, placed.session.thread
     conversation = room_id if rooms is None else rooms.conversation_of(room_id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from channels.matrix.client.api import Credentials, TooLarge
+from channels.matrix.client.api import AnswerTooLarge, MatrixCredentials
 from channels.matrix.client.json_access import JsonObject
 from channels.matrix.events.outbound import size_of
 
@@ -20,7 +20,7 @@ class SendAttempt:
     first. ``previewed``: the event that shows it unfinished.
     """
 
-    used: Credentials
+    used: MatrixCredentials
     encrypted: bool
     uncertain: Callable[[], Awaitable[None]]
     forgotten: bool
@@ -31,7 +31,7 @@ class SendAttempt:
 def check_size(content: JsonObject, limit: int) -> None:
     """Check that a content fits into ``limit`` bytes. Raises `TooLarge`: it does not."""
     if size_of(content) > limit:
-        raise TooLarge(f"the text is too long for one Matrix event ({size_of(content)} bytes)")
+        raise AnswerTooLarge(f"the text is too long for one Matrix event ({size_of(content)} bytes)")
 
 
 async def nothing() -> None:

@@ -38,17 +38,17 @@ from channels.attachments import AttachmentStore
 from channels.base import ChannelUnavailable, DeliveryUncertain, Receipt
 from channels.matrix.client.api import (
     CLIENT,
-    Credentials,
+    AnswerTooLarge,
     Homeserver,
     LinkBroken,
+    MatrixCredentials,
     TokenLost,
-    TooLarge,
     part,
     problem,
     send_problem,
 )
 from channels.matrix.client.json_access import object_of, text_of
-from channels.matrix.client.login import MAX_IN_A_ROW, Login
+from channels.matrix.client.login import MAX_IN_A_ROW, MatrixLogin
 from channels.matrix.config import MatrixConfig
 from channels.matrix.encryption.engine import EncryptionEngine
 from channels.matrix.events.outbound import (
@@ -84,7 +84,7 @@ _FORMAT_LIMIT_S = 15.0
 _log = structlog.get_logger(__name__)
 
 
-class Sender:
+class EventSender:
     """
     Delivers messages.
 
@@ -99,7 +99,7 @@ class Sender:
         self,
         config: MatrixConfig,
         homeserver: Homeserver,
-        login: Login,
+        login: MatrixLogin,
         rooms: Rooms,
         *,
         is_current: Callable[[], bool],
@@ -138,7 +138,7 @@ class Sender:
     async def _try(
         self,
         message: OutboundMessage,
-        used: Credentials,
+        used: MatrixCredentials,
         uncertain: Callable[[], Awaitable[None]],
         previewed: str | None,
     ) -> Receipt:
@@ -206,7 +206,7 @@ class Sender:
         """Send a text, in as many events as it needs; returns the id of the first."""
         try:
             return await self._send_one(message, content, name, attempt, first=first)
-        except TooLarge:
+        except AnswerTooLarge:
             half = max(len(message.text.encode("utf-8", "replace")) * 11 // 20, _SMALLEST_PART)
             halves = split_markdown(message.text, half)
             if len(halves) < 2:
@@ -342,7 +342,7 @@ class Sender:
         if not answer.good:
             raise problem(answer)
 
-    def _key_may_be_forgotten(self, message: OutboundMessage, used: Credentials) -> bool:
+    def _key_may_be_forgotten(self, message: OutboundMessage, used: MatrixCredentials) -> bool:
         """Whether the server may have taken the message and not know its transaction id any more."""
         # Both ways: a clock that was set back makes old messages look as if they came from the future.
         age_s = abs((self._now() - message.created_at).total_seconds())

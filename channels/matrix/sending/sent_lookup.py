@@ -13,9 +13,9 @@ from agent_core.messages import OutboundMessage
 from channels.base import ChannelUnavailable, DeliveryFailed
 from channels.matrix.client.api import (
     CLIENT,
-    Answer,
     AnswerTooLong,
     Homeserver,
+    HttpAnswer,
     LinkBroken,
     TokenLost,
     part,
@@ -127,7 +127,7 @@ class SentLookup:
                 return
             query["from"] = end
 
-    async def _ask(self, path: str, query: Mapping[str, str] | None = None) -> Answer:
+    async def _ask(self, path: str, query: Mapping[str, str] | None = None) -> HttpAnswer:
         try:
             answer = await self._homeserver.request("GET", path, query=query)
         except AnswerTooLong:

@@ -25,11 +25,11 @@ import anyio
 import structlog
 
 from agent_core.messages import OutboundMessage, SessionKey
-from channels.base import AckState, ChannelError, ChannelUnavailable, Clock, DeliveryFailed
+from channels.base import AckState, ChannelClock, ChannelError, ChannelUnavailable, DeliveryFailed
 from channels.matrix.client.api import TokenLost
 from channels.matrix.config import StreamingConfig
 from channels.matrix.events.outbound import preview_of, transaction_id
-from channels.matrix.sending.sender import Sender
+from channels.matrix.sending.sender import EventSender
 
 ELLIPSIS = " …"
 MAX_BYTES = 8_000
@@ -95,7 +95,7 @@ class _Answer:
 class StreamingPreview:
     """The unfinished answers of one account."""
 
-    def __init__(self, name: str, account: str, settings: StreamingConfig, clock: Clock) -> None:
+    def __init__(self, name: str, account: str, settings: StreamingConfig, clock: ChannelClock) -> None:
         self._name = name
         self._account = account
         self._settings = settings
@@ -157,7 +157,7 @@ class StreamingPreview:
         # Even if nothing of it was shown yet: an earlier life of the process may have.
         self._news.set()
 
-    async def settled(self, context: Mapping[str, Any], sending: Sender) -> str | None:
+    async def final_event_id(self, context: Mapping[str, Any], sending: EventSender) -> str | None:
         """
         Show nothing more for this question; returns the event that shows its answer so far.
 
@@ -195,7 +195,7 @@ class StreamingPreview:
         self._news.set()
 
     # ── work ──
-    async def run(self, sending: Sender) -> None:
+    async def run(self, sending: EventSender) -> None:
         """Show answers until cancelled."""
         async with anyio.create_task_group() as group:
             while True:
@@ -217,7 +217,7 @@ class StreamingPreview:
                 else:
                     await news.wait()
 
-    async def _show(self, answer: _Answer, sending: Sender) -> None:
+    async def _show(self, answer: _Answer, sending: EventSender) -> None:
         async with answer.busy:
             text = answer.wanted
             if not text or not answer.pace.due(self._clock.monotonic()):
@@ -242,7 +242,7 @@ class StreamingPreview:
                 answer.text = text
                 answer.pace.shown(self._clock.monotonic())
 
-    async def _again(self, answer: _Answer, sending: Sender) -> None:
+    async def _again(self, answer: _Answer, sending: EventSender) -> None:
         """Send the newest preview under its name, however often it was tried before."""
         assert answer.uncertain is not None
         name, text = answer.uncertain
@@ -257,7 +257,7 @@ class StreamingPreview:
         elif shown is not None and shown not in answer.edits:
             answer.edits.append(shown)
 
-    async def _drop_lost(self, sending: Sender) -> None:
+    async def _drop_lost(self, sending: EventSender) -> None:
         """Look for what is shown of answers that will never come, and take it back; one at a time."""
         now = self._clock.monotonic()
         if not self._lost or now < self._look_for_lost_at:
@@ -283,7 +283,7 @@ class StreamingPreview:
         self._lost_tries = 0
         self._lost.pop(question, None)
 
-    async def _drop(self, question: str, answer: _Answer, sending: Sender) -> None:
+    async def _drop(self, question: str, answer: _Answer, sending: EventSender) -> None:
         """Its turn is over and no answer has come."""
         if answer.event_id is not None:
             room_id, name = answer.message.session.conversation, transaction_id(answer.message.id)

@@ -19,7 +19,7 @@ import structlog
 from agent_core.messages import Attachment
 from channels.attachments import AttachmentDamaged, AttachmentGone, AttachmentStore, Picture
 from channels.base import ChannelUnavailable
-from channels.matrix.client.api import Answer, Homeserver, LinkBroken, TokenLost, problem
+from channels.matrix.client.api import Homeserver, HttpAnswer, LinkBroken, TokenLost, problem
 from channels.matrix.events.media import FileEncryption
 
 _UPLOAD = "/_matrix/media/v3/upload"
@@ -162,7 +162,7 @@ class _Pieces:
             raise
 
 
-def _refusal(answer: Answer) -> Exception:
+def _refusal(answer: HttpAnswer) -> Exception:
     if answer.token_refused:
         return TokenLost(answer)
     if answer.errcode == "M_TOO_LARGE" or answer.status == 413:

@@ -18,12 +18,12 @@ from typing import Any
 import anyio
 import structlog
 
-from channels.base import ChannelError, ChannelUnavailable, Clock
+from channels.base import ChannelClock, ChannelError, ChannelUnavailable
 from channels.matrix.client.api import CLIENT, Homeserver, LinkBroken, part
 from channels.matrix.client.json_access import JsonObject, events_of, object_of, text_of
-from channels.matrix.client.login import Login
+from channels.matrix.client.login import MatrixLogin
 from channels.matrix.encryption.engine import EncryptionEngine
-from channels.matrix.encryption.key_api import TokenRefused
+from channels.matrix.encryption.key_api import KeyTokenRefused
 from channels.matrix.encryption.types import NoKey, NotMeant, NotReadable
 from channels.matrix.encryption.undecryptable import WAITING, Reference, UndecryptableEvents
 from channels.matrix.encryption.verification import Verifications, is_verification
@@ -61,10 +61,10 @@ class Decryption:
     def __init__(
         self,
         homeserver: Homeserver,
-        login: Login,
+        login: MatrixLogin,
         crypto: EncryptionEngine,
         verifications: Verifications,
-        clock: Clock,
+        clock: ChannelClock,
         *,
         user_id: str,
         allows: Callable[[str], bool],
@@ -109,7 +109,7 @@ class Decryption:
             try:
                 await self._crypto.ready()
                 return
-            except TokenRefused as refused:
+            except KeyTokenRefused as refused:
                 if used is not None:
                     await self._login.renew(used, refused.answer)
         raise ChannelUnavailable("the homeserver refuses each new token")
@@ -151,7 +151,7 @@ class Decryption:
         try:
             with anyio.move_on_after(_MEET_LIMIT_S):
                 await self._crypto.learn_devices(wanted)
-        except TokenRefused as refused:
+        except KeyTokenRefused as refused:
             raise ChannelUnavailable("the token was refused while keys were asked for") from refused
         except LinkBroken as error:
             raise ChannelUnavailable(str(error)) from error

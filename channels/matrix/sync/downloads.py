@@ -29,7 +29,7 @@ import structlog
 from agent_core.backoff import Backoff, BackoffPolicy
 from agent_core.messages import OTHERS_WORDS, SPOKEN, Attachment, InboundMessage
 from channels.attachments import AttachmentRefused, AttachmentStore, AttachmentsUnavailable
-from channels.matrix.client.api import RETRY, Answer, Download, Homeserver, LinkBroken, part
+from channels.matrix.client.api import RETRY, Download, Homeserver, HttpAnswer, LinkBroken, part
 from channels.matrix.client.json_access import text_of
 from channels.matrix.events.media import (
     MEDIA,
@@ -135,7 +135,7 @@ class Downloads:
                 raise AttachmentsUnavailable("the file storage does not respond")
 
             async def watch(store: AttachmentStore) -> None:
-                await store.gone()
+                await store.wait_unavailable()
                 slow()
 
             try:
@@ -346,7 +346,7 @@ def _server_of(message: InboundMessage) -> str:
     return media.server if media is not None else ""
 
 
-def _problem(answer: Answer) -> Exception:
+def _problem(answer: HttpAnswer) -> Exception:
     """What an answer that is no file means."""
     if answer.status == 404 and answer.errcode:
         return MediaInvalid("the homeserver does not have it, or no longer")

@@ -23,7 +23,7 @@ import structlog
 
 from agent_core.backoff import Backoff, BackoffPolicy
 from agent_core.messages import NOTED, Amendment, Audience, Background, InboundMessage, SessionKey
-from channels.base import ChannelUnavailable, Clock, Inbox
+from channels.base import ChannelClock, ChannelUnavailable, Inbox
 from channels.matrix.client.api import Homeserver
 from channels.matrix.client.json_access import JsonObject, object_of, text_of
 from channels.matrix.config import MatrixConfig
@@ -33,7 +33,7 @@ from channels.matrix.events.inbound import Me, Skip, mentions, read_event
 from channels.matrix.events.media import MEDIA
 from channels.matrix.events.outbound import transaction_id
 from channels.matrix.events.polls import ENDS, poll_of
-from channels.matrix.events.room_policy import Rules
+from channels.matrix.events.room_policy import RoomRules
 from channels.matrix.events.threads import is_shared, root_of
 from channels.matrix.rooms.join_times import JoinTimes
 from channels.matrix.rooms.state import Rooms
@@ -79,8 +79,8 @@ class EventHandler:
         me: Me,
         rooms: Rooms,
         config: MatrixConfig,
-        clock: Clock,
-        rules: Rules,
+        clock: ChannelClock,
+        rules: RoomRules,
         decrypt: Decrypt,
         is_owner: Callable[[str], bool] = lambda _user: False,
     ) -> None:
@@ -149,7 +149,7 @@ class EventHandler:
         if isinstance(root, str):
             _keep(self._ours, (room_id, root), None)
 
-    def left(self, room_id: str) -> None:
+    def forget_room(self, room_id: str) -> None:
         """The bot has left this room."""
         self._talk.forget(room_id)
         self.joinings.forget(room_id)
@@ -158,7 +158,7 @@ class EventHandler:
         """The bot has joined this room, and has read nothing of it yet."""
         self.joinings.joined(room_id, self._clock.now())
 
-    def followed(self) -> None:
+    def note_room_upgrade(self) -> None:
         """Rooms have replaced others."""
         self.joinings.followed(self._clock.now())
 
@@ -189,7 +189,7 @@ class EventHandler:
         room = self._rooms.get(room_id)
         if message.audience is Audience.GROUP and room is not None and may_moderate(room, sender):
             message = message.model_copy(update={"context": {**message.context, "moderator": True}})
-        allowed = self.rules.is_heard(room_id, sender)
+        allowed = self.rules.is_context(room_id, sender)
         content = object_of(event, "content")
         place = (room_id, root_of(content) or "")
         answers_us: bool | None = False
@@ -200,7 +200,7 @@ class EventHandler:
             # Who has come since a message was seen, and has not seen it, is not known of one that was late.
             if seen_at is None and (allowed or self._config.group_context.senders == "everyone"):
                 said = Background(kind="talk", sender=sender, name=message.sender.name, text=message.text)
-                self._talk.hear(place, message.native_id, said, message.context.get(MEDIA))
+                self._talk.remember(place, message.native_id, said, message.context.get(MEDIA))
             if answers_us is None:
                 return Unfinished(message, partial(self._if_it_answers_us, message, me, place))
             return message
@@ -311,7 +311,7 @@ class EventHandler:
         """What was said to others and is meant for the bot since this edit; None: it is not so."""
         sender, target = text_of(event, "sender"), edits(event)
         place = self._talk.place_of(room_id, target, sender)
-        if place is None or not self.rules.is_heard(room_id, sender):
+        if place is None or not self.rules.is_context(room_id, sender):
             return None
         thread = {"m.relates_to": {"rel_type": "m.thread", "event_id": place[1]}} if place[1] else {}
         content = {**object_of(object_of(event, "content"), "m.new_content"), **thread}
@@ -337,7 +337,7 @@ class EventHandler:
     def _edited(self, room_id: str, event: JsonObject) -> Amendment | Skip:
         edit = read_edit(event)
         if isinstance(edit, Amendment):
-            if not self.rules.is_heard(room_id, edit.sender):
+            if not self.rules.is_context(room_id, edit.sender):
                 # Nothing of theirs waits; what they have said to others may be among what was heard.
                 self._talk.change(room_id, edit.native_id, edit.sender, edit.text)
                 return Skip("edit")
@@ -363,13 +363,13 @@ class EventHandler:
         self._quotes.forget(room_id, target)
         self._talk.take_back(room_id, target, "" if may else by)
         author = author or by
-        if not self.rules.is_heard(room_id, author):
+        if not self.rules.is_context(room_id, author):
             return Skip("no_message")
         return Amendment(kind="withdraw", native_id=target, sender=author)
 
     async def _reaction(self, room_id: str, event: JsonObject) -> InboundMessage | Skip | Unfinished:
         sender = text_of(event, "sender")
-        if sender == self._me.user_id or not self.rules.is_heard(room_id, sender):
+        if sender == self._me.user_id or not self.rules.is_context(room_id, sender):
             return Skip("no_message")
         target = reacts_to(event)
         if not target:
@@ -396,7 +396,7 @@ class EventHandler:
 
     def _ended_poll(self, room_id: str, event: JsonObject) -> Skip | Unfinished:
         sender, target = text_of(event, "sender"), poll_of(event)
-        if not target or not self.rules.is_heard(room_id, sender):
+        if not target or not self.rules.is_context(room_id, sender):
             return Skip("no_message")
         content = {"msgtype": "m.text", "body": "[A poll has ended]"}
         me = self.rules.me_in(room_id, self._me, sender)
@@ -428,9 +428,9 @@ class EventHandler:
         text = await self._quotes.result(room_id, target, poll, ended_at) or message.text
         if sender.address == author and message.addressed:
             return message.model_copy(update={"text": text})
-        if self.rules.is_heard(room_id, author):
+        if self.rules.is_context(room_id, author):
             said = Background(kind="talk", sender=author, text=text)
-            self._talk.hear((room_id, ""), message.native_id, said)
+            self._talk.remember((room_id, ""), message.native_id, said)
         return Skip("no_message")
 
     async def _if_it_is_about_ours(

@@ -83,7 +83,7 @@ class _SenderQueue:
         self.places.close()
 
 
-class Fetching:
+class DeferredReading:
     """
     The fetch queues of one account.
 
@@ -141,12 +141,12 @@ class Fetching:
         if room_id not in self._held and not any(room == room_id for room, _ in self._queues):
             self._since.pop(room_id, None)
 
-    def hold(self, room_id: str, since: str) -> None:
+    def pin_room(self, room_id: str, since: str) -> None:
         """Until `release`, a room is to be read again from ``since`` on, whatever becomes of its queues."""
         self._since.setdefault(room_id, since)
         self._held.add(room_id)
 
-    def release(self, room_id: str) -> None:
+    def unpin_room(self, room_id: str) -> None:
         """The reason of `hold` is over: its messages are committed."""
         self._held.discard(room_id)
         self.read_again(room_id)
@@ -159,7 +159,7 @@ class Fetching:
         self._kept = text
         return {FETCHING: text}
 
-    def takes(self, room_id: str, read: Read) -> bool:
+    def must_defer(self, room_id: str, read: Read) -> bool:
         """Whether this message has to wait: for a download, or for its sender's earlier messages."""
         if isinstance(read, Unfinished):
             return True
@@ -186,7 +186,7 @@ class Fetching:
             if queue.scope is not None:
                 queue.scope.cancel()
 
-    def left(self, room_id: str) -> None:
+    def drop_room(self, room_id: str) -> None:
         """The bot has left this room: nothing of it is answered."""
         for (room, _), queue in self._queues.items():
             if room == room_id:

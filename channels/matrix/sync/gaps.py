@@ -30,7 +30,7 @@ from agent_core.backoff import Backoff
 from channels.base import ChannelUnavailable
 from channels.matrix.client.api import RETRY, LinkBroken
 from channels.matrix.client.json_access import JsonObject
-from channels.matrix.sync.fetching import Fetching
+from channels.matrix.sync.fetching import DeferredReading
 
 GAP_TRIES = 8
 _AT_ONCE = 16
@@ -65,7 +65,7 @@ class Gaps:
 
     def __init__(
         self,
-        fetching: Fetching,
+        fetching: DeferredReading,
         *,
         fill: Callable[[str, str], Awaitable[None]],
         read: Callable[[str, Sequence[JsonObject], str], Awaitable[object]],
@@ -97,24 +97,24 @@ class Gaps:
             room = self._rooms[room_id] = _Room()
             self._idle.append(room_id)
             self._done.discard(room_id)
-            self._fetching.hold(room_id, since)
+            self._fetching.pin_room(room_id, since)
         if events is None and any(one.events is None for one in room.parts):
             return  # that one, when its turn comes, reads all there is
         room.parts.append(_Part(since, events))
         if sum(len(one.events or ()) for one in room.parts) > _MAX_EVENTS:
             room.parts = deque([_Part(room.parts[0].since, None)])
 
-    def left(self, room_id: str) -> None:
+    def drop_room(self, room_id: str) -> None:
         """The bot has left this room."""
         room = self._rooms.pop(room_id, None)
         if room is not None:
             room.scope.cancel()
             self._done.add(room_id)
 
-    def settle(self) -> None:
+    def release_finished(self) -> None:
         """The finished gaps are about to be committed. Call it where positions are collected."""
         for room_id in self._done:
-            self._fetching.release(room_id)
+            self._fetching.unpin_room(room_id)
         self._done.clear()
 
     def answered(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from agent_core.backoff import Backoff, BackoffPolicy
-from channels.base import Clock
+from channels.base import ChannelClock
 
 SYNC_RETRY = BackoffPolicy(first_s=1.0, cap_s=30.0, factor=1.75, jitter=0.2, early_cap_s=1.75)
 _CURRENT_S = 75.0
@@ -14,7 +14,7 @@ _CURRENT_S = 75.0
 class SyncLink:
     """The link of one run: the time of the last answer, and the number of failures in a row."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: ChannelClock) -> None:
         self._clock = clock
         self._backoff = Backoff(SYNC_RETRY)
         self._answered_at: float | None = None

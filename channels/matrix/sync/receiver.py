@@ -35,10 +35,10 @@ import structlog
 
 from agent_core.messages import Amendment, Audience, InboundMessage, Sender, SessionKey
 from channels.attachments import AttachmentStore
-from channels.base import ChannelUnavailable, Clock, Inbox, LinkState
-from channels.matrix.client.api import Answer, AnswerTooLong, Homeserver, LinkBroken, SyncRequest, problem
+from channels.base import ChannelClock, ChannelUnavailable, Inbox, LinkState
+from channels.matrix.client.api import AnswerTooLong, Homeserver, HttpAnswer, LinkBroken, SyncRequest, problem
 from channels.matrix.client.json_access import JsonObject, events_of, object_of, text_of
-from channels.matrix.client.login import Login, unreachable
+from channels.matrix.client.login import MatrixLogin, unreachable
 from channels.matrix.encryption.engine import CRYPTO
 from channels.matrix.encryption.undecryptable import WAITING
 from channels.matrix.events.inbound import Me
@@ -51,9 +51,9 @@ from channels.matrix.sending.typing_receipts import TypingAndReceipts
 from channels.matrix.sync.decryption import Decryption
 from channels.matrix.sync.downloads import Downloads
 from channels.matrix.sync.event_handler import EventHandler
-from channels.matrix.sync.fetching import FETCHING, Fetching
+from channels.matrix.sync.fetching import FETCHING, DeferredReading
 from channels.matrix.sync.link import SyncLink
-from channels.matrix.sync.timeline import Found, RoomUnread, Timeline
+from channels.matrix.sync.timeline import RoomUnread, Timeline, TimelineResult
 
 POSITION = "next_batch"
 NEWEST = "newest_ms"
@@ -77,7 +77,7 @@ class _PositionLost(Exception):
     """The homeserver does not know the position; the text says how that was seen."""
 
 
-class Receiver:
+class SyncReceiver:
     """
     Receives the messages of one account.
 
@@ -95,7 +95,7 @@ class Receiver:
     def __init__(
         self,
         homeserver: Homeserver,
-        login: Login,
+        login: MatrixLogin,
         *,
         me: Me,
         events: EventHandler,
@@ -103,7 +103,7 @@ class Receiver:
         invites: Invites,
         typing_receipts: TypingAndReceipts,
         inbox: Inbox,
-        clock: Clock,
+        clock: ChannelClock,
         link: SyncLink,
         on_up: Callable[[], None],
         decryption: Decryption | None = None,
@@ -127,7 +127,7 @@ class Receiver:
         self._read_receipts = read_receipts
         self._events = events
         downloads = Downloads(homeserver, attachments, allows=may_invite)
-        self.fetching = Fetching(
+        self.fetching = DeferredReading(
             inbox,
             downloads,
             is_gone=events.is_gone,
@@ -182,7 +182,7 @@ class Receiver:
         failing_since: float | None = None
         while True:
             try:
-                since = await self._once(since, full_state=full_state)
+                since = await self._sync_once(since, full_state=full_state)
             except RoomUnread as error:
                 failing_since = None  # the homeserver has answered
                 await self._pause(error)
@@ -196,7 +196,7 @@ class Receiver:
                 full_state = self._cut_out and not full_state
                 failing_since = None
 
-    async def _once(self, since: str | None, *, full_state: bool) -> str:
+    async def _sync_once(self, since: str | None, *, full_state: bool) -> str:
         """Fetch one answer, have it accepted, and return the token that follows it."""
         request = SyncRequest(
             since,
@@ -211,7 +211,7 @@ class Receiver:
         except _PositionLost as lost:
             return await self._restart_without_token(str(lost))
         known = None if full_state else {room.room_id for room in self._rooms}
-        return await self._take(answer.body, since=since, known=known)
+        return await self._accept_answer(answer.body, since=since, known=known)
 
     @property
     def _has_more(self) -> bool:
@@ -227,9 +227,9 @@ class Receiver:
             f"the homeserver does not know the point up to which squidbot had read ({why}): was it "
             "restored from a backup or set up anew? Messages that it lost cannot be answered"
         )
-        return await self._take(answer.body, since=None, known=None, anew=True)
+        return await self._accept_answer(answer.body, since=None, known=None, anew=True)
 
-    async def _take(
+    async def _accept_answer(
         self, body: JsonObject, *, since: str | None, known: set[str] | None, anew: bool = False
     ) -> str:
         """Have an answer accepted; ``known`` are the rooms before it, None if that cannot be said."""
@@ -239,13 +239,13 @@ class Receiver:
             self._rooms.forget()
         for room_id in self._rooms.update(body):
             _log.info("matrix.room_left", room=room_id)
-            self.fetching.left(room_id)
-            self.gaps.left(room_id)
-            self._events.left(room_id)
+            self.fetching.drop_room(room_id)
+            self.gaps.drop_room(room_id)
+            self._events.forget_room(room_id)
         if upgraded := self._following.learn():
-            self._events.followed()
+            self._events.note_room_upgrade()
         invites_changed = self._invites.learn(body) or self._following.asked
-        found = Found(amendments=self._left(body, known))
+        found = TimelineResult(amendments=self._departures(body, known))
         for room_id, event, seen_at in await self._receive_keys(body):
             late = text_of(event, "event_id")
             found.add(await self._timeline.read(room_id, [event], since=since, late=late, seen_at=seen_at))
@@ -255,7 +255,7 @@ class Receiver:
         for room_id in cut_out:
             _log.error("matrix.room_too_long", room=room_id)
             if since is not None:
-                self.fetching.hold(room_id, since)
+                self.fetching.pin_room(room_id, since)
                 self._again[room_id] = since
         if since is not None:
             found.add(await self._timeline.read_answer(body, since, known))
@@ -301,7 +301,7 @@ class Receiver:
         invites: bool,
     ) -> None:
         """Have what was read accepted, together with the token that follows it and all that goes with it."""
-        self.gaps.settle()
+        self.gaps.release_finished()
         positions = {POSITION: text_of(body, POSITION)} | self._newest(body)
         positions |= self._events.joinings.position() | self.fetching.position()
         if self._decryption is not None:
@@ -332,7 +332,7 @@ class Receiver:
             if since is not None and self._rooms.get(room_id) is not None:
                 self.gaps.put(room_id, left_at)
             else:
-                self.fetching.release(room_id)
+                self.fetching.unpin_room(room_id)
             del self._again[room_id]
 
     async def _receive_keys(self, body: JsonObject) -> list[tuple[str, JsonObject, float]]:
@@ -343,7 +343,7 @@ class Receiver:
         self._decryption.receive(body)
         return await self._decryption.late()
 
-    def _left(self, body: JsonObject, known: set[str] | None) -> list[Amendment]:
+    def _departures(self, body: JsonObject, known: set[str] | None) -> list[Amendment]:
         """What is to be given up because the bot was put out of rooms, or has left them."""
         amendments = []
         for room_id in object_of(object_of(body, "rooms"), "leave"):
@@ -368,7 +368,7 @@ class Receiver:
         self._newest_ms = newest
         return {NEWEST: str(newest)}
 
-    async def _fetch(self, request: SyncRequest) -> Answer:
+    async def _fetch(self, request: SyncRequest) -> HttpAnswer:
         while True:
             used = self._homeserver.credentials
             if used is None:

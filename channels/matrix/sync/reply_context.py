@@ -28,7 +28,7 @@ from agent_core.messages import Background
 from channels.matrix.client.api import CLIENT, Homeserver, LinkBroken, part
 from channels.matrix.client.json_access import JsonObject, object_of, objects_of, text_of
 from channels.matrix.events.edits import bundled_edit
-from channels.matrix.events.inbound import Skip, file_in, replies_to, said_in
+from channels.matrix.events.inbound import Skip, file_in, message_text, replies_to
 from channels.matrix.events.polls import RESPONSES, STARTS, Poll, poll_in, result_of
 from channels.matrix.events.threads import EVENT_ID
 from channels.matrix.rooms.state import Rooms
@@ -241,7 +241,7 @@ class ReplyContext:
 
 
 def _text(content: JsonObject) -> str:
-    text = said_in(content)
+    text = message_text(content)
     if isinstance(text, Skip):
         text = text_of(content, "body").strip()  # a notice may well be answered
     return text[:_MAX_CHARS]

@@ -31,20 +31,20 @@ from channels.matrix.client.login import unreachable
 from channels.matrix.events.inbound import Me, Skip
 from channels.matrix.events.polls import STARTS
 from channels.matrix.rooms.backfill import (
-    back_to,
     check_doors,
     check_room,
     members_of,
     own_membership,
     pages_since,
-    since_invited,
+    read_back_to,
+    read_since_invitation,
     was_just_joined,
 )
 from channels.matrix.rooms.state import Rooms
 from channels.matrix.sync.decryption import Decryption
 from channels.matrix.sync.downloads import Downloads
 from channels.matrix.sync.event_handler import EventHandler, Unfinished
-from channels.matrix.sync.fetching import Fetching
+from channels.matrix.sync.fetching import DeferredReading
 from channels.matrix.sync.gaps import GAP_TRIES, Gaps
 
 _ASK_LIMIT_S = 4.0
@@ -62,7 +62,7 @@ class RoomUnread(ChannelUnavailable):
 
 
 @dataclass(slots=True)
-class Found:
+class TimelineResult:
     """The messages and amendments that were read, in order."""
 
     messages: list[InboundMessage] = field(default_factory=list)
@@ -71,7 +71,7 @@ class Found:
     def __bool__(self) -> bool:
         return bool(self.messages or self.amendments)
 
-    def add(self, other: Found) -> None:
+    def add(self, other: TimelineResult) -> None:
         """Append later ones."""
         self.messages += other.messages
         self.amendments += other.amendments
@@ -98,7 +98,7 @@ class Timeline:
         inbox: Inbox,
         events: EventHandler,
         downloads: Downloads,
-        fetching: Fetching,
+        fetching: DeferredReading,
         decryption: Decryption | None = None,
         accepted: Callable[[Sequence[InboundMessage]], None] = lambda _messages: None,
         is_owner: Callable[[str], bool] = lambda _user: False,
@@ -142,7 +142,7 @@ class Timeline:
             "gaps_left": self._gaps_left,
         }
 
-    async def read_answer(self, body: JsonObject, since: str, known: set[str] | None) -> Found:
+    async def read_answer(self, body: JsonObject, since: str, known: set[str] | None) -> TimelineResult:
         """
         Read an answer; ``known`` are the rooms before it, None if they are unknown.
 
@@ -170,7 +170,7 @@ class Timeline:
         ]
         for room_id in gaps:
             self.gaps.put(room_id, since)
-        found = Found()
+        found = TimelineResult()
         for room_id, events in said.items():
             if room_id in self.gaps:
                 self.gaps.put(room_id, since, events)
@@ -183,15 +183,15 @@ class Timeline:
         joined = object_of(object_of(body, "rooms"), "join")
         return {room_id: room for room_id, room in joined.items() if room_id not in self._rooms.unread}
 
-    async def read_after(self, body: JsonObject, newest_ms: int) -> Found:
+    async def read_after(self, body: JsonObject, newest_ms: int) -> TimelineResult:
         """Read the part of an answer without a position that is newer than ``newest_ms`` (server time)."""
-        found = Found()
+        found = TimelineResult()
         for room_id, room in self._read_rooms(body).items():
             section = object_of(room, "timeline")
             timeline = events_of(room, "timeline")
             self._events.missed(room_id)
             try:
-                timeline = await back_to(
+                timeline = await read_back_to(
                     self._homeserver, room_id, timeline, text_of(section, "prev_batch"), newest_ms=newest_ms
                 )
             except (ChannelUnavailable, LinkBroken) as error:
@@ -207,7 +207,7 @@ class Timeline:
         since: str | None = None,
         late: str = "",
         seen_at: float | None = None,
-    ) -> Found:
+    ) -> TimelineResult:
         """
         Read these events of a room.
 
@@ -222,12 +222,14 @@ class Timeline:
             await self._learn_visibility(room_id)
         if self._decryption is not None:
             await self._decryption.meet(events)
-        found = Found()
+        found = TimelineResult()
         for event in events:
             read = await self._begun(room_id, event, finish=since is None, seen_at=seen_at)
             if read is None:
                 continue
-            if isinstance(read, Unfinished) or (since is not None and self._fetching.takes(room_id, read)):
+            if isinstance(read, Unfinished) or (
+                since is not None and self._fetching.must_defer(room_id, read)
+            ):
                 place = partial(self._placed, room_id)
                 self._fetching.put(room_id, read, place, since=since or "", late=late)
                 late = ""
@@ -285,7 +287,7 @@ class Timeline:
         async def one(room_id: str) -> None:
             timeline, prev_batch = entered[room_id]
             try:
-                found[room_id] = await since_invited(
+                found[room_id] = await read_since_invitation(
                     self._homeserver, room_id, timeline, prev_batch, user_id=self._me.user_id
                 )
             except (ChannelUnavailable, LinkBroken) as error:
@@ -374,7 +376,7 @@ class Timeline:
                 for event in events
                 if open_question and event.get("type") in ("m.room.message", "m.room.encrypted", *STARTS)
             } - {self._me.user_id}
-            if room is None or not any(self._events.rules.is_heard(room_id, one) for one in senders):
+            if room is None or not any(self._events.rules.is_context(room_id, one) for one in senders):
                 continue
             if self._ask_again_at.get(room_id, now) > now:
                 room.member_count = None

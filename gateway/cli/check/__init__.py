@@ -25,8 +25,8 @@ from gateway.cli.check import machine
 from gateway.cli.check.attachments import storage_answers
 from gateway.cli.check.integrity import Repaired, examine_state, repair_state
 from gateway.cli.check.logins import check_channel, check_parts, is_up, report_account_check, report_running
-from gateway.cli.check.network import Reached, clock_finding, look, servers_of
-from gateway.cli.check.report import Finding, IntegrityFinding, Report, Verdict
+from gateway.cli.check.network import ProbeResult, clock_finding, configured_servers, probe_server
+from gateway.cli.check.report import CheckReport, Finding, FindingLevel, IntegrityFinding
 from gateway.errors import AlreadyRunning, ChatOpen, ConfigInvalid, GatewayError, StateUnusable
 from gateway.plugins import installed_plugins
 from gateway.queue.place import place_of_queue
@@ -37,7 +37,7 @@ from gateway.settings.last_good import changes
 from gateway.system.clock import SystemClock
 from gateway.system.home import Home, open_home
 from gateway.system.lock import hold_home, holder_of, refuse_chat
-from gateway.system.restore_marker import RestoreMarker, refuse_unfinished
+from gateway.system.restore_marker import RestoreMarker, check_finished
 
 __all__ = ["Finding", "Report", "Verdict", "check", "check_channel", "check_data"]
 
@@ -46,9 +46,9 @@ _SEARCH_LIMIT_S = 20.0
 _STORAGE_LIMIT_S = 60.0
 
 
-def check(home: Home, config: Path) -> Report:
+def check(home: Home, config: Path) -> CheckReport:
     """Check everything as far as possible: what depends on something broken is left out."""
-    report = Report()
+    report = CheckReport()
     if _is_unfinished(report, home):
         return report
     settings = _configuration(report, home, config)
@@ -64,13 +64,13 @@ def check(home: Home, config: Path) -> Report:
     return report
 
 
-def check_data(home: Home, config: Path, *, repair: bool = False) -> Report:
+def check_data(home: Home, config: Path, *, repair: bool = False) -> CheckReport:
     """
     Check all stored data; with ``repair``, repair what can be repaired.
 
     Nothing outside of the home is asked but the database, and without damage nothing is changed.
     """
-    report = Report()
+    report = CheckReport()
     if _is_unfinished(report, home):
         return report
     settings = _configuration(report, home, config)
@@ -79,7 +79,7 @@ def check_data(home: Home, config: Path, *, repair: bool = False) -> Report:
     if not home.root.is_dir():
         report.add(
             "home",
-            Verdict.FAILED,
+            FindingLevel.FAILED,
             f"there is no {home.root}",
             "is it the right home (--home, SQUIDBOT_HOME)?",
         )
@@ -100,7 +100,7 @@ def check_data(home: Home, config: Path, *, repair: bool = False) -> Report:
     running = holder_of(home)
     if server is not None:
         told = "the queue is on a PostgreSQL server, which checks its own files (pg_amcheck)"
-        report.add("database", Verdict.SKIPPED, told)
+        report.add("database", FindingLevel.SKIPPED, told)
     try:
         found = list(examine(in_use=running is not None))
         repaired = Repaired()
@@ -108,7 +108,7 @@ def check_data(home: Home, config: Path, *, repair: bool = False) -> Report:
             who = f"process {running}" if running else "another process"
             report.add(
                 "daemon",
-                Verdict.FAILED,
+                FindingLevel.FAILED,
                 f"squidbot runs on this home ({who}), so nothing was repaired",
                 "stop it, and try again",
             )
@@ -117,32 +117,36 @@ def check_data(home: Home, config: Path, *, repair: bool = False) -> Report:
                 found = list(examine())
                 repaired = repair_state(home, found, now=datetime.now(UTC))
     except AlreadyRunning as error:
-        report.add("daemon", Verdict.FAILED, f"{error}; nothing was repaired", "stop it, and try again")
+        report.add("daemon", FindingLevel.FAILED, f"{error}; nothing was repaired", "stop it, and try again")
         return report
     except (StoreUnavailable, ConfigInvalid, StateUnusable, OSError) as error:
         of_server = isinstance(error, (StoreUnavailable, ConfigInvalid))
         where = (
             "gateway.store and the server" if of_server else "the disk and the permissions of the home folder"
         )
-        report.add("state", Verdict.FAILED, str(error), f"check {where}")
+        report.add("state", FindingLevel.FAILED, str(error), f"check {where}")
         return report
     _report_state(report, found, repaired, in_use=running is not None)
     return report
 
 
-def _report_state(report: Report, found: list[IntegrityFinding], repaired: Repaired, *, in_use: bool) -> None:
+def _report_state(
+    report: CheckReport, found: list[IntegrityFinding], repaired: Repaired, *, in_use: bool
+) -> None:
     done = {id(one) for one in repaired.done}
     reasons = {id(one): why for one, why in repaired.left}
     for one in found[:_MOST_TROUBLES]:
         if id(one) in done:
-            report.add(one.part, Verdict.OK, f"repaired: {one.text}")
+            report.add(one.part, FindingLevel.OK, f"repaired: {one.text}")
         else:
-            verdict = Verdict.FAILED if one.serious else Verdict.WARNING
+            verdict = FindingLevel.FAILED if one.serious else FindingLevel.WARNING
             report.add(one.part, verdict, one.text, reasons.get(id(one)) or one.remedy)
     if len(found) > _MOST_TROUBLES:
-        report.add("state", Verdict.FAILED, f"and {len(found) - _MOST_TROUBLES} more findings")
+        report.add("state", FindingLevel.FAILED, f"and {len(found) - _MOST_TROUBLES} more findings")
     if repaired.kept is not None:
-        report.add("state", Verdict.OK, f"{repaired.kept} has the files as they were, and what was taken out")
+        report.add(
+            "state", FindingLevel.OK, f"{repaired.kept} has the files as they were, and what was taken out"
+        )
     healthy = {"histories", "records", "memory", "database", "search index", "attachments"} - {
         *(one.part for one in found),
         *(one.part for one in report.findings),
@@ -151,22 +155,22 @@ def _report_state(report: Report, found: list[IntegrityFinding], repaired: Repai
         skipped = in_use and part == "search index"
         report.add(
             part,
-            Verdict.SKIPPED if skipped else Verdict.OK,
+            FindingLevel.SKIPPED if skipped else FindingLevel.OK,
             "the daemon is working on it" if skipped else "whole",
         )
 
 
-def _is_unfinished(report: Report, home: Home) -> bool:
+def _is_unfinished(report: CheckReport, home: Home) -> bool:
     """Whether a restore was broken off, so that nothing else means anything."""
     try:
-        refuse_unfinished(home.root)
+        check_finished(home.root)
     except RestoreMarker as error:
         report.fail("home", error)
         return True
     return False
 
 
-def _configuration(report: Report, home: Home, config: Path) -> Settings | None:
+def _configuration(report: CheckReport, home: Home, config: Path) -> Settings | None:
     try:
         settings = load_settings(config)
     except ConfigInvalid as error:
@@ -174,27 +178,27 @@ def _configuration(report: Report, home: Home, config: Path) -> Settings | None:
         said = ["changed since squidbot last started with it:", *(f"  {line}" for line in changed)]
         report.add(
             "configuration",
-            Verdict.FAILED,
+            FindingLevel.FAILED,
             "\n".join([str(error), *(said if changed else [])]),
             _way_out(config, changed=bool(changed)),
         )
         report.exit_code = error.exit_code
         return None
-    report.add("configuration", Verdict.OK, f"{config}")
+    report.add("configuration", FindingLevel.OK, f"{config}")
     for warning in settings.warnings:
-        report.add("configuration", Verdict.WARNING, warning)
+        report.add("configuration", FindingLevel.WARNING, warning)
     return settings
 
 
-def _report_plugins(report: Report, settings: Settings) -> None:
+def _report_plugins(report: CheckReport, settings: Settings) -> None:
     """Say which packages of others are part of this squidbot, and which could be."""
     for one in installed_plugins():
         part = f"plugin {one.name}"
         if one.name in settings.plugins.enabled:
             what = f"{one}, {one.group} version {API_VERSION}; it runs with all rights of squidbot"
-            report.add(part, Verdict.OK, what)
+            report.add(part, FindingLevel.OK, what)
         else:
-            report.add(part, Verdict.SKIPPED, f"{one} is installed and not in plugins.enabled")
+            report.add(part, FindingLevel.SKIPPED, f"{one} is installed and not in plugins.enabled")
 
 
 def _way_out(config: Path, *, changed: bool) -> str:
@@ -207,20 +211,20 @@ def _way_out(config: Path, *, changed: bool) -> str:
     return "correct the lines above; squidbot config example shows every setting"
 
 
-def _check_home(report: Report, home: Home) -> None:
+def _check_home(report: CheckReport, home: Home) -> None:
     # A daemon at work there has proved it; and its user may be another one, such as systemd's DynamicUser.
     if holder_of(home) is None:
         open_home(home.root, as_guest=True)
-    report.add("home", Verdict.OK, str(home.root))
+    report.add("home", FindingLevel.OK, str(home.root))
     for finding in machine.ownership(home, []):
         report.add(finding.part, finding.verdict, finding.text, finding.what_to_do)
     if older := warning_of(home.high_water_mark, SystemClock().now()):
-        report.add("home", Verdict.WARNING, older)
+        report.add("home", FindingLevel.WARNING, older)
     for finding in machine.disk(home):
         report.add(finding.part, finding.verdict, finding.text, finding.what_to_do)
 
 
-async def _check_live(report: Report, settings: Settings, home: Home) -> None:
+async def _check_live(report: CheckReport, settings: Settings, home: Home) -> None:
     from gateway.operations.control.client import ControlClient  # noqa: PLC0415 - needed in one of two cases
 
     _note(report, machine.unit())
@@ -256,7 +260,7 @@ async def _check_live(report: Report, settings: Settings, home: Home) -> None:
         report.fail("daemon", error)
 
 
-async def _check_storage(report: Report, settings: Settings, home: Home) -> None:
+async def _check_storage(report: CheckReport, settings: Settings, home: Home) -> None:
     """Try the storage for files, if it is not the home's own."""
     storage = settings.attachments.storage(home.root)
     if storage.is_shared:
@@ -267,10 +271,10 @@ async def _check_storage(report: Report, settings: Settings, home: Home) -> None
                 )
         except TimeoutError:
             told = f"{storage.name} has not answered for {_STORAGE_LIMIT_S:g} seconds"
-            report.add("attachments", Verdict.FAILED, told, "attachments.store; see docs/attachments.md")
+            report.add("attachments", FindingLevel.FAILED, told, "attachments.store; see docs/attachments.md")
 
 
-async def _check_shell(report: Report, settings: Settings, home: Home) -> None:
+async def _check_shell(report: CheckReport, settings: Settings, home: Home) -> None:
     """Try the sandbox of the shell, as the daemon does at its start."""
     from gateway.app.shell import command_sandbox  # noqa: PLC0415 - rarely wanted
 
@@ -278,25 +282,28 @@ async def _check_shell(report: Report, settings: Settings, home: Home) -> None:
     if sandbox is not None:
         proof = await sandbox.prove()
         told = proof.told if proof.held else f"there is no shell: {proof.told}"
-        report.add("shell", Verdict.OK if proof.held else Verdict.WARNING, told, proof.help)
+        report.add("shell", FindingLevel.OK if proof.held else FindingLevel.WARNING, told, proof.help)
 
 
-def _report_mcp(report: Report, found: Mapping[str, Any]) -> None:
+def _report_mcp(report: CheckReport, found: Mapping[str, Any]) -> None:
     """What the running daemon knows of its MCP servers; none is started for this."""
     for name, one in found.items():
         changed = f"{len(one['changed'])} tools are off until you approve them"
         if one["trouble"]:
             report.add(
-                f"mcp {name}", Verdict.WARNING, one["trouble"], f"squidbot mcp logs {name}; see docs/mcp.md"
+                f"mcp {name}",
+                FindingLevel.WARNING,
+                one["trouble"],
+                f"squidbot mcp logs {name}; see docs/mcp.md",
             )
         else:
-            report.add(f"mcp {name}", Verdict.OK, f"{one['state']}, {one['tools']} tools")
+            report.add(f"mcp {name}", FindingLevel.OK, f"{one['state']}, {one['tools']} tools")
         if one["changed"]:
-            report.add(f"mcp {name}", Verdict.WARNING, changed, f"squidbot mcp tools {name}")
+            report.add(f"mcp {name}", FindingLevel.WARNING, changed, f"squidbot mcp tools {name}")
         _report_left_out(report, name, one.get("left_out") or ())
 
 
-async def _check_mcp(report: Report, settings: Settings, home: Home) -> None:
+async def _check_mcp(report: CheckReport, settings: Settings, home: Home) -> None:
     """Start each MCP server and ask it what it offers."""
     from gateway.app.mcp import servers_at_rest  # noqa: PLC0415 - rarely wanted
 
@@ -307,23 +314,25 @@ async def _check_mcp(report: Report, settings: Settings, home: Home) -> None:
                 await server.refresh()
                 changes = server.pins.changes(server.settings.tools)
             except AgentError as error:
-                report.add(part, Verdict.WARNING, str(error), f"squidbot mcp logs {name}; see docs/mcp.md")
+                report.add(
+                    part, FindingLevel.WARNING, str(error), f"squidbot mcp logs {name}; see docs/mcp.md"
+                )
                 continue
-            report.add(part, Verdict.OK, f"answers, with {server.state()['tools']} tools")
+            report.add(part, FindingLevel.OK, f"answers, with {server.state()['tools']} tools")
             if changes:
                 told = f"{len(changes)} tools are off until you approve them"
-                report.add(part, Verdict.WARNING, told, f"squidbot mcp tools {name}")
+                report.add(part, FindingLevel.WARNING, told, f"squidbot mcp tools {name}")
             _report_left_out(report, name, server.pins.left_out)
 
 
-def _report_left_out(report: Report, name: str, left_out: Sequence[str]) -> None:
+def _report_left_out(report: CheckReport, name: str, left_out: Sequence[str]) -> None:
     if left_out:
         report.add(
-            f"mcp {name}", Verdict.WARNING, f"cannot be used: {'; '.join(left_out)}", "squidbot mcp list"
+            f"mcp {name}", FindingLevel.WARNING, f"cannot be used: {'; '.join(left_out)}", "squidbot mcp list"
         )
 
 
-async def _check_search(report: Report, settings: Settings) -> None:
+async def _check_search(report: CheckReport, settings: Settings) -> None:
     """Search for one word at the provider of ``web_search``, if there is one."""
     web = settings.tools.web
     if web.search is None or web.allow == "none":
@@ -336,20 +345,20 @@ async def _check_search(report: Report, settings: Settings) -> None:
             hits = await search_web(web_client(web), web.search, "squid", 1)
     except (ToolError, TimeoutError) as error:
         said = str(error) or f"{web.search.provider} did not answer in {_SEARCH_LIMIT_S:g} seconds"
-        report.add("web search", Verdict.WARNING, said, "tools.web.search; see docs/web.md")
+        report.add("web search", FindingLevel.WARNING, said, "tools.web.search; see docs/web.md")
     else:
         found = "answers" if hits else "answers, but finds nothing for 'squid'"
-        report.add("web search", Verdict.OK, f"{web.search.provider} {found}")
+        report.add("web search", FindingLevel.OK, f"{web.search.provider} {found}")
 
 
-async def _check_network(report: Report, settings: Settings) -> dict[str, str]:
+async def _check_network(report: CheckReport, settings: Settings) -> dict[str, str]:
     """Look at each server; returns the accounts whose server was not reached, and which part says why."""
     clock = SystemClock()
-    servers = list(servers_of(settings))
-    reached: dict[str, Reached] = {}
+    servers = list(configured_servers(settings))
+    reached: dict[str, ProbeResult] = {}
 
     async def one(number: int) -> None:
-        reached[str(number)] = await look(servers[number], now=clock.now)
+        reached[str(number)] = await probe_server(servers[number], now=clock.now)
 
     async with anyio.create_task_group() as tasks:
         for number in range(len(servers)):
@@ -363,5 +372,5 @@ async def _check_network(report: Report, settings: Settings) -> dict[str, str]:
     return {server.account: server.part for server, each in found if each.failed and server.account}
 
 
-def _note(report: Report, finding: Finding) -> None:
+def _note(report: CheckReport, finding: Finding) -> None:
     report.add(finding.part, finding.verdict, finding.text, finding.what_to_do)

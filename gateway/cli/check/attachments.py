@@ -10,8 +10,8 @@ from pathlib import Path
 
 from agent_core.ports import Clock
 from channels.attachments import Damaged, LocalFiles, Storage, StorageAway
-from channels.attachments.storage import whole
-from gateway.cli.check.report import Finding, IntegrityFinding, Verdict
+from channels.attachments.storage import read_pieces
+from gateway.cli.check.report import Finding, FindingLevel, IntegrityFinding
 from gateway.routing.attachment_retention import ORPHAN_AFTER_S
 from gateway.system.home import Home
 
@@ -26,10 +26,10 @@ def storage_answers(storage: Storage) -> Finding:
         storage.probe()
     except OSError as error:
         said = error.strerror or type(error).__name__
-        return Finding("attachments", Verdict.FAILED, said, "attachments.store; see docs/attachments.md")
+        return Finding("attachments", FindingLevel.FAILED, said, "attachments.store; see docs/attachments.md")
     took = f"{(time.monotonic() - began) * 1000:.0f} ms"
     told = f"{storage.name} stores, returns and removes an object ({took})"
-    return Finding("attachments", Verdict.OK, told)
+    return Finding("attachments", FindingLevel.OK, told)
 
 
 def attachment_contents(home: Home, storage: Storage | None = None) -> Iterator[IntegrityFinding]:
@@ -112,7 +112,7 @@ def _shared_contents(storage: Storage) -> Iterator[IntegrityFinding]:
     try:
         for file in storage.stored():
             try:
-                for _ in whole(storage, file.path, file.size_bytes):
+                for _ in read_pieces(storage, file.path, file.size_bytes):
                     pass
             except FileNotFoundError:
                 continue  # it was removed meanwhile

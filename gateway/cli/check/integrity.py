@@ -34,7 +34,7 @@ from gateway.cli.check.report import IntegrityFinding
 from gateway.errors import StateUnusable
 from gateway.operations.backup.catalog import note_backup
 from gateway.operations.privacy.erasure_journal import broken_off
-from gateway.queue.opening import of_home
+from gateway.queue.opening import open_sqlite
 from gateway.queue.persons import table_troubles
 from gateway.queue.place import ServerDatabase
 from gateway.queue.sqlite.integrity import examine_database, names_in_rows, repair_database
@@ -86,7 +86,7 @@ def examine_state(
     for key, path in integrity.histories(layout):
         yield from _lines(path, in_use=in_use)
         try:
-            for one in integrity.named_in(path):
+            for one in integrity.files_in(path):
                 named[one.file.path] = named.get(one.file.path, False) or _after(one.at, since)
         except OSError:
             continue  # told above
@@ -269,7 +269,7 @@ def _erasures(layout: Layout) -> Iterator[IntegrityFinding]:
 def _database(home: Home, *, in_use: bool) -> Iterator[IntegrityFinding]:
     path = home.database
     files = tuple(path.with_name(f"{path.name}{suffix}") for suffix in ("", "-wal"))
-    with of_home():
+    with open_sqlite():
         damages = examine_database(path, in_use=in_use)
     for one in damages:
         if not one.mendable:

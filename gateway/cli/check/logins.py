@@ -17,7 +17,7 @@ import anyio
 from agent_core.messages import Amendment, InboundMessage, OutboundMessage
 from agent_core.models import Message
 from channels.base import Channel, ChannelError, LinkState
-from gateway.cli.check.report import Report, Verdict
+from gateway.cli.check.report import CheckReport, FindingLevel
 from gateway.cli.check.voice import check_listening, check_speaking
 from gateway.errors import ConfigInvalid, StateUnusable, describe
 from gateway.settings import Settings
@@ -52,7 +52,7 @@ class Examinable(Protocol):
 
 async def check_channel(
     channel: Channel, position: Position, *, limit_s: float = _LOGIN_LIMIT_S
-) -> tuple[Verdict, str]:
+) -> tuple[FindingLevel, str]:
     """
     Run ``channel`` until it has logged in, says why not, or the time is over; or let it examine itself.
 
@@ -62,7 +62,7 @@ async def check_channel(
     """
     inbox = _ClosedInbox(position)
     verdict = (
-        Verdict.FAILED,
+        FindingLevel.FAILED,
         f"no login within {limit_s:.0f} s; are address, port and http or https right, and can it be reached?",
     )
     with anyio.move_on_after(limit_s):
@@ -75,11 +75,11 @@ async def check_channel(
                     tasks.start_soon(channel.run, inbox)
                     await inbox.logged_in.wait()
                 seen = "".join(f"\n{name}: {value}" for name, value in facts.items())
-                verdict = (Verdict.OK, f"logged in as {channel.account}{seen}")
+                verdict = (FindingLevel.OK, f"logged in as {channel.account}{seen}")
                 tasks.cancel_scope.cancel()
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
             detail = str(describe(error).fields["detail"])
-            return Verdict.FAILED, detail or type(error).__name__
+            return FindingLevel.FAILED, detail or type(error).__name__
     return verdict
 
 
@@ -116,7 +116,7 @@ class _ClosedInbox:
     async def unconfirmed(self) -> Sequence[str]:
         return []
 
-    async def let_in(self, reason: str, may: Callable[[InboundMessage], bool]) -> int:
+    async def release_quarantined(self, reason: str, may: Callable[[InboundMessage], bool]) -> int:
         return 0
 
 
@@ -125,9 +125,9 @@ def is_up(status: Mapping[str, Any], name: str) -> bool:
     return bool(status.get("channels", {}).get(name, {}).get("state") == LinkState.UP.value)
 
 
-def report_running(report: Report, status: Mapping[str, Any]) -> None:
+def report_running(report: CheckReport, status: Mapping[str, Any]) -> None:
     """Report what the daemon says about its channels and models."""
-    report.add("daemon", Verdict.OK, f"runs as process {status.get('pid')}; this is what it reports")
+    report.add("daemon", FindingLevel.OK, f"runs as process {status.get('pid')}; this is what it reports")
     for name, channel in status.get("channels", {}).items():
         if name in OWN_CHANNELS:
             continue
@@ -136,23 +136,23 @@ def report_running(report: Report, status: Mapping[str, Any]) -> None:
         said = channel["detail"] or ("" if up else channel["last_error"])
         report.add(
             name,
-            Verdict.OK if up else Verdict.FAILED,
+            FindingLevel.OK if up else FindingLevel.FAILED,
             f"{channel['state']}{f': {said}' if said else ''}",
             "" if up else "squidbot logs --level warning says more",
         )
     if shell := status.get("shell"):
-        report.add("shell", Verdict.OK if shell["ready"] else Verdict.WARNING, shell["told"])
+        report.add("shell", FindingLevel.OK if shell["ready"] else FindingLevel.WARNING, shell["told"])
     for name, members in status.get("models", {}).items():
         failing = [f"{one['name']}: {one['error']}" for one in members if one["error"]]
-        verdict = Verdict.FAILED if len(failing) == len(members) else Verdict.WARNING
+        verdict = FindingLevel.FAILED if len(failing) == len(members) else FindingLevel.WARNING
         if failing:
             report.add(f"model pool {name}", verdict, "\n".join(failing))
         else:
             answers = sum(one["answers"] for one in members)
-            report.add(f"model pool {name}", Verdict.OK, f"no errors in {answers} answers")
+            report.add(f"model pool {name}", FindingLevel.OK, f"no errors in {answers} answers")
 
 
-def report_account_check(report: Report, name: str, found: Mapping[str, Any], *, running: bool) -> None:
+def report_account_check(report: CheckReport, name: str, found: Mapping[str, Any], *, running: bool) -> None:
     """
     Report an account's encryption as its homeserver sees it; each finding says what to do.
 
@@ -164,28 +164,28 @@ def report_account_check(report: Report, name: str, found: Mapping[str, Any], *,
     if not found["keys_published"]:
         report.add(
             part,
-            Verdict.FAILED if running else Verdict.WARNING,
+            FindingLevel.FAILED if running else FindingLevel.WARNING,
             f"nobody can encrypt for the device {device}: its keys are not published",
             again if running else f"start the daemon, which publishes them; if that does not help: {again}",
         )
     elif not found["identity"]:
         report.add(
             part,
-            Verdict.WARNING,
+            FindingLevel.WARNING,
             "the account has no cross-signing identity: Element shows a red shield",
             "give squidbot the account's password; it creates the identity when it starts",
         )
     elif not found["signed"]:
         report.add(
             part,
-            Verdict.WARNING,
+            FindingLevel.WARNING,
             f"the device {device} is not signed by the account's identity",
             "restart the daemon; if the log says matrix.identity_foreign, docs/matrix.md says what to do",
         )
     if found["keys_published"] and found["one_time_keys"] < _FEW_KEYS:
         report.add(
             part,
-            Verdict.WARNING,
+            FindingLevel.WARNING,
             f"only {found['one_time_keys']} one-time keys are left at the server, so "
             "new conversations may not be readable",
             "the running daemon uploads more; is it running?",
@@ -197,12 +197,14 @@ def report_account_check(report: Report, name: str, found: Mapping[str, Any], *,
         )
         report.add(
             part,
-            Verdict.OK,
+            FindingLevel.OK,
             f"the device {device} is published and signed, {found['one_time_keys']} one-time keys; {told}",
         )
 
 
-async def check_parts(report: Report, settings: Settings, home: Home, unreachable: Mapping[str, str]) -> None:
+async def check_parts(
+    report: CheckReport, settings: Settings, home: Home, unreachable: Mapping[str, str]
+) -> None:
     """
     Build a gateway and try its parts. The caller holds the home's lock.
 
@@ -226,11 +228,11 @@ async def check_parts(report: Report, settings: Settings, home: Home, unreachabl
         report.fail("database", error, "")
         return
     try:
-        report.add("database", Verdict.OK, built.store.snapshots.file)
+        report.add("database", FindingLevel.OK, built.store.snapshots.file)
         async with anyio.create_task_group() as tasks:
             for name, channel in built.channels.items():
                 if name in unreachable:
-                    report.add(name, Verdict.SKIPPED, f"no login was tried, see {unreachable[name]}")
+                    report.add(name, FindingLevel.SKIPPED, f"no login was tried, see {unreachable[name]}")
                 elif name not in OWN_CHANNELS:
                     tasks.start_soon(_check_one, report, built, channel)
             tasks.start_soon(check_listening, report, settings, built)
@@ -239,9 +241,9 @@ async def check_parts(report: Report, settings: Settings, home: Home, unreachabl
                 tasks.start_soon(_check_pool, report, built, pool)
         if settings.llm.is_empty:
             told = "no model is configured; the built-in demo model answers"
-            report.add("model", Verdict.WARNING, told, "name one under llm in the configuration")
+            report.add("model", FindingLevel.WARNING, told, "name one under llm in the configuration")
         if not settings.channels.enabled():
-            report.add("channels", Verdict.WARNING, "none is enabled; only `squidbot chat` will work")
+            report.add("channels", FindingLevel.WARNING, "none is enabled; only `squidbot chat` will work")
     finally:
         with anyio.CancelScope(shield=True), anyio.move_on_after(10):
             await _closed(built)
@@ -254,20 +256,22 @@ async def _closed(built: Gateway) -> None:
     await built.store.aclose()
 
 
-async def _check_one(report: Report, built: Gateway, channel: Channel) -> None:
+async def _check_one(report: CheckReport, built: Gateway, channel: Channel) -> None:
     position = partial(built.store.inbox.position, channel.name, channel.account)
     verdict, text = await check_channel(channel, position)
     report.add(channel.name, verdict, text)
     care = getattr(channel, "care", None)  # Matrix; see `channels.matrix.admin`
-    if verdict is Verdict.OK and care is not None:
+    if verdict is FindingLevel.OK and care is not None:
         try:
             with anyio.fail_after(_STANDING_LIMIT_S):
                 report_account_check(report, channel.name, await care.account_check(), running=False)
         except (ChannelError, TimeoutError) as error:
-            report.add(f"{channel.name} encryption", Verdict.SKIPPED, f"the server does not say: {error}")
+            report.add(
+                f"{channel.name} encryption", FindingLevel.SKIPPED, f"the server does not say: {error}"
+            )
 
 
-async def _check_pool(report: Report, built: Gateway, name: str) -> None:
+async def _check_pool(report: CheckReport, built: Gateway, name: str) -> None:
     part = f"model pool {name}"
     started = anyio.current_time()
     try:
@@ -275,10 +279,10 @@ async def _check_pool(report: Report, built: Gateway, name: str) -> None:
             async for _chunk in await built.models.pool(name).chat([_QUESTION], [], stream=False):
                 pass
     except TimeoutError:
-        report.add(part, Verdict.FAILED, f"no answer within {_MODEL_LIMIT_S:.0f} s")
+        report.add(part, FindingLevel.FAILED, f"no answer within {_MODEL_LIMIT_S:.0f} s")
     except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
-        report.add(part, Verdict.FAILED, str(error) or type(error).__name__)
+        report.add(part, FindingLevel.FAILED, str(error) or type(error).__name__)
     else:
-        report.add(part, Verdict.OK, f"answered within {anyio.current_time() - started:.1f} s")
+        report.add(part, FindingLevel.OK, f"answered within {anyio.current_time() - started:.1f} s")
     for note in built.models.notes(name):
-        report.add(part, Verdict.WARNING, note)
+        report.add(part, FindingLevel.WARNING, note)

@@ -9,7 +9,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from gateway.cli.check.report import Finding, Verdict
+from gateway.cli.check.report import Finding, FindingLevel
 from gateway.system.home import Home, user_name
 from gateway.system.ownership import SERVICES
 
@@ -33,7 +33,7 @@ def ownership(home: Home, secrets: Iterable[Path], *, services: Path = SERVICES)
     if state.st_uid != me and not of_a_service:
         yield Finding(
             "permissions",
-            Verdict.WARNING,
+            FindingLevel.WARNING,
             f"{home.root} belongs to the user {user_name(state.st_uid)}, but you are {user_name(me)}",
             f"run squidbot as {user_name(state.st_uid)}, or: chown -R {user_name(me)} {home.root}",
         )
@@ -41,7 +41,7 @@ def ownership(home: Home, secrets: Iterable[Path], *, services: Path = SERVICES)
         verb = "change" if mode & 0o022 else "look into"
         yield Finding(
             "permissions",
-            Verdict.WARNING,
+            FindingLevel.WARNING,
             f"other users of this machine can {verb} {home.root} (mode {mode:o})",
             f"chmod 700 {home.root}",
         )
@@ -55,7 +55,7 @@ def ownership(home: Home, secrets: Iterable[Path], *, services: Path = SERVICES)
         named = ", ".join(map(str, loose[:_MOST_NAMED])) + (" and more" if len(loose) > _MOST_NAMED else "")
         yield Finding(
             "permissions",
-            Verdict.WARNING,
+            FindingLevel.WARNING,
             f"other users of this machine can read {named}",
             f"chmod 600 {' '.join(map(str, loose[:_MOST_NAMED]))}",
         )
@@ -63,7 +63,7 @@ def ownership(home: Home, secrets: Iterable[Path], *, services: Path = SERVICES)
     if foreign:
         yield Finding(
             "permissions",
-            Verdict.FAILED,
+            FindingLevel.FAILED,
             f"{foreign[0]} belongs to {user_name(_owner(foreign[0]) or 0)}, so squidbot cannot write it",
             f"chown -R {user_name(state.st_uid)} {home.root}",
         )
@@ -78,7 +78,7 @@ def disk(home: Home, *, mounts: str | None = None) -> Iterator[Finding]:
         trouble = True
         yield Finding(
             "disk",
-            Verdict.FAILED,
+            FindingLevel.FAILED,
             f"{home.root} is on a disk that is mounted read-only",
             "look in the system's log: a failing disk is often mounted read-only",
         )
@@ -86,7 +86,7 @@ def disk(home: Home, *, mounts: str | None = None) -> Iterator[Finding]:
         trouble = True
         yield Finding(
             "disk",
-            Verdict.WARNING,
+            FindingLevel.WARNING,
             f"only {free // 1_000_000} MB are free on the disk of {home.root}",
             "free some space; until then, messages wait at their servers",
         )
@@ -94,7 +94,7 @@ def disk(home: Home, *, mounts: str | None = None) -> Iterator[Finding]:
         trouble = True
         yield Finding(
             "disk",
-            Verdict.WARNING,
+            FindingLevel.WARNING,
             f"only {found.f_favail} more files fit on the disk of {home.root}",
             "remove many small files there",
         )
@@ -104,7 +104,7 @@ def disk(home: Home, *, mounts: str | None = None) -> Iterator[Finding]:
         what = "the memory of this machine" if kind != "overlay" else "the container itself"
         yield Finding(
             "disk",
-            Verdict.WARNING,
+            FindingLevel.WARNING,
             f"{home.root} is in {what} ({kind}) and is lost with it",
             "move the home to a disk or a volume, or name another one with --home",
         )
@@ -112,12 +112,12 @@ def disk(home: Home, *, mounts: str | None = None) -> Iterator[Finding]:
         trouble = True
         yield Finding(
             "disk",
-            Verdict.WARNING,
+            FindingLevel.WARNING,
             f"{home.root} is on a network file system ({kind}), where SQLite's locks cannot be relied on",
             "move the home to a local disk",
         )
     if not trouble:
-        yield Finding("disk", Verdict.OK, f"{free // 1_000_000} MB and {found.f_favail} files are free")
+        yield Finding("disk", FindingLevel.OK, f"{free // 1_000_000} MB and {found.f_favail} files are free")
 
 
 def file_system_of(path: Path, mounts: str | None = None) -> str:
@@ -162,31 +162,31 @@ def port(host: str, number: int) -> Finding:
         else:
             told = f"{where} cannot be listened on: {error.strerror or error}"
             remedy = "gateway.http.listen must name an address of this machine, such as 127.0.0.1"
-        return Finding("port", Verdict.FAILED, told, remedy)
-    return Finding("port", Verdict.OK, f"{where} is free")
+        return Finding("port", FindingLevel.FAILED, told, remedy)
+    return Finding("port", FindingLevel.OK, f"{where} is free")
 
 
 def unit(*, root: Path = Path("/"), user_home: Path | None = None) -> Finding:
     """Whether systemd starts squidbot after a reboot; ``root`` and ``user_home`` are for tests."""
     if not (root / "run/systemd/system").is_dir():
-        return Finding("unit", Verdict.SKIPPED, "this machine (or container) is not run by systemd")
+        return Finding("unit", FindingLevel.SKIPPED, "this machine (or container) is not run by systemd")
     mine = (user_home or Path("~").expanduser()) / ".config/systemd/user"
     folders = [root / "etc/systemd/system", root / "usr/lib/systemd/system", mine, root / "etc/systemd/user"]
     found = [path for folder in folders for path in sorted(folder.glob("squidbot*.service")) if path.exists()]
     if not found:
         return Finding(
             "unit",
-            Verdict.WARNING,
+            FindingLevel.WARNING,
             "no systemd unit is installed, so squidbot does not start after a reboot",
             "deploy/systemd has one for the system and one for a single user",
         )
     enabled = [path for folder in folders for path in folder.glob("*.wants/squidbot*.service")]
     if enabled:
-        return Finding("unit", Verdict.OK, f"{found[0]} is installed and enabled")
+        return Finding("unit", FindingLevel.OK, f"{found[0]} is installed and enabled")
     user = " --user" if mine in found[0].parents else ""
     return Finding(
         "unit",
-        Verdict.WARNING,
+        FindingLevel.WARNING,
         f"{found[0]} is installed but not enabled, so squidbot does not start after a reboot",
         f"systemctl{user} enable --now {found[0].name}",
     )

@@ -23,7 +23,7 @@ from anyio.abc import ByteStream
 from anyio.streams.tls import TLSStream
 
 from channels.plugin import Server, Way
-from gateway.cli.check.report import Finding, Verdict
+from gateway.cli.check.report import Finding, FindingLevel
 from gateway.plugins import channel_kinds
 from gateway.settings import Settings
 
@@ -37,7 +37,7 @@ _SKEW = (
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
+class ProbeResult:
     """The result of a check; ``ahead_s`` is how far our clock is ahead of the server's, if known."""
 
     finding: Finding
@@ -46,10 +46,10 @@ class Reached:
     @property
     def failed(self) -> bool:
         """Whether a login at this server is useless."""
-        return self.finding.verdict is Verdict.FAILED
+        return self.finding.verdict is FindingLevel.FAILED
 
 
-def servers_of(settings: Settings) -> Iterator[Server]:
+def configured_servers(settings: Settings) -> Iterator[Server]:
     """Every server that the settings name."""
     kinds = settings.channels.kinds()
     for name, config in settings.channels.enabled().items():
@@ -60,11 +60,13 @@ def servers_of(settings: Settings) -> Iterator[Server]:
             yield Server.from_url(f"provider {name}", provider.api_base, "/models")
 
 
-async def look(server: Server, *, now: Callable[[], datetime], limit_s: float = _LIMIT_S) -> Reached:
+async def probe_server(
+    server: Server, *, now: Callable[[], datetime], limit_s: float = _LIMIT_S
+) -> ProbeResult:
     """Check a server step by step, as far as it goes."""
     if server.path and not server.account and _by_proxy(server):
         told = "is reached through the proxy of the environment; the check cannot see beyond it"
-        return Reached(Finding(server.part, Verdict.SKIPPED, f"{server.host} {told}"))
+        return ProbeResult(Finding(server.part, FindingLevel.SKIPPED, f"{server.host} {told}"))
     where = f"{server.host}:{server.port}"
     try:
         with anyio.fail_after(limit_s):
@@ -76,22 +78,22 @@ async def look(server: Server, *, now: Callable[[], datetime], limit_s: float = 
         said = _explained(error, server)
         if said is None:
             raise
-        return Reached(Finding(server.part, Verdict.FAILED, f"{where}: {said[0]}", said[1]))
+        return ProbeResult(Finding(server.part, FindingLevel.FAILED, f"{where}: {said[0]}", said[1]))
     sure = "" if server.way == "plain" else ", with a valid certificate"
-    return Reached(Finding(server.part, Verdict.OK, f"{where} answers{sure}"), ahead_s)
+    return ProbeResult(Finding(server.part, FindingLevel.OK, f"{where} answers{sure}"), ahead_s)
 
 
 def clock_finding(reached: list[tuple[str, float]]) -> Finding:
     """Compare the clocks: ``(part, ahead_s)`` of each server that reported the time. The nearest counts."""
     if not reached:
-        return Finding("clock", Verdict.SKIPPED, "no server that reports the time was reached")
+        return Finding("clock", FindingLevel.SKIPPED, "no server that reports the time was reached")
     part, ahead_s = min(reached, key=lambda one: abs(one[1]))
     if abs(ahead_s) <= _AGREES_WITHIN_S:
-        return Finding("clock", Verdict.OK, f"agrees with {part}")
+        return Finding("clock", FindingLevel.OK, f"agrees with {part}")
     direction = "ahead of" if ahead_s > 0 else "behind"
     return Finding(
         "clock",
-        Verdict.WARNING,
+        FindingLevel.WARNING,
         f"this machine's clock is {abs(ahead_s):.0f} s {direction} that of {part}: {_SKEW}",
         "synchronise the clock with the network: timedatectl set-ntp true (or install chrony)",
     )

@@ -11,7 +11,7 @@ from typing import Any
 from gateway.errors import ConfigInvalid, GatewayError
 
 
-class Verdict(StrEnum):
+class FindingLevel(StrEnum):
     """The result of one check."""
 
     OK = "ok"
@@ -26,13 +26,13 @@ class Finding:
     """A result about one part, and what to do about it."""
 
     part: str
-    verdict: Verdict
+    verdict: FindingLevel
     text: str
     what_to_do: str = ""
 
 
 @dataclass(slots=True)
-class Report:
+class CheckReport:
     """
     All findings, in the order in which they were made.
 
@@ -43,17 +43,17 @@ class Report:
     findings: list[Finding] = field(default_factory=list)
     exit_code: int = 0
 
-    def add(self, part: str, verdict: Verdict, text: str, what_to_do: str = "") -> None:
+    def add(self, part: str, verdict: FindingLevel, text: str, what_to_do: str = "") -> None:
         """Note one finding."""
         self.findings.append(Finding(part, verdict, text, what_to_do))
-        if verdict is Verdict.FAILED and not self.exit_code:
+        if verdict is FindingLevel.FAILED and not self.exit_code:
             self.exit_code = 1
 
     def fail(self, part: str, error: GatewayError, what_to_do: str = "") -> None:
         """Note an error."""
         if isinstance(error, ConfigInvalid):
             self.exit_code = error.exit_code
-        self.add(part, Verdict.FAILED, str(error), what_to_do)
+        self.add(part, FindingLevel.FAILED, str(error), what_to_do)
 
     def as_dict(self) -> dict[str, Any]:
         """

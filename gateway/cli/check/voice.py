@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from gateway.cli.check.report import Report, Verdict
+from gateway.cli.check.report import CheckReport, FindingLevel
 
 if TYPE_CHECKING:
     from agent_core.llm.config import LLMSpec
@@ -32,17 +32,17 @@ def silence(seconds: float = 1.0) -> bytes:
     return struct.pack("<4sI", b"RIFF", len(body)) + body
 
 
-async def check_listening(report: Report, settings: Settings, built: Gateway) -> None:
+async def check_listening(report: CheckReport, settings: Settings, built: Gateway) -> None:
     """Test ``voice.transcribe``, if it is set."""
     if (wished := settings.voice.transcribe) is not None:
-        with _told(report, "voice messages", "voice.transcribe", f"{wished.model} listened"):
+        with _report_outcome(report, "voice messages", "voice.transcribe", f"{wished.model} listened"):
             await listen_once(wished, settings.llm, built.clock, litellm=built.models.litellm)
 
 
-async def check_speaking(report: Report, settings: Settings, built: Gateway) -> None:
+async def check_speaking(report: CheckReport, settings: Settings, built: Gateway) -> None:
     """Test ``voice.speak``, if it is set."""
     if (wished := settings.voice.speak) is not None and wished.when != "never":
-        with _told(report, "spoken answers", "voice.speak", f"{wished.model} spoke"):
+        with _report_outcome(report, "spoken answers", "voice.speak", f"{wished.model} spoke"):
             await have_spoken(wished, settings.llm, built.clock, litellm=built.models.litellm)
 
 
@@ -76,14 +76,14 @@ async def _within_limit(work: Callable[[], Awaitable[object]], close: Callable[[
 
 
 @contextmanager
-def _told(report: Report, part: str, key: str, done: str) -> Iterator[None]:
+def _report_outcome(report: CheckReport, part: str, key: str, done: str) -> Iterator[None]:
     """Tell what came of the block, and which setting it is about."""
     began = anyio.current_time()
     try:
         yield
     except TimeoutError:
-        report.add(part, Verdict.FAILED, f"no answer within {_LIMIT_S:.0f} s", key)
+        report.add(part, FindingLevel.FAILED, f"no answer within {_LIMIT_S:.0f} s", key)
     except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
-        report.add(part, Verdict.FAILED, str(error) or type(error).__name__, f"{key}; see docs/voice.md")
+        report.add(part, FindingLevel.FAILED, str(error) or type(error).__name__, f"{key}; see docs/voice.md")
     else:
-        report.add(part, Verdict.OK, f"{done} within {anyio.current_time() - began:.1f} s")
+        report.add(part, FindingLevel.OK, f"{done} within {anyio.current_time() - began:.1f} s")

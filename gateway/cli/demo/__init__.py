@@ -34,7 +34,7 @@ from devservers.process import Child
 from devservers.synapse import Synapse
 from gateway.cli.demo.conversation import converse
 from gateway.cli.demo.voice import ears
-from gateway.cli.setup.model_probe import ModelChoice, choose_model, ollama_models
+from gateway.cli.setup.model_probe import ProbedModel, choose_model, ollama_models
 
 __all__ = ["Demo", "run_demo"]
 
@@ -51,7 +51,7 @@ class Demo:
     mail: MailServer
     home: Path
     listen: str
-    model: ModelChoice
+    model: ProbedModel
     daemon: Child
     alice: MatrixPeer
     page: str = ""
@@ -198,7 +198,7 @@ def _start_daemon(home: Path) -> Child:
     return Child(command, log=home / "daemon.log", cwd=home)
 
 
-def _settings(synapse: Synapse, mail: MailServer, model: ModelChoice, listen: str) -> dict[str, Any]:
+def _settings(synapse: Synapse, mail: MailServer, model: ProbedModel, listen: str) -> dict[str, Any]:
     bot, alice = f"@bot:{synapse.server_name}", f"@alice:{synapse.server_name}"
     settings: dict[str, Any] = {
         "owner": {"aliases": [alice, mail.address("alice")]},

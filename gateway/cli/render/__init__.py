@@ -9,7 +9,7 @@ from typing import Any
 from agent_core.text import one_line
 from gateway.cli.render import schedule, usage
 from gateway.system.durations import duration
-from gateway.system.terminal_text import place_of, plain_line, quoted
+from gateway.system.terminal_text import place_of, plain_line, quote
 
 __all__ = [
     "draft",
@@ -70,7 +70,7 @@ def status(report: Mapping[str, Any]) -> str:
         lines.append(f"sessions   {report['sessions']}")
     lines += _models(report.get("models") or {})
     lines += _consolidating(report.get("consolidation") or {})
-    lines += schedule.at_a_glance(report)
+    lines += schedule.summary_lines(report)
     lines += usage.budget_line(report["budget"]) if report.get("budget") else []
     lines += _shell(report.get("shell") or {})
     lines += _mcp(report.get("mcp") or {})
@@ -229,7 +229,7 @@ def _draft_text(row: Mapping[str, Any]) -> str:
     return f"[squidbot inbox show d{row['id']}]" if row["text"] is None else " ".join(row["text"].split())
 
 
-def held(waiting: Sequence[Mapping[str, Any]], asked: Sequence[Mapping[str, Any]]) -> str:
+def render_approvals(waiting: Sequence[Mapping[str, Any]], asked: Sequence[Mapping[str, Any]]) -> str:
     """Drafts, calls of tools, and what servers ask."""
     if not waiting and not asked:
         return "nothing waits for your decision"
@@ -274,7 +274,7 @@ def draft(row: Mapping[str, Any]) -> str:
         *answers,
         *error,
     ]
-    return "\n".join([*head, f"  written   {_time(row['created_at'])}", "", quoted(row["text"])])
+    return "\n".join([*head, f"  written   {_time(row['created_at'])}", "", quote(row["text"])])
 
 
 def inbox_row(answer: Mapping[str, Any]) -> str:
@@ -292,13 +292,13 @@ def inbox_row(answer: Mapping[str, Any]) -> str:
     ):
         if value:
             lines.append(f"  {label:<9} {plain_line(str(value))}")
-    lines += ["", quoted(row["text"])]
+    lines += ["", quote(row["text"])]
     for sent in answer["outbound"]:
         said = f" ({sent['error']})" if sent["error"] else ""
         lines += [
             "",
             f"{sent['kind']} {sent['id']}: {sent['state']}{plain_line(said)}",
-            quoted(sent["text"]),
+            quote(sent["text"]),
         ]
     return "\n".join(lines)
 
@@ -339,11 +339,11 @@ def session(answer: Mapping[str, Any]) -> str:
         said = f"failed {_times(trouble['failures'])}, again in {duration(trouble['next_try_in_s'])}"
         lines.append(f"  consolidation {said}: {plain_line(trouble['error'])}")
     if answer["summary"]:
-        lines += ["", "summary of what is no longer in the prompt:", quoted(answer["summary"])]
+        lines += ["", "summary of what is no longer in the prompt:", quote(answer["summary"])]
     for message in answer["newest"]:
         who = message.get("sender") or message["role"]
         when = f" {_time(message['timestamp'])}" if message.get("timestamp") else ""
-        lines += ["", f"{plain_line(who)}{when}", quoted(message["content"])]
+        lines += ["", f"{plain_line(who)}{when}", quote(message["content"])]
     if answer["messages"] and not answer["newest"]:
         lines += ["", "nothing since it was reset; squidbot sessions export writes all of it"]
     if answer["waiting"]:
@@ -388,7 +388,7 @@ def _consolidating(state: Mapping[str, Any]) -> list[str]:
     return [f"consolidation fails in {failing} conversation{'s' if failing > 1 else ''} ({row}): {why}"]
 
 
-def reindexed(answer: Mapping[str, Any]) -> str:
+def render_reindex(answer: Mapping[str, Any]) -> str:
     """`Operations.sessions_reindex`."""
     state = "everything can be searched" if answer["complete"] else "the rest follows in the background"
     return f"{answer['messages']} messages of {answer['sessions']} sessions are in the index; {state}"

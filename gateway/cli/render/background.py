@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from gateway.system.terminal_text import plain_line, quoted
+from gateway.system.terminal_text import plain_line, quote
 
 _TEXT_CHARS = 100
 
@@ -16,10 +16,10 @@ def jobs(answer: Mapping[str, Any]) -> str:
     return "\n".join(_one(row) for row in answer["jobs"]) or "there are no background jobs"
 
 
-def shown(answer: Mapping[str, Any]) -> str:
+def render_job(answer: Mapping[str, Any]) -> str:
     """``jobs show``."""
     row = answer["job"]
-    parts = [_one(row), quoted(row["text"]), quoted(answer["output"])]
+    parts = [_one(row), quote(row["text"]), quote(answer["output"])]
     return "\n\n".join(part for part in parts if part.strip())
 
 

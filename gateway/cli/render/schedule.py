@@ -12,7 +12,7 @@ from gateway.system.terminal_text import place_of, plain_line, plain_text
 _TEXT_CHARS = 60
 
 
-def at_a_glance(report: Mapping[str, Any]) -> list[str]:
+def summary_lines(report: Mapping[str, Any]) -> list[str]:
     """Check-ins and jobs, for ``status``."""
     lines = []
     owner = report.get("owner") or {}

@@ -47,7 +47,7 @@ def bar(part: float, width: int) -> str:
     return ("█" * full + (_EIGHTHS[rest] if rest else "")).ljust(width)
 
 
-def shortened(name: str, longest: int) -> str:
+def shorten(name: str, longest: int) -> str:
     """A name with its middle left out, because both ends of a session's name tell it from others."""
     flat = plain_line(name)
     if len(flat) <= longest:
@@ -84,7 +84,7 @@ def _chart(rows: Sequence[Mapping[str, Any]], by: str, width: int) -> list[str]:
     lines = []
     for name, row, text in zip(names, rows, numbers, strict=True):
         drawn = bar(_tokens(row) / most if most else 0, bars)
-        lines.append(f"{shortened(name, longest):<{longest}}  {drawn}  {text:>{right}}")
+        lines.append(f"{shorten(name, longest):<{longest}}  {drawn}  {text:>{right}}")
     return lines
 
 

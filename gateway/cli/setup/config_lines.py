@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from gateway.cli.setup.mail_providers import Place
+from gateway.cli.setup.mail_providers import ProviderServer
 from gateway.cli.setup.model_probe import ModelOffer
 from gateway.plugins import channel_kinds
 from gateway.routing.access import normalise
@@ -65,8 +65,8 @@ class EmailAnswers:
     address: str
     username: str
     password: str | None = field(repr=False)
-    imap: Place
-    smtp: Place
+    imap: ProviderServer
+    smtp: ProviderServer
     sent_copy: str
     authserv_ids: tuple[str, ...] | None = ()
     headerless: bool = False
@@ -96,7 +96,7 @@ class Answers:
 
 
 @dataclass(frozen=True, slots=True)
-class Secret:
+class SecretLine:
     """A value that stands in the file ``name`` of the folder ``secrets``."""
 
     name: str
@@ -143,17 +143,17 @@ def missing_in(now: Any, wanted: Tree) -> Tree:
     for name, value in wanted.items():
         there = now.get(name) if isinstance(now, dict) else None
         if not isinstance(value, dict):
-            if there != (value.text if isinstance(value, Secret) else value):
+            if there != (value.text if isinstance(value, SecretLine) else value):
                 found[name] = value
         elif inner := missing_in(there, value):
             found[name] = inner
     return found
 
 
-def secrets_of(tree: Tree) -> Iterator[Secret]:
+def secrets_of(tree: Tree) -> Iterator[SecretLine]:
     """All secrets in the settings."""
     for value in tree.values():
-        if isinstance(value, Secret):
+        if isinstance(value, SecretLine):
             yield value
         elif isinstance(value, dict):
             yield from secrets_of(value)
@@ -165,7 +165,7 @@ def lines_of(tree: Tree, above: tuple[str, ...] = ()) -> list[str]:
     space = "  " * len(above)
     for name, value in tree.items():
         nested, note = isinstance(value, dict), _NOTES.get((*above, name), "")
-        line = f"{space}{rendered(name)}:{'' if nested else f' {rendered(value)}'}"
+        line = f"{space}{render_value(name)}:{'' if nested else f' {render_value(value)}'}"
         if nested and not above and lines:
             lines.append("")
         if note and (nested or len(line) + len(note) + 4 > _WIDTH):
@@ -177,15 +177,15 @@ def lines_of(tree: Tree, above: tuple[str, ...] = ()) -> list[str]:
     return lines
 
 
-def rendered(value: Any) -> str:
+def render_value(value: Any) -> str:
     """A value on one line of YAML; no text in it is taken for a reference."""
     if isinstance(value, list):
-        return f"[{', '.join(map(rendered, value))}]"
+        return f"[{', '.join(map(render_value, value))}]"
     if isinstance(value, dict):
-        return f"{{{', '.join(f'{rendered(name)}: {rendered(one)}' for name, one in value.items())}}}"
-    if not isinstance(value, str | Secret):
+        return f"{{{', '.join(f'{render_value(name)}: {render_value(one)}' for name, one in value.items())}}}"
+    if not isinstance(value, str | SecretLine):
         return json.dumps(value)
-    text = f"${{secret:{value.name}}}" if isinstance(value, Secret) else value.replace("${", "$${")
+    text = f"${{secret:{value.name}}}" if isinstance(value, SecretLine) else value.replace("${", "$${")
     if text.isascii() and text.isidentifier() and yaml.safe_load(text) == text:
         return text
     quoted = yaml.safe_dump(text, default_style='"', allow_unicode=text.isprintable(), width=float("inf"))
@@ -211,7 +211,7 @@ def _model(offer: ModelOffer, llm: Tree) -> Tree:
     if offer.provider:
         key = "none" if offer.is_own_server and not offer.api_key else offer.api_key
         provider: Tree = {"api_base": offer.api_base} if offer.api_base else {}
-        provider["api_key"] = key if offer.is_own_server else Secret(offer.secret_name, key)
+        provider["api_key"] = key if offer.is_own_server else SecretLine(offer.secret_name, key)
         made["providers"] = {offer.provider: provider}
     model = {"provider": offer.provider} if offer.provider else {}
     made["models"] = {name: {**model, "model": offer.model}}
@@ -223,7 +223,7 @@ def _model(offer: ModelOffer, llm: Tree) -> Tree:
 def _matrix(answers: MatrixAnswers) -> Tree:
     made: Tree = {"enabled": True, "homeserver": answers.homeserver, "user_id": answers.user_id}
     if answers.password is not None:
-        made["password"] = Secret("matrix-password", answers.password)
+        made["password"] = SecretLine("matrix-password", answers.password)
     if answers.tls_ca_file:
         made["tls_ca_file"] = answers.tls_ca_file
     return {**made, "allow_from": []}
@@ -232,7 +232,7 @@ def _matrix(answers: MatrixAnswers) -> Tree:
 def _email(answers: EmailAnswers) -> Tree:
     made: Tree = {"enabled": True, "address": answers.address, "username": answers.username}
     if answers.password is not None:
-        made["password"] = Secret("email-password", answers.password)
+        made["password"] = SecretLine("email-password", answers.password)
     made |= {"imap": answers.imap.as_settings(), "smtp": answers.smtp.as_settings()}
     if answers.tls_ca_file:
         made["tls_ca_file"] = answers.tls_ca_file

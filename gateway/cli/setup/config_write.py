@@ -17,7 +17,7 @@ from agent_core.files import replace
 from gateway.cli.setup.config_lines import (
     HEAD,
     Answers,
-    Secret,
+    SecretLine,
     Tree,
     lines_of,
     missing_in,
@@ -42,16 +42,16 @@ class Existing:
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class PlannedSetup:
     """The lines that the configuration lacks, and the secret files to write. ``told`` is for a person."""
 
     existing: Existing
     lacks: Tree
-    secrets: tuple[Secret, ...]
+    secrets: tuple[SecretLine, ...]
     told: tuple[str, ...]
 
 
-def look(path: Path, environ: Mapping[str, str]) -> Existing:
+def read_existing(path: Path, environ: Mapping[str, str]) -> Existing:
     """
     Read the present configuration.
 
@@ -71,7 +71,7 @@ def look(path: Path, environ: Mapping[str, str]) -> Existing:
         raise ConfigInvalid(f"{path} cannot be read: {error}") from error
 
 
-def plan(existing: Existing, answers: Answers, environ: Mapping[str, str]) -> Planned:
+def plan(existing: Existing, answers: Answers, environ: Mapping[str, str]) -> PlannedSetup:
     """Work out what is to be written. Raises `InitRefused`: another file hides a secret."""
     lacks = missing_in(existing.now, settings_of(answers, existing.now))
     path, told, secrets = existing.path, [], []
@@ -88,10 +88,10 @@ def plan(existing: Existing, answers: Answers, environ: Mapping[str, str]) -> Pl
             told.append(new if there is None else f"REPLACES the secret {place}")
     if not existing.is_there:
         told.append(f"creates {path} (readable by you alone, 0600)")
-    return Planned(existing, lacks, tuple(secrets), tuple(told))
+    return PlannedSetup(existing, lacks, tuple(secrets), tuple(told))
 
 
-def put(planned: Planned, environ: Mapping[str, str]) -> tuple[Settings, Tree]:
+def write_setup(planned: PlannedSetup, environ: Mapping[str, str]) -> tuple[Settings, Tree]:
     """
     Write the secrets, and the configuration if there is none.
 
@@ -111,7 +111,7 @@ def put(planned: Planned, environ: Mapping[str, str]) -> tuple[Settings, Tree]:
         raise StateUnusable(f"{where} cannot be written: {error.strerror or error}") from error
 
 
-def _put(planned: Planned, environ: Mapping[str, str]) -> tuple[Settings, Tree]:
+def _put(planned: PlannedSetup, environ: Mapping[str, str]) -> tuple[Settings, Tree]:
     path, folder = planned.existing.path, planned.existing.path.parent / "secrets"
     for place in (path.parent, folder) if planned.secrets else (path.parent,):
         place.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -10,8 +10,8 @@ from channels.email.parsing.addresses import AddressInvalid, normalise
 from gateway.cli.setup.config_lines import EmailAnswers
 from gateway.cli.setup.dialogue import Dialogue
 from gateway.cli.setup.mail_probe import MailboxFacts, MailboxLogin, look_into
-from gateway.cli.setup.mail_providers import MailGuess, Place, guess, parse_place
-from gateway.cli.setup.matrix_questions import TRIES, InitFailed, asked_authority, dialogue_checked
+from gateway.cli.setup.mail_providers import MailGuess, ProviderServer, guess, parse_place
+from gateway.cli.setup.matrix_questions import TRIES, InitFailed, asked_authority, check_given
 from gateway.cli.setup.options import Given, InitRefused
 
 _TOLD = ("IDLE", "MOVE", "UIDPLUS", "CONDSTORE")
@@ -113,7 +113,7 @@ def _option_for(error: Exception) -> str:
 
 def _address(given: Given, current: EmailConfig | None, dialogue: Dialogue) -> str:
     if given.email_address:
-        return dialogue_checked(given.email_address, mail_address, "--email")
+        return check_given(given.email_address, mail_address, "--email")
     question = "  The bot's mail address (a mailbox of its own)"
     return dialogue.ask(question, current.address if current else "", check=mail_address, flag="--email")
 
@@ -123,8 +123,8 @@ def _where(given: Given, same: EmailConfig | None, address: str) -> MailGuess:
     imap = parse_given(given.imap, "imap") if given.imap else None
     smtp = parse_given(given.smtp, "smtp") if given.smtp else None
     if same is not None:
-        imap = imap or Place(same.imap.host, same.imap.port, same.imap.security)
-        smtp = smtp or Place(same.smtp.host, same.smtp.port, same.smtp.security)
+        imap = imap or ProviderServer(same.imap.host, same.imap.port, same.imap.security)
+        smtp = smtp or ProviderServer(same.smtp.host, same.smtp.port, same.smtp.security)
     found = guess(address, imap)
     return replace(
         found,
@@ -133,7 +133,7 @@ def _where(given: Given, same: EmailConfig | None, address: str) -> MailGuess:
     )
 
 
-def parse_given(text: str, kind: str) -> Place:
+def parse_given(text: str, kind: str) -> ProviderServer:
     """A server that an option names. Raises `InitRefused`: it is not one."""
     try:
         return parse_place(text, "imap" if kind == "imap" else "smtp")

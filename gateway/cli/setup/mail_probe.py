@@ -26,9 +26,9 @@ from channels.email.config import EmailConfig
 from channels.email.imap.connect import Timing
 from channels.email.imap.folders import SENT
 from channels.email.imap.mailbox import Mailbox
-from channels.email.self_test import authentication_servers, there_and_back
+from channels.email.self_test import authentication_servers, run_round_trip
 from channels.email.smtp.submission import Submission, SubmitTiming
-from gateway.cli.setup.mail_providers import MailGuess, Place
+from gateway.cli.setup.mail_providers import MailGuess, ProviderServer
 from gateway.cli.setup.matrix_probe import complaint
 from gateway.system.clock import SystemClock
 
@@ -56,8 +56,8 @@ class MailboxLogin:
 class MailboxFacts:
     """What the login showed. ``authserv_ids`` is empty if the provider does not report on senders."""
 
-    imap: Place
-    smtp: Place
+    imap: ProviderServer
+    smtp: ProviderServer
     capabilities: frozenset[str]
     mails: int
     sent_folder: str
@@ -93,7 +93,7 @@ async def _look_into(
             facts: MailboxFacts = await _first(
                 guess.imap, lambda place: _read(login, guess, place, context), say
             )
-            smtp: Place = await _first(
+            smtp: ProviderServer = await _first(
                 guess.smtp, lambda place: _may_send(login, facts.imap, place, context), say
             )
             facts = replace(facts, smtp=smtp)
@@ -109,7 +109,9 @@ async def _look_into(
         raise ChannelUnavailable(f"the mail servers did not answer within {_LIMIT_S:.0f} s") from error
 
 
-async def _first(places: Sequence[Place], attempt: Callable[[Place], Awaitable[Any]], say: Say) -> Any:
+async def _first(
+    places: Sequence[ProviderServer], attempt: Callable[[ProviderServer], Awaitable[Any]], say: Say
+) -> Any:
     """The first that works. A refused password ends it: every further try could lock the account."""
     failures: list[str] = []
     for place in places:
@@ -126,7 +128,7 @@ async def _first(places: Sequence[Place], attempt: Callable[[Place], Awaitable[A
     raise ChannelUnavailable("no mail server was found; " + "; ".join(failures))
 
 
-def _config(login: MailboxLogin, imap: Place, smtp: Place) -> EmailConfig:
+def _config(login: MailboxLogin, imap: ProviderServer, smtp: ProviderServer) -> EmailConfig:
     try:
         return EmailConfig.model_validate(
             {
@@ -143,7 +145,9 @@ def _config(login: MailboxLogin, imap: Place, smtp: Place) -> EmailConfig:
         raise ValueError(complaint(error)) from None
 
 
-async def _read(login: MailboxLogin, guess: MailGuess, place: Place, context: ssl.SSLContext) -> MailboxFacts:
+async def _read(
+    login: MailboxLogin, guess: MailGuess, place: ProviderServer, context: ssl.SSLContext
+) -> MailboxFacts:
     config = _config(login, place, guess.smtp[0])
     async with Mailbox.open(config, context, _TIMING) as mailbox:
         selected = await mailbox.select("INBOX", read_only=True)
@@ -173,7 +177,9 @@ def _word(seen: Sequence[str | None], guess: MailGuess) -> dict[str, Any]:
     return {}
 
 
-async def _may_send(login: MailboxLogin, imap: Place, place: Place, context: ssl.SSLContext) -> Place:
+async def _may_send(
+    login: MailboxLogin, imap: ProviderServer, place: ProviderServer, context: ssl.SSLContext
+) -> ProviderServer:
     await Submission(_config(login, imap, place), _SUBMIT_TIMING).check(context)
     return place
 
@@ -187,7 +193,7 @@ async def _by_own_mail(login: MailboxLogin, facts: MailboxFacts, context: ssl.SS
 
     async with Mailbox.open(config, context, _TIMING) as mailbox:
         await mailbox.select("INBOX")
-        raws = await there_and_back(config, mailbox, submit, SystemClock().now())
+        raws = await run_round_trip(config, mailbox, submit, SystemClock().now())
     if not raws:
         return replace(facts, proven_by="the mail to myself did not arrive; look in the Spam folder")
     seen = [name for name in authentication_servers(raws) if name]

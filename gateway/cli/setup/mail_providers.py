@@ -15,7 +15,7 @@ Security = Literal["tls", "starttls", "none"]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ProviderServer:
     """One server."""
 
     host: str
@@ -34,8 +34,8 @@ class Place:
 class MailGuess:
     """Candidates in the order in which they are tried, and what is known of the provider."""
 
-    imap: tuple[Place, ...]
-    smtp: tuple[Place, ...]
+    imap: tuple[ProviderServer, ...]
+    smtp: tuple[ProviderServer, ...]
     provider: str = ""
     sent_copy: str = "self"
     headerless: bool = False
@@ -44,8 +44,8 @@ class MailGuess:
 
 
 def _known(name: str, imap: str, smtp: str, port: int = 587, **more: object) -> MailGuess:
-    submission = Place(smtp, port, "tls" if port == 465 else "starttls")
-    return MailGuess((Place(imap, 993, "tls"),), (submission,), name, **more)  # type: ignore[arg-type]
+    submission = ProviderServer(smtp, port, "tls" if port == 465 else "starttls")
+    return MailGuess((ProviderServer(imap, 993, "tls"),), (submission,), name, **more)  # type: ignore[arg-type]
 
 
 _GOOGLE = _known(
@@ -91,7 +91,7 @@ _TABLE: dict[str, MailGuess] = {
 _BY_HOST = {one.imap[0].host: one for one in _TABLE.values()}
 
 
-def guess(address: str, imap: Place | None = None) -> MailGuess:
+def guess(address: str, imap: ProviderServer | None = None) -> MailGuess:
     """
     Where the mailbox of ``address`` may be; ``imap``, if it is known, tells the provider better.
 
@@ -104,16 +104,16 @@ def guess(address: str, imap: Place | None = None) -> MailGuess:
     mailers = (f"imap.{domain}", f"mail.{domain}", domain)
     senders = (f"smtp.{domain}", f"mail.{domain}", domain)
     return MailGuess(
-        tuple(Place(host, 993, "tls") for host in mailers),
+        tuple(ProviderServer(host, 993, "tls") for host in mailers),
         tuple(
             place
             for host in senders
-            for place in (Place(host, 465, "tls"), Place(host, 587, "starttls"))
+            for place in (ProviderServer(host, 465, "tls"), ProviderServer(host, 587, "starttls"))
         ),
     )  # fmt: skip
 
 
-def parse_place(text: str, kind: Literal["imap", "smtp"]) -> Place:
+def parse_place(text: str, kind: Literal["imap", "smtp"]) -> ProviderServer:
     """
     ``host``, ``host:port`` or ``tls://host:port`` (``starttls://``, ``none://``).
 
@@ -135,4 +135,4 @@ def parse_place(text: str, kind: Literal["imap", "smtp"]) -> Place:
         in_clear_first = port == 143 if kind == "imap" else port != 465
         scheme = "starttls" if in_clear_first else "tls"
     usual = {"imap": {"tls": 993}, "smtp": {"tls": 465}}[kind].get(scheme, 143 if kind == "imap" else 587)
-    return Place(host, port or usual, cast("Security", scheme))
+    return ProviderServer(host, port or usual, cast("Security", scheme))

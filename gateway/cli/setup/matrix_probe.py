@@ -21,8 +21,8 @@ from pydantic import ValidationError
 
 from channels.base import ChannelError, ChannelMisconfigured, ChannelUnavailable
 from channels.matrix.channel_setup import connect_by_nio
-from channels.matrix.client.api import CLIENT, Answer, Homeserver, LinkBroken, part, problem
-from channels.matrix.client.login import Login, unreachable
+from channels.matrix.client.api import CLIENT, Homeserver, HttpAnswer, LinkBroken, part, problem
+from channels.matrix.client.login import MatrixLogin, unreachable
 from channels.matrix.config import MatrixConfig
 from gateway.settings import is_loopback
 from gateway.system.clock import SystemClock
@@ -59,7 +59,7 @@ class Entrance:
 
     async def _log_out(self) -> None:
         async with _connected(self.config) as homeserver:
-            await Login(self.config, homeserver, self.folder, SystemClock()).enter()
+            await MatrixLogin(self.config, homeserver, self.folder, SystemClock()).enter()
             await homeserver.request("POST", f"{CLIENT}/logout", {}, timeout_s=_LIMIT_S)
 
 
@@ -75,7 +75,7 @@ def enter(homeserver: str, user_id: str, password: str, tls_ca_file: str | None)
     return Entrance(config, folder)
 
 
-def still_in(config: MatrixConfig, state: Path) -> bool:
+def is_login_valid(config: MatrixConfig, state: Path) -> bool:
     """Whether the daemon's login is valid; False: it has none."""
     if config.access_token is None and not (state / _SESSION).exists():
         return False
@@ -97,7 +97,7 @@ def resolve(text: str, tls_ca_file: str | None) -> str:
     return anyio.run(partial(_resolve, base, tls_ca_file, named="://" not in given))
 
 
-def knows_nobody(homeserver: str, person: str, tls_ca_file: str | None) -> bool:
+def is_unknown_user(homeserver: str, person: str, tls_ca_file: str | None) -> bool:
     """Whether the homeserver says that there is no such account; silence means no."""
     try:
         return anyio.run(partial(_knows_nobody, homeserver, person, tls_ca_file))
@@ -138,7 +138,7 @@ async def _enter(config: MatrixConfig, folder: Path) -> None:
         try:
             with _in_time(config, _LOGIN_LIMIT_S):
                 async with _connected(config) as homeserver:
-                    await Login(config, homeserver, folder, SystemClock()).enter()
+                    await MatrixLogin(config, homeserver, folder, SystemClock()).enter()
             break
         except ChannelUnavailable as error:
             # Homeservers slow logins down; a person who has tried twice is soon there.
@@ -153,7 +153,7 @@ async def _enter(config: MatrixConfig, folder: Path) -> None:
 async def _still_in(config: MatrixConfig, state: Path) -> bool:
     with _in_time(config, _LOGIN_LIMIT_S):
         async with _connected(config) as homeserver:
-            await Login(config, homeserver, state, SystemClock()).enter()
+            await MatrixLogin(config, homeserver, state, SystemClock()).enter()
             answer = await _asked(homeserver, f"{CLIENT}/account/whoami", anonymous=False)
     if answer.good:
         return answer.body.get("user_id") == config.user_id
@@ -220,7 +220,7 @@ async def _well_known(base: str, tls_ca_file: str | None) -> str | None:
     return address
 
 
-async def _asked(homeserver: Homeserver, path: str, *, anonymous: bool = True) -> Answer:
+async def _asked(homeserver: Homeserver, path: str, *, anonymous: bool = True) -> HttpAnswer:
     try:
         return await homeserver.request("GET", path, timeout_s=_LIMIT_S, anonymous=anonymous)
     except LinkBroken as error:

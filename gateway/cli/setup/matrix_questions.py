@@ -10,7 +10,7 @@ from channels.base import ChannelError
 from channels.matrix.config import MatrixConfig
 from gateway.cli.setup.config_lines import MatrixAnswers
 from gateway.cli.setup.dialogue import Dialogue
-from gateway.cli.setup.matrix_probe import Entrance, enter, is_in_clear, resolve, still_in
+from gateway.cli.setup.matrix_probe import Entrance, enter, is_in_clear, is_login_valid, resolve
 from gateway.cli.setup.options import Given, InitRefused
 from gateway.errors import GatewayError
 from gateway.routing.access import kind_of
@@ -86,7 +86,7 @@ def _logged_in(
             question = "  The bot's Matrix id (an account of its own, such as @squid:example.org)"
             user = dialogue.ask(question, proposed, check=matrix_id, flag="--matrix-user")
         else:
-            user = dialogue_checked(user, matrix_id, "--matrix-user")
+            user = check_given(user, matrix_id, "--matrix-user")
         if not homeserver:
             homeserver, ca_file = _homeserver(given, current, dialogue, user, ca_file)
         same = current is not None and (current.user_id, current.homeserver) == (user, homeserver)
@@ -133,7 +133,7 @@ def asked_authority(error: Exception, dialogue: Dialogue) -> str:
     )
 
 
-def dialogue_checked(value: str, check: Callable[[str], str], flag: str) -> str:
+def check_given(value: str, check: Callable[[str], str], flag: str) -> str:
     """
     A value that was given by an option, so it is not asked for again.
 
@@ -187,6 +187,6 @@ def _enter(
 ) -> Entrance | None:
     """A new login, or None if the daemon's own is good and no other password was given."""
     known = current.password.get_secret_value() if current is not None and current.password else None
-    if current is not None and password in (None, known) and still_in(current, state()):
+    if current is not None and password in (None, known) and is_login_valid(current, state()):
         return None
     return enter(homeserver, user, password if password is not None else known or "", ca_file)

@@ -87,7 +87,7 @@ def offers(environ: Mapping[str, str], ollama: Sequence[str]) -> list[ModelOffer
     return [*found, ModelOffer(DEMO, told="the built-in demo model (small, offline, needs no key)")]
 
 
-def named(model: str, *, api_base: str, api_key: str, environ: Mapping[str, str]) -> ModelOffer:
+def find_offer(model: str, *, api_base: str, api_key: str, environ: Mapping[str, str]) -> ModelOffer:
     """
     The model that a person names. Pure.
 
@@ -169,7 +169,7 @@ def _prefix(model: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class ModelChoice:
+class ProbedModel:
     """
     A model and how to say where it came from.
 
@@ -180,7 +180,7 @@ class ModelChoice:
     llm: dict[str, Any]
 
 
-def choose_model(environ: Mapping[str, str], ollama: list[str]) -> ModelChoice:
+def choose_model(environ: Mapping[str, str], ollama: list[str]) -> ProbedModel:
     """
     Choose; pure.
 
@@ -193,12 +193,12 @@ def choose_model(environ: Mapping[str, str], ollama: list[str]) -> ModelChoice:
         if environ.get(variable):
             model = wanted or usual
             provider = {"api_key": f"${{{variable}}}"}
-            return ModelChoice(f"{model}, with the key in {variable}", _llm(provider, model))
+            return ProbedModel(f"{model}, with the key in {variable}", _llm(provider, model))
     if ollama:
         name = wanted.removeprefix("openai/").removeprefix("ollama/") or ollama[0]
         provider = {"api_base": f"{OLLAMA_URL}/v1", "api_key": "ollama"}
-        return ModelChoice(f"{name}, from the Ollama on this machine", _llm(provider, f"ollama/{name}"))
-    return ModelChoice("the built-in demo model (no key and no Ollama found)", {})
+        return ProbedModel(f"{name}, from the Ollama on this machine", _llm(provider, f"ollama/{name}"))
+    return ProbedModel("the built-in demo model (no key and no Ollama found)", {})
 
 
 def found_keys(environ: Mapping[str, str]) -> list[tuple[str, str]]:

@@ -11,15 +11,15 @@ from gateway.cli.setup.email_questions import mail_address
 from gateway.cli.setup.matrix_questions import TRIES, InitFailed, matrix_id
 from gateway.cli.setup.model_probe import (
     ModelOffer,
+    find_offer,
     key_variable,
-    named,
     offers,
     ollama_models,
     ollama_problem,
     prove,
 )
 from gateway.cli.setup.options import Given, InitRefused
-from gateway.proactive.jobs.trigger_parsing import zone_named
+from gateway.proactive.jobs.trigger_parsing import zone_name
 from gateway.routing.access import kind_of, normalise
 from gateway.settings import Settings
 
@@ -76,7 +76,7 @@ def ask_owner(
         known = present.get(kind, "")
         asks = dialogue.interactive and not given.owner
         answer = _own_address(kind, known, dialogue, checked) if asks else known
-        while asks and answer and _is_nobody(kind, answer, dialogue, is_unknown):
+        while asks and answer and _is_mistyped(kind, answer, dialogue, is_unknown):
             answer = _own_address(kind, "", dialogue, checked)
         addresses += [answer] if answer else []
     return tuple(addresses)
@@ -84,7 +84,7 @@ def ask_owner(
 
 def ask_timezone(given: Given, settings: Settings, dialogue: Dialogue) -> str:
     """The person's time zone; empty: it stays as it is."""
-    present = zone_named(settings.timezone)
+    present = zone_name(settings.timezone)
     if given.timezone or not dialogue.interactive:
         return given.timezone or ""
     answer = dialogue.ask(
@@ -93,7 +93,7 @@ def ask_timezone(given: Given, settings: Settings, dialogue: Dialogue) -> str:
     return "" if answer == present else answer
 
 
-def _is_nobody(kind: str, address: str, dialogue: Dialogue, is_unknown: Callable[[str], bool]) -> bool:
+def _is_mistyped(kind: str, address: str, dialogue: Dialogue, is_unknown: Callable[[str], bool]) -> bool:
     """Whether it was mistyped, as the person says who is asked."""
     if kind != "matrix" or not is_unknown(address):
         return False
@@ -123,7 +123,7 @@ def ask_model(
 ) -> ModelOffer | None:
     """Which model; None: the configured one stays. Raises `InitFailed`: it does not answer."""
     if given.model:
-        offer = named(
+        offer = find_offer(
             given.model, api_base=given.api_base or "", api_key=given.api_key or "", environ=environ
         )
         offer = _with_present_key(offer, settings)
@@ -160,12 +160,12 @@ def _another(dialogue: Dialogue, environ: Mapping[str, str]) -> ModelOffer:
     question = "  The model as provider/name (openai/…, anthropic/…, openrouter/…, mistral/…)"
     model = dialogue.ask(question, "openai/gpt-5-mini", flag="--model")
     base = dialogue.ask("  The address of a server of your own, or - for the provider's", "-")
-    offer = named(model, api_base="" if base == "-" else base, api_key="", environ=environ)
+    offer = find_offer(model, api_base="" if base == "-" else base, api_key="", environ=environ)
     if offer.provider and not offer.api_key:
         key = dialogue.secret(
             "  Its API key", flag="--api-key-file FILE", empty="for none" if offer.api_base else ""
         )
-        offer = named(model, api_base=offer.api_base, api_key=key or "", environ=environ)
+        offer = find_offer(model, api_base=offer.api_base, api_key=key or "", environ=environ)
     return offer
 
 

@@ -18,10 +18,10 @@ from typing import cast
 from channels.email.config import EmailConfig
 from channels.matrix.config import MatrixConfig
 from gateway.cli.setup.config_lines import Answers, Tree, lines_of
-from gateway.cli.setup.config_write import Existing, look, plan, put
+from gateway.cli.setup.config_write import Existing, plan, read_existing, write_setup
 from gateway.cli.setup.dialogue import Cancelled, Dialogue, Terminal
 from gateway.cli.setup.email_questions import EmailAsked, ask_email
-from gateway.cli.setup.matrix_probe import Entrance, knows_nobody
+from gateway.cli.setup.matrix_probe import Entrance, is_unknown_user
 from gateway.cli.setup.matrix_questions import InitFailed, MatrixAsked, ask_matrix
 from gateway.cli.setup.model_probe import key_variable
 from gateway.cli.setup.options import Given, InitRefused
@@ -123,7 +123,7 @@ class Init:
     def run(self) -> int:
         """Run all steps. Raises `GatewayError`: nothing was written."""
         self._can_begin()
-        existing = look(self.config, self.environ)
+        existing = read_existing(self.config, self.environ)
         if not self.dialogue.interactive:
             if lacking := missing(self.given, existing.settings, self.environ):
                 raise InitRefused("\n".join(lacking))
@@ -195,7 +195,7 @@ class Init:
         if planned.told and not self._is_wanted():
             raise InitFailed("nothing was written")
         self._wrote = bool(planned.told)
-        settings, self._remains = put(planned, self.environ)
+        settings, self._remains = write_setup(planned, self.environ)
         for warning in settings.warnings:
             say(f"Warning: {warning}")
         if self._remains:
@@ -334,7 +334,7 @@ def _account_name(settings: Settings, kind: str) -> str:
 
 def _is_unknown(matrix: MatrixAsked, person: str) -> bool:
     at = matrix.answers
-    return at is not None and knows_nobody(at.homeserver, person, at.tls_ca_file)
+    return at is not None and is_unknown_user(at.homeserver, person, at.tls_ca_file)
 
 
 def _channels(settings: Settings, matrix: MatrixAsked, email: EmailAsked) -> dict[str, str]:

@@ -30,7 +30,7 @@ import orjson
 import structlog
 from loguru import logger as _destinations
 
-from gateway.observability.content_redaction import unquoted
+from gateway.observability.content_redaction import redact_quotes
 from gateway.observability.redaction import Redactor
 from gateway.system.terminal_text import plain_line
 
@@ -179,7 +179,7 @@ def _message_of(record: logging.LogRecord) -> str:
 
 def _redact_with(redactor: Redactor) -> structlog.typing.Processor:
     def redact(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-        return redactor.fields(unquoted(event))
+        return redactor.fields(redact_quotes(event))
 
     return redact
 

@@ -32,7 +32,7 @@ class LogLine:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class LineFilter:
     """
     What is asked for; empty texts ask for nothing.
 
@@ -101,7 +101,7 @@ def parse_since(text: str, now: datetime) -> datetime:
     return at if at.tzinfo is not None else at.astimezone()
 
 
-def shown(line: LogLine) -> str:
+def format_line(line: LogLine) -> str:
     """A line for people: local time, level, event, and the rest as names and values."""
     if line.fields is None:
         return plain_line(line.raw)

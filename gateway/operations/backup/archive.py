@@ -81,7 +81,7 @@ class _Member(tarfile.TarInfo):
 
 
 @contextmanager
-def damage_refused() -> Iterator[None]:
+def refuse_damage() -> Iterator[None]:
     """
     Wraps everything that reads: whatever is wrong in the file becomes `BackupRefused`.
 
@@ -103,7 +103,7 @@ def needs_passphrase(path: Path) -> bool:
         return is_encrypted(file.read(len(MAGIC)))
 
 
-@damage_refused()
+@refuse_damage()
 def look_into(path: Path, *, passphrase: str | None = None, most_bytes: int | None = None) -> Looked:
     """
     Read all of a backup and compare it with its manifest; nothing is written.
@@ -132,7 +132,7 @@ def look_into(path: Path, *, passphrase: str | None = None, most_bytes: int | No
             name = checked_name(member)
             if name in seen or len(seen) >= _MOST_FILES:
                 raise BackupRefused(f"it contains {name!r} twice, or too many files")
-            seen[name] = {"size": member.size, "sha256": hashed(content)}
+            seen[name] = {"size": member.size, "sha256": copy_hashed(content)}
     if head is None or manifest is None:
         raise BackupRefused("its end is missing")
     _compare(manifest, seen)
@@ -236,7 +236,7 @@ def checked_name(member: tarfile.TarInfo) -> str:
     return name
 
 
-def hashed(content: BinaryIO, out: BinaryIO | None = None) -> str:
+def copy_hashed(content: BinaryIO, out: BinaryIO | None = None) -> str:
     """The digest of the rest of a stream, which is copied to ``out``."""
     digest = hashlib.sha256()
     while block := content.read(_BLOCK):

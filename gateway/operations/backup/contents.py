@@ -42,7 +42,7 @@ _LAST_GOOD = "last-good.yaml"
 """A copy of the configuration, which goes into a backup by itself, without its secrets."""
 
 
-class Part(Enum):
+class BackupPart(Enum):
     """The moment at which a file is read; see the module."""
 
     EARLY = 1
@@ -51,7 +51,7 @@ class Part(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundFile:
     """A file: its name in the backup, its path, and how much of it counts (None: all)."""
 
     name: str
@@ -75,25 +75,25 @@ class Choice:
     left_out: list[str] = field(default_factory=list, init=False)
     _holes: int = field(default=0, init=False)
 
-    def files(self, part: Part, lengths: Mapping[str, int] | None = None) -> Iterator[Found]:
+    def files(self, part: BackupPart, lengths: Mapping[str, int] | None = None) -> Iterator[FoundFile]:
         """The files of one part, as they are at this moment."""
         match part:
-            case Part.EARLY:
+            case BackupPart.EARLY:
                 yield from self._early()
-            case Part.HISTORIES:
+            case BackupPart.HISTORIES:
                 for name in sorted(lengths or {}):
-                    yield Found(f"sessions/{name}", self.root / "sessions" / name, (lengths or {})[name])
-            case Part.LATE:
+                    yield FoundFile(f"sessions/{name}", self.root / "sessions" / name, (lengths or {})[name])
+            case BackupPart.LATE:
                 yield from self._late()
 
-    def _early(self) -> Iterator[Found]:
+    def _early(self) -> Iterator[FoundFile]:
         for path in _listed(self.root / "sessions"):
             if ".meta.json" in path.name:
                 yield from self._file(path, f"sessions/{path.name}")
         for folder in _listed(self.root / "memory"):
             yield from self._file(folder / "summary.md", f"memory/{folder.name}/summary.md")
 
-    def _late(self) -> Iterator[Found]:
+    def _late(self) -> Iterator[FoundFile]:
         memory = [
             found
             for found in self._below(self.root / "memory", "memory")
@@ -108,7 +108,9 @@ class Choice:
         if self.with_secrets:
             yield from self._below(self.root / "secrets", "secrets")
 
-    def _below(self, folder: Path, name: str, leave: tuple[str, ...] = (), depth: int = 0) -> Iterator[Found]:
+    def _below(
+        self, folder: Path, name: str, leave: tuple[str, ...] = (), depth: int = 0
+    ) -> Iterator[FoundFile]:
         """A program can nest folders deeper than paths lead, or than anything that unpacks them goes."""
         for path in _listed(folder):
             inside = f"{name}/{path.name}"
@@ -122,7 +124,7 @@ class Choice:
             else:
                 yield from self._file(path, inside)
 
-    def _file(self, path: Path, name: str) -> Iterator[Found]:
+    def _file(self, path: Path, name: str) -> Iterator[FoundFile]:
         try:
             state = path.lstat()
         except FileNotFoundError:
@@ -140,7 +142,7 @@ class Choice:
                 self.left_out.append(f"{name} (it is {state.st_size / 1e9:.1f} GB long and mostly empty)")
                 return
             self._holes += holes
-        yield Found(name, path)
+        yield FoundFile(name, path)
 
     def _is_ours_to_leave(self, name: str) -> bool:
         top, _, rest = name.partition("/")

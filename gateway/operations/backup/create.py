@@ -37,7 +37,7 @@ from typing import Any, BinaryIO
 
 from agent_core.files import sync
 from gateway.errors import GatewayError
-from gateway.operations.backup.contents import CONFIG_NAME, DATABASE_NAME, Choice, Found, Part
+from gateway.operations.backup.contents import CONFIG_NAME, DATABASE_NAME, BackupPart, Choice, FoundFile
 from gateway.operations.backup.encryption import EncryptingWriter
 from gateway.system.version import version_of
 
@@ -78,7 +78,7 @@ class BackupSource:
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class CreatedBackup:
     """A finished backup."""
 
     path: Path
@@ -124,7 +124,7 @@ def make_backup(
     now: datetime,
     passphrase: str | None = None,
     log_n: int | None = None,
-) -> Made:
+) -> CreatedBackup:
     """
     Write a backup.
 
@@ -163,7 +163,7 @@ def make_backup(
     finally:
         with contextlib.suppress(OSError):
             making.unlink()
-    return Made(
+    return CreatedBackup(
         target,
         len(writing.manifest),
         sum(entry["size"] for entry in writing.manifest.values()),
@@ -223,12 +223,12 @@ class _Writing:
         ):
             self._tar = tar
             self._put_bytes(HEAD_NAME, _json(self._head()), listed=False)
-            for found in self._source.choice.files(Part.EARLY):
+            for found in self._source.choice.files(BackupPart.EARLY):
                 self._put(found)
             facts = self._put_database()
-            for found in self._source.choice.files(Part.HISTORIES, facts["lengths"]):
+            for found in self._source.choice.files(BackupPart.HISTORIES, facts["lengths"]):
                 self._put(found)
-            for found in self._source.choice.files(Part.LATE):
+            for found in self._source.choice.files(BackupPart.LATE):
                 self._put(found)
             for name, path in sorted(self._source.secrets.items()):
                 if f"secrets/{name}" not in self.manifest:
@@ -259,12 +259,12 @@ class _Writing:
         try:
             facts: dict[str, Any] = json.loads((folder / "facts.json").read_bytes())
             self.running = bool(facts["running"])
-            self._put(Found(DATABASE_NAME, folder / DATABASE_NAME))
+            self._put(FoundFile(DATABASE_NAME, folder / DATABASE_NAME))
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         return facts
 
-    def _put(self, found: Found) -> None:
+    def _put(self, found: FoundFile) -> None:
         try:
             handle = os.open(found.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except FileNotFoundError:

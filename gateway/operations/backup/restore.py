@@ -40,10 +40,10 @@ from gateway.operations.backup.archive import (
     BackupRefused,
     Looked,
     checked_name,
-    damage_refused,
-    hashed,
+    copy_hashed,
     look_into,
     members,
+    refuse_damage,
 )
 from gateway.operations.backup.contents import DATABASE_NAME
 from gateway.operations.backup.create import HEAD_NAME, MANIFEST_NAME
@@ -66,7 +66,7 @@ class HomeInUse(GatewayError):
 
 
 @dataclass(frozen=True, slots=True)
-class Restored:
+class RestoredBackup:
     """The result. ``looked`` is None if an earlier restore was finished, without reading its backup."""
 
     looked: Looked | None
@@ -86,7 +86,7 @@ def restore(
     moved: bool = False,
     until: datetime | None = None,
     agreed: Callable[[Looked], bool] = lambda _: True,
-) -> Restored | None:
+) -> RestoredBackup | None:
     """
     Restore a backup.
 
@@ -119,7 +119,7 @@ def restore(
     if begun is not None:
         done = finish_restore(root)
         if begun.backup == _identity(looked):
-            return Restored(looked, root, done.parked, done.put_aside, done.notes)
+            return RestoredBackup(looked, root, done.parked, done.put_aside, done.notes)
         if not replace:
             raise HomeInUse(
                 f"{root} is not empty: the restore of another backup was interrupted here and has now "
@@ -154,7 +154,7 @@ def restore(
             ) from error
         unpacked.pop_all()  # from now on it is needed, whatever happens
         put_aside = _carry_out(root, plan)
-    return Restored(looked, root, parked, put_aside, notes)
+    return RestoredBackup(looked, root, parked, put_aside, notes)
 
 
 def _leave_as_found(root: Path, found: Collection[str] | None) -> None:
@@ -178,7 +178,7 @@ def _goes_aside(root: Path, backup: Path, looked: Looked) -> tuple[str, ...]:
     )
 
 
-def finish_restore(root: Path) -> Restored:
+def finish_restore(root: Path) -> RestoredBackup:
     """
     Finish a restore that was interrupted while it moved files. It does not need the backup.
 
@@ -192,9 +192,11 @@ def finish_restore(root: Path) -> Restored:
     with hold_home(open_home(root, as_guest=True), while_unfinished=True):
         plan = read_unfinished(root)
         if plan is None:  # the one who was at work has finished it
-            return Restored(None, root, Parked())
+            return RestoredBackup(None, root, Parked())
         put_aside = _carry_out(root, plan)
-    return Restored(None, root, _parked(plan.told), put_aside, tuple(map(str, plan.told.get("notes") or ())))
+    return RestoredBackup(
+        None, root, _parked(plan.told), put_aside, tuple(map(str, plan.told.get("notes") or ()))
+    )
 
 
 def carry_in(root: Path, stage: Path, put_aside: Sequence[str], *, now: datetime) -> Path | None:
@@ -232,7 +234,7 @@ def _make_durable(stage: Path) -> None:
         sync(Path(folder))
 
 
-@damage_refused()
+@refuse_damage()
 def _unpack(path: Path, passphrase: str | None, looked: Looked, stage: Path) -> None:
     stage.mkdir(mode=0o700)
     for member, content in members(path, passphrase):
@@ -244,7 +246,7 @@ def _unpack(path: Path, passphrase: str | None, looked: Looked, stage: Path) -> 
         mode = 0o700 if member.mode & 0o100 else 0o600
         handle = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
         with os.fdopen(handle, "wb") as file:
-            digest = hashed(content, file)
+            digest = copy_hashed(content, file)
             file.flush()
             os.fsync(file.fileno())
         # Somebody could have exchanged the file between the two readings.
@@ -259,7 +261,7 @@ def _make_folders(stage: Path, folder: Path) -> None:
         folder.mkdir(mode=0o700)
 
 
-@damage_refused()
+@refuse_damage()
 def _prepare(
     stage: Path, looked: Looked, *, now: datetime, moved: bool, until: datetime | None
 ) -> tuple[Parked, tuple[str, ...]]:

@@ -19,7 +19,7 @@ _HOURS = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ChartLine:
     """A line: its name, and a value or None for each instant."""
 
     name: str
@@ -34,7 +34,7 @@ def ceiling(value: float) -> float:
     return next(power * step for step in (1, 2, 5, 10) if power * step >= value * (1 - 1e-9))
 
 
-def chart(title: str, lines: Sequence[Line], *, until: datetime, span: timedelta, unit: str = "") -> str:
+def chart(title: str, lines: Sequence[ChartLine], *, until: datetime, span: timedelta, unit: str = "") -> str:
     """One chart with its title and legend, as a ``figure``."""
     highest = max((value for line in lines for _, value in line.points if value is not None), default=0.0)
     top = ceiling(highest)
@@ -74,7 +74,7 @@ def _grid(top: float, unit: str, until: datetime, span: timedelta) -> str:
     return "".join(parts)
 
 
-def _pieces(line: Line, top: float, until: datetime, span: timedelta) -> list[str]:
+def _pieces(line: ChartLine, top: float, until: datetime, span: timedelta) -> list[str]:
     """The points of each unbroken piece; a single one becomes a short dash."""
     pieces: list[list[tuple[float, float]]] = [[]]
     for at, value in line.points:

@@ -21,7 +21,7 @@ import structlog
 from aiohttp import web
 
 from agent_core.ports import Clock
-from gateway.operations.http.charts import Line, chart
+from gateway.operations.http.charts import ChartLine, chart
 from gateway.operations.http.samples import DAY_S, DayHistory, Sample
 from gateway.system.durations import duration
 
@@ -165,8 +165,8 @@ def _sections(report: Mapping[str, Any], now: datetime) -> list[str]:
 
 
 def _charts(samples: Sequence[Sample], now: datetime) -> str:
-    def line(name: str, value: Callable[[Sample], float | None]) -> Line:
-        return Line(name, [(one.at, value(one)) for one in samples])
+    def line(name: str, value: Callable[[Sample], float | None]) -> ChartLine:
+        return ChartLine(name, [(one.at, value(one)) for one in samples])
 
     return "".join(
         chart(title, lines, until=now, span=_DAY, unit=unit)

@@ -32,17 +32,17 @@ from agent_core.storage.lines import encode_object
 from channels.attachments import LocalFiles, Storage, digest_of
 from gateway.operations.backup.catalog import known_backups
 from gateway.operations.privacy.erasure_journal import begin, finish, with_the_rest
-from gateway.operations.privacy.histories import Kept, KeptDocument
+from gateway.operations.privacy.histories import KeptDocument, StoredHistories
 from gateway.operations.privacy.inventory import (
     Person,
     PersonFiles,
     Share,
-    find_kept,
-    is_theirs,
-    without_theirs,
+    find_files,
+    is_person_data,
+    remove_person_words,
 )
-from gateway.operations.privacy.open_histories import kept_in
-from gateway.operations.privacy.repetitions import places_of, words_of
+from gateway.operations.privacy.open_histories import open_histories
+from gateway.operations.privacy.repetitions import identifying_words, places_of
 from gateway.operations.privacy.workspace_files import files_of_person, forget_files
 from gateway.queue.persons import erase_rows, named_in_rows
 from gateway.queue.place import QueuePlace
@@ -89,7 +89,7 @@ def forget_person(
     Raises:
         OSError, StoreUnavailable: Not to the end; the same once more does the rest.
     """
-    with kept_in(layout, database) as kept:
+    with open_histories(layout, database) as kept:
         return _forget(
             layout,
             kept,
@@ -103,7 +103,7 @@ def forget_person(
 
 def _forget(
     layout: Layout,
-    kept: Kept,
+    kept: StoredHistories,
     database: QueuePlace,
     person: Person,
     *,
@@ -111,11 +111,11 @@ def _forget(
     only_look: bool,
     storage: Storage,
 ) -> Forgotten:
-    found = with_the_rest(layout, kept, find_kept(kept, database, person))
+    found = with_the_rest(layout, kept, find_files(kept, database, person))
     in_workspace = files_of_person(layout.home, layout.workspace, found)
     counts, total = found.counts() | in_workspace.counts(), len(found.attachments)
     backups = tuple(str(path) for _, path in known_backups(layout.home))
-    repeated = tuple(places_of(kept, database, found, words_of(kept, found)))
+    repeated = tuple(places_of(kept, database, found, identifying_words(kept, found)))
     if only_look:
         return Forgotten(counts, 0, (), backups, repeated)
     if storage.is_shared:
@@ -142,7 +142,7 @@ def _forget(
     kept.finish()
     finish(layout, person)
     counts["attachments"] = total - left
-    named = (*still_named(layout.home, person.addresses), *kept.still_named(person.addresses))
+    named = (*files_naming(layout.home, person.addresses), *kept.still_named(person.addresses))
     return Forgotten(counts, left, named, backups, repeated)
 
 
@@ -155,9 +155,9 @@ def _mark_lines(share: Share, person: Person, turns: Collection[str]) -> None:
         if line is None:
             # A line that cannot be read may hold anything; its place stays, an empty one.
             return b""
-        if is_theirs(line, person, turns):
+        if is_person_data(line, person, turns):
             return encode_object(_marker(line))
-        left = without_theirs(line, person)
+        left = remove_person_words(line, person)
         return encode_object(left) if left != line else raw
 
     share.history.rewrite(change)
@@ -173,7 +173,7 @@ def _marker(line: dict[str, Any]) -> dict[str, Any]:
     return {**kept, "role": "user" if line.get("role") == "user" else "assistant", "content": MARKER}
 
 
-def _forget_documents(kept: Kept, found: PersonFiles, turns: Collection[str]) -> None:
+def _forget_documents(kept: StoredHistories, found: PersonFiles, turns: Collection[str]) -> None:
     for scope in found.documents:
         kept.document(scope).remove()
     for document in kept.documents():
@@ -206,7 +206,9 @@ def _left(text: str, gone: Collection[str]) -> str:
     return "".join(line for line in text.splitlines(keepends=True) if line.rstrip("\r\n") not in gone)
 
 
-def _remove_attachments(kept: Kept, database: QueuePlace, found: PersonFiles, storage: Storage) -> int:
+def _remove_attachments(
+    kept: StoredHistories, database: QueuePlace, found: PersonFiles, storage: Storage
+) -> int:
     """Remove files that nobody else's message names; returns how many are kept because of that."""
     files = {path for path in found.attachments if _ATTACHMENT.fullmatch(path)}
     if not files:
@@ -219,7 +221,7 @@ def _remove_attachments(kept: Kept, database: QueuePlace, found: PersonFiles, st
     return len(needed)
 
 
-def still_named(root: Path, addresses: Collection[str]) -> Iterator[str]:
+def files_naming(root: Path, addresses: Collection[str]) -> Iterator[str]:
     """The files under the home that still contain one of the addresses, whoever wrote it there."""
     wanted = [re.escape(address.encode()) for address in sorted(addresses)]
     pattern = re.compile(b"|".join(wanted), re.IGNORECASE)

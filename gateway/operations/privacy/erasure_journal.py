@@ -23,14 +23,14 @@ from agent_core.storage.layout import Layout
 from agent_core.storage.lines import as_object
 
 if TYPE_CHECKING:
-    from gateway.operations.privacy.histories import Kept
+    from gateway.operations.privacy.histories import StoredHistories
     from gateway.operations.privacy.inventory import Person, PersonFiles
 
 _NAME = "forgetting-{}.json"
 MOVING = "moving-person.json"
 
 
-def with_the_rest(layout: Layout, kept: Kept, found: PersonFiles) -> PersonFiles:
+def with_the_rest(layout: Layout, kept: StoredHistories, found: PersonFiles) -> PersonFiles:
     """What was found now, and what an interrupted run had found and perhaps not removed."""
     from gateway.operations.privacy.inventory import Share  # noqa: PLC0415 - the daemon only looks for a plan
 

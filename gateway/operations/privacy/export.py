@@ -20,13 +20,13 @@ from agent_core import files
 from agent_core.models import MemoryScope
 from agent_core.storage.layout import Layout, folder_name
 from channels.attachments import PATH, Damaged, LocalFiles, Storage, StorageAway
-from channels.attachments.storage import whole
+from channels.attachments.storage import read_pieces
 from gateway.errors import GatewayError
-from gateway.operations.privacy.histories import Kept
-from gateway.operations.privacy.inventory import Person, PersonFiles, Share, find_kept, is_theirs
-from gateway.operations.privacy.open_histories import kept_in
+from gateway.operations.privacy.histories import StoredHistories
+from gateway.operations.privacy.inventory import Person, PersonFiles, Share, find_files, is_person_data
+from gateway.operations.privacy.open_histories import open_histories
 from gateway.queue.place import QueuePlace
-from gateway.queue.sql.erasure import changed, without_in_line, without_in_message
+from gateway.queue.sql.erasure import blank_words, without_in_line, without_in_message
 
 _README = """\
 # What squidbot stores about {name}
@@ -68,14 +68,14 @@ def export_person(
         ExportRefused: The folder exists, or cannot be written; then nothing is left there.
         OSError, StoreUnavailable: Something of the home cannot be read.
     """
-    with kept_in(layout, database) as kept:
+    with open_histories(layout, database) as kept:
         return _export(kept, database, person, target, now, storage or LocalFiles(layout.home))
 
 
 def _export(  # noqa: PLR0917 - what `export_person` was given
-    kept: Kept, database: QueuePlace, person: Person, target: Path, now: datetime, storage: Storage
+    kept: StoredHistories, database: QueuePlace, person: Person, target: Path, now: datetime, storage: Storage
 ) -> PersonFiles:
-    found = find_kept(kept, database, person)
+    found = find_files(kept, database, person)
     try:
         target.mkdir(mode=0o700, parents=False)
     except OSError as error:
@@ -94,7 +94,9 @@ def _export(  # noqa: PLR0917 - what `export_person` was given
     return found
 
 
-def _write_all(kept: Kept, found: PersonFiles, target: Path, now: datetime, storage: Storage) -> None:
+def _write_all(
+    kept: StoredHistories, found: PersonFiles, target: Path, now: datetime, storage: Storage
+) -> None:
     person = found.person
     _write(
         target / "README.md",
@@ -112,7 +114,7 @@ def _write_all(kept: Kept, found: PersonFiles, target: Path, now: datetime, stor
         if PATH.fullmatch(path):
             _fetch(storage, path, target / "attachments")
     rows = dict(found.rows.tables())
-    rows["inbox"] = [_of_theirs(row, found) for row in rows["inbox"]]
+    rows["inbox"] = [_without_others_words(row, found) for row in rows["inbox"]]
     for name, tables in (("usage", ("usage",)), ("jobs", ("jobs", "ledger"))):
         _write(target / f"{name}.json", _json({table: rows.pop(table) for table in tables}))
     _write(target / "queue.json", _json(rows))
@@ -127,7 +129,7 @@ def _fetch(storage: Storage, path: str, folder: Path) -> None:
     copy = folder / PurePosixPath(path).name
     try:
         with open(_made(copy), "wb") as file:
-            file.writelines(whole(storage, path, there.size_bytes))
+            file.writelines(read_pieces(storage, path, there.size_bytes))
     except (FileNotFoundError, Damaged):
         copy.unlink()
         with (folder / "damaged.txt").open("a", encoding="utf-8") as left_out:
@@ -151,20 +153,20 @@ def _lines(share: Share, found: PersonFiles, turns: frozenset[str]) -> Iterator[
     for _, line in share.history.lines():
         if line is not None and share.whole:
             yield line
-        elif line is not None and is_theirs(line, found.person, turns):
+        elif line is not None and is_person_data(line, found.person, turns):
             yield without_in_line(line, lambda who: not found.person.speaks_as(who))
 
 
-def _of_theirs(row: dict[str, Any], found: PersonFiles) -> dict[str, Any]:
+def _without_others_words(row: dict[str, Any], found: PersonFiles) -> dict[str, Any]:
     """A row without what others had said in a shared conversation before the question."""
     if row["session"] in found.own_sessions:
         return row
     gone = lambda who: not found.person.speaks_as(who)  # noqa: E731 - bound to this person
-    left = changed(row["payload"], without_in_message, gone)
+    left = blank_words(row["payload"], without_in_message, gone)
     return row if left is None else {**row, "payload": left}
 
 
-def _write_document(kept: Kept, scope: MemoryScope, folder: Path) -> None:
+def _write_document(kept: StoredHistories, scope: MemoryScope, folder: Path) -> None:
     files.make_folder(folder)
     document = kept.document(scope)
     if (text := document.text()) is not None:

@@ -100,7 +100,7 @@ class KeptDocument(Protocol):
         ...
 
 
-class Kept(Protocol):
+class StoredHistories(Protocol):
     """All of them."""
 
     def histories(self) -> Iterator[KeptHistory]:

@@ -176,7 +176,7 @@ def _literal(text: str) -> str:
 
 
 def _lines_of(path: Path) -> Iterator[tuple[bytes, dict[str, Any] | None]]:
-    handle = file_access.opened(path, os.O_NOFOLLOW)
+    handle = file_access.open_regular(path, os.O_NOFOLLOW)
     try:
         for _, raw in lines_forwards(handle, 0, max_line_bytes=MAX_LINE_BYTES):
             yield raw or b"", as_object(raw) if raw else None

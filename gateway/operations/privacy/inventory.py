@@ -13,12 +13,12 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
-from agent_core.memory.scopes import spelled
+from agent_core.memory.scopes import person_name
 from agent_core.messages import SessionKey
 from agent_core.models import MemoryScope, ScopeKind
 from agent_core.storage.lines import as_object
 from gateway.errors import GatewayError
-from gateway.operations.privacy.histories import Kept, KeptHistory
+from gateway.operations.privacy.histories import KeptHistory, StoredHistories
 from gateway.queue.persons import person_rows
 from gateway.queue.place import QueuePlace
 from gateway.queue.sql.erasure import PersonRows, without_in_line
@@ -45,7 +45,7 @@ class Person:
 
     def speaks_as(self, sender: str) -> bool:
         """Whether a sender is this person; for the owner also the terminal."""
-        return spelled(sender) in self.addresses or (self.owner and sender == LOCAL_ADDRESS)
+        return person_name(sender) in self.addresses or (self.owner and sender == LOCAL_ADDRESS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ def people(names: Collection[str], owner_aliases: Collection[str]) -> Person:
     Raises:
         PersonUnclear: A word is no address; or some of the addresses are the owner's and others are not.
     """
-    aliases = {spelled(alias) for alias in owner_aliases}
+    aliases = {person_name(alias) for alias in owner_aliases}
     wanted: set[str] = set()
     for name in names:
         if name == "owner":
@@ -117,7 +117,7 @@ def people(names: Collection[str], owner_aliases: Collection[str]) -> Person:
         elif "@" not in name.strip():
             raise PersonUnclear(f"{name!r} is not an address; write @person:server, person@domain or owner")
         else:
-            wanted.add(spelled(name))
+            wanted.add(person_name(name))
     if not wanted:
         raise PersonUnclear("no person is named; write an address, or set owner.aliases if you mean owner")
     of_owner = wanted & aliases
@@ -129,7 +129,7 @@ def people(names: Collection[str], owner_aliases: Collection[str]) -> Person:
     return Person(frozenset(wanted | (aliases if of_owner else set())), owner=bool(of_owner))
 
 
-def find_kept(kept: Kept, database: QueuePlace, person: Person) -> PersonFiles:
+def find_files(kept: StoredHistories, database: QueuePlace, person: Person) -> PersonFiles:
     """
     Search all histories and the database; nothing is changed.
 
@@ -158,7 +158,7 @@ def find_kept(kept: Kept, database: QueuePlace, person: Person) -> PersonFiles:
     return found
 
 
-def is_theirs(line: dict[str, Any], person: Person, turns: Collection[str]) -> bool:
+def is_person_data(line: dict[str, Any], person: Person, turns: Collection[str]) -> bool:
     """Whether a line of a shared conversation is theirs, or was said or done to answer them."""
     sender = line.get("sender")
     if isinstance(sender, str) and sender:
@@ -171,7 +171,7 @@ def _share_of(history: KeptHistory, person: Person) -> tuple[Share | None, set[s
     turns: set[str] = set()
     others = quoted = False
     for _, line in history.lines():
-        quoted = quoted or (line is not None and without_theirs(line, person) != line)
+        quoted = quoted or (line is not None and remove_person_words(line, person) != line)
         sender = line.get("sender") if line is not None else None
         if line is None or not isinstance(sender, str) or not sender:
             continue
@@ -187,13 +187,13 @@ def _share_of(history: KeptHistory, person: Person) -> tuple[Share | None, set[s
     files: set[str] = set()
     count = 0
     for _, line in history.lines():
-        if line is not None and (not others or is_theirs(line, person, turns - {""})):
+        if line is not None and (not others or is_person_data(line, person, turns - {""})):
             count += 1
             files |= _files_in(line)
     return Share(history, not others, frozenset(turns - {""}), count, quoted), files
 
 
-def without_theirs(line: dict[str, Any], person: Person) -> dict[str, Any]:
+def remove_person_words(line: dict[str, Any], person: Person) -> dict[str, Any]:
     """A line without what the person had said before somebody else's question, and without their address."""
     told = f"{line.get('content')} {line.get('origins')}".lower()
     if not any(one.lower() in told for one in person.addresses):

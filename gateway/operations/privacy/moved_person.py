@@ -15,7 +15,7 @@ import shutil
 from pathlib import Path
 
 from agent_core import files
-from agent_core.memory.scopes import spelled
+from agent_core.memory.scopes import person_name
 from agent_core.models import MemoryScope, ScopeKind
 from agent_core.storage import file_access, integrity
 from agent_core.storage.layout import Layout
@@ -24,7 +24,7 @@ from agent_core.storage.reverse_lines import lines_forwards
 from gateway.errors import NotFound
 from gateway.operations.privacy.erasure_journal import MOVING, moving
 from gateway.operations.privacy.histories_in_files import KeptFiles
-from gateway.operations.privacy.inventory import Person, PersonUnclear, find_kept, people
+from gateway.operations.privacy.inventory import Person, PersonUnclear, find_files, people
 from gateway.queue.persons import rename_person
 from gateway.queue.place import QueuePlace, ServerDatabase
 from gateway.queue.sql.person_address import AddressChange
@@ -45,9 +45,9 @@ def move_person(
     if isinstance(database, ServerDatabase):
         raise PersonUnclear("with gateway.store a person cannot be moved yet; export and forget work there")
     person, other = people([old], owner_aliases), people([new], owner_aliases)
-    change = AddressChange(spelled(old), spelled(new))
+    change = AddressChange(person_name(old), person_name(new))
     kept = KeptFiles(layout)
-    found = find_kept(kept, database, Person(frozenset({change.old})))
+    found = find_files(kept, database, Person(frozenset({change.old})))
     plan, begun = layout.home / "state" / MOVING, moving(layout)
     if begun not in (None, [change.old, change.new]):
         raise PersonUnclear(f"{begun[0]} is being moved to {begun[1]}; finish that with the same command")
@@ -74,7 +74,7 @@ def _check_free(kept: KeptFiles, database: QueuePlace, other: Person, person: Pe
         return
     if other.owner or other.addresses == person.addresses:
         raise PersonUnclear(f"{new} is the owner already" if other.owner else "that is the same address")
-    if sum(find_kept(kept, database, other).counts().values()):
+    if sum(find_files(kept, database, other).counts().values()):
         raise PersonUnclear(
             f"{other.name} is somebody here already; if that is the same person, look at it with `squidbot "
             f"export {other.name}` and remove it with `squidbot forget {other.name}` first"
@@ -86,7 +86,7 @@ def _move_history(layout: Layout, path: Path, target: Path, change: AddressChang
     making = target.with_name(f"{target.name}.moving")
     changed = path != target
     with os.fdopen(os.open(making, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as out:
-        handle = file_access.opened(path, os.O_NOFOLLOW)
+        handle = file_access.open_regular(path, os.O_NOFOLLOW)
         try:
             for _, raw in lines_forwards(handle, 0, max_line_bytes=MAX_LINE_BYTES):
                 line = as_object(raw) if raw else None
@@ -120,7 +120,7 @@ def _move_documents(layout: Layout, change: AddressChange) -> None:
     for name in sorted(names):
         address, blank, account = name.partition(" ")
         here = layout.versions(MemoryScope(ScopeKind.PERSON, name)).parent
-        if spelled(address) != change.old or not here.exists():
+        if person_name(address) != change.old or not here.exists():
             continue
         there = layout.versions(MemoryScope(ScopeKind.PERSON, f"{change.new}{blank}{account}")).parent
         here.rename(there)  # atomic

@@ -7,13 +7,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from agent_core.storage.layout import Layout
-from gateway.operations.privacy.histories import Kept
-from gateway.queue.opening import of_server
+from gateway.operations.privacy.histories import StoredHistories
+from gateway.queue.opening import open_postgres
 from gateway.queue.place import QueuePlace
 
 
 @contextmanager
-def kept_in(layout: Layout, place: QueuePlace) -> Iterator[Kept]:
+def open_histories(layout: Layout, place: QueuePlace) -> Iterator[StoredHistories]:
     """
     Where histories are: with the queue in the home they are files, else tables beside it.
 
@@ -26,7 +26,7 @@ def kept_in(layout: Layout, place: QueuePlace) -> Iterator[Kept]:
 
         yield KeptFiles(layout)
         return
-    with of_server():
+    with open_postgres():
         from gateway.queue.postgres.histories.personal import KeptTables  # noqa: PLC0415 - as above
         from gateway.queue.postgres.store import HOME  # noqa: PLC0415 - as above
 

@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agent_core.messages import SessionKey
-from agent_core.prompt import without_words_of
+from agent_core.prompt import remove_words_of
 from agent_core.storage.lines import as_object
-from gateway.operations.privacy.histories import Kept
-from gateway.operations.privacy.inventory import PersonFiles, is_theirs
+from gateway.operations.privacy.histories import StoredHistories
+from gateway.operations.privacy.inventory import PersonFiles, is_person_data
 from gateway.queue.persons import repeated_in_rows
 from gateway.queue.place import QueuePlace
 
@@ -81,7 +81,7 @@ def _is_rare(word: str) -> bool:
     return digits >= _RARE_DIGITS or "@" in word or "://" in word or len(word) >= _RARE_LENGTH
 
 
-def words_of(kept: Kept, found: PersonFiles) -> Words:
+def identifying_words(kept: StoredHistories, found: PersonFiles) -> Words:
     """The words that identify what a person has said."""
     theirs, others = Words(), Words()
     for history in kept.histories():
@@ -90,7 +90,7 @@ def words_of(kept: Kept, found: PersonFiles) -> Words:
             if line is not None and isinstance(sender, str) and sender:
                 text, person, said = str(line.get("content") or ""), found.person.speaks_as, list[str]()
                 if not person(sender):  # what they said in a group to others stands before others' questions
-                    text = without_words_of(text, person, removed=said)
+                    text = remove_words_of(text, person, removed=said)
                 (theirs if person(sender) else others).add(text)
                 for each in said:
                     theirs.add(each)
@@ -100,7 +100,7 @@ def words_of(kept: Kept, found: PersonFiles) -> Words:
     return theirs.without(others)
 
 
-def places_of(kept: Kept, database: QueuePlace, found: PersonFiles, words: Words) -> list[str]:
+def places_of(kept: StoredHistories, database: QueuePlace, found: PersonFiles, words: Words) -> list[str]:
     """The places of repetitions that `squidbot forget` leaves; nothing is changed."""
     told = []
     for history in kept.histories():
@@ -123,4 +123,4 @@ def _repeats(line: dict[str, Any], words: Words, found: PersonFiles, key: Sessio
     if line.get("role") == "user":
         return False
     turns = next((share.turns for share in found.shares if share.key == key), frozenset[str]())
-    return not is_theirs(line, found.person, found.turns | turns) and words.are_in_value(line)
+    return not is_person_data(line, found.person, found.turns | turns) and words.are_in_value(line)

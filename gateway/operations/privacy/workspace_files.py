@@ -18,7 +18,7 @@ from typing import Any
 
 from agent_core import files
 from agent_core.confined_files import folder_below, open_below, parts_of
-from agent_core.memory.scopes import spelled
+from agent_core.memory.scopes import person_name
 from agent_core.storage.lines import as_object, encode_object
 from gateway.operations.privacy.inventory import PersonFiles
 from gateway.queue.sql.erasure import nameless
@@ -50,7 +50,7 @@ def files_of_person(home: Path, workspace: Path, found: PersonFiles) -> FilesOfP
     turns, sessions, people = found.turns, set(found.own_sessions), found.person.addresses
     theirs = [line for line in known if line.get("turn") in turns or line.get("session") in sessions]
     gone.changes = {line["id"] for line in theirs}
-    named = {line["id"] for line in known if nameless(line, lambda who: spelled(who) in people) != line}
+    named = {line["id"] for line in known if nameless(line, lambda who: person_name(who) in people) != line}
     mine = [line for line in known if line["id"] in gone.changes | named]
     others = {line.get("after") for line in known if line["id"] not in gone.changes | named}
     made = {str(line["after"]) for line in mine if line.get("after")} - others
@@ -84,7 +84,7 @@ def forget_files(home: Path, workspace: Path, found: PersonFiles) -> None:
         (home / "state/files/versions" / digest).unlink(missing_ok=True)
     # The notes last: they tell which files and versions these are.
     journal, labels = home / "state/files/changes.jsonl", home / "state/files/labels.jsonl"
-    is_theirs = lambda who: spelled(who) in people  # noqa: E731 - bound to them
+    is_theirs = lambda who: person_name(who) in people  # noqa: E731 - bound to them
     last = max(gone.removed, default=0)
     for notes in (labels, journal):
         before = _lines(notes)

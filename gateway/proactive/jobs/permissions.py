@@ -59,7 +59,7 @@ def role_now(access: Access, channel: Channel | None, message: InboundMessage) -
     return access.decide(message.model_copy(update={"context": context})).role
 
 
-async def is_overheard(channel: Channel | None, message: InboundMessage) -> bool:
+async def can_others_read(channel: Channel | None, message: InboundMessage) -> bool:
     """
     Whether somebody else would now read what was private when the job was made.
 
@@ -81,10 +81,10 @@ async def is_out_of_place(channel: Channel | None, message: InboundMessage) -> b
     Whether an answer cannot be given where the job was made: somebody else reads along, or the bot has left.
     Raises `PlaceUnknown`.
     """
-    return await is_overheard(channel, message) or await has_left(channel, message.session)
+    return await can_others_read(channel, message) or await bot_has_left(channel, message.session)
 
 
-async def has_left(channel: Channel | None, session: SessionKey) -> bool:
+async def bot_has_left(channel: Channel | None, session: SessionKey) -> bool:
     """Whether the bot has left a conversation. Raises `PlaceUnknown`."""
     if not isinstance(channel, SupportsLeaving):
         return False

@@ -31,7 +31,7 @@ from agent_core.messages import InboundMessage, Sender
 from agent_core.ports import Clock
 from channels.base import Channel, ChannelUnavailable
 from gateway.proactive.jobs.config import ScheduleConfig
-from gateway.proactive.jobs.permissions import LEFT, PlaceUnknown, has_left, role_now
+from gateway.proactive.jobs.permissions import LEFT, PlaceUnknown, bot_has_left, role_now
 from gateway.proactive.jobs.triggers import (
     LATEST,
     Once,
@@ -42,7 +42,7 @@ from gateway.proactive.jobs.triggers import (
     parse_timing,
 )
 from gateway.proactive.run_ledger import ledger_name
-from gateway.queue.model import ORIGINS, Entry, Job, JobKind, JobState, Outcome
+from gateway.queue.model import ORIGINS, Job, JobKind, JobState, LedgerEntry, RunOutcome
 from gateway.queue.stores import JobStore, Pending, Queue, StoreUnavailable
 from gateway.queue.wakeups import Wakeups
 from gateway.routing.access import Access, Role
@@ -102,7 +102,7 @@ class Scheduler:
         while True:
             self._news = anyio.Event()
             try:
-                wait_s = await self.look()
+                wait_s = await self.fire_due()
                 self._failures = 0
             except StoreUnavailable as error:
                 self._failures += 1
@@ -117,7 +117,7 @@ class Scheduler:
         await anyio.sleep(wait_s)
         scope.cancel()
 
-    async def look(self) -> float:
+    async def fire_due(self) -> float:
         """
         Put what is due into the inbox. Returns the seconds until the next look.
 
@@ -156,7 +156,7 @@ class Scheduler:
         """Resume a job for which the bot is back in its conversation."""
         channel = self._channels.get(job.session.channel)
         with suppress(PlaceUnknown, TriggerInvalid):
-            if channel is not None and not await has_left(channel, job.session):
+            if channel is not None and not await bot_has_left(channel, job.session):
                 await self._plans.set_job_state(
                     job.id, JobState.ACTIVE, next_after(parse_timing(job.timing), now)
                 )
@@ -201,12 +201,12 @@ class Scheduler:
         if channel is None:
             raise ChannelUnavailable("it is switched off")
         if role_now(self._access, channel, message) is Role.STRANGER:
-            entry = Entry(ledger_name(job.id), instant, Outcome.SKIPPED, NOT_ALLOWED)
+            entry = LedgerEntry(ledger_name(job.id), instant, RunOutcome.SKIPPED, NOT_ALLOWED)
             await self._plans.note(entry)
             _log.warning("job.not_allowed", job=job.id, channel=job.session.channel)
             await self._plans.job_fired(job.id, job.revision, instant, following, note=NOT_ALLOWED)
             return
-        pending = Pending(message, session=self._conversations.of(message))
+        pending = Pending(message, session=self._conversations.conversation_for(message))
         rows = await self._store.inbox.accept(message.channel, message.account, [pending], {})
         if rows:
             _log.info("job.due", job=job.id, kind=job.kind.value, inbox=rows[0].id, late=late)

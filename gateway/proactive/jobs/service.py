@@ -23,7 +23,7 @@ import structlog
 from agent_core.errors import ToolDenied, ToolFailed, ToolRetry
 from agent_core.messages import EVERYBODY, MENTIONS, OTHERS_WORDS, Audience, SessionKey
 from agent_core.ports import Clock
-from agent_core.provenance import Origins, from_json, joined, origins_of_call, person, to_json
+from agent_core.provenance import Origins, from_json, join_origins, origins_of_call, person, to_json
 from agent_core.text import one_line
 from channels.base import ChannelUnavailable
 from gateway.proactive.jobs.config import ScheduleConfig
@@ -41,7 +41,7 @@ from gateway.queue.background import BackgroundJob
 from gateway.queue.errors import TooManyJobs
 from gateway.queue.model import ORIGINS, Job, JobKind, JobState
 from gateway.queue.stores import JobStore, StoreUnavailable
-from gateway.routing.names import addresses_called
+from gateway.routing.names import addresses_for
 
 _LETTERS = "23456789abcdefghjkmnpqrstuvwxyz"
 _ID_LENGTH = 5
@@ -57,7 +57,7 @@ _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class JobPlace:
     """
     The person of a job, and where it answers.
 
@@ -101,7 +101,7 @@ def _made_of(job_id: str) -> dict[str, Any]:
     Of what kind they are, not of whom: who is forgotten stands in no job of somebody else.
     """
     behind = (each.model_copy(update={"where": f"behind the job {job_id}"}) for each in origins_of_call())
-    origins = to_json(joined(behind))
+    origins = to_json(join_origins(behind))
     return {ORIGINS: origins} if origins else {}
 
 
@@ -139,7 +139,7 @@ class JobService:
 
     async def add(
         self,
-        place: Place,
+        place: JobPlace,
         request: TriggerRequest,
         *,
         text: str,
@@ -187,7 +187,7 @@ class JobService:
         _log.info("job.added", job=job.id, kind=kind.value, channel=place.session.channel)
         return job
 
-    async def mentioned(self, place: Place, whom: str) -> list[str]:
+    async def mentioned(self, place: JobPlace, whom: str) -> list[str]:
         """
         The addresses of those whom a text names, or `EVERYBODY`; empty: the person alone. Raises
         `TriggerInvalid`: it is not certain who that is.
@@ -217,7 +217,7 @@ class JobService:
             )
         return [EVERYBODY]
 
-    async def _id_of(self, place: Place, key: str, text: str) -> str:
+    async def _id_of(self, place: JobPlace, key: str, text: str) -> str:
         """A new id; with a key that of its job, whose first free or own one it is."""
         if not key:
             return "".join(secrets.choice(_LETTERS) for _ in range(_ID_LENGTH))
@@ -229,7 +229,7 @@ class JobService:
                 return job_id
         raise AssertionError("unreachable")
 
-    async def _check_guest(self, place: Place, timing: Timing, now: datetime) -> None:
+    async def _check_guest(self, place: JobPlace, timing: Timing, now: datetime) -> None:
         """
         Whether a guest's jobs would keep the bot busy all day long, or those of many who come together:
         whoever has a domain has any number of addresses.
@@ -264,15 +264,15 @@ class JobService:
                 f"{whose} would run more than {limit} times a day together, which is the limit"
             )
 
-    async def of(self, place: Place) -> list[Job]:
+    async def of(self, place: JobPlace) -> list[Job]:
         """The jobs that the person may change at a place."""
         return [job for job in await self.plans.jobs() if place.owns(job)]
 
-    async def shown(self, place: Place) -> dict[str, Job]:
+    async def shown(self, place: JobPlace) -> dict[str, Job]:
         """The jobs that may be listed at a place, each with its line; in a shared room those of everybody."""
         return {self._line(job, place): job for job in await self.plans.jobs() if place.shows(job)}
 
-    def _line(self, job: Job, place: Place) -> str:
+    def _line(self, job: Job, place: JobPlace) -> str:
         if place.audience is Audience.DIRECT:
             return self.describe(job)
         before = place.since is not None and job.created_at < place.since and not place.owns(job)
@@ -318,7 +318,7 @@ class JobService:
 
 def _the_one(name: str, people: Mapping[str, str]) -> str:
     """The address of whom a name means. Raises `TriggerInvalid`: nobody, or perhaps somebody else."""
-    found = addresses_called(name, people)
+    found = addresses_for(name, people)
     if len(found) == 1:
         return found[0]
     if found:
@@ -334,7 +334,7 @@ class SessionJobs:
         refusal: Why no job may be made in this run; empty if one may.
     """
 
-    def __init__(self, service: JobService, place: Place, *, refusal: str = "") -> None:
+    def __init__(self, service: JobService, place: JobPlace, *, refusal: str = "") -> None:
         self._service = service
         self._place = place
         self._refusal = refusal
@@ -362,7 +362,7 @@ class SessionJobs:
         """Whose words they were made of."""
         jobs = (await self._shown()).values()
         others = (person(job.person, job.created_at) for job in jobs if not self._place.owns(job))
-        return joined(others, *(from_json(job.context.get(ORIGINS)) for job in jobs))
+        return join_origins(others, *(from_json(job.context.get(ORIGINS)) for job in jobs))
 
     async def change(self, job_id: str, action: str) -> str:
         """Remove, pause or resume one."""
@@ -388,7 +388,7 @@ class SessionJobs:
     async def _jobs(self) -> list[Job]:
         return await self._read(self._service.of)
 
-    async def _read(self, read: Callable[[Place], Awaitable[_T]]) -> _T:
+    async def _read(self, read: Callable[[JobPlace], Awaitable[_T]]) -> _T:
         try:
             return await read(self._place)
         except StoreUnavailable as error:

@@ -281,7 +281,7 @@ def _in_words(timing: Cron) -> str:
     return f"{f'on day {dom} of every month' if dom != '*' else f'every {which}'} at {' and '.join(clocks)}"
 
 
-def zone_named(*names: str) -> str:
+def zone_name(*names: str) -> str:
     """The first of the names that says something; for ``local`` that of this machine."""
     named = next((name for name in names if name), "local")
     return local_zone_name() if named == "local" else named

@@ -16,7 +16,7 @@ from agent_core.storage import file_access
 from agent_core.storage.documents import DocumentFile, Version
 from agent_core.storage.layout import Layout
 from agent_core.storage.lines import MAX_LINE_BYTES, as_object, from_object, position_in
-from agent_core.storage.paging import Numbering, Place
+from agent_core.storage.paging import Numbering, PageMark
 from agent_core.storage.reverse_lines import lines_forwards
 from agent_core.storage.session_files import SessionFiles
 from agent_core.storage.session_record import Record, session_of
@@ -24,7 +24,7 @@ from gateway.queue.moving.lines import as_bytes, as_text
 
 
 @dataclass(slots=True)
-class Conversation:
+class MovedConversation:
     """One session to move. Read its lines first; its record and cursor are correct only after that."""
 
     key: SessionKey
@@ -37,9 +37,9 @@ class Conversation:
 
     def lines(self) -> Iterator[str]:
         """Yield each line as text, in order; an empty string for a line that is too long to be read."""
-        place = self.record.place if self.record is not None else Place()
+        place = self.record.place if self.record is not None else PageMark()
         try:
-            handle = file_access.opened(self.path, os.O_NOFOLLOW)
+            handle = file_access.open_regular(self.path, os.O_NOFOLLOW)
         except FileNotFoundError:
             return
         self.count, self.cursor = 0, 0
@@ -80,7 +80,7 @@ def write_conversation(
 ) -> None:
     """Write the files of a session: its history, and its record, whose cursor counts lines."""
     cursor = record.cursor if record is not None else 0
-    path, place, offset, count = layout.history(key), Place(cursor, -1), 0, 0
+    path, place, offset, count = layout.history(key), PageMark(cursor, -1), 0, 0
     files.make_folder(path.parent)
     if record is None and "=~" in layout.name(key):
         record = Record()
@@ -90,7 +90,7 @@ def write_conversation(
             if count == cursor and cursor:
                 value = as_object(raw)
                 number = position_in(value, offset)
-                place = Place(cursor if number is None else number, offset)
+                place = PageMark(cursor if number is None else number, offset)
             file.write(raw)
             offset, count = offset + len(raw), count + 1
     path.chmod(0o600)
@@ -98,7 +98,7 @@ def write_conversation(
     if not count:
         path.unlink()
     elif cursor >= count:
-        place = Place(session.history.end(), offset)
+        place = PageMark(session.history.end(), offset)
     if record is not None:
         session.record_file.save(replace(record, place=place))
 
@@ -128,7 +128,7 @@ class HomeFiles:
     notes: list[str] = field(default_factory=list)
     scopes: set[str] = field(default_factory=set)
 
-    def conversations(self) -> Iterator[Conversation]:
+    def conversations(self) -> Iterator[MovedConversation]:
         """Yield every session, in the order of its files' names."""
         folder = self.layout.sessions
         stems = {path.stem for path in folder.glob("*.jsonl")}
@@ -141,7 +141,7 @@ class HomeFiles:
             session = SessionFiles(key, self.layout, self.clock, read_at=os.pread, sync=os.fdatasync)
             has_record = session.record_file.exists() or self.layout.summary(key).exists()
             record = session.record() if has_record else None
-            yield Conversation(key, self.layout.history(key), record, self.notes, self.scopes)
+            yield MovedConversation(key, self.layout.history(key), record, self.notes, self.scopes)
 
     def _key(self, stem: str) -> SessionKey | None:
         key = session_of(self.layout.sessions / f"{stem}.jsonl")
@@ -172,7 +172,7 @@ class HomeFiles:
         current = DocumentFile(self.layout.document(scope), path).load()
         found: dict[int, str] = {}
         with suppress(FileNotFoundError):
-            handle = file_access.opened(path, os.O_NOFOLLOW)
+            handle = file_access.open_regular(path, os.O_NOFOLLOW)
             try:
                 for offset, raw in lines_forwards(handle, 0, max_line_bytes=MAX_LINE_BYTES):
                     version = Version.parse_or_none(raw)

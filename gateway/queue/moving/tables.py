@@ -28,7 +28,7 @@ NUMBERED = ("inbox", "receipts", "history_journal", "outbox", "ledger", "collect
 """The tables that number their rows."""
 
 
-def as_kept(row: Iterable[object]) -> tuple[object, ...]:
+def storable_row(row: Iterable[object]) -> tuple[object, ...]:
     """Return a row as PostgreSQL can store it: without NUL in texts."""
     return tuple(
         value.replace("\0", "\ufffd")

@@ -29,10 +29,10 @@ from agent_core.state_folder import DiskFolder, Row, StateAway
 from gateway.queue.errors import StoreUnavailable, StoreUnusable
 from gateway.queue.postgres.bounded_wait import MOMENT_S, Moment, Wanted
 from gateway.queue.postgres.connection import Transaction
-from gateway.queue.postgres.errors import no_longer_connected, unavailable
+from gateway.queue.postgres.errors import is_connection_lost, unavailable
 from gateway.queue.postgres.pool import Pool
 from gateway.queue.postgres.state_encryption import CannotDecrypt, StateEncryption
-from gateway.queue.sql.engine import Connection, lock_first, named_lock
+from gateway.queue.sql.engine import ConnectionPort, lock_first, named_lock
 from gateway.queue.state_key import StateKey
 
 _Result = TypeVar("_Result")
@@ -51,14 +51,14 @@ _DOCUMENTS = (
 _OF_SERVERS = (".login", ".told", ".json")
 
 
-def documents_in(folder: Path) -> list[str]:
+def document_names(folder: Path) -> list[str]:
     """Return the names of the documents in a folder of the home."""
     if folder.name == "mcp":
         return sorted(path.name for path in folder.glob("*") if path.suffix in _OF_SERVERS)
     return [name for name in _DOCUMENTS if (folder / name).is_file()]
 
 
-def key_refused(where: str, *, is_there: bool) -> StoreUnusable:
+def wrong_key_error(where: str, *, is_there: bool) -> StoreUnusable:
     """Return the error for a state key that is wrong or missing."""
     if is_there:
         return StoreUnusable(
@@ -156,12 +156,12 @@ class AccountState:
     def _compare(self, found: bytes) -> None:
         known = self._key.known()
         if known is None:
-            raise key_refused(self._reach.where, is_there=False)
+            raise wrong_key_error(self._reach.where, is_there=False)
         encryption = StateEncryption(known)
         try:
             encryption.decrypted(found, *KEY_CHECK)
         except CannotDecrypt as error:
-            raise key_refused(self._reach.where, is_there=True) from error
+            raise wrong_key_error(self._reach.where, is_there=True) from error
         self._encryption = encryption
 
     def folder(self, name: str, local: Path) -> DatabaseFolder:
@@ -190,7 +190,7 @@ class AccountState:
     def call(
         self,
         name: str,
-        run: Callable[[Connection], _Result],
+        run: Callable[[ConnectionPort], _Result],
         *,
         locks: tuple[str, ...] = (),
         within_s: float = MOMENT_S,
@@ -207,7 +207,7 @@ class AccountState:
                 wanted()
                 return self._called(name, run, locks)
 
-        return self._moment.waited_for(alone, within_s)
+        return self._moment.wait_for(alone, within_s)
 
     def read(self, name: str, run: Callable[[psycopg.Connection], Iterator[_Result]]) -> Iterator[_Result]:
         """
@@ -239,7 +239,7 @@ class AccountState:
                 raise told from error
             raise StateAway(str(told)) from error
 
-    def _called(self, name: str, run: Callable[[Connection], _Result], locks: tuple[str, ...]) -> _Result:
+    def _called(self, name: str, run: Callable[[ConnectionPort], _Result], locks: tuple[str, ...]) -> _Result:
         is_second = False
         while True:
             if self._db is None or self._db.closed:
@@ -252,7 +252,7 @@ class AccountState:
                 committing = True
                 transaction.commit()
             except BaseException as error:
-                lost = isinstance(error, psycopg.Error) and no_longer_connected(error)
+                lost = isinstance(error, psycopg.Error) and is_connection_lost(error)
                 self._undo(transaction, lost=lost)
                 if lost and not committing and not is_second:
                     is_second = True
@@ -328,7 +328,7 @@ class DatabaseFolder:
     def swap(self, name: str, old: bytes, new: bytes) -> bytes | None:
         """See `agent_core.state_folder.StateFolder.swap`."""
 
-        def swapped(db: Connection) -> bytes | None:
+        def swapped(db: ConnectionPort) -> bytes | None:
             kept = _content(db, self._name, name)
             found = None if kept is None else self._decrypted(name, kept)
             if found != old:
@@ -341,7 +341,7 @@ class DatabaseFolder:
     def remove(self, name: str) -> bool:
         """See `agent_core.state_folder.StateFolder.remove`. A row records that the document existed."""
 
-        def removed(db: Connection) -> bool:
+        def removed(db: ConnectionPort) -> bool:
             there = _content(db, self._name, name) is not None
             _put(db, self._name, name, None)
             return there
@@ -412,7 +412,7 @@ class DatabaseFolder:
         """See `agent_core.state_folder.RowStore.save`."""
         of = (self._name, file)
 
-        def save(db: Connection) -> bool:
+        def save(db: ConnectionPort) -> bool:
             moved = db.execute(
                 "UPDATE account_file SET generation = generation + 1"
                 " WHERE folder = ? AND file = ? AND generation = ?",
@@ -446,7 +446,7 @@ class DatabaseFolder:
     def forget(self, file: str) -> None:
         """See `agent_core.state_folder.RowStore.forget`."""
 
-        def forget(db: Connection) -> None:
+        def forget(db: ConnectionPort) -> None:
             db.execute("DELETE FROM account_row WHERE folder = ? AND file = ?", (self._name, file))
             db.execute("DELETE FROM account_file WHERE folder = ? AND file = ?", (self._name, file))
 
@@ -457,13 +457,13 @@ def _row(kind: Any, key: Any, content: Any) -> Row:
     return str(kind), str(key), bytes(content)
 
 
-def _content(db: Connection, folder: str, name: str) -> bytes | None:
+def _content(db: ConnectionPort, folder: str, name: str) -> bytes | None:
     query = "SELECT content FROM account_document WHERE folder = ? AND name = ?"
     found = db.execute(query, (folder, name)).fetchone()
     return None if found is None or found[0] is None else bytes(found[0])
 
 
-def _put(db: Connection, folder: str, name: str, content: bytes | None) -> None:
+def _put(db: ConnectionPort, folder: str, name: str, content: bytes | None) -> None:
     db.execute(
         "INSERT INTO account_document (folder, name, content) VALUES (?, ?, ?)"
         " ON CONFLICT (folder, name) DO UPDATE"
@@ -472,7 +472,7 @@ def _put(db: Connection, folder: str, name: str, content: bytes | None) -> None:
     )
 
 
-def _first(db: Connection, folder: str, name: str, content: bytes) -> bytes:
+def _first(db: ConnectionPort, folder: str, name: str, content: bytes) -> bytes:
     """Insert a document where there was never one; return what is there afterwards."""
     db.execute(
         "INSERT INTO account_document (folder, name, content) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",

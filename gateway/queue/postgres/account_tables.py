@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from agent_core.state_folder import Row
 from gateway.queue.errors import StoreUnusable
 from gateway.queue.moving.tables import batches
-from gateway.queue.postgres.account_state import KEY_CHECK, KEY_PROOF, key_refused
+from gateway.queue.postgres.account_state import KEY_CHECK, KEY_PROOF, wrong_key_error
 from gateway.queue.postgres.state_encryption import CannotDecrypt, StateEncryption
-from gateway.queue.sql.engine import Connection
+from gateway.queue.sql.engine import ConnectionPort
 from gateway.queue.state_key import StateKey
 
 _ROWS = 500
@@ -24,7 +24,7 @@ class AccountTables:
         streamed: Runs a query with many rows.
     """
 
-    def __init__(self, db: Connection, streamed: Streamed, where: str) -> None:
+    def __init__(self, db: ConnectionPort, streamed: Streamed, where: str) -> None:
         self._db = db
         self._streamed = streamed
         self._where = where
@@ -55,11 +55,11 @@ class AccountTables:
         known = key.known()
         try:
             if known is None:
-                raise key_refused(self._where, is_there=False)
+                raise wrong_key_error(self._where, is_there=False)
             encryption = StateEncryption(known)
             encryption.decrypted(bytes(found[0]), *KEY_CHECK)
         except CannotDecrypt as error:
-            raise key_refused(self._where, is_there=True) from error
+            raise wrong_key_error(self._where, is_there=True) from error
         return encryption
 
     def add(self, encryption: StateEncryption, folder: str, name: str, content: bytes) -> None:

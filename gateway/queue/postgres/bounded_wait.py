@@ -44,7 +44,7 @@ class Moment:
         self._where = where
         self._late: threading.Thread | None = None
 
-    def waited_for(self, call: Callable[[Wanted], _Result], within_s: float) -> _Result:
+    def wait_for(self, call: Callable[[Wanted], _Result], within_s: float) -> _Result:
         """
         Return or raise what a call returns or raises. On a thread without an event loop the call runs
         directly.

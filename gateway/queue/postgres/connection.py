@@ -26,7 +26,7 @@ from psycopg.types.numeric import Int8Dumper
 from psycopg.types.string import StrDumper
 
 from gateway.queue.errors import Fenced
-from gateway.queue.postgres.dialect import translated
+from gateway.queue.postgres.dialect import translate
 from gateway.queue.sql.engine import ALONE, LEASES, Cursor, Parameters
 
 SCHEMA = "squidbot"
@@ -256,7 +256,7 @@ class Transaction:
     def execute(self, text: str, parameters: Parameters = (), /) -> Cursor:
         """Run a statement."""
         self._begin()
-        return _Result(self._db.execute(translated(text), parameters))
+        return _Result(self._db.execute(translate(text), parameters))
 
     def executemany(self, text: str, parameters: Iterable[Parameters], /) -> Cursor:
         """
@@ -268,7 +268,7 @@ class Transaction:
         each = list(parameters)
         if len(each) == 1:
             return self.execute(text, each[0])
-        cursor, query, changed = psycopg.ClientCursor(self._db), translated(text), 0
+        cursor, query, changed = psycopg.ClientCursor(self._db), translate(text), 0
         for first in range(0, len(each), _STATEMENTS_AT_ONCE):
             together = each[first : first + _STATEMENTS_AT_ONCE]
             self._begin()

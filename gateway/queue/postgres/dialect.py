@@ -34,6 +34,6 @@ def _part(match: re.Match[str]) -> str:
 
 
 @lru_cache(maxsize=1024)
-def translated(text: str) -> str:
+def translate(text: str) -> str:
     """Return a statement with psycopg's placeholders; always run it with parameters, even with empty ones."""
     return _PARTS.sub(_part, text)

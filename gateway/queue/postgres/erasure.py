@@ -18,7 +18,7 @@ from gateway.queue.place import ServerDatabase
 from gateway.queue.postgres import schema
 from gateway.queue.postgres.connection import SCHEMA, Transaction, connect, place_of
 from gateway.queue.postgres.deleted_rows import remove_leftovers
-from gateway.queue.postgres.errors import refused
+from gateway.queue.postgres.errors import open_error
 from gateway.queue.postgres.store import HOME
 
 
@@ -34,7 +34,7 @@ def transaction(at: ServerDatabase, operation: str, *, change: bool, compact: bo
     try:
         db = connect(at.url)
     except psycopg.Error as error:
-        raise refused(error, where, operation) from error
+        raise open_error(error, where, operation) from error
     with db:
         try:
             schema.check(db, where)
@@ -46,4 +46,4 @@ def transaction(at: ServerDatabase, operation: str, *, change: bool, compact: bo
                 named = "SELECT tablename FROM pg_tables WHERE schemaname = %s"
                 remove_leftovers(db, [table for (table,) in db.execute(named, (SCHEMA,)).fetchall()])
         except psycopg.Error as error:
-            raise refused(error, where, operation) from error
+            raise open_error(error, where, operation) from error

@@ -40,7 +40,7 @@ def in_each_others_way(error: psycopg.Error) -> bool:
     return error.sqlstate in _AGAIN
 
 
-def no_longer_connected(error: psycopg.Error) -> bool:
+def is_connection_lost(error: psycopg.Error) -> bool:
     """Whether the server, or the network, has ended the connection."""
     state = error.sqlstate
     if state is None:
@@ -50,7 +50,7 @@ def no_longer_connected(error: psycopg.Error) -> bool:
 
 def is_unavailable(error: psycopg.Error) -> bool:
     """Whether the server refuses for now, rather than because of a defect of ours."""
-    return in_each_others_way(error) or no_longer_connected(error) or _meaning(error) is not None
+    return in_each_others_way(error) or is_connection_lost(error) or _meaning(error) is not None
 
 
 def unavailable(error: psycopg.Error, where: str, operation: str) -> Exception:
@@ -110,7 +110,7 @@ def may_not(where: str, said: str) -> StoreUnusable:
     )
 
 
-def refused(error: psycopg.Error, where: str, operation: str) -> Exception:
+def open_error(error: psycopg.Error, where: str, operation: str) -> Exception:
     """Return the error to raise when the database cannot be opened: temporary or permanent."""
     if isinstance(error, NoAddress):
         return StoreUnusable(_MISSPELT.format(error) if str(error) else _NO_ADDRESS, path=where)

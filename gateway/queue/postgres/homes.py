@@ -13,7 +13,7 @@ from gateway.queue.lease import DAEMON, LeaseTimes
 from gateway.queue.model import Machine
 from gateway.queue.postgres.bounded_wait import Moment, Wanted
 from gateway.queue.postgres.connection import CONNECT_S, SCHEMA, Transaction, connect, place_of
-from gateway.queue.postgres.errors import refused
+from gateway.queue.postgres.errors import open_error
 from gateway.queue.postgres.store import HOME
 from gateway.queue.sql import leases
 
@@ -49,15 +49,15 @@ async def homes_of(url: str, *, within_s: float = CONNECT_S) -> list[HomeOnServe
     """
     where = place_of(url)
     try:
-        names = Moment(where).waited_for(lambda wanted: _databases(url, wanted), within_s)
+        names = Moment(where).wait_for(lambda wanted: _databases(url, wanted), within_s)
     except psycopg.Error as error:
-        raise refused(error, where, "homes") from error
+        raise open_error(error, where, "homes") from error
     except StateAway as error:
         raise StoreUnavailable(str(error)) from error
     found = []
     for name in names:
         try:
-            home = Moment(name).waited_for(lambda wanted, name=name: _home(url, name, wanted), within_s)  # type: ignore[misc]
+            home = Moment(name).wait_for(lambda wanted, name=name: _home(url, name, wanted), within_s)  # type: ignore[misc]
         except (psycopg.Error, StateAway) as error:
             home = HomeOnServer(name, problem=str(error).strip().partition("\n")[0])
         found += [home] if home else []

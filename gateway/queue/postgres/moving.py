@@ -21,16 +21,16 @@ from typing import Any, Self
 import psycopg
 
 from agent_core.storage.lines import MAX_LINE_BYTES, storable
-from agent_core.storage.paging import Place
+from agent_core.storage.paging import PageMark
 from gateway.queue.errors import StoreUnusable
 from gateway.queue.lease import DAEMON, Holders, LeaseTaken, LeaseTimes, process_of
 from gateway.queue.moving.lines import as_bytes
 from gateway.queue.moving.marker import NAME, Marker
-from gateway.queue.moving.tables import COLUMNS, NUMBERED, Sum, as_kept, batches
+from gateway.queue.moving.tables import COLUMNS, NUMBERED, Sum, batches, storable_row
 from gateway.queue.postgres import history_tables, schema
 from gateway.queue.postgres.account_tables import AccountTables
 from gateway.queue.postgres.connection import FACTS, SCHEMA, Transaction, connect, place_of
-from gateway.queue.postgres.errors import refused
+from gateway.queue.postgres.errors import open_error
 from gateway.queue.postgres.histories import lines, records
 from gateway.queue.sql.engine import lock_first, named_lock
 from gateway.queue.sql.leases import lease, leases
@@ -94,7 +94,7 @@ class PostgresTables:
                 path=where,
             ) from error
         except psycopg.Error as error:
-            raise refused(error, where, "move") from error
+            raise open_error(error, where, "move") from error
 
     def _take(self, holders: Holders) -> None:
         lock_first(self._db, [named_lock("lease", DAEMON)])
@@ -147,7 +147,7 @@ class PostgresTables:
 
     def rows(self, table: str) -> Iterator[tuple[object, ...]]:
         """Yield all rows of a table, in batches."""
-        yield from map(as_kept, self._streamed(f"SELECT {', '.join(COLUMNS[table])} FROM {table}"))
+        yield from map(storable_row, self._streamed(f"SELECT {', '.join(COLUMNS[table])} FROM {table}"))
 
     def _streamed(self, query: str, parameters: Sequence[object] = ()) -> Iterator[tuple[object, ...]]:
         with self._raw.cursor(_CURSOR) as cursor:
@@ -259,7 +259,7 @@ class PostgresTables:
         found = self._db.execute("SELECT session FROM consolidation").fetchall()
         kept = ((str(name), records.load(self._db, str(name))) for (name,) in found)
         return {
-            name: records.encoded(name, replace(one.record, place=Place(one.cursor, -1)))
+            name: records.encode(name, replace(one.record, place=PageMark(one.cursor, -1)))
             for name, one in kept
         }
 

@@ -35,10 +35,10 @@ import structlog
 
 from gateway.queue.errors import Fenced, StoreUnavailable
 from gateway.queue.postgres.connection import TOO_MANY, Transaction, timeline_of
-from gateway.queue.postgres.errors import in_each_others_way, is_unavailable, no_longer_connected, unavailable
-from gateway.queue.postgres.unknown_commits import Call, Doubt, Doubts, Reach, all_facts
+from gateway.queue.postgres.errors import in_each_others_way, is_connection_lost, is_unavailable, unavailable
+from gateway.queue.postgres.unknown_commits import Call, Doubt, Doubts, ServerReach, all_facts
 from gateway.queue.sql.call_limit import CallLimit
-from gateway.queue.sql.engine import NOTHING, Connection, Locks, lock_first
+from gateway.queue.sql.engine import NOTHING, ConnectionPort, Locks, lock_first
 
 _TRIES = 10
 _LOCK_TIMEOUT = "55P03"
@@ -76,7 +76,7 @@ class Pool:
         self.home = home
         self.look_only = look_only
         self._heard = heard
-        self.reach = Reach()
+        self.reach = ServerReach()
         self._doubts = Doubts(self)
         self._queue: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
         self._calls_under_way = CallLimit(where)
@@ -142,9 +142,9 @@ class Pool:
     async def _call(
         self,
         name: str,
-        run: Callable[[Connection], _Result],
+        run: Callable[[ConnectionPort], _Result],
         locks: Locks,
-        undo: Callable[[Connection, _Result], object] | None,
+        undo: Callable[[ConnectionPort, _Result], object] | None,
     ) -> _Result:
         await self._calls_under_way.enter(name)
         future: asyncio.Future[_Result] = self._loop.create_future()
@@ -285,7 +285,7 @@ class _Serving:
                 self._undo(transaction)
                 if not isinstance(error, psycopg.Error):
                     raise
-                if no_longer_connected(error):
+                if is_connection_lost(error):
                     self.disconnect()
                     if committing and transaction.number is not None:
                         call.doubt = Doubt(transaction.number, self._timeline)
@@ -341,7 +341,7 @@ def _may_not_fail(call: Call) -> bool:
     )
 
 
-class Writing(Pool):
+class WriteCall(Pool):
     """Implements `gateway.queue.sql.engine.Writer` and `gateway.queue.sql.engine.Fencing`."""
 
     def work_under(self, name: str, holder: str, fence: int) -> None:
@@ -360,19 +360,19 @@ class Writing(Pool):
     async def call(
         self,
         name: str,
-        run: Callable[[Connection], _Result],
+        run: Callable[[ConnectionPort], _Result],
         *,
         locks: Locks,
         durable: bool = True,
-        undo: Callable[[Connection, _Result], object] | None = None,
+        undo: Callable[[ConnectionPort, _Result], object] | None = None,
     ) -> _Result:
         """Run a function in a transaction, and return its result after the commit."""
         return await self._call(name, run, locks, undo)
 
 
-class Reading(Pool):
+class ReadCall(Pool):
     """Implements `gateway.queue.sql.engine.Reader`."""
 
-    async def call(self, name: str, run: Callable[[Connection], _Result], /) -> _Result:
+    async def call(self, name: str, run: Callable[[ConnectionPort], _Result], /) -> _Result:
         """Run a function that only reads."""
         return await self._call(name, run, NOTHING, None)

@@ -17,7 +17,7 @@ from datetime import datetime
 
 from gateway.queue.errors import StoreUnusable
 from gateway.queue.rollback_guard import Extent, Gap, HighWaterMark
-from gateway.queue.sql.engine import Connection
+from gateway.queue.sql.engine import ConnectionPort
 
 _SERVER = "server"
 _RESTORED = "restored"
@@ -34,14 +34,14 @@ COMMITS_WAIT = (
 
 
 @dataclass(frozen=True, slots=True)
-class Restored:
+class AcceptedRestore:
     """A person's last decision, and the interval of messages that the lost part may have answered."""
 
     at: datetime
     gap: Gap | None
 
 
-def read_restored(db: Connection) -> Restored | None:
+def read_restored(db: ConnectionPort) -> AcceptedRestore | None:
     """Read what `set_restored` wrote last."""
     text = _meta(db, _RESTORED)
     if text is None:
@@ -50,10 +50,10 @@ def read_restored(db: Connection) -> Restored | None:
     gap = None
     if value["until"] is not None:
         gap = Gap(datetime.fromisoformat(value["since"]), datetime.fromisoformat(value["until"]))
-    return Restored(datetime.fromisoformat(value["at"]), gap)
+    return AcceptedRestore(datetime.fromisoformat(value["at"]), gap)
 
 
-def set_restored(db: Connection, restored: Restored) -> None:
+def set_restored(db: ConnectionPort, restored: AcceptedRestore) -> None:
     """Record a person's decision, and that this server is the right one."""
     gap = restored.gap
     text = json.dumps(
@@ -67,7 +67,7 @@ def set_restored(db: Connection, restored: Restored) -> None:
     note_server(db)
 
 
-def begin(db: Connection, where: str, mark: HighWaterMark | None, now: Extent) -> Restored | None:
+def begin(db: ConnectionPort, where: str, mark: HighWaterMark | None, now: Extent) -> AcceptedRestore | None:
     """
     Check at the start of a daemon that nothing is lost, and record the server.
 
@@ -89,7 +89,7 @@ def begin(db: Connection, where: str, mark: HighWaterMark | None, now: Extent) -
     return restored
 
 
-def note_server(db: Connection) -> None:
+def note_server(db: ConnectionPort) -> None:
     """Record the server, and whether commits wait for a replica, so that the next start knows it."""
     confirmed = "yes" if db.execute(COMMITS_WAIT).fetchone()[0] else "no"
     for name, value in ((_SERVER, _here(db)), (_CONFIRMED, confirmed)):
@@ -97,7 +97,9 @@ def note_server(db: Connection) -> None:
             _put(db, name, value)
 
 
-def refuse_older(where: str, mark: HighWaterMark | None, now: Extent, restored: Restored | None) -> None:
+def refuse_older(
+    where: str, mark: HighWaterMark | None, now: Extent, restored: AcceptedRestore | None
+) -> None:
     """Refuse a database that has less than this home has known of it. Raises `StoreUnusable`."""
     if mark is None or mark.extent.identity != now.identity or mark.extent.inbox <= now.inbox:
         return
@@ -115,16 +117,16 @@ def _refused(where: str, why: str) -> StoreUnusable:
     )
 
 
-def _here(db: Connection) -> str:
+def _here(db: ConnectionPort) -> str:
     return str(db.execute(_HERE).fetchone()[0])
 
 
-def _meta(db: Connection, name: str) -> str | None:
+def _meta(db: ConnectionPort, name: str) -> str | None:
     row = db.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
     return None if row is None else str(row[0])
 
 
-def _put(db: Connection, name: str, value: str) -> None:
+def _put(db: ConnectionPort, name: str, value: str) -> None:
     db.execute(
         "INSERT INTO meta (name, value) VALUES (?, ?)"
         " ON CONFLICT (name) DO UPDATE SET value = excluded.value",

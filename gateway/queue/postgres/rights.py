@@ -8,7 +8,7 @@ that needs it, after others were answered.
 from __future__ import annotations
 
 from gateway.queue.postgres.connection import SCHEMA
-from gateway.queue.sql.engine import Connection
+from gateway.queue.sql.engine import ConnectionPort
 
 _CHANGED = " AND ".join(
     f"has_table_privilege(pg_class.oid, '{right}')" for right in ("SELECT", "INSERT", "UPDATE", "DELETE")
@@ -22,6 +22,6 @@ ORDER BY relname
 """  # noqa: S608 - constants
 
 
-def without_rights(db: Connection) -> list[str]:
+def without_rights(db: ConnectionPort) -> list[str]:
     """Return the tables that the connection's role may not read, or not change as a daemon does."""
     return [str(name) for (name,) in db.execute(_WITHOUT).fetchall()]

@@ -22,7 +22,7 @@ import psycopg
 
 from gateway.queue.errors import StoreCorrupt, StoreTooNew, StoreUnusable
 from gateway.queue.moving.marker import NAME as MOVED
-from gateway.queue.moving.marker import refuse_moved
+from gateway.queue.moving.marker import check_unmoved
 from gateway.queue.postgres import history_tables, state_tables
 from gateway.queue.postgres.connection import FACTS, SCHEMA
 from gateway.queue.postgres.triggers import TRIGGERS
@@ -245,7 +245,7 @@ def identity(db: psycopg.Connection[Any], where: str, home: int) -> str:
     """
     query = f"SELECT name, value FROM {SCHEMA}.all_meta WHERE home = %s AND name IN ('secret', %s)"  # noqa: S608 - constants
     found = dict(db.execute(query, (home, MOVED)).fetchall())
-    refuse_moved(found.get(MOVED), where)
+    check_unmoved(found.get(MOVED), where)
     if "secret" not in found:
         raise StoreCorrupt(
             "The database has lost the identity of this home. `squidbot migrate` gives it a new one."

@@ -26,16 +26,16 @@ from gateway.queue.memory_in_database import MemoryInDatabase
 from gateway.queue.postgres import schema
 from gateway.queue.postgres.account_state import AccountState
 from gateway.queue.postgres.connection import connect, place_of
-from gateway.queue.postgres.errors import may_not, refused
+from gateway.queue.postgres.errors import may_not, open_error
 from gateway.queue.postgres.failover import Failover
 from gateway.queue.postgres.histories.memory import PostgresMemory, PostgresSearch, journal_of
-from gateway.queue.postgres.pool import Reading, Writing
+from gateway.queue.postgres.pool import ReadCall, WriteCall
 from gateway.queue.postgres.restore_detection import begin, note_server
 from gateway.queue.postgres.rights import without_rights
 from gateway.queue.postgres.snapshots import NoSnapshots
 from gateway.queue.rollback_guard import Extent, Gap, HighWaterMark
 from gateway.queue.sql.base import Database, Journal
-from gateway.queue.sql.engine import ALONE, NOTHING, Connection
+from gateway.queue.sql.engine import ALONE, NOTHING, ConnectionPort
 from gateway.queue.sql.signals import Fact, Signals
 from gateway.queue.state_key import StateKey
 from gateway.queue.stores import Queue
@@ -62,7 +62,7 @@ class PostgresQueue(Queue):
     """The queue in PostgreSQL. Created by `open`."""
 
     home = HOME
-    writer: Writing
+    writer: WriteCall
 
     def account_state(self, key: StateKey) -> AccountState:
         """Return the state of accounts in the same database; the caller opens it."""
@@ -149,7 +149,7 @@ class PostgresQueue(Queue):
                     _server_clock(clock, db)
                     return schema.identity(db, where, home)
             except psycopg.Error as error:
-                raise refused(error, where, "open") from error
+                raise open_error(error, where, "open") from error
 
         secret = await asyncio.to_thread(look)
         signals = None if wakeups is None else Signals(wakeups, lambda: clock.now().timestamp())
@@ -176,10 +176,10 @@ class PostgresQueue(Queue):
             db.close()
             raise psycopg.OperationalError("another database is in its place")
 
-        writer = Writing(
+        writer = WriteCall(
             "store-writer", where, opened, home=home, size=_WRITERS, look_only=False, heard=heard
         )
-        reader = Reading("store-reader", where, opened, home=home, size=_READERS, look_only=True)
+        reader = ReadCall("store-reader", where, opened, home=home, size=_READERS, look_only=True)
         database = Database(
             writer,
             reader,
@@ -195,7 +195,7 @@ class PostgresQueue(Queue):
         return queue
 
 
-def _server_clock(clock: Clock, db: Connection | psycopg.Connection) -> float:
+def _server_clock(clock: Clock, db: ConnectionPort | psycopg.Connection) -> float:
     """
     Return the server's current time, not the transaction's start: it may have waited for a lock since.
 
@@ -239,7 +239,7 @@ def migrate(url: str, home: int = HOME) -> str:
             f"The role of {where} may not make tables there: {error.diag.message_primary}.", path=where
         ) from error
     except psycopg.Error as error:
-        raise refused(error, where, "migrate") from error
+        raise open_error(error, where, "migrate") from error
     if not changed:
         return f"{where} has the tables of this version; there was nothing to do"
     return f"{where} has squidbot's tables now (schema {schema.VERSION})"

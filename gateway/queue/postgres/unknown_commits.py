@@ -31,8 +31,8 @@ import structlog
 
 from gateway.queue.errors import Fenced, LostTurn
 from gateway.queue.postgres.connection import Transaction, outcome_of
-from gateway.queue.sql.all_signals import everything
-from gateway.queue.sql.engine import Connection, Locks, lock_first
+from gateway.queue.sql.all_signals import waiting_facts
+from gateway.queue.sql.engine import ConnectionPort, Locks, lock_first
 
 TOLD_WITHIN_S = 60.0
 REPEATED_AFTER_S = 1.0
@@ -57,9 +57,9 @@ class Call:
     """One call: what to run, and its outcome."""
 
     name: str
-    run: Callable[[Connection], Any]
+    run: Callable[[ConnectionPort], Any]
     locks: Locks
-    undo: Callable[[Connection, Any], object] | None
+    undo: Callable[[ConnectionPort, Any], object] | None
     future: asyncio.Future[Any] | None
     undoes: bool = False
     """The call undoes another one, and is repeated until the server accepts it."""
@@ -73,7 +73,7 @@ class Call:
     told: bool = False
 
 
-class Reach:
+class ServerReach:
     """Decides when the next connection may be tried; shared by the threads of a pool."""
 
     def __init__(self) -> None:
@@ -244,6 +244,6 @@ def _outcome(db: psycopg.Connection, call: Call, timeline: str) -> str:
     return "aborted" if found == "unknown" and call.undoes else found  # undo is idempotent
 
 
-def all_facts(db: Connection) -> str:
+def all_facts(db: ConnectionPort) -> str:
     """Return the facts of everything that waits, in the triggers' format."""
-    return "".join(f"{json.dumps(fact)}\n" for fact in everything(db))
+    return "".join(f"{json.dumps(fact)}\n" for fact in waiting_facts(db))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from gateway.queue.sql.approvals import questions_in
 from gateway.queue.sql.codec import payload_object
-from gateway.queue.sql.engine import Connection
+from gateway.queue.sql.engine import ConnectionPort
 from gateway.queue.sql.signals import Fact
 
 _HEADS = (
@@ -30,7 +30,7 @@ _TAKEN_AWAY = (
 _TAKEN_AWAY_WITHIN_S = 86_400.0
 
 
-def everything(db: Connection) -> Iterator[Fact]:
+def waiting_facts(db: ConnectionPort) -> Iterator[Fact]:
     """Yield the facts of everything that waits."""
     newest = db.execute("SELECT accepted_at FROM inbox ORDER BY id DESC LIMIT 1").fetchone()
     since = 0.0 if newest is None else newest[0] - _TAKEN_AWAY_WITHIN_S

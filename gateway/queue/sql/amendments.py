@@ -36,7 +36,7 @@ from gateway.queue.sql.codec import (
     stripped_payload,
     with_context,
 )
-from gateway.queue.sql.engine import Connection
+from gateway.queue.sql.engine import ConnectionPort
 from gateway.queue.sql.locking import OUTBOX_OF_CHANNEL, in_conversation
 from gateway.queue.sql.moves import inbox_sources, outbox_sources
 from gateway.queue.states import UNINVITED, IllegalMove, InboxState, OutboxState
@@ -72,7 +72,7 @@ class Effects:
 
 
 def ignore(
-    db: Connection,
+    db: ConnectionPort,
     where: str,
     arguments: Sequence[str | float],
     reason: str,
@@ -93,14 +93,14 @@ def ignore(
     )
 
 
-def note(db: Connection, inbox_id: int, name: str, value: object) -> None:
+def note(db: ConnectionPort, inbox_id: int, name: str, value: object) -> None:
     """Put a value into the context of an accepted message."""
     (payload,) = db.execute("SELECT payload FROM inbox WHERE id = ?", (inbox_id,)).fetchone()
     changed = with_context(payload, name, value)
     db.execute("UPDATE inbox SET payload = ? WHERE id = ?", (changed, inbox_id))
 
 
-def as_edited(payload: str | None) -> str | None:
+def edited_payload(payload: str | None) -> str | None:
     """Return a payload with its newest text, for a message that is asked again, as far as it can be read."""
     message = read_payload(payload)
     if message is None or EDITED not in message.context:
@@ -109,7 +109,7 @@ def as_edited(payload: str | None) -> str | None:
     return dump(message.model_copy(update={"text": message.context[EDITED], "context": context}))
 
 
-def forget_steps(db: Connection, turn: str | None) -> None:
+def forget_steps(db: ConnectionPort, turn: str | None) -> None:
     """Drop the steps of a turn that nobody will resume."""
     db.execute(
         "DELETE FROM turn_steps WHERE turn = :turn AND NOT EXISTS"
@@ -119,7 +119,7 @@ def forget_steps(db: Connection, turn: str | None) -> None:
 
 
 def amend(
-    db: Connection,
+    db: ConnectionPort,
     channel: str,
     account: str,
     amendments: Iterable[Amendment],
@@ -148,7 +148,7 @@ def amend(
 class _Amender:
     """Applies the amendments of one batch; ``place`` is its channel and account."""
 
-    db: Connection
+    db: ConnectionPort
     place: tuple[str, str]
     now: float
     effects: Effects = field(default_factory=Effects)
@@ -337,13 +337,13 @@ class _Amender:
         return marked
 
 
-def _blank(db: Connection, row_id: int, payload: str | None) -> None:
+def _blank(db: ConnectionPort, row_id: int, payload: str | None) -> None:
     """Take the text and files of an ended message out of the store; who, when, and its state stay."""
     blank = with_context(stripped_payload(payload), REDACTED, value=True)
     db.execute("UPDATE inbox SET payload = ? WHERE id = ?", (blank, row_id))
 
 
-def blank_withdrawn(db: Connection, turn: str) -> None:
+def blank_withdrawn(db: ConnectionPort, turn: str) -> None:
     """Blank the messages of an ended turn that were taken back while it ran."""
     states = ", ".join(f"'{state}'" for state in _ENDED)
     rows = db.execute(
@@ -354,7 +354,7 @@ def blank_withdrawn(db: Connection, turn: str) -> None:
         _blank(db, row_id, payload)
 
 
-def withdrawn_while_answered(db: Connection, turn: str) -> list[Note]:
+def notes_for_withdrawn(db: ConnectionPort, turn: str) -> list[Note]:
     """Return the notes for messages that were taken back while their turn ran, which has answered them."""
     rows = db.execute(
         "SELECT id, session, payload FROM inbox WHERE turn = ? AND withdrawn = 'withdrawn'"
@@ -368,7 +368,9 @@ def withdrawn_while_answered(db: Connection, turn: str) -> list[Note]:
     return notes
 
 
-def _withdrawals(db: Connection, turn: str, row_id: int, session: str, message: InboundMessage) -> list[Note]:
+def _withdrawals(
+    db: ConnectionPort, turn: str, row_id: int, session: str, message: InboundMessage
+) -> list[Note]:
     """Return what takes an answered message out of the history: its turn, or its own lines if others stay."""
     line, others = _line_of(db, turn, row_id)
     edits = int(message.context.get(_EDITS, 0)) if others else 0
@@ -379,7 +381,7 @@ def _withdrawals(db: Connection, turn: str, row_id: int, session: str, message: 
     ]
 
 
-def _line_of(db: Connection, turn: str, row_id: int) -> tuple[str, bool]:
+def _line_of(db: ConnectionPort, turn: str, row_id: int) -> tuple[str, bool]:
     """Return the id of an answered message's line, and whether the turn has others that were not redacted."""
     query = "SELECT id, payload FROM inbox WHERE turn = ? AND state IN ('answered', 'settled') ORDER BY id"
     rows = db.execute(query, (turn,)).fetchall()
@@ -411,7 +413,7 @@ def _quote(text: str) -> str:
     return words if len(words) <= _QUOTED else f"{words[:_QUOTED]} […]"
 
 
-def _done_in(db: Connection, turn: str, before: object) -> dict[str, int]:
+def _done_in(db: ConnectionPort, turn: str, before: object) -> dict[str, int]:
     """Return which tools were used in a turn, how often, and with what success, and ``before`` it."""
     done = {str(name): int(count) for name, count in before.items()} if isinstance(before, Mapping) else {}
     rows = db.execute("SELECT tool, outcome FROM receipts WHERE turn = ?", (turn,)).fetchall()
@@ -421,7 +423,7 @@ def _done_in(db: Connection, turn: str, before: object) -> dict[str, int]:
     return done
 
 
-def ignore_withdrawn(db: Connection, session: str, turn: str, now: float) -> bool:
+def ignore_withdrawn(db: ConnectionPort, session: str, turn: str, now: float) -> bool:
     """
     Make the marked rows of a turn IGNORED if that is possible now; return whether it was.
 
@@ -442,11 +444,11 @@ def ignore_withdrawn(db: Connection, session: str, turn: str, now: float) -> boo
     return True
 
 
-def _has_steps(db: Connection, turn: str) -> bool:
+def _has_steps(db: ConnectionPort, turn: str) -> bool:
     return db.execute("SELECT 1 FROM turn_steps WHERE turn = ? LIMIT 1", (turn,)).fetchone() is not None
 
 
-def admit(db: Connection, inbox_id: int, *, welcome: bool = False) -> str:
+def admit(db: ConnectionPort, inbox_id: int, *, welcome: bool = False) -> str:
     """
     Release a quarantined message; return its session. Approved is what it said at first, which is what was
     shown: only somebody who may write anyway is answered for an edit.
@@ -461,7 +463,7 @@ def admit(db: Connection, inbox_id: int, *, welcome: bool = False) -> str:
     refused = IllegalMove(f"inbox row {inbox_id}: {state} → {InboxState.READY}")
     if message is None or message.context.get("invitation"):
         raise refused
-    admitted = read_payload(as_edited(row[2])) or message
+    admitted = read_payload(edited_payload(row[2])) or message
     if not message.sender.verified or (row[3] == UNINVITED and not welcome):
         sender = message.sender.model_copy(update={"verified": True})
         context = {name: value for name, value in message.context.items() if name != EDITED}

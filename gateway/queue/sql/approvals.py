@@ -18,12 +18,12 @@ from gateway.queue.model import (
     Decided,
     NewOutbound,
     OutboxRow,
-    Question,
     Step,
+    ToolQuestionRow,
     Turn,
 )
 from gateway.queue.sql import amendments, grants, inbox_sql, outbox_sql
-from gateway.queue.sql.base import Part, pending
+from gateway.queue.sql.base import Store, pending
 from gateway.queue.sql.codec import (
     OUTBOX,
     Raw,
@@ -35,8 +35,8 @@ from gateway.queue.sql.codec import (
     to_json,
 )
 from gateway.queue.sql.due import due_at
-from gateway.queue.sql.engine import Connection, named_lock, session_lock
-from gateway.queue.sql.locking import of_sends
+from gateway.queue.sql.engine import ConnectionPort, named_lock, session_lock
+from gateway.queue.sql.locking import outbox_locks
 from gateway.queue.sql.state import remember
 
 _QUESTIONS = (
@@ -55,7 +55,7 @@ _LOOKED_AT = 8
 _log = structlog.get_logger(__name__)
 
 
-class ApprovalStore(Part):
+class QuestionStore(Store):
     """Asks people about steps of turns, and records their decisions."""
 
     async def ask(
@@ -67,14 +67,14 @@ class ApprovalStore(Part):
         Neither the start nor the wait counts as an attempt. Without ``delay_s`` the turn goes on. Raises
         `LostTurn`.
         """
-        now, owned = self._now(), inbox_sql.owned_by(turn)
+        now, owned = self._now(), inbox_sql.claim_key(turn)
         origin = f"{turn.id}.{step.digest}"
         if again := step.request.get("again"):
             origin += f".{again}"
         messages = new_outbox(outbound, secret=self._secret, origin=origin, now=now)
 
-        def write(db: Connection) -> list[int]:
-            inbox_sql.check_owned(db, owned)
+        def write(db: ConnectionPort) -> list[int]:
+            inbox_sql.check_claim(db, owned)
             known = _find(db, turn.id, step)
             ids: list[int] = []
             if known is None:
@@ -85,12 +85,12 @@ class ApprovalStore(Part):
                 return ids
             decided = known is not None and known[0] is not None
             next_at = due_at(now, 0.0 if decided else delay_s)
-            inbox_sql.put_back(
+            inbox_sql.return_to_ready(
                 db, owned, next_at=next_at, error=error_text(why), now=now, attempts=-1, deferrals=0
             )
             return ids
 
-        locks = [session_lock(owned.session), *of_sends(messages)]
+        locks = [session_lock(owned.session), *outbox_locks(messages)]
         ids = await self._writer.call("ask", write, locks=locks)
         return pending(ids, messages, None, [False] * len(messages)) if ids else []
 
@@ -99,13 +99,13 @@ class ApprovalStore(Part):
         Decide a question as ``step.result`` says and put ``outbound`` into the outbox, unless the question is
         decided already. Returns the verdict that counts. Raises `LostTurn`.
         """
-        now, owned = self._now(), inbox_sql.owned_by(turn)
+        now, owned = self._now(), inbox_sql.claim_key(turn)
         assert step.result is not None
         result = to_json(step.result)
         messages = new_outbox(outbound, secret=self._secret, origin=f"{turn.id}.{step.digest}.end", now=now)
 
-        def write(db: Connection) -> str:
-            inbox_sql.check_owned(db, owned)
+        def write(db: ConnectionPort) -> str:
+            inbox_sql.check_claim(db, owned)
             known = _find(db, turn.id, step)
             if known is not None and known[0] is not None:
                 return str(known[0])
@@ -115,16 +115,16 @@ class ApprovalStore(Part):
             outbox_sql.insert(db, messages, inbox_id=None, turn=None, now=now)
             return result
 
-        locks = [session_lock(owned.session), *of_sends(messages)]
+        locks = [session_lock(owned.session), *outbox_locks(messages)]
         return load_json(await self._writer.call("settle", write, locks=locks))
 
-    async def questions(self) -> list[Question]:
+    async def questions(self) -> list[ToolQuestionRow]:
         """Return the questions of all turns that have not ended, oldest first."""
         return await self._reader.call("questions", questions_in)
 
     async def decide(
         self, name: str, verdict: Mapping[str, Any], *, grant: Grant | None = None
-    ) -> Question | None:
+    ) -> ToolQuestionRow | None:
         """
         Record a person's decision; the turn is due at once. Nothing changes if the question is decided
         already, or if it is too late. Returns the question as it is then; None if there is none of that name.
@@ -132,15 +132,15 @@ class ApprovalStore(Part):
         """
         now = self._now()
 
-        def write(db: Connection) -> Question | None:
+        def write(db: ConnectionPort) -> ToolQuestionRow | None:
             found = _decide(db, name, verdict, now)
             approved = found is not None and (found.verdict or {}).get("verdict") == APPROVED
             if grant is not None and approved:
                 grants.insert(db, grant)
             return found
 
-        def locks(db: Connection) -> Iterator[str]:
-            yield from asked_in(db, [name])
+        def locks(db: ConnectionPort) -> Iterator[str]:
+            yield from place_asked(db, [name])
             if grant is not None:
                 yield named_lock("grants")
 
@@ -163,7 +163,7 @@ class ApprovalStore(Part):
         return [row for row in rows if SPEECH not in row.message.context]
 
 
-def asked_in(db: Connection, names: Collection[str]) -> Iterator[str]:
+def place_asked(db: ConnectionPort, names: Collection[str]) -> Iterator[str]:
     """Yield the locks of the sessions whose turns ask these questions."""
     for raw in db.execute(_QUESTIONS) if names else ():
         found = _question(raw)
@@ -172,7 +172,7 @@ def asked_in(db: Connection, names: Collection[str]) -> Iterator[str]:
 
 
 def settle_with(
-    db: Connection,
+    db: ConnectionPort,
     inbox_id: int,
     settles: Mapping[str, Mapping[str, Any]],
     now: float,
@@ -203,7 +203,7 @@ _DECISION_BEFORE = (
 )
 
 
-def forget_withdrawn(db: Connection, now: float) -> None:
+def forget_withdrawn(db: ConnectionPort, now: float) -> None:
     """Forget the decisions that nobody will look up any more."""
     query = "SELECT topic, value FROM state WHERE topic > ? AND topic < ?"
     for topic, value in db.execute(query, (_TOPIC, _AFTER_TOPIC)).fetchall():
@@ -211,7 +211,7 @@ def forget_withdrawn(db: Connection, now: float) -> None:
             db.execute("DELETE FROM state WHERE topic = ?", (topic,))
 
 
-def _decide(db: Connection, name: str, verdict: Mapping[str, Any], now: float) -> Question | None:
+def _decide(db: ConnectionPort, name: str, verdict: Mapping[str, Any], now: float) -> ToolQuestionRow | None:
     """Record a decision unless it is too late; return the question as it is then."""
     result = to_json(verdict)
     named = [(raw, found) for raw in db.execute(_QUESTIONS) if (found := _question(raw)) is not None]
@@ -229,13 +229,13 @@ def _decide(db: Connection, name: str, verdict: Mapping[str, Any], now: float) -
     return _question((*raw[:3], result, raw[4]))
 
 
-def questions_in(db: Connection) -> list[Question]:
+def questions_in(db: ConnectionPort) -> list[ToolQuestionRow]:
     """Return the questions of all turns that have not ended; decided ones have a verdict."""
     raws = db.execute(_QUESTIONS).fetchall()
     return [question for raw in raws if (question := _question(raw)) is not None]
 
 
-def _remembered(db: Connection, name: str) -> Decided | None:
+def _remembered(db: ConnectionPort, name: str) -> Decided | None:
     """Read the recorded decision. Earlier versions recorded withdrawals alone, and no tool."""
     found = db.execute("SELECT value FROM state WHERE topic = ?", (_TOPIC + name,)).fetchone()
     if found is None:
@@ -245,7 +245,7 @@ def _remembered(db: Connection, name: str) -> Decided | None:
     return None if session is None else Decided(session, verdict, tool)
 
 
-def _find(db: Connection, turn: str, step: Step) -> Raw | None:
+def _find(db: ConnectionPort, turn: str, step: Step) -> Raw | None:
     """Return a row with the result of a recorded question; None if there is none of this name."""
     query = (
         "SELECT result, request FROM turn_steps"
@@ -257,7 +257,7 @@ def _find(db: Connection, turn: str, step: Step) -> Raw | None:
     return row[:1]
 
 
-def _question(raw: Raw) -> Question | None:
+def _question(raw: Raw) -> ToolQuestionRow | None:
     """Convert a row of `_QUESTIONS`; None if it is damaged."""
     turn, _, request, result, session = raw
     key = session_or_none(session)
@@ -267,7 +267,7 @@ def _question(raw: Raw) -> Question | None:
         return (
             None
             if key is None
-            else Question(
+            else ToolQuestionRow(
                 name=str(told["name"]),
                 session=key,
                 asked=tuple(str(address) for address in told["asked"]),

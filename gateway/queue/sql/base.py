@@ -10,14 +10,14 @@ from agent_core.messages import OutboundMessage
 from agent_core.ports import Clock
 from gateway.queue.model import OutboxRow
 from gateway.queue.sql.codec import instant
-from gateway.queue.sql.engine import Connection, Fencing, Reader, Writer
+from gateway.queue.sql.engine import ConnectionPort, Fencing, ReadPort, WritePort
 from gateway.queue.states import OutboxState
 
-Journal = Callable[[Connection, str, Sequence[str], float], None]
+Journal = Callable[[ConnectionPort, str, Sequence[str], float], None]
 """Commits history lines, as JSON and with a time, under the lock of their session."""
 
 
-def journal_lines(db: Connection, session: str, lines: Sequence[str], now: float) -> None:  # noqa: ARG001 - a line that has no time gets it in the file
+def journal_lines(db: ConnectionPort, session: str, lines: Sequence[str], now: float) -> None:  # noqa: ARG001 - a line that has no time gets it in the file
     """Commit lines to the journal; they stay there until they are in the history file."""
     db.executemany(
         "INSERT INTO history_journal (session, line) VALUES (?, ?)", [(session, line) for line in lines]
@@ -40,20 +40,20 @@ class Database:
             clock.
     """
 
-    writer: Writer
-    reader: Reader
+    writer: WritePort
+    reader: ReadPort
     secret: str
     clock: Clock
     zone: tzinfo | None = UTC
     journal: Journal = journal_lines
-    server_clock: Callable[[Connection], float] | None = None
+    server_clock: Callable[[ConnectionPort], float] | None = None
     fencing: Fencing | None = None
 
     def now(self) -> float:
         """Return the time as the tables store it."""
         return self.clock.now().timestamp()
 
-    def lease_clock(self) -> Callable[[Connection], float]:
+    def lease_clock(self) -> Callable[[ConnectionPort], float]:
         """Return a function that reads the clock of the leases, inside a transaction."""
         now = self.now()
         return self.server_clock or (lambda _: now)
@@ -63,7 +63,7 @@ class Database:
         return instant(now).astimezone(self.zone).strftime("%Y-%m-%d")
 
 
-class Part:
+class Store:
     """The base of a store over some tables of a database."""
 
     def __init__(self, database: Database) -> None:

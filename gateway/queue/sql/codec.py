@@ -94,7 +94,7 @@ def load_json(text: str) -> dict[str, Any]:
     return loaded
 
 
-def stripped(message: InboundMessage) -> InboundMessage:
+def strip(message: InboundMessage) -> InboundMessage:
     """Reduce a message to what is stored of one only recorded as seen: who, when, where, but not what."""
     return message.model_copy(update={"text": "", "context": {}, "attachments": (), "background": ()})
 

@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from gateway.queue.sql.engine import Connection
+from gateway.queue.sql.engine import ConnectionPort
 from gateway.queue.states import CrashRecord
 
 KEPT = 100
@@ -71,7 +71,7 @@ def _in_a_row(newest_first: Iterable[Death], newest: Death) -> int:
     return count
 
 
-def record(db: Connection, now: float) -> None:
+def record(db: ConnectionPort, now: float) -> None:
     """Record what is in flight; its process is dead."""
     in_flight: list[tuple[str, int]] = [
         (turn_item(turn), steps)
@@ -93,7 +93,7 @@ def record(db: Connection, now: float) -> None:
     db.execute("DELETE FROM deaths WHERE number <= ?", (number - KEPT,))
 
 
-def acquit(db: Connection, item: str) -> None:
+def acquit(db: ConnectionPort, item: str) -> None:
     """Delete the deaths of a dead-lettered item: they count neither for others nor for a retry of it."""
     db.execute("DELETE FROM deaths WHERE item = ?", (item,))
 
@@ -107,7 +107,7 @@ _OPEN_SENDS = (
 )
 
 
-def suspects(db: Connection) -> list[tuple[str | None, int | None, str, CrashRecord]]:
+def suspects(db: ConnectionPort) -> list[tuple[str | None, int | None, str, CrashRecord]]:
     """Return turn or outbox row, session and record of each open item that was in flight at a death."""
     rows = [Death(*row) for row in db.execute("SELECT number, item, step, company FROM deaths")]
     if not rows:

@@ -43,7 +43,7 @@ class Cursor(Protocol):
         ...
 
 
-class Connection(Protocol):
+class ConnectionPort(Protocol):
     """A connection inside a transaction."""
 
     def execute(self, text: str, parameters: Parameters = ..., /) -> Cursor:
@@ -67,7 +67,7 @@ class Connection(Protocol):
         ...
 
 
-Locks = Sequence[str] | Callable[[Connection], Iterable[str]]
+Locks = Sequence[str] | Callable[[ConnectionPort], Iterable[str]]
 """
 The names that a call locks with its first statement. A function finds them by reading: it runs before the
 locks are taken, and the call reads again what it found.
@@ -93,18 +93,18 @@ def named_lock(kind: str, name: str = "") -> str:
     return f"{kind}:{name}"
 
 
-def lock_names(db: Connection, locks: Locks) -> Iterable[str]:
+def lock_names(db: ConnectionPort, locks: Locks) -> Iterable[str]:
     """Return the names, looked up if necessary."""
     return locks(db) if callable(locks) else locks
 
 
-def lock_first(db: Connection, locks: Locks) -> None:
+def lock_first(db: ConnectionPort, locks: Locks) -> None:
     """Take the locks of a call, as the first statement of its transaction."""
     if names := sorted(set(lock_names(db, locks))):
         db.lock(*names)
 
 
-class Worker(Protocol):
+class WorkerPort(Protocol):
     """The interface that both workers share."""
 
     @property
@@ -135,17 +135,17 @@ class Fencing(Protocol):
         ...
 
 
-class Writer(Worker, Protocol):
+class WritePort(WorkerPort, Protocol):
     """Runs calls that write, each in its own transaction."""
 
     async def call(
         self,
         name: str,
-        run: Callable[[Connection], _Result],
+        run: Callable[[ConnectionPort], _Result],
         *,
         locks: Locks,
         durable: bool = True,
-        undo: Callable[[Connection, _Result], object] | None = None,
+        undo: Callable[[ConnectionPort, _Result], object] | None = None,
     ) -> _Result:
         """
         Run a function in a transaction and return its result after the commit.
@@ -170,9 +170,9 @@ class Writer(Worker, Protocol):
         ...
 
 
-class Reader(Worker, Protocol):
+class ReadPort(WorkerPort, Protocol):
     """Runs calls that only read; a call sees one state, at least as new as its beginning."""
 
-    async def call(self, name: str, run: Callable[[Connection], _Result], /) -> _Result:
+    async def call(self, name: str, run: Callable[[ConnectionPort], _Result], /) -> _Result:
         """Run a function and return its result. Raises `StoreUnavailable`."""
         ...

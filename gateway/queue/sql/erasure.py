@@ -22,11 +22,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from agent_core.memory.scopes import spelled
-from agent_core.prompt import without_words_of
+from agent_core.memory.scopes import person_name
+from agent_core.prompt import remove_words_of
 from gateway.queue.background import KIND, job_id_of
 from gateway.queue.sql.codec import Raw, payload_object, sender_of, session_or_none
-from gateway.queue.sql.engine import Connection
+from gateway.queue.sql.engine import ConnectionPort
 from gateway.queue.sql.maintenance_sql import see
 from gateway.queue.sql.moves import offline_sources
 from gateway.queue.states import InboxState
@@ -103,7 +103,7 @@ def _dicts(table: str, rows: Iterable[Raw]) -> Iterator[dict[str, Any]]:
     return (dict(zip(names, row, strict=True)) for row in rows)
 
 
-def _rows(db: Connection, table: str, column: str, values: Collection[Any]) -> list[dict[str, Any]]:
+def _rows(db: ConnectionPort, table: str, column: str, values: Collection[Any]) -> list[dict[str, Any]]:
     """Return the rows with one of these values."""
     asked = sorted(values)
     found: list[dict[str, Any]] = []
@@ -114,7 +114,7 @@ def _rows(db: Connection, table: str, column: str, values: Collection[Any]) -> l
     return found
 
 
-def texts_of(db: Connection, table: str, column: str) -> Iterator[tuple[Any, str]]:
+def texts_of(db: ConnectionPort, table: str, column: str) -> Iterator[tuple[Any, str]]:
     """Yield id and text of each row that has one, in order of the ids; the rows may be changed meanwhile."""
     query = f"SELECT id, {column} FROM {table} WHERE {column} IS NOT NULL AND id > ? ORDER BY id LIMIT ?"
     last: int = 0
@@ -130,18 +130,20 @@ def _by_id(*found: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def find(
-    db: Connection, addresses: Collection[str], sessions: Collection[str], turns: Collection[str]
+    db: ConnectionPort, addresses: Collection[str], sessions: Collection[str], turns: Collection[str]
 ) -> PersonRows:
     """Find a person's rows; nothing is changed."""
-    known = {spelled(address) for address in addresses}
+    known = {person_name(address) for address in addresses}
 
     def theirs(table: str, column: str) -> list[dict[str, Any]]:
         """Return the rows whose column is one of the person's addresses, in any spelling."""
         spellings = db.execute(f"SELECT DISTINCT {column} FROM {table} WHERE {column} IS NOT NULL").fetchall()
-        return _rows(db, table, column, {text for (text,) in spellings if spelled(text) in known})
+        return _rows(db, table, column, {text for (text,) in spellings if person_name(text) in known})
 
     sent = [
-        number for number, text in texts_of(db, "inbox", "payload") if spelled(sender_of(text) or "") in known
+        number
+        for number, text in texts_of(db, "inbox", "payload")
+        if person_name(sender_of(text) or "") in known
     ]
     found = PersonRows(inbox=_by_id(_rows(db, "inbox", "id", sent), _rows(db, "inbox", "session", sessions)))
     every = {*turns, *found.turns}
@@ -179,13 +181,13 @@ def find(
         row
         for row in _dicts("grants", grants)
         if row["session"] in sessions
-        or known & {spelled(address) for address in (row["given_by"], *json.loads(row["people"]))}
+        or known & {person_name(address) for address in (row["given_by"], *json.loads(row["people"]))}
     ]
     return found
 
 
 def erase(
-    db: Connection,
+    db: ConnectionPort,
     addresses: Collection[str],
     sessions: Collection[str],
     turns: Collection[str],
@@ -194,14 +196,14 @@ def erase(
 ) -> PersonRows:
     """Remove a person's rows, and their words from the rows of others; return the rows that were found."""
     found = find(db, addresses, sessions, turns)
-    known = {spelled(address) for address in addresses}
+    known = {person_name(address) for address in addresses}
     _erase(db, found, {*turns, *found.turns}, now)
     _forget_topics(db, known, set(sessions))
     _unquote(db, known)
     return found
 
 
-def _erase(db: Connection, found: PersonRows, turns: Collection[str], now: float) -> None:
+def _erase(db: ConnectionPort, found: PersonRows, turns: Collection[str], now: float) -> None:
     outbox, inbox = [row["id"] for row in found.outbox], [row["id"] for row in found.inbox]
     begun = {row["turn"] for row in found.outbox if row["state"] not in ("pending", "held")}
     unsent = {row["turn"] for row in found.outbox if row["turn"]} - begun
@@ -245,10 +247,10 @@ def _erase(db: Connection, found: PersonRows, turns: Collection[str], now: float
     db.executemany("DELETE FROM grants WHERE id = ?", _each(row["id"] for row in found.grants))
 
 
-def _forget_topics(db: Connection, addresses: Collection[str], sessions: Collection[str]) -> None:
+def _forget_topics(db: ConnectionPort, addresses: Collection[str], sessions: Collection[str]) -> None:
     """Drop the record of what was posted once to the person, and of their conversations that begin anew."""
     for (topic,) in db.execute("SELECT topic FROM once").fetchall():
-        if any(word in sessions or spelled(word) in addresses for word in topic.split()):
+        if any(word in sessions or person_name(word) in addresses for word in topic.split()):
             db.execute("DELETE FROM once WHERE topic = ?", (topic,))
     topics = (f"{kind}:{session}" for session in sessions for kind in ("trusted", "model", "continue"))
     db.executemany("DELETE FROM state WHERE topic = ?", _each(topics))
@@ -257,7 +259,7 @@ def _forget_topics(db: Connection, addresses: Collection[str], sessions: Collect
             db.execute("DELETE FROM state WHERE topic = ?", (topic,))
             continue
         if topic.startswith("let-in:") and isinstance(people := _json(value), dict):
-            left = {name: each for name, each in people.items() if spelled(name) not in addresses}
+            left = {name: each for name, each in people.items() if person_name(name) not in addresses}
             db.execute("UPDATE state SET value = ? WHERE topic = ?", (json.dumps(left), topic))
         elif any(session in value for session in sessions) and isinstance(kept := _json(value), dict):
             left = {name: each for name, each in kept.items() if name not in sessions}
@@ -271,9 +273,9 @@ def _json(text: str) -> object:
         return None
 
 
-def _unquote(db: Connection, addresses: Collection[str]) -> None:
+def _unquote(db: ConnectionPort, addresses: Collection[str]) -> None:
     """Remove what the person had written before the questions of others from those questions."""
-    gone = lambda address: spelled(address) in addresses  # noqa: E731 - bound to these
+    gone = lambda address: person_name(address) in addresses  # noqa: E731 - bound to these
     words = {address.lower() for address in addresses}
     for table, column, what in (
         ("inbox", "payload", without_in_message),
@@ -281,7 +283,7 @@ def _unquote(db: Connection, addresses: Collection[str]) -> None:
     ):
         for number, text in texts_of(db, table, column):
             lowered = text.lower()
-            if any(word in lowered for word in words) and (left := changed(text, what, gone)) is not None:
+            if any(word in lowered for word in words) and (left := blank_words(text, what, gone)) is not None:
                 db.execute(f"UPDATE {table} SET {column} = ? WHERE id = ?", (left, number))
 
 
@@ -289,7 +291,7 @@ def _each(values: Any) -> list[tuple[Any]]:
     return [(value,) for value in values]
 
 
-def _keep_sum(db: Connection, row: dict[str, Any]) -> None:
+def _keep_sum(db: ConnectionPort, row: dict[str, Any]) -> None:
     db.execute(
         "DELETE FROM usage WHERE day = ? AND session = ? AND purpose = ? AND model = ?",
         (row["day"], row["session"], row["purpose"], row["model"]),
@@ -310,7 +312,7 @@ def _keep_sum(db: Connection, row: dict[str, Any]) -> None:
     )
 
 
-def named(db: Connection, names: Collection[str]) -> frozenset[str]:
+def named_files(db: ConnectionPort, names: Collection[str]) -> frozenset[str]:
     """Return which of these texts occur in a message that still exists: files that are still needed."""
     left, found = set(names), set()
     for table, column in (("inbox", "payload"), ("outbox", "payload"), ("history_journal", "line")):
@@ -327,7 +329,7 @@ def without_in_line(line: Mapping[str, Any], gone: Gone) -> dict[str, Any]:
     content = line.get("content")
     if line.get("role") != "user" or not isinstance(content, str):
         return dict(line)
-    return {**line, "content": without_words_of(content, gone)}
+    return {**line, "content": remove_words_of(content, gone)}
 
 
 def nameless(line: Mapping[str, Any], gone: Gone) -> dict[str, Any]:
@@ -360,7 +362,7 @@ def _is_from(said: Mapping[str, Any], gone: Gone) -> bool:
     return any(gone(word) for word in (words if said.get("kind") == "forwarded" else words[:1]))
 
 
-def changed(text: str | None, what: Thinned, gone: Gone) -> str | None:
+def blank_words(text: str | None, what: Thinned, gone: Gone) -> str | None:
     """Return the JSON of a message or a line without these words; None if unchanged, or not JSON."""
     try:
         before = json.loads(text or "")

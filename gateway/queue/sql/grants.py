@@ -10,16 +10,16 @@ import structlog
 from agent_core.provenance import from_json
 from agent_core.provenance import to_json as origins_json
 from agent_core.tools.grants import Grant, GrantKind, Scope
-from gateway.queue.sql.base import Part
+from gateway.queue.sql.base import Store
 from gateway.queue.sql.codec import Raw, instant
-from gateway.queue.sql.engine import Connection, named_lock
+from gateway.queue.sql.engine import ConnectionPort, named_lock
 
 _COLUMNS = "id, kind, tool, what, session, people, given_by, at, until, turn, origins, seen_at"
 _ALL = f"SELECT {_COLUMNS} FROM grants ORDER BY at, id"  # noqa: S608 - constants of this file
 _log = structlog.get_logger(__name__)
 
 
-def insert(db: Connection, grant: Grant) -> None:
+def insert(db: ConnectionPort, grant: Grant) -> None:
     """Store a grant; an existing one of the same id is unchanged."""
     db.execute(
         f"INSERT INTO grants ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL)"  # noqa: S608 - constants
@@ -40,7 +40,7 @@ def insert(db: Connection, grant: Grant) -> None:
     )
 
 
-class GrantStore(Part):
+class GrantStore(Store):
     """Stores grants until they end."""
 
     async def rows(self) -> list[Grant]:
@@ -54,7 +54,7 @@ class GrantStore(Part):
             return []
         at = now.timestamp()
 
-        def look(db: Connection) -> list[Raw]:
+        def look(db: ConnectionPort) -> list[Raw]:
             db.execute("DELETE FROM grants WHERE until <= ? OR at > ? OR seen_at > ?", (at, at, at))
             raws = db.execute(_ALL).fetchall()
             db.execute("UPDATE grants SET seen_at = ?", (at,))

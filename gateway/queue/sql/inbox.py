@@ -15,8 +15,8 @@ from agent_core.messages import Amendment, SessionKey
 from gateway.queue.model import Accepted, InboxRow, OutboxRow, Pending, Stopped
 from gateway.queue.sql import amendments as amending
 from gateway.queue.sql import inbox_sql, maintenance_sql
-from gateway.queue.sql.approvals import asked_in, settle_with
-from gateway.queue.sql.base import Part
+from gateway.queue.sql.approvals import place_asked, settle_with
+from gateway.queue.sql.base import Store
 from gateway.queue.sql.codec import (
     INBOX,
     dump,
@@ -25,18 +25,18 @@ from gateway.queue.sql.codec import (
     key_text,
     outbox_row,
     session_or_none,
-    stripped,
+    strip,
 )
-from gateway.queue.sql.engine import Connection, named_lock
-from gateway.queue.sql.locking import amended as amended_in
-from gateway.queue.sql.locking import in_conversation, of_inbox, of_sessions
+from gateway.queue.sql.engine import ConnectionPort, named_lock
+from gateway.queue.sql.locking import amendment_locks as amended_in
+from gateway.queue.sql.locking import in_conversation, inbox_locks, session_locks
 from gateway.queue.sql.moves import UNINDEXED_STATE
 from gateway.queue.states import InboxState
 
 _SENDERS = ('%"sender":{{"address":{}%', '%"sender": {{"address": {}%')
 
 
-class InboxStore(Part):
+class InboxStore(Store):
     """The inbox: the accepted messages, and people's decisions about them."""
 
     async def accept(
@@ -86,13 +86,13 @@ class InboxStore(Part):
                     native_id=key_text(message.native_id),
                     session=str(entry.conversation),
                     kind="alone" if entry.alone and message.kind == "message" else message.kind,
-                    payload=dump(message if entry.ignore is None else stripped(message)),
+                    payload=dump(message if entry.ignore is None else strip(message)),
                     state=_first_state(entry).value,
                     error=entry.ignore or entry.quarantine,
                 )
             )
 
-        def write(db: Connection) -> tuple[list[int | None], amending.Effects, list[Any]]:
+        def write(db: ConnectionPort) -> tuple[list[int | None], amending.Effects, list[Any]]:
             ids = inbox_sql.accept(db, channel, account, rows, positions=positions, now=now)
             for row_id, entry in zip(ids, batch, strict=True):
                 if row_id is not None and entry.settles:
@@ -104,9 +104,9 @@ class InboxStore(Part):
             inbox_sql.accept_notes(db, effects.notes, now)
             return ids, effects, inbox_sql.rows_by_id(db, new.values())
 
-        def locks(db: Connection) -> Iterator[str]:
-            yield from of_sessions(*(row.session for row in rows))
-            yield from asked_in(db, {name for entry in batch for name in entry.settles})
+        def locks(db: ConnectionPort) -> Iterator[str]:
+            yield from session_locks(*(row.session for row in rows))
+            yield from place_asked(db, {name for entry in batch for name in entry.settles})
             if any(entry.grants for entry in batch):
                 yield named_lock("grants")
             yield from amended_in(db, channel, account, amendments)
@@ -115,7 +115,7 @@ class InboxStore(Part):
         accepted = [
             InboxRow(
                 id=row_id,
-                message=entry.message if entry.ignore is None else stripped(entry.message),
+                message=entry.message if entry.ignore is None else strip(entry.message),
                 state=_first_state(entry),
                 attempts=0,
                 deferrals=0,
@@ -133,7 +133,7 @@ class InboxStore(Part):
         ]
         return Accepted(map(inbox_row, amended) if amendments else accepted, stopped)
 
-    async def work_in(self, sessions: Mapping[int, SessionKey]) -> int:
+    async def ready_work(self, sessions: Mapping[int, SessionKey]) -> int:
         """
         Move these messages, by their row ids, to these sessions, as far as they are READY; return how many
         were in another session. Nobody may be working on anything at this moment.
@@ -142,7 +142,7 @@ class InboxStore(Part):
         return await self._writer.call(
             "work_in",
             lambda db: maintenance_sql.work_in(db, wanted),
-            locks=of_inbox(*wanted, also=of_sessions(*wanted.values())),
+            locks=inbox_locks(*wanted, also=session_locks(*wanted.values())),
         )
 
     async def position(self, channel: str, account: str, name: str) -> str | None:
@@ -164,7 +164,7 @@ class InboxStore(Part):
         """
         return SessionKey.parse(
             await self._writer.call(
-                "admit", lambda db: amending.admit(db, inbox_id, welcome=welcome), locks=of_inbox(inbox_id)
+                "admit", lambda db: amending.admit(db, inbox_id, welcome=welcome), locks=inbox_locks(inbox_id)
             )
         )
 
@@ -207,7 +207,7 @@ class InboxStore(Part):
         found = await self._reader.call("inbox_row", lambda db: maintenance_sql.inbox_row(db, inbox_id))
         return None if found is None else (inbox_row(found[0]), [outbox_row(raw) for raw in found[1]])
 
-    async def by_key(self, channel: str, account: str, native_id: str) -> InboxRow | None:
+    async def find_by_key(self, channel: str, account: str, native_id: str) -> InboxRow | None:
         """Return the row of an accepted message; None if there is none, or only a digest of it is left."""
         query = f"SELECT {INBOX} FROM inbox WHERE channel = ? AND account = ? AND native_id = ?"
         found = await self._found("inbox_by_key", query, channel, account, key_text(native_id))
@@ -217,16 +217,14 @@ class InboxStore(Part):
         raws = await self._reader.call(name, lambda db: db.execute(query, values).fetchall())
         return [inbox_row(raw) for raw in raws]
 
-    async def quarantined_besides(
-        self, known: Collection[int], *, limit: int
-    ) -> tuple[list[InboxRow], set[int]]:
+    async def new_quarantined(self, known: Collection[int], *, limit: int) -> tuple[list[InboxRow], set[int]]:
         """
         Return rows that are QUARANTINED and whose ids are not ``known``, oldest first, and with them the ids
         of those that are QUARANTINED now and are known by then. A highest id would not do: rows may be
         committed in another order.
         """
         raws, all_known = await self._reader.call(
-            "quarantined_besides", lambda db: maintenance_sql.quarantined_besides(db, known, limit)
+            "quarantined_besides", lambda db: maintenance_sql.new_quarantined(db, known, limit)
         )
         return [inbox_row(raw) for raw in raws], all_known
 
@@ -235,7 +233,7 @@ class InboxStore(Part):
         query = f"SELECT {INBOX} FROM inbox WHERE state = 'quarantined' AND error = ? ORDER BY id"
         return await self._found("quarantined_as", query, reason)
 
-    async def taken_back(self, *, within_s: float) -> list[InboxRow]:
+    async def recently_withdrawn(self, *, within_s: float) -> list[InboxRow]:
         """Return rows that are IGNORED although a turn had begun, accepted within this time, newest first."""
         # These conditions match those of an index.
         query = (
@@ -259,7 +257,7 @@ class InboxStore(Part):
         nothing to do.
         """
         found = await self._writer.call(
-            "requeue", lambda db: maintenance_sql.requeue(db, inbox_id), locks=of_inbox(inbox_id)
+            "requeue", lambda db: maintenance_sql.requeue(db, inbox_id), locks=inbox_locks(inbox_id)
         )
         return None if found is None else SessionKey.parse(found)
 
@@ -270,7 +268,7 @@ class InboxStore(Part):
         """
         now = self._now()
         return await self._writer.call(
-            "drop", lambda db: maintenance_sql.drop(db, inbox_id, now), locks=of_inbox(inbox_id)
+            "drop", lambda db: maintenance_sql.drop(db, inbox_id, now), locks=inbox_locks(inbox_id)
         )
 
     async def reset_session(self, session: SessionKey) -> None:
@@ -282,7 +280,7 @@ class InboxStore(Part):
         await self._writer.call(
             "reset_session",
             lambda db: maintenance_sql.reset_session(db, key, now),
-            locks=of_sessions(key),
+            locks=session_locks(key),
         )
 
 

@@ -19,7 +19,7 @@ from gateway.queue.sql import crash_records
 from gateway.queue.sql.amendments import Note, ignore_withdrawn
 from gateway.queue.sql.codec import INBOX, Raw, dump, key_digest, key_text, read_payload
 from gateway.queue.sql.due import LONGEST_S, wait_s
-from gateway.queue.sql.engine import Connection
+from gateway.queue.sql.engine import ConnectionPort
 from gateway.queue.sql.moves import inbox_sources
 from gateway.queue.states import InboxState
 
@@ -48,7 +48,7 @@ class Owned:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class TurnClaim:
     """The raw rows of a claimed turn."""
 
     turn: str
@@ -59,7 +59,7 @@ class Claim:
 
 
 def accept(
-    db: Connection,
+    db: ConnectionPort,
     channel: str,
     account: str,
     rows: Sequence[NewRow],
@@ -101,7 +101,7 @@ def accept(
     return ids
 
 
-def accept_notes(db: Connection, notes: Iterable[Note], now: float) -> None:
+def accept_notes(db: ConnectionPort, notes: Iterable[Note], now: float) -> None:
     """Insert what is only noted in a history; like a command it waits for no turn."""
     for note in notes:
         said, key = note.message, key_text(note.message.native_id)
@@ -109,7 +109,7 @@ def accept_notes(db: Connection, notes: Iterable[Note], now: float) -> None:
         accept(db, said.channel, said.account, [row], positions={}, now=now)
 
 
-def rows_by_id(db: Connection, ids: Iterable[int]) -> list[Raw]:
+def rows_by_id(db: ConnectionPort, ids: Iterable[int]) -> list[Raw]:
     """Return these rows, in order."""
     query = f"SELECT {INBOX} FROM inbox WHERE id = ?"
     return [db.execute(query, (row_id,)).fetchone() for row_id in sorted(ids)]
@@ -125,7 +125,7 @@ def _claimable() -> str:
     return f"SELECT {columns} FROM inbox WHERE {sources} AND session = ?"
 
 
-def claim(db: Connection, session: str, merge: int, now: float) -> Claim | None:
+def claim(db: ConnectionPort, session: str, merge: int, now: float) -> TurnClaim | None:
     """Claim the head of a session; return None if nothing was claimed."""
     waiting = db.execute(f"{_claimable()} ORDER BY id LIMIT ?", (session, max(1, merge))).fetchall()
     if not waiting or _is_running(db, session):
@@ -137,7 +137,7 @@ def claim(db: Connection, session: str, merge: int, now: float) -> Claim | None:
     return _taken(db, session, waiting, now) or claim(db, session, merge, now)
 
 
-def claim_out_of_band(db: Connection, session: str, now: float) -> Claim | None:
+def claim_out_of_band(db: ConnectionPort, session: str, now: float) -> TurnClaim | None:
     """Claim a row that waits for nothing, beside a turn that may be running; one such row at a time."""
     if _is_running(db, session, f" AND {QUICK}"):
         return None
@@ -145,7 +145,7 @@ def claim_out_of_band(db: Connection, session: str, now: float) -> Claim | None:
     return (_taken(db, session, waiting, now) or claim_out_of_band(db, session, now)) if waiting else None
 
 
-def _taken(db: Connection, session: str, waiting: Sequence[Raw], now: float) -> Claim | None:
+def _taken(db: ConnectionPort, session: str, waiting: Sequence[Raw], now: float) -> TurnClaim | None:
     """Claim these rows as a turn, or all rows of their turn; return None if they were just withdrawn."""
     turn = waiting[0][11]
     is_new = turn is None
@@ -166,10 +166,10 @@ def _taken(db: Connection, session: str, waiting: Sequence[Raw], now: float) -> 
         [(turn, fence, rows[-1][0], row[0]) for row in rows],
     )
     deferred = [row[15] for row in rows if row[15] is not None]
-    return Claim(turn, fence, rows, min(deferred) if deferred else None, is_new)
+    return TurnClaim(turn, fence, rows, min(deferred) if deferred else None, is_new)
 
 
-def overtaking(db: Connection, session: str, now: float) -> list[Raw]:
+def overtaking(db: ConnectionPort, session: str, now: float) -> list[Raw]:
     """Return the oldest due row of a session that need not wait for the head, if there is one."""
     rows = db.execute(f"{_claimable()} AND {QUICK} ORDER BY id", (session,))
     return next(([row] for row in rows if _due(row, now)), [])
@@ -185,13 +185,13 @@ The condition on a turn that waits for a person's approval; others do not wait f
 """
 
 
-def going_past(db: Connection, session: str, merge: int, now: float) -> list[Raw]:
+def going_past(db: ConnectionPort, session: str, merge: int, now: float) -> list[Raw]:
     """Return the rows of a session from the head on, without turns that wait for a person's approval."""
     query = f"{_claimable()} AND NOT ({ASKS}) ORDER BY id LIMIT ?"
     return db.execute(query, (session, now, now + LONGEST_S, max(1, merge))).fetchall()
 
 
-def wait_of(db: Connection, session: str, next_at: float | None, now: float) -> float:
+def wait_of(db: ConnectionPort, session: str, next_at: float | None, now: float) -> float:
     """Return the seconds until a session has something to claim, if its head is due at ``next_at``."""
     wait = wait_s(next_at, now)
     if not wait:
@@ -201,7 +201,7 @@ def wait_of(db: Connection, session: str, next_at: float | None, now: float) -> 
     return min([wait, *(wait_s(row[13], now) for row in going_past(db, session, 1, now))])
 
 
-def _is_running(db: Connection, session: str, which: str = "") -> bool:
+def _is_running(db: ConnectionPort, session: str, which: str = "") -> bool:
     query = f"SELECT 1 FROM inbox WHERE state = 'running' AND session = ?{which} LIMIT 1"
     return db.execute(query, (session,)).fetchone() is not None
 
@@ -210,7 +210,7 @@ def _due(row: Raw, now: float) -> bool:
     return wait_s(row[13], now) == 0.0
 
 
-def _mergeable(db: Connection, session: str, waiting: Sequence[Raw], now: float) -> list[Raw]:
+def _mergeable(db: ConnectionPort, session: str, waiting: Sequence[Raw], now: float) -> list[Raw]:
     """
     Return the rows from the head on that may become one turn: messages that are due, have no turn yet and
     were written by the sender of the head in the same place. Nobody else's message is passed over.
@@ -242,7 +242,7 @@ def _author_of(row: Raw) -> tuple[object, ...]:
     return row[1], row[2], message.session, message.sender.address, message.sender.verified
 
 
-def owned_by(turn: Turn) -> Owned:
+def claim_key(turn: Turn) -> Owned:
     """Return the proof of a claim."""
     return Owned(turn.id, turn.fence, str(turn.session), turn.rows[-1].id, len(turn.rows))
 
@@ -256,7 +256,7 @@ def _proof(owned: Owned) -> tuple[str, str, int]:
     return owned.session, owned.turn, owned.fence
 
 
-def _mine_to(target: InboxState) -> str:
+def _claim_condition(target: InboxState) -> str:
     """Return the condition on the rows of a claim that may go to ``target``."""
     return f"{inbox_sources(target, InboxState.RUNNING)} AND {_CLAIM}"
 
@@ -266,16 +266,16 @@ def _check(count: int, owned: Owned) -> None:
         raise LostTurn(f"turn {owned.turn} is no longer ours")
 
 
-def check_owned(db: Connection, owned: Owned) -> None:
+def check_claim(db: ConnectionPort, owned: Owned) -> None:
     """Check that a claim still holds. Raises `LostTurn` if it does not."""
     found = db.execute(f"SELECT 1 FROM inbox WHERE {_MINE} LIMIT 1", _proof(owned))
     if found.fetchone() is None:
         raise LostTurn(f"turn {owned.turn} is no longer ours")
 
 
-def record_step(db: Connection, owned: Owned, step: tuple[int, str, str, str, str | None]) -> None:
+def record_step(db: ConnectionPort, owned: Owned, step: tuple[int, str, str, str, str | None]) -> None:
     """Insert or replace a step of a turn."""
-    check_owned(db, owned)
+    check_claim(db, owned)
     db.execute(
         "INSERT INTO turn_steps (turn, number, kind, digest, request, result) VALUES (?, ?, ?, ?, ?, ?)"
         " ON CONFLICT (turn, number) DO UPDATE SET"
@@ -285,14 +285,14 @@ def record_step(db: Connection, owned: Owned, step: tuple[int, str, str, str, st
     )
 
 
-def end(db: Connection, owned: Owned, state: InboxState, now: float, *, error: str | None = None) -> bool:
+def end(db: ConnectionPort, owned: Owned, state: InboxState, now: float, *, error: str | None = None) -> bool:
     """
     Move the rows of a turn from ``running`` to their final state, and drop its steps.
 
     Returns True if one of them was taken back meanwhile.
     """
     rows = db.execute(
-        f"UPDATE inbox SET state = ?, ended_at = ?, tail = ?, error = ? WHERE {_mine_to(state)}"
+        f"UPDATE inbox SET state = ?, ended_at = ?, tail = ?, error = ? WHERE {_claim_condition(state)}"
         " RETURNING withdrawn",
         (state.value, now, owned.tail, error, *_proof(owned)),
     ).fetchall()
@@ -303,8 +303,8 @@ def end(db: Connection, owned: Owned, state: InboxState, now: float, *, error: s
     return any(why == "withdrawn" for (why,) in rows)
 
 
-def put_back(
-    db: Connection,
+def return_to_ready(
+    db: ConnectionPort,
     owned: Owned,
     *,
     next_at: float | None,
@@ -320,7 +320,7 @@ def put_back(
         " attempts = attempts + ?,"
         " deferrals = deferrals + ?,"
         " first_deferred_at = CASE WHEN ? > 0 THEN COALESCE(first_deferred_at, ?) ELSE first_deferred_at END"
-        f" WHERE {_mine_to(InboxState.READY)}",
+        f" WHERE {_claim_condition(InboxState.READY)}",
         (
             next_at,
             waits_for,
@@ -335,15 +335,15 @@ def put_back(
     _check(cursor.rowcount, owned)
 
 
-def undo_claim(db: Connection, session: str, claimed: Claim | None, now: float) -> None:
+def undo_claim(db: ConnectionPort, session: str, claimed: TurnClaim | None, now: float) -> None:
     """Undo a claim whose caller is gone."""
     if claimed is not None:
         last, count = claimed.rows[-1][0], len(claimed.rows)
         owned = Owned(claimed.turn, claimed.fence, session, last, count)
-        put_back(db, owned, next_at=None, error=None, attempts=-1, deferrals=0, now=now)
+        return_to_ready(db, owned, next_at=None, error=None, attempts=-1, deferrals=0, now=now)
 
 
-def spend(db: Connection, day: str, session: str, purpose: str, usage: Usage) -> None:
+def spend(db: ConnectionPort, day: str, session: str, purpose: str, usage: Usage) -> None:
     """Add to the usage of a day, a session, a purpose and a model."""
     if not (usage.calls or usage.prompt_tokens or usage.completion_tokens or usage.cost_usd):
         return

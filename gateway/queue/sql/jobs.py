@@ -13,11 +13,11 @@ from datetime import datetime
 
 from agent_core.messages import Audience
 from gateway.queue.errors import TooManyJobs
-from gateway.queue.model import Collected, Entry, Job, JobKind, JobState, Outcome
-from gateway.queue.sql.base import Part
+from gateway.queue.model import Collected, Job, JobKind, JobState, LedgerEntry, RunOutcome
+from gateway.queue.sql.base import Store
 from gateway.queue.sql.codec import Raw, error_text, load_json, session_or_none, to_json, whole_text
 from gateway.queue.sql.codec import instant as moment
-from gateway.queue.sql.engine import NOTHING, Connection, named_lock
+from gateway.queue.sql.engine import NOTHING, ConnectionPort, named_lock
 
 _JOB = (
     "id, kind, text, timing, session, account, person, audience, context, state, created_at, next_at,"
@@ -26,7 +26,7 @@ _JOB = (
 _ENTRY = "name, instant, until, ticks, at, outcome, reason, tokens, calls, took_s, said"
 
 
-class JobStore(Part):
+class JobStore(Store):
     """Stores scheduled jobs, the run ledger and the digest's alerts."""
 
     async def add_job(self, job: Job, *, at_most: int, persons: Sequence[str] = ()) -> None:
@@ -62,7 +62,7 @@ class JobStore(Part):
             job.note,
         )
 
-        def write(db: Connection) -> None:
+        def write(db: ConnectionPort) -> None:
             (count,) = db.execute(open_jobs, whose).fetchone()
             if count >= at_most:
                 raise TooManyJobs(at_most)
@@ -93,7 +93,7 @@ class JobStore(Part):
     ) -> Job | None:
         """Pause a job, because of ``note``, or resume it; return it as it is now, None if there is none."""
 
-        def write(db: Connection) -> list[Raw]:
+        def write(db: ConnectionPort) -> list[Raw]:
             db.execute(
                 "UPDATE jobs SET state = ?, next_at = ?, note = ?, revision = revision + 1 WHERE id = ?",
                 (state.value, _seconds(next_at), note, job_id),
@@ -140,7 +140,7 @@ class JobStore(Part):
             "job_fired", lambda db: db.execute(query, values).rowcount == 1, locks=NOTHING
         )
 
-    async def note(self, entry: Entry) -> None:
+    async def note(self, entry: LedgerEntry) -> None:
         """
         Add a line to the ledger. A known (name, instant) adds nothing; a skip for the same reason as the
         previous line is counted there.
@@ -149,7 +149,7 @@ class JobStore(Part):
         locks = [named_lock("ledger", entry.name)]
         await self._writer.call("note", lambda db: note(db, entry, now), locks=locks)
 
-    async def ledger(self, *, name: str | None = None, limit: int = 50) -> list[Entry]:
+    async def ledger(self, *, name: str | None = None, limit: int = 50) -> list[LedgerEntry]:
         """Return lines of the ledger, newest first."""
         where, asked = ("", (limit,)) if name is None else (" WHERE name = ?", (name, limit))
         query = f"SELECT {_ENTRY} FROM ledger{where} ORDER BY id DESC LIMIT ?"
@@ -177,7 +177,7 @@ class JobStore(Part):
         """Delete ledger lines and done jobs that are older than this; return how many."""
         before = self._now() - older_than_s
 
-        def write(db: Connection) -> int:
+        def write(db: ConnectionPort) -> int:
             # The last ledger line of each name stays.
             lines = "DELETE FROM ledger WHERE at < ? AND id NOT IN (SELECT MAX(id) FROM ledger GROUP BY name)"
             done = "DELETE FROM jobs WHERE state = 'done' AND COALESCE(ended_at, created_at) < ?"
@@ -186,7 +186,7 @@ class JobStore(Part):
         return await self._writer.call("prune_plans", write, locks=NOTHING)
 
 
-def _jobs(db: Connection, *, done: bool, job_id: str | None = None) -> list[Raw]:
+def _jobs(db: ConnectionPort, *, done: bool, job_id: str | None = None) -> list[Raw]:
     """Return jobs, the next one first."""
     where, arguments = (
         ("id = ?", (job_id,)) if job_id is not None else ("TRUE" if done else "state <> 'done'", ())
@@ -196,9 +196,9 @@ def _jobs(db: Connection, *, done: bool, job_id: str | None = None) -> list[Raw]
     ).fetchall()
 
 
-def note(db: Connection, entry: Entry, now: float) -> None:
+def note(db: ConnectionPort, entry: LedgerEntry, now: float) -> None:
     """Add a line, or count a skip in the previous line."""
-    at, skipped = entry.instant.timestamp(), entry.outcome is Outcome.SKIPPED
+    at, skipped = entry.instant.timestamp(), entry.outcome is RunOutcome.SKIPPED
     known = (
         "SELECT 1 FROM ledger WHERE name = :name AND :at BETWEEN instant AND until AND (outcome <> 'skipped'"
     )
@@ -214,7 +214,7 @@ def note(db: Connection, entry: Entry, now: float) -> None:
         ).fetchone()
         if (
             last is not None
-            and last[1:3] == (Outcome.SKIPPED.value, error_text(entry.reason))
+            and last[1:3] == (RunOutcome.SKIPPED.value, error_text(entry.reason))
             and last[3] < at
             and not _has_line_between(db, entry.name, last[3], at)
         ):
@@ -239,13 +239,13 @@ def note(db: Connection, entry: Entry, now: float) -> None:
     )
 
 
-def _has_line_between(db: Connection, name: str, after: float, before: float) -> bool:
+def _has_line_between(db: ConnectionPort, name: str, after: float, before: float) -> bool:
     """Whether a run of skips would extend across another line, as after a wrong clock."""
     query = "SELECT 1 FROM ledger WHERE name = ? AND instant > ? AND instant <= ? LIMIT 1"
     return db.execute(query, (name, after, before)).fetchone() is not None
 
 
-def collect(db: Connection, alerts: Sequence[Collected]) -> None:
+def collect(db: ConnectionPort, alerts: Sequence[Collected]) -> None:
     """Store alerts for the digest."""
     db.executemany(
         "INSERT INTO collected (channel, person, text, at) VALUES (?, ?, ?, ?)",
@@ -253,7 +253,7 @@ def collect(db: Connection, alerts: Sequence[Collected]) -> None:
     )
 
 
-def forget_collected(db: Connection, ids: Sequence[int]) -> None:
+def delete_digest_alerts(db: ConnectionPort, ids: Sequence[int]) -> None:
     """Delete alerts that are in the outbox now."""
     db.executemany("DELETE FROM collected WHERE id = ?", [(row_id,) for row_id in ids])
 
@@ -288,13 +288,13 @@ def _job_of(raw: Raw) -> Job | None:
     )
 
 
-def _entry_of(raw: Raw) -> Entry:
+def _entry_of(raw: Raw) -> LedgerEntry:
     """Convert a row of ``SELECT {_ENTRY}``."""
     name, at, until, ticks, noted_at, outcome, reason, tokens, calls, took_s, said = raw
-    return Entry(
+    return LedgerEntry(
         name=name,
         instant=moment(at),
-        outcome=Outcome(outcome),
+        outcome=RunOutcome(outcome),
         reason=reason,
         tokens=tokens,
         calls=calls,

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 from agent_core.messages import SessionKey
 from gateway.queue.model import JournalLine
-from gateway.queue.sql.base import Part
+from gateway.queue.sql.base import Store
 from gateway.queue.sql.codec import journal_line
 from gateway.queue.sql.engine import NOTHING
 
 
-class HistoryJournal(Part):
+class HistoryJournal(Store):
     """The history lines that were committed with an answer and may not be in their files yet."""
 
     async def lines(self, session: SessionKey | None = None) -> list[JournalLine]:

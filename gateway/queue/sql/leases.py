@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from gateway.queue.model import Machine
-from gateway.queue.sql.engine import Connection
+from gateway.queue.sql.engine import ConnectionPort
 
 _MACHINE = "machine:"
 """
@@ -22,7 +22,7 @@ _MISSED_FOR_S = 7 * 86_400.0
 
 
 def lease(  # noqa: PLR0917 - as below
-    db: Connection, name: str, holder: str, ttl_s: float, now: float, instead_of: Collection[str] = ()
+    db: ConnectionPort, name: str, holder: str, ttl_s: float, now: float, instead_of: Collection[str] = ()
 ) -> int | None:
     """Take a lease; return its fence, or None if it is taken."""
     row = db.execute("SELECT holder, fence, expires_at FROM leases WHERE name = ?", (name,)).fetchone()
@@ -41,7 +41,7 @@ def lease(  # noqa: PLR0917 - as below
 
 
 def renew_lease(  # noqa: PLR0917 - in the order of the columns
-    db: Connection, name: str, holder: str, fence: int, ttl_s: float, now: float
+    db: ConnectionPort, name: str, holder: str, fence: int, ttl_s: float, now: float
 ) -> bool:
     """Extend a lease, if it is still held with this fence."""
     renewed = db.execute(
@@ -51,7 +51,7 @@ def renew_lease(  # noqa: PLR0917 - in the order of the columns
     return renewed.rowcount > 0
 
 
-def leases(db: Connection, now: float) -> list[tuple[str, str, int, float]]:
+def leases(db: ConnectionPort, now: float) -> list[tuple[str, str, int, float]]:
     """Return name, holder, fence and remaining seconds of the leases that are held."""
     rows = db.execute(
         "SELECT name, holder, fence, expires_at FROM leases WHERE holder IS NOT NULL AND expires_at > ?"
@@ -61,7 +61,7 @@ def leases(db: Connection, now: float) -> list[tuple[str, str, int, float]]:
     return [(name, holder, fence, expires_at - now) for name, holder, fence, expires_at in rows.fetchall()]
 
 
-def release_lease(db: Connection, name: str, holder: str) -> None:
+def release_lease(db: ConnectionPort, name: str, holder: str) -> None:
     """Give a lease back. Its fence stays, so that the next holder gets a higher one."""
     db.execute(
         "UPDATE leases SET holder = NULL, expires_at = 0 WHERE name = ? AND holder = ?", (name, holder)
@@ -69,7 +69,7 @@ def release_lease(db: Connection, name: str, holder: str) -> None:
 
 
 def show_machine(  # noqa: PLR0917 - in the order of the columns
-    db: Connection, machine: str, holder: str, version: str, ttl_s: float, now: float
+    db: ConnectionPort, machine: str, holder: str, version: str, ttl_s: float, now: float
 ) -> None:
     """Note that a machine lives for ``ttl_s`` more; it gives no right."""
     db.execute(
@@ -84,14 +84,14 @@ def show_machine(  # noqa: PLR0917 - in the order of the columns
     )
 
 
-def hide_machine(db: Connection, machine: str, holder: str, version: str) -> None:
+def hide_machine(db: ConnectionPort, machine: str, holder: str, version: str) -> None:
     """Remove the note of a process that ends in order."""
     db.execute(
         "DELETE FROM leases WHERE name = ? AND holder = ?", (_MACHINE + machine, f"{version} {holder}")
     )
 
 
-def machines(db: Connection, daemon: str, ttl_s: float, now: float) -> list[Machine]:
+def machines(db: ConnectionPort, daemon: str, ttl_s: float, now: float) -> list[Machine]:
     """Return the machines that were seen within a week; ``daemon`` is the name of the home's lease."""
     active = db.execute(
         "SELECT holder FROM leases WHERE name = ? AND expires_at > ?", (daemon, now)

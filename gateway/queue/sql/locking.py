@@ -13,18 +13,18 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from agent_core.messages import SPEECH, Amendment, OutboundMessage, SessionKey
 from gateway.queue.shared import SHARED
 from gateway.queue.sql.codec import key_text
-from gateway.queue.sql.engine import Connection, Locks, session_lock
+from gateway.queue.sql.engine import ConnectionPort, Locks, session_lock
 
 OUTBOX_OF_CHANNEL = f"channel IN (?, '{SPEECH}')"
 """The condition on sends by a channel, including speech for that channel."""
 
 
-def of_sessions(*sessions: str) -> list[str]:
+def session_locks(*sessions: str) -> list[str]:
     """Return the locks of these sessions."""
     return [session_lock(session) for session in sessions]
 
 
-def of_sends(messages: Iterable[tuple[OutboundMessage, str]]) -> list[str]:
+def outbox_locks(messages: Iterable[tuple[OutboundMessage, str]]) -> list[str]:
     """
     Return the locks of the sessions of outbox messages; within a session they are sent in the order of their
     ids.
@@ -32,22 +32,22 @@ def of_sends(messages: Iterable[tuple[OutboundMessage, str]]) -> list[str]:
     return list({session_lock(str(message.session)) for message, _ in messages})
 
 
-def of_inbox(*inbox_ids: int | None, instead: Collection[str] = (), also: Collection[str] = ()) -> Locks:
+def inbox_locks(*inbox_ids: int | None, instead: Collection[str] = (), also: Collection[str] = ()) -> Locks:
     """
     Return the locks of the sessions of these inbox rows, and ``also`` others. For a row that does not exist,
     return ``instead``.
     """
 
-    def look(db: Connection) -> Iterator[str]:
+    def look(db: ConnectionPort) -> Iterator[str]:
         yield from also
         for inbox_id in inbox_ids:
             row = db.execute("SELECT session FROM inbox WHERE id = ?", (inbox_id,)).fetchone()
-            yield from instead if row is None else of_sessions(str(row[0]))
+            yield from instead if row is None else session_locks(str(row[0]))
 
     return look
 
 
-def of_inbox_between(first: int, last: int) -> Locks:
+def inbox_range_locks(first: int, last: int) -> Locks:
     """Return the locks of the sessions of the ignored inbox rows with ids in this range."""
     query = "SELECT DISTINCT session FROM inbox WHERE id BETWEEN ? AND ? AND (state || '') = 'ignored'"
     return lambda db: [session_lock(str(session)) for (session,) in db.execute(query, (first, last))]
@@ -60,7 +60,9 @@ def in_conversation(session: SessionKey) -> tuple[str, tuple[str, str, str]]:
     return "(session = ? OR (session > ? AND session < ?))", (whole, f"{whole}/", f"{whole}0")
 
 
-def amended(db: Connection, channel: str, account: str, amendments: Sequence[Amendment]) -> Iterator[str]:
+def amendment_locks(
+    db: ConnectionPort, channel: str, account: str, amendments: Sequence[Amendment]
+) -> Iterator[str]:
     """Yield the locks of the sessions in which these amendments change something."""
     for each in amendments:
         if each.kind in ("replace", "withdraw"):

@@ -12,17 +12,17 @@ from functools import partial
 from gateway.queue.model import Lease, Machine, Suspect
 from gateway.queue.sql import crash_records, leases, maintenance_sql, receipts
 from gateway.queue.sql.approvals import forget_withdrawn
-from gateway.queue.sql.base import Part
+from gateway.queue.sql.base import Store
 from gateway.queue.sql.codec import session_or_none
 from gateway.queue.sql.engine import ALONE, NOTHING, Locks, named_lock
-from gateway.queue.sql.locking import of_inbox_between
-from gateway.queue.sql.stats import counted
+from gateway.queue.sql.locking import inbox_range_locks
+from gateway.queue.sql.stats import count
 from gateway.queue.states import IGNORED_S, StoreStats
 
 _PRUNE_ROWS = 2000
 
 
-class MaintenanceStore(Part):
+class MaintenanceStore(Store):
     """Recovery at the start, ending waits, retention, leases, and the state of the database."""
 
     async def recover(self) -> None:
@@ -54,7 +54,7 @@ class MaintenanceStore(Part):
     async def stats(self) -> StoreStats:
         """Return counts and ages."""
         now = self._now()
-        return await self._reader.call("stats", lambda db: counted(db, now))
+        return await self._reader.call("stats", lambda db: count(db, now))
 
     async def prune(self, *, older_than_s: float) -> int:
         """
@@ -193,4 +193,4 @@ def _of_rows(ids: Sequence[int]) -> Locks:
     Lock the rows' sessions: accepting checks the digest before it inserts, so no row may become one in
     between.
     """
-    return of_inbox_between(ids[0], ids[-1])
+    return inbox_range_locks(ids[0], ids[-1])

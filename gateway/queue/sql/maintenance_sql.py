@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from gateway.queue.sql import crash_records
-from gateway.queue.sql.amendments import as_edited, forget_steps, ignore, is_redacted
+from gateway.queue.sql.amendments import edited_payload, forget_steps, ignore, is_redacted
 from gateway.queue.sql.codec import INBOX, OUTBOX, Raw, key_digest, sender_of
-from gateway.queue.sql.engine import Connection
+from gateway.queue.sql.engine import ConnectionPort
 from gateway.queue.sql.inbox_sql import wait_of
 from gateway.queue.sql.moves import UNINDEXED_STATE, inbox_sources, outbox_sources
 from gateway.queue.states import QUARANTINE_S, UNINVITED, UNINVITED_S, InboxState, OutboxState
@@ -22,7 +22,7 @@ PAGE_ROWS = 250
 _COMMON = frozenset({InboxState.SETTLED, InboxState.IGNORED, OutboxState.SENT})
 
 
-def recover(db: Connection, now: float) -> None:
+def recover(db: ConnectionPort, now: float) -> None:
     """Recover all rows. Nobody works on them; those in flight were so when the process died."""
     crash_records.record(db, now)
     db.execute(
@@ -33,13 +33,13 @@ def recover(db: Connection, now: float) -> None:
         db.execute(f"UPDATE outbox SET state = ? WHERE {sending} AND uncertain_at {doubt}", (target.value,))
 
 
-def work_in(db: Connection, sessions: Mapping[int, str]) -> int:
+def work_in(db: ConnectionPort, sessions: Mapping[int, str]) -> int:
     """Move waiting messages to these sessions; return how many were in another one."""
     move = "UPDATE inbox SET session = ? WHERE id = ? AND state = 'ready' AND session <> ?"
     return sum(db.execute(move, (key, row_id, key)).rowcount for row_id, key in sessions.items())
 
 
-def due_now(db: Connection, waits_for: str) -> None:
+def due_now(db: ConnectionPort, waits_for: str) -> None:
     """End every wait for this."""
     db.execute(
         "UPDATE inbox SET next_at = NULL, waits_for = NULL WHERE state = 'ready' AND waits_for = ?",
@@ -52,7 +52,7 @@ def due_now(db: Connection, waits_for: str) -> None:
     )
 
 
-def open_sessions(db: Connection, now: float) -> list[tuple[str, float]]:
+def open_sessions(db: ConnectionPort, now: float) -> list[tuple[str, float]]:
     """Return sessions with a waiting head, the longest waiting first, and in how many seconds it is due."""
     rows = db.execute(
         "SELECT session, next_at FROM inbox WHERE id IN"
@@ -62,7 +62,7 @@ def open_sessions(db: Connection, now: float) -> list[tuple[str, float]]:
     return [(session, wait_of(db, session, next_at, now)) for session, next_at in rows.fetchall()]
 
 
-def waiting_people(db: Connection) -> list[tuple[str, str]]:
+def waiting_people(db: ConnectionPort) -> list[tuple[str, str]]:
     """Return sessions with a waiting head, and the address of its sender."""
     rows = db.execute(
         "SELECT session, payload FROM inbox WHERE id IN"
@@ -71,7 +71,7 @@ def waiting_people(db: Connection) -> list[tuple[str, str]]:
     return [(session, address) for session, payload in rows if (address := sender_of(payload))]
 
 
-def due_in(db: Connection, session: str, now: float) -> float | None:
+def due_in(db: ConnectionPort, session: str, now: float) -> float | None:
     """Return the seconds until the head of a session is due; None if nothing waits, or a turn runs."""
     if db.execute(
         "SELECT 1 FROM inbox WHERE state = 'running' AND session = ? LIMIT 1", (session,)
@@ -85,7 +85,7 @@ def due_in(db: Connection, session: str, now: float) -> float | None:
     return wait_of(db, session, head[0], now)
 
 
-def inbox(db: Connection, states: Sequence[InboxState], session: str | None, limit: int) -> list[Raw]:
+def inbox(db: ConnectionPort, states: Sequence[InboxState], session: str | None, limit: int) -> list[Raw]:
     """Return rows of the inbox, newest first."""
     where = "" if session is None else " AND session = ?"
     arguments = () if session is None else (session,)
@@ -100,7 +100,7 @@ def inbox(db: Connection, states: Sequence[InboxState], session: str | None, lim
 _HELD = "SELECT id FROM outbox WHERE state = 'held' ORDER BY id"
 
 
-def quarantined_besides(db: Connection, known: Collection[int], limit: int) -> tuple[list[Raw], set[int]]:
+def new_quarantined(db: ConnectionPort, known: Collection[int], limit: int) -> tuple[list[Raw], set[int]]:
     """Return quarantined rows, oldest first."""
     new, all_known = _besides(
         db, "SELECT id FROM inbox WHERE state = 'quarantined' ORDER BY id", known, limit
@@ -109,7 +109,7 @@ def quarantined_besides(db: Connection, known: Collection[int], limit: int) -> t
     return _of_these(db, query, new), all_known
 
 
-def drafts_besides(db: Connection, known: Collection[int], limit: int) -> tuple[list[Raw], set[int]]:
+def new_drafts(db: ConnectionPort, known: Collection[int], limit: int) -> tuple[list[Raw], set[int]]:
     """Return drafts, oldest first; of an answer in several parts the first one."""
     new, all_known = _besides(db, _HELD, known, limit)
     query = (
@@ -121,13 +121,15 @@ def drafts_besides(db: Connection, known: Collection[int], limit: int) -> tuple[
 
 
 # A later commit may have a lower id, so the highest id seen proves nothing.
-def _besides(db: Connection, waiting: str, known: Collection[int], limit: int) -> tuple[list[int], set[int]]:
+def _besides(
+    db: ConnectionPort, waiting: str, known: Collection[int], limit: int
+) -> tuple[list[int], set[int]]:
     ids = [row_id for (row_id,) in db.execute(waiting)]
     new = [row_id for row_id in ids if row_id not in known][:limit]
     return new, {*new, *(row_id for row_id in ids if row_id in known)}
 
 
-def _of_these(db: Connection, query: str, ids: Sequence[int]) -> list[Raw]:
+def _of_these(db: ConnectionPort, query: str, ids: Sequence[int]) -> list[Raw]:
     """Return these rows, in order, a page of ids at a time."""
     found: list[Raw] = []
     for page in pages(ids):
@@ -136,7 +138,7 @@ def _of_these(db: Connection, query: str, ids: Sequence[int]) -> list[Raw]:
     return found
 
 
-def inbox_row(db: Connection, inbox_id: int) -> tuple[Raw, list[Raw]] | None:
+def inbox_row(db: ConnectionPort, inbox_id: int) -> tuple[Raw, list[Raw]] | None:
     """Return one row, and the messages that were or will be sent for its turn."""
     row = db.execute(f"SELECT {INBOX} FROM inbox WHERE id = ?", (inbox_id,)).fetchone()
     if row is None:
@@ -149,7 +151,7 @@ def inbox_row(db: Connection, inbox_id: int) -> tuple[Raw, list[Raw]] | None:
     return row, sends
 
 
-def outbox(db: Connection, states: Sequence[OutboxState], limit: int) -> list[Raw]:
+def outbox(db: ConnectionPort, states: Sequence[OutboxState], limit: int) -> list[Raw]:
     """Return rows of the outbox, newest first."""
     if not states:
         return db.execute(f"SELECT {OUTBOX} FROM outbox ORDER BY id DESC LIMIT ?", (limit,)).fetchall()
@@ -157,7 +159,7 @@ def outbox(db: Connection, states: Sequence[OutboxState], limit: int) -> list[Ra
 
 
 def _newest(
-    db: Connection,
+    db: ConnectionPort,
     select: str,
     states: Sequence[InboxState | OutboxState],
     limit: int,
@@ -175,7 +177,7 @@ def _newest(
     return sorted(found, key=lambda row: -row[0])[:limit]
 
 
-def requeue(db: Connection, inbox_id: int) -> str | None:
+def requeue(db: ConnectionPort, inbox_id: int) -> str | None:
     """Retry what failed permanently; return the session. Not what was forgotten or taken back."""
     row = db.execute(
         "SELECT state, session, payload, tail, turn FROM inbox WHERE id = ?", (inbox_id,)
@@ -190,7 +192,7 @@ def requeue(db: Connection, inbox_id: int) -> str | None:
             " next_at = NULL, withdrawn = NULL, turn = NULL, tail = NULL, error = NULL, ended_at = NULL,"
             " payload = ?"
             f" WHERE id = ? AND payload IS NOT NULL AND {inbox_sources(InboxState.READY, InboxState.DEAD)}",
-            (as_edited(payload), inbox_id),
+            (edited_payload(payload), inbox_id),
         ).rowcount
     elif state == InboxState.ANSWERED:
         changed = db.execute(
@@ -204,7 +206,7 @@ def requeue(db: Connection, inbox_id: int) -> str | None:
     return str(session) if changed else None
 
 
-def drop(db: Connection, inbox_id: int, now: float) -> bool:
+def drop(db: ConnectionPort, inbox_id: int, now: float) -> bool:
     """Give up a message, and its unsent answers."""
     row = db.execute("SELECT state, tail, turn FROM inbox WHERE id = ?", (inbox_id,)).fetchone()
     if row is None or row[0] == InboxState.RUNNING:
@@ -223,7 +225,7 @@ def drop(db: Connection, inbox_id: int, now: float) -> bool:
     return changed > 0
 
 
-def reset_session(db: Connection, session: str, now: float) -> None:
+def reset_session(db: ConnectionPort, session: str, now: float) -> None:
     """Drop what waits in a session, and the lines that its history does not have yet."""
     turns = db.execute(
         "SELECT DISTINCT turn FROM inbox WHERE state = 'ready' AND session = ? AND turn IS NOT NULL",
@@ -235,7 +237,7 @@ def reset_session(db: Connection, session: str, now: float) -> None:
     db.execute("DELETE FROM history_journal WHERE session = ?", (session,))
 
 
-def last_ids(db: Connection) -> tuple[int, int]:
+def last_ids(db: ConnectionPort) -> tuple[int, int]:
     """Return the highest ids of inbox and outbox."""
     inbox_id, outbox_id = db.execute(
         "SELECT (SELECT MAX(id) FROM inbox), (SELECT MAX(id) FROM outbox)"
@@ -256,7 +258,9 @@ OUTBOX_ENDED = f"payload IS NOT NULL AND ended_at < ? AND {UNINDEXED_STATE} IN (
 _CHOSEN = "id BETWEEN ? AND ? AND "
 
 
-def chosen(db: Connection, table: str, condition: str, *, first: int, last: int, before: float) -> list[int]:
+def chosen(
+    db: ConnectionPort, table: str, condition: str, *, first: int, last: int, before: float
+) -> list[int]:
     """Return those of these ids whose rows meet a condition."""
     found = db.execute(f"SELECT id FROM {table} WHERE {_CHOSEN}{condition}", (first, last, before))
     return [row_id for (row_id,) in found]
@@ -274,7 +278,7 @@ IGNORED_LONG_AGO = (
 )
 
 
-def keep_digests(db: Connection, table: str, condition: str, ids: Sequence[int], before: float) -> int:
+def keep_digests(db: ConnectionPort, table: str, condition: str, ids: Sequence[int], before: float) -> int:
     """Replace these rows by digests of their keys, if that is still allowed; return how many."""
     query = f"DELETE FROM {table} WHERE {_CHOSEN}{condition} RETURNING channel, account, native_id, ended_at"
     rows = db.execute(query, (ids[0], ids[-1], before)).fetchall()
@@ -282,7 +286,7 @@ def keep_digests(db: Connection, table: str, condition: str, ids: Sequence[int],
     return len(rows)
 
 
-def see(db: Connection, keys: Sequence[tuple[str, str, str, float]]) -> None:
+def see(db: ConnectionPort, keys: Sequence[tuple[str, str, str, float]]) -> None:
     """Store digests of messages' keys, each with its end time, by which repetitions are recognised."""
     db.executemany(
         "INSERT INTO seen (digest, day) VALUES (?, ?) ON CONFLICT (digest) DO NOTHING",
@@ -290,7 +294,7 @@ def see(db: Connection, keys: Sequence[tuple[str, str, str, float]]) -> None:
     )
 
 
-def end_quarantine(db: Connection, now: float) -> int:
+def end_quarantine(db: ConnectionPort, now: float) -> int:
     """End the quarantine of rows that nobody released; return how many."""
     waited = [InboxState.QUARANTINED]
     where = "(accepted_at < ? OR (accepted_at < ? AND error = ?))"
@@ -298,7 +302,7 @@ def end_quarantine(db: Connection, now: float) -> int:
     return ignore(db, where, values, "quarantine_expired", now, only=waited)
 
 
-def forget_payloads(db: Connection, table: str, condition: str, ids: Sequence[int], before: float) -> int:
+def forget_payloads(db: ConnectionPort, table: str, condition: str, ids: Sequence[int], before: float) -> int:
     """Delete the payloads of ended rows from the first to the last of these ids; return how many."""
     query = f"UPDATE {table} SET payload = NULL WHERE {_CHOSEN}{condition}"
     return db.execute(query, (ids[0], ids[-1], before)).rowcount

@@ -12,7 +12,7 @@ from agent_core.models import Message, Purpose, Usage
 from agent_core.provenance import arriving, from_json
 from gateway.queue.model import ORIGINS, SCOPE, NewOutbound, OtherHistory, OutboxRow
 from gateway.queue.sql import inbox_sql, jobs, maintenance_sql, outbox_sql
-from gateway.queue.sql.base import Part, pending
+from gateway.queue.sql.base import Store, pending
 from gateway.queue.sql.codec import (
     OUTBOX,
     dump,
@@ -24,13 +24,13 @@ from gateway.queue.sql.codec import (
     outbox_row,
 )
 from gateway.queue.sql.due import due_at
-from gateway.queue.sql.engine import NOTHING, Connection, Locks, lock_names
-from gateway.queue.sql.locking import of_inbox, of_sends, of_sessions
+from gateway.queue.sql.engine import NOTHING, ConnectionPort, Locks, lock_names
+from gateway.queue.sql.locking import inbox_locks, outbox_locks, session_locks
 from gateway.queue.sql.state import TextChanged, claim_once, take_texts
 from gateway.queue.states import OutboxState
 
 
-class OutboxStore(Part):
+class OutboxStore(Store):
     """The outbox: outgoing messages, and the progress of each send."""
 
     async def post(
@@ -57,16 +57,16 @@ class OutboxStore(Part):
         held = [new.hold for new in outbound]
         lines = [(str(session), [dump(line) for line in told]) for session, told in history]
 
-        def write(db: Connection) -> list[int] | None:
+        def write(db: ConnectionPort) -> list[int] | None:
             take_texts(db, texts)
             if once is not None and not claim_once(db, *once):
                 return None
-            jobs.forget_collected(db, collected)
+            jobs.delete_digest_alerts(db, collected)
             for session, told in lines:
                 self._journal(db, session, told, now)
             return outbox_sql.insert(db, messages, inbox_id=None, turn=None, now=now, held=held)
 
-        locks = [*of_sends(messages), *of_sessions(*(session for session, _ in lines))]
+        locks = [*outbox_locks(messages), *session_locks(*(session for session, _ in lines))]
         try:
             ids = await self._writer.call("post", write, locks=locks)
         except TextChanged:
@@ -134,7 +134,7 @@ class OutboxStore(Part):
         that it joins.
         """
         now = self._now()
-        said: Callable[[Connection], None] | None = None
+        said: Callable[[ConnectionPort], None] | None = None
         if into is not None and row.message.remembered:
             # The key is the id, so that a line that a crash writes twice is recognised.
             line = Message(
@@ -151,7 +151,9 @@ class OutboxStore(Part):
             said = lambda db: self._journal(db, str(into), told, now)  # noqa: E731 - bound to this line
         await self._writer.call(
             "sent",
-            lambda db: outbox_sql.sent(db, row.id, row.inbox_id, key_text(provider_id), now, said=said),
+            lambda db: outbox_sql.move_to_sent(
+                db, row.id, row.inbox_id, key_text(provider_id), now, said=said
+            ),
             locks=_of_turn(row, into),
         )
 
@@ -170,8 +172,8 @@ class OutboxStore(Part):
         messages = new_outbox([outbound], secret=self._secret, origin=origin, now=now)
         day, session = self._day(now), str(row.message.session)
 
-        def write(db: Connection) -> list[int]:
-            turn = outbox_sql.made(db, row.id, now)
+        def write(db: ConnectionPort) -> list[int]:
+            turn = outbox_sql.replace_sent(db, row.id, now)
             inbox_sql.spend(db, day, session, purpose.value, usage)
             return outbox_sql.insert(db, messages, inbox_id=row.inbox_id, turn=turn, now=now)
 
@@ -207,8 +209,8 @@ class OutboxStore(Part):
             )
             [instead] = new_outbox([said], secret=self._secret, origin=f"apology\0{told.id}", now=now)
 
-        def write(db: Connection) -> None:
-            gone = outbox_sql.failed(
+        def write(db: ConnectionPort) -> None:
+            gone = outbox_sql.record_failure(
                 db, row.id, text, next_at=next_at, certain=certain, now=now, waits_for=waits_for
             )
             if gone and instead is not None:
@@ -261,10 +263,10 @@ class OutboxStore(Part):
 
     async def by_key(self, key: str) -> OutboxRow | None:
         """Return the newest row of the outbox with this key (``OutboundMessage.id``)."""
-        raw = await self._reader.call("outbox_by_key", lambda db: outbox_sql.by_key(db, key))
+        raw = await self._reader.call("outbox_by_key", lambda db: outbox_sql.find_by_key(db, key))
         return None if raw is None else outbox_row(raw)
 
-    async def delivered(self, channel: str, account: str, provider_id: str) -> str | None:
+    async def outbox_id_of(self, channel: str, account: str, provider_id: str) -> str | None:
         """Return the outbox key (``OutboundMessage.id``) that was sent as ``provider_id``."""
         query = "SELECT key FROM outbox WHERE provider_id = ? AND channel = ? AND account = ?"
         key = (key_text(provider_id), channel, account)
@@ -286,13 +288,13 @@ class OutboxStore(Part):
         raws = await self._reader.call("outbox", lambda db: maintenance_sql.outbox(db, states, limit))
         return [outbox_row(raw) for raw in raws]
 
-    async def drafts_besides(self, known: Collection[int], *, limit: int) -> tuple[list[OutboxRow], set[int]]:
+    async def new_drafts(self, known: Collection[int], *, limit: int) -> tuple[list[OutboxRow], set[int]]:
         """
         Return rows that are HELD and whose ids are not ``known``, oldest first; of an answer in several parts
         the first one. With them return the ids of those that are HELD now and are known by then.
         """
         raws, all_known = await self._reader.call(
-            "drafts_besides", lambda db: maintenance_sql.drafts_besides(db, known, limit)
+            "drafts_besides", lambda db: maintenance_sql.new_drafts(db, known, limit)
         )
         return [outbox_row(raw) for raw in raws], all_known
 
@@ -308,6 +310,6 @@ def _scope_in(context: Mapping[str, Any]) -> str | None:
 
 def _of_turn(row: OutboxRow, into: SessionKey | None = None) -> Locks:
     """Return the locks for the turn that the row answers, whose other parts are read, and for a history."""
-    turn = of_inbox(row.inbox_id, instead=of_sessions(str(row.message.session)))
-    history = () if into is None else of_sessions(str(into))
+    turn = inbox_locks(row.inbox_id, instead=session_locks(str(row.message.session)))
+    history = () if into is None else session_locks(str(into))
     return lambda db: [*history, *lock_names(db, turn)]

@@ -16,16 +16,16 @@ from agent_core.messages import OutboundKind, OutboundMessage
 from gateway.queue.sql import crash_records
 from gateway.queue.sql.codec import OUTBOX, Raw, dump, instant, payload_object
 from gateway.queue.sql.due import LONGEST_S, wait_s
-from gateway.queue.sql.engine import Connection, Cursor
+from gateway.queue.sql.engine import ConnectionPort, Cursor
 from gateway.queue.sql.moves import inbox_sources, outbox_sources
-from gateway.queue.states import GIVEN_UP, IllegalMove, InboxState, OutboxState
+from gateway.queue.states import DROPPED_REASONS, IllegalMove, InboxState, OutboxState
 
 _OPEN = "state IN ('pending', 'sending', 'uncertain')"
 _NOT_HELD = tuple(state for state in OutboxState if state is not OutboxState.HELD)
 
 
 def insert(
-    db: Connection,
+    db: ConnectionPort,
     messages: Sequence[tuple[OutboundMessage, str]],
     *,
     inbox_id: int | None,
@@ -55,17 +55,17 @@ def insert(
     return ids
 
 
-def _moved(db: Connection, cursor: Cursor, row_id: int, target: OutboxState) -> None:
+def _moved(db: ConnectionPort, cursor: Cursor, row_id: int, target: OutboxState) -> None:
     if cursor.rowcount != 1:
         raise IllegalMove(f"outbox row {row_id}: {_state(db, row_id)} → {target}")
 
 
-def _state(db: Connection, row_id: int) -> str:
+def _state(db: ConnectionPort, row_id: int) -> str:
     found = db.execute("SELECT state FROM outbox WHERE id = ?", (row_id,)).fetchone()
     return "no such row" if found is None else str(found[0])
 
 
-def start(db: Connection, row_id: int) -> None:
+def start(db: ConnectionPort, row_id: int) -> None:
     """Move to ``sending`` and count one more attempt."""
     # A row that is already `sending` may start again: nobody recorded how the earlier try ended.
     sources = outbox_sources(OutboxState.SENDING, also=(OutboxState.SENDING,))
@@ -73,14 +73,14 @@ def start(db: Connection, row_id: int) -> None:
     _moved(db, db.execute(query, (row_id,)), row_id, OutboxState.SENDING)
 
 
-def probe(db: Connection, row_id: int) -> None:
+def probe(db: ConnectionPort, row_id: int) -> None:
     """Move to ``sending`` because the server is asked; the time of its uncertainty is kept."""
     sources = outbox_sources(OutboxState.SENDING, OutboxState.UNCERTAIN, also=(OutboxState.SENDING,))
     query = f"UPDATE outbox SET state = 'sending' WHERE id = ? AND {sources}"
     _moved(db, db.execute(query, (row_id,)), row_id, OutboxState.SENDING)
 
 
-def to_uncertain(db: Connection, row_id: int, now: float) -> None:
+def to_uncertain(db: ConnectionPort, row_id: int, now: float) -> None:
     """Move to ``uncertain``."""
     query = (
         "UPDATE outbox SET state = 'uncertain', uncertain_at = COALESCE(uncertain_at, ?)"
@@ -89,14 +89,14 @@ def to_uncertain(db: Connection, row_id: int, now: float) -> None:
     _moved(db, db.execute(query, (now, row_id)), row_id, OutboxState.UNCERTAIN)
 
 
-def sent(
-    db: Connection,
+def move_to_sent(
+    db: ConnectionPort,
     row_id: int,
     inbox_id: int | None,
     provider_id: str,
     now: float,
     *,
-    said: Callable[[Connection], None] | None = None,
+    said: Callable[[ConnectionPort], None] | None = None,
 ) -> None:
     """
     Move to ``sent``, and settle the turn if this was its last message.
@@ -116,7 +116,7 @@ def sent(
         settle(db, row_id, now)
 
 
-def made(db: Connection, row_id: int, now: float) -> str | None:
+def replace_sent(db: ConnectionPort, row_id: int, now: float) -> str | None:
     """Move to ``sent``, because another message goes out in its place; return its turn."""
     sources = outbox_sources(OutboxState.SENT, OutboxState.SENDING, OutboxState.UNCERTAIN)
     query = (
@@ -128,7 +128,7 @@ def made(db: Connection, row_id: int, now: float) -> str | None:
     return None if turn is None else str(turn)
 
 
-def settle(db: Connection, row_id: int, now: float) -> None:
+def settle(db: ConnectionPort, row_id: int, now: float) -> None:
     """Settle the inbox rows of this outbox row's turn if all of its messages were sent."""
     tail, turn = db.execute("SELECT inbox_id, turn FROM outbox WHERE id = ?", (row_id,)).fetchone()
     left = db.execute(
@@ -143,8 +143,8 @@ def settle(db: Connection, row_id: int, now: float) -> None:
         )
 
 
-def failed(
-    db: Connection,
+def record_failure(
+    db: ConnectionPort,
     row_id: int,
     error: str,
     *,
@@ -186,7 +186,7 @@ def failed(
     return target is OutboxState.DEAD and cursor.rowcount == 1
 
 
-def apologise(db: Connection, row_id: int, message: tuple[OutboundMessage, str], now: float) -> None:
+def apologise(db: ConnectionPort, row_id: int, message: tuple[OutboundMessage, str], now: float) -> None:
     """Insert an apology for a dead row; only one for all parts of an answer."""
     inbox_id, turn = db.execute("SELECT inbox_id, turn FROM outbox WHERE id = ?", (row_id,)).fetchone()
     parts = db.execute("SELECT payload FROM outbox WHERE inbox_id = ? AND turn = ?", (inbox_id, turn))
@@ -195,7 +195,7 @@ def apologise(db: Connection, row_id: int, message: tuple[OutboundMessage, str],
         insert(db, [message], inbox_id=inbox_id, turn=turn, now=now)
 
 
-def to_unknown(db: Connection, row_id: int, error: str) -> None:
+def to_unknown(db: ConnectionPort, row_id: int, error: str) -> None:
     """Move to ``unknown``: a person decides, and a retry begins with a clean crash record."""
     crash_records.acquit(db, crash_records.send_item(row_id))
     query = (
@@ -205,7 +205,7 @@ def to_unknown(db: Connection, row_id: int, error: str) -> None:
     _moved(db, db.execute(query, (error, row_id)), row_id, OutboxState.UNKNOWN)
 
 
-def approve(db: Connection, row_id: int, text: str | None, now: float) -> Raw:
+def approve(db: ConnectionPort, row_id: int, text: str | None, now: float) -> Raw:
     """Move from ``held`` to ``pending``, as if it were created now; return the row."""
     row = _row_or_none(db, row_id)
     if row is None or row[7] != OutboxState.HELD:
@@ -223,11 +223,11 @@ def approve(db: Connection, row_id: int, text: str | None, now: float) -> Raw:
     return _row(db, row_id)
 
 
-def reject(db: Connection, row_id: int, error: str, now: float) -> Raw:
+def reject(db: ConnectionPort, row_id: int, error: str, now: float) -> Raw:
     """Move to ``dead``, or note of what has failed that a person has given it up; return the row."""
     waiting = outbox_sources(OutboxState.DEAD, OutboxState.HELD, OutboxState.UNKNOWN)
     failed = (
-        f"state = 'dead' AND COALESCE(error, '') NOT IN {GIVEN_UP}"
+        f"state = 'dead' AND COALESCE(error, '') NOT IN {DROPPED_REASONS}"
         " AND substr(COALESCE(error, ''), 1, 8) <> 'rejected'"
     )
     given_up = f"{waiting} OR {failed}"
@@ -236,20 +236,20 @@ def reject(db: Connection, row_id: int, error: str, now: float) -> Raw:
     return _row(db, row_id)
 
 
-def by_key(db: Connection, key: str) -> Raw | None:
+def find_by_key(db: ConnectionPort, key: str) -> Raw | None:
     """Return the newest row with this key."""
     query = f"SELECT {OUTBOX} FROM outbox WHERE key = ? ORDER BY id DESC LIMIT 1"
     found: Raw | None = db.execute(query, (key,)).fetchone()
     return found
 
 
-def _row(db: Connection, row_id: int) -> Raw:
+def _row(db: ConnectionPort, row_id: int) -> Raw:
     found = _row_or_none(db, row_id)
     assert found is not None
     return found
 
 
-def _row_or_none(db: Connection, row_id: int) -> Raw | None:
+def _row_or_none(db: ConnectionPort, row_id: int) -> Raw | None:
     found: Raw | None = db.execute(f"SELECT {OUTBOX} FROM outbox WHERE id = ?", (row_id,)).fetchone()
     return found
 
@@ -267,7 +267,7 @@ def _heads(busy: Sequence[str]) -> str:
 
 
 def heads(
-    db: Connection, channel: str, account: str, busy: Sequence[str], *, limit: int, now: float
+    db: ConnectionPort, channel: str, account: str, busy: Sequence[str], *, limit: int, now: float
 ) -> list[Raw]:
     """Return the oldest open row of each session that is not busy, if it is due."""
     return db.execute(
@@ -277,7 +277,9 @@ def heads(
     ).fetchall()
 
 
-def next_send_in(db: Connection, channel: str, account: str, busy: Sequence[str], now: float) -> float | None:
+def next_send_in(
+    db: ConnectionPort, channel: str, account: str, busy: Sequence[str], now: float
+) -> float | None:
     """Return the seconds until one of the oldest open rows that nobody is sending is due."""
     (due_at,) = db.execute(
         f"SELECT MIN(COALESCE(next_at, 0)) FROM outbox WHERE id IN ({_heads(busy)}) AND state <> 'sending'",

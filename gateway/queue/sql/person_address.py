@@ -12,10 +12,10 @@ import json
 from dataclasses import dataclass, replace
 from typing import Any
 
-from agent_core.memory.scopes import spelled
+from agent_core.memory.scopes import person_name
 from agent_core.messages import SessionKey
 from agent_core.models import ScopeKind
-from gateway.queue.sql.engine import Connection
+from gateway.queue.sql.engine import ConnectionPort
 
 _WORDS = frozenset({"text", "content", "summary"})
 """Fields of what somebody has written."""
@@ -43,15 +43,15 @@ class AddressChange:
 
     def session(self, key: SessionKey) -> SessionKey:
         """The conversation of a person in a thread is named after them."""
-        return replace(key, thread=self.new) if key.thread and spelled(key.thread) == self.old else key
+        return replace(key, thread=self.new) if key.thread and person_name(key.thread) == self.old else key
 
     def text(self, text: str) -> str:
         """The same text, unless all of it names the person, their conversation or their memory."""
-        if spelled(text) == self.old:
+        if person_name(text) == self.old:
             return self.new
         if text.startswith(_SCOPE):
             name, blank, account = text.removeprefix(_SCOPE).partition(" ")
-            return f"{_SCOPE}{self.new}{blank}{account}" if spelled(name) == self.old else text
+            return f"{_SCOPE}{self.new}{blank}{account}" if person_name(name) == self.old else text
         try:
             key = SessionKey.parse(text)
         except ValueError:
@@ -87,7 +87,7 @@ class AddressChange:
         return changed if (changed := self.text(word)) != word else f"{kind}{colon}{self.text(rest)}"
 
 
-def rename(db: Connection, change: AddressChange) -> int:
+def rename(db: ConnectionPort, change: AddressChange) -> int:
     """Give all rows to the new address; returns how many values changed. Repeating it changes nothing."""
     count = 0
     for table, column in _COLUMNS:

@@ -15,10 +15,10 @@ from typing import Any
 
 from agent_core.messages import SessionKey
 from agent_core.text import one_line
-from gateway.queue.model import Receipt, ReceiptOutcome, Step
-from gateway.queue.sql.base import Part
+from gateway.queue.model import EffectReceipt, ReceiptOutcome, Step
+from gateway.queue.sql.base import Store
 from gateway.queue.sql.codec import Raw, instant, load_json, session_or_none, to_json
-from gateway.queue.sql.engine import NOTHING, Connection
+from gateway.queue.sql.engine import NOTHING, ConnectionPort
 
 KEPT_S = 90 * 86_400.0
 _TOLD_CHARS = 300
@@ -32,7 +32,7 @@ _NEWEST = (
 )
 
 
-def begin(db: Connection, turn: str, step: Step, now: float) -> None:
+def begin(db: ConnectionPort, turn: str, step: Step, now: float) -> None:
     """Record that an effect is about to happen; an effect that may be repeated starts its record over."""
     receipt = step.receipt
     if receipt is None:
@@ -57,7 +57,7 @@ def begin(db: Connection, turn: str, step: Step, now: float) -> None:
     )
 
 
-def finish(db: Connection, turn: str, number: int, result: Mapping[str, Any], now: float) -> None:
+def finish(db: ConnectionPort, turn: str, number: int, result: Mapping[str, Any], now: float) -> None:
     """Record that the effect has happened, or why the tool says that it did not."""
     db.execute(
         "UPDATE receipts SET outcome = ?, told = ?, undo = ?, ended_at = ?"
@@ -79,19 +79,19 @@ def _outcome(result: Mapping[str, Any]) -> str:
     return "failed" if result.get("is_error") else "done"
 
 
-def forget(db: Connection, before: float) -> int:
+def forget(db: ConnectionPort, before: float) -> int:
     """Delete older receipts; return how many."""
     return db.execute("DELETE FROM receipts WHERE at < ?", (before,)).rowcount
 
 
-class ReceiptStore(Part):
+class ReceiptStore(Store):
     """
     The effects of tools, kept for 90 days.
 
     The receipts of turns are written with their steps (`Step.receipt`), those of commands at the prompt here.
     """
 
-    async def begin(self, receipt: Receipt) -> str:
+    async def begin(self, receipt: EffectReceipt) -> str:
         """Record an effect outside of turns before it happens; return the argument for `finish`."""
         now, name = self._now(), f"{_COMMAND}{secrets.token_hex(8)}"
         step = Step(0, "command", "", {}, None, receipt)
@@ -105,7 +105,7 @@ class ReceiptStore(Part):
 
     async def newest(
         self, *, since: datetime | None = None, session: SessionKey | None = None, limit: int = 50
-    ) -> list[Receipt]:
+    ) -> list[EffectReceipt]:
         """Return receipts that began since then, newest first; of one session, if it is given."""
         begin = 0.0 if since is None else since.timestamp()
         where, whose = ("", ()) if session is None else (" AND r.session = ?", (str(session),))
@@ -116,7 +116,7 @@ class ReceiptStore(Part):
         return [found for raw in raws if (found := _receipt(raw)) is not None]
 
 
-def _receipt(raw: Raw) -> Receipt | None:
+def _receipt(raw: Raw) -> EffectReceipt | None:
     """Convert a row; None if it is damaged."""
     turn, number, at, session, tool, effect, call, asked_by, origins, approved_by = raw[:10]
     outcome, told, undo, ended_at, is_open = raw[10:]
@@ -129,7 +129,7 @@ def _receipt(raw: Raw) -> Receipt | None:
         arguments = load_json(call)
     except ValueError:
         return None
-    return Receipt(
+    return EffectReceipt(
         session=key,
         tool=tool,
         effect=effect,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from gateway.queue.sql.codec import payload_object
-from gateway.queue.sql.engine import Connection
+from gateway.queue.sql.engine import ConnectionPort
 from gateway.queue.sql.erasure import PersonRows, texts_of
 
 _STEPS = (
@@ -17,12 +17,14 @@ _STEPS = (
 )
 
 
-def repeated(db: Connection, repeats: Callable[[Any], bool], theirs: PersonRows) -> dict[str, int]:
+def count_repetitions(
+    db: ConnectionPort, repeats: Callable[[Any], bool], theirs: PersonRows
+) -> dict[str, int]:
     """Count the texts of each table that ``repeats`` recognises, without ``theirs``."""
     return dict(Counter(table for table, text in _texts(db, theirs) if _repeats(text, repeats)))
 
 
-def _texts(db: Connection, theirs: PersonRows) -> Iterator[tuple[str, str]]:
+def _texts(db: ConnectionPort, theirs: PersonRows) -> Iterator[tuple[str, str]]:
     """Yield table and text of what is neither the person's nor somebody's question."""
     sends, lines = {row["id"] for row in theirs.outbox}, {row["id"] for row in theirs.journal}
     for number, text in texts_of(db, "outbox", "payload"):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gateway.queue.sql.base import Part
-from gateway.queue.sql.engine import NOTHING, Connection
+from gateway.queue.sql.base import Store
+from gateway.queue.sql.engine import NOTHING, ConnectionPort
 
 
-def claim_once(db: Connection, topic: str, value: str) -> bool:
+def claim_once(db: ConnectionPort, topic: str, value: str) -> bool:
     """Store the newest value of a topic; return False if the topic has that value already."""
     written = db.execute(
         "INSERT INTO once (topic, value) VALUES (?, ?)"
@@ -18,7 +18,7 @@ def claim_once(db: Connection, topic: str, value: str) -> bool:
     return written.rowcount == 1
 
 
-def remember(db: Connection, topic: str, value: str) -> None:
+def remember(db: ConnectionPort, topic: str, value: str) -> None:
     """Store a text, replacing the topic's earlier one."""
     db.execute(
         "INSERT INTO state (topic, value) VALUES (?, ?)"
@@ -31,7 +31,7 @@ class TextChanged(Exception):
     """A text that was to be taken is another one now, or is gone; the transaction ends."""
 
 
-def take_texts(db: Connection, texts: Mapping[str, str]) -> None:
+def take_texts(db: ConnectionPort, texts: Mapping[str, str]) -> None:
     """Delete texts by their topics. Raises `TextChanged`."""
     for each in texts.items():
         if db.execute("DELETE FROM state WHERE topic = ? AND value = ?", each).rowcount != 1:
@@ -41,7 +41,7 @@ def take_texts(db: Connection, texts: Mapping[str, str]) -> None:
 _INSTEAD = "UPDATE state SET value = ? WHERE topic = ? AND value = ?"
 
 
-class StateStore(Part):
+class StateStore(Store):
     """One text for each topic."""
 
     async def read(self, topic: str) -> str | None:
@@ -53,7 +53,7 @@ class StateStore(Part):
         """Do what `read` does, for several topics in one call."""
         query = "SELECT value FROM state WHERE topic = ?"
 
-        def read(db: Connection) -> list[str | None]:
+        def read(db: ConnectionPort) -> list[str | None]:
             found = [db.execute(query, (topic,)).fetchone() for topic in topics]
             return [None if row is None else str(row[0]) for row in found]
 

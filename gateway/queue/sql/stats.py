@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from gateway.queue.sql.due import LONGEST_S
-from gateway.queue.sql.engine import Connection
+from gateway.queue.sql.engine import ConnectionPort
 from gateway.queue.sql.moves import UNINDEXED_STATE
 from gateway.queue.states import BUDGET, PLACE, InboxState, OutboxState, StoreStats
 
@@ -33,7 +33,7 @@ The oldest unanswered message. Sessions with a postponed head are left out: ever
 """
 
 
-def counted(db: Connection, now: float) -> StoreStats:
+def count(db: ConnectionPort, now: float) -> StoreStats:
     """Return counts by state, and ages at ``now`` (seconds since the epoch)."""
     counted_in = dict(db.execute("SELECT state, COUNT(*) FROM inbox GROUP BY state").fetchall())
     counted_out = dict(db.execute("SELECT state, COUNT(*) FROM outbox GROUP BY state").fetchall())

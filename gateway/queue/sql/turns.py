@@ -8,16 +8,16 @@ from typing import Any
 from agent_core.messages import SessionKey
 from gateway.queue.model import Completion, NewOutbound, OutboxRow, Step, Turn
 from gateway.queue.sql import inbox_sql, jobs, maintenance_sql, outbox_sql, receipts
-from gateway.queue.sql.amendments import blank_withdrawn, withdrawn_while_answered
-from gateway.queue.sql.base import Part, pending
+from gateway.queue.sql.amendments import blank_withdrawn, notes_for_withdrawn
+from gateway.queue.sql.base import Store, pending
 from gateway.queue.sql.codec import dump, error_text, inbox_row, new_outbox, session_or_none, step_of, to_json
 from gateway.queue.sql.due import due_at
-from gateway.queue.sql.engine import Connection, named_lock
-from gateway.queue.sql.locking import of_sends, of_sessions
+from gateway.queue.sql.engine import ConnectionPort, named_lock
+from gateway.queue.sql.locking import outbox_locks, session_locks
 from gateway.queue.states import InboxState
 
 
-class TurnStore(Part):
+class TurnStore(Store):
     """The turns: claims on the head of a session, their steps, and their ends."""
 
     async def claim(self, session: SessionKey, *, merge: int = 1, out_of_band: bool = False) -> Turn | None:
@@ -35,7 +35,7 @@ class TurnStore(Part):
         """
         now, key = self._now(), str(session)
 
-        def take(db: Connection) -> inbox_sql.Claim | None:
+        def take(db: ConnectionPort) -> inbox_sql.TurnClaim | None:
             if out_of_band:
                 return inbox_sql.claim_out_of_band(db, key, now)
             return inbox_sql.claim(db, key, merge, now)
@@ -43,7 +43,7 @@ class TurnStore(Part):
         claimed = await self._writer.call(
             "claim",
             take,
-            locks=of_sessions(key),
+            locks=session_locks(key),
             durable=False,
             undo=lambda db, done: inbox_sql.undo_claim(db, key, done, now),
         )
@@ -64,10 +64,10 @@ class TurnStore(Part):
 
     async def steps(self, turn: Turn) -> list[Step]:
         """Return the steps that earlier starts of this turn recorded, by number."""
-        owned = inbox_sql.owned_by(turn)
+        owned = inbox_sql.claim_key(turn)
 
-        def look(db: Connection) -> list[Any]:
-            inbox_sql.check_owned(db, owned)
+        def look(db: ConnectionPort) -> list[Any]:
+            inbox_sql.check_claim(db, owned)
             query = (
                 "SELECT number, kind, digest, request, result FROM turn_steps WHERE turn = ? ORDER BY number"
             )
@@ -85,25 +85,25 @@ class TurnStore(Part):
 
     async def _record(self, turn: Turn, step: Step, result: str | None) -> None:
         owned, raw = (
-            inbox_sql.owned_by(turn),
+            inbox_sql.claim_key(turn),
             (step.number, step.kind, step.digest, to_json(step.request), result),
         )
         now = self._now()
 
-        def write(db: Connection) -> None:
+        def write(db: ConnectionPort) -> None:
             inbox_sql.record_step(db, owned, raw)
             receipts.begin(db, owned.turn, step, now)
             if step.kind in ("tool", "command") and step.result is not None:
                 receipts.finish(db, owned.turn, step.number, step.result, now)
 
-        await self._writer.call("step", write, locks=of_sessions(owned.session))
+        await self._writer.call("step", write, locks=session_locks(owned.session))
 
     async def complete(self, turn: Turn, completion: Completion) -> list[OutboxRow]:
         """
         Make the rows ANSWERED; history lines, outbox rows and usage are committed with it, the steps are
         dropped. The outbox rows refer to the last row of the turn; without any, the rows become SETTLED.
         """
-        now, owned = self._now(), inbox_sql.owned_by(turn)
+        now, owned = self._now(), inbox_sql.claim_key(turn)
         messages = new_outbox(completion.outbound, secret=self._secret, origin=turn.id, now=now, turn=turn)
         held = [new.hold for new in completion.outbound]
         lines = [dump(message) for message in completion.history]
@@ -111,9 +111,9 @@ class TurnStore(Part):
         day, purpose, usage = self._day(now), completion.purpose.value, completion.usage
         state = InboxState.ANSWERED if messages else InboxState.SETTLED
 
-        def write(db: Connection) -> list[int]:
+        def write(db: ConnectionPort) -> list[int]:
             if inbox_sql.end(db, owned, state, now):
-                inbox_sql.accept_notes(db, withdrawn_while_answered(db, owned.turn), now)
+                inbox_sql.accept_notes(db, notes_for_withdrawn(db, owned.turn), now)
                 blank_withdrawn(db, owned.turn)
             self._journal(db, owned.session, lines, now)
             inbox_sql.spend(db, day, owned.session, purpose, usage)
@@ -126,8 +126,8 @@ class TurnStore(Part):
 
         ledger = [] if completion.entry is None else [named_lock("ledger", completion.entry.name)]
         locks = [
-            *of_sessions(owned.session, *(session for session, _ in others)),
-            *of_sends(messages),
+            *session_locks(owned.session, *(session for session, _ in others)),
+            *outbox_locks(messages),
             *ledger,
         ]
         ids = await self._writer.call("complete", write, locks=locks)
@@ -154,10 +154,10 @@ class TurnStore(Part):
     async def _put_back(
         self, turn: Turn, why: str, delay_s: float, waits_for: str | None, *, attempts: int, deferrals: int
     ) -> None:
-        now, owned, text = self._now(), inbox_sql.owned_by(turn), error_text(why)
+        now, owned, text = self._now(), inbox_sql.claim_key(turn), error_text(why)
         await self._writer.call(
             "put_back",
-            lambda db: inbox_sql.put_back(
+            lambda db: inbox_sql.return_to_ready(
                 db,
                 owned,
                 next_at=due_at(now, delay_s),
@@ -167,35 +167,35 @@ class TurnStore(Part):
                 deferrals=deferrals,
                 waits_for=waits_for,
             ),
-            locks=of_sessions(owned.session),
+            locks=session_locks(owned.session),
         )
 
     async def dead_letter(
         self, turn: Turn, error: str, outbound: Sequence[NewOutbound] = ()
     ) -> list[OutboxRow]:
         """End a turn that failed permanently: its rows are DEAD, and the apology is in the outbox."""
-        now, owned, text = self._now(), inbox_sql.owned_by(turn), error_text(error)
+        now, owned, text = self._now(), inbox_sql.claim_key(turn), error_text(error)
         messages = new_outbox(outbound, secret=self._secret, origin=turn.id, now=now, turn=turn)
         held = [new.hold for new in outbound]
 
-        def write(db: Connection) -> list[int]:
+        def write(db: ConnectionPort) -> list[int]:
             if inbox_sql.end(db, owned, InboxState.DEAD, now, error=text):
                 blank_withdrawn(db, owned.turn)
             return outbox_sql.insert(db, messages, inbox_id=owned.tail, turn=owned.turn, now=now, held=held)
 
-        locks = [*of_sessions(owned.session), *of_sends(messages)]
+        locks = [*session_locks(owned.session), *outbox_locks(messages)]
         ids = await self._writer.call("dead_letter", write, locks=locks)
         return pending(ids, messages, owned.tail, held)
 
     async def release(self, turn: Turn) -> None:
         """Release a turn at shutdown: ``running → ready``, and this start does not count. Its steps stay."""
-        now, owned = self._now(), inbox_sql.owned_by(turn)
+        now, owned = self._now(), inbox_sql.claim_key(turn)
         await self._writer.call(
             "release",
-            lambda db: inbox_sql.put_back(
+            lambda db: inbox_sql.return_to_ready(
                 db, owned, next_at=None, error=None, attempts=-1, deferrals=0, now=now
             ),
-            locks=of_sessions(owned.session),
+            locks=session_locks(owned.session),
             durable=False,
         )
 

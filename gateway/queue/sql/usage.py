@@ -10,8 +10,8 @@ from agent_core.messages import SessionKey
 from agent_core.models import Purpose, Usage
 from gateway.queue.model import By, Spent, UsageRow
 from gateway.queue.sql import inbox_sql
-from gateway.queue.sql.base import Part
-from gateway.queue.sql.engine import NOTHING, Connection
+from gateway.queue.sql.base import Store
+from gateway.queue.sql.engine import NOTHING, ConnectionPort
 
 _SUMS = (
     "SUM(prompt_tokens), SUM(completion_tokens), SUM(calls), SUM(cost_usd), SUM(cached_tokens),"
@@ -31,14 +31,14 @@ def _usage(sums: Sequence[Any]) -> Usage:
     )
 
 
-class UsageStore(Part):
+class UsageStore(Store):
     """The cost of models."""
 
     async def add(self, session: SessionKey, usage: Usage, purpose: Purpose) -> None:
         """Record usage outside of a completed turn (a consolidation, a call of an unfinished turn)."""
         day, key = self._day(self._now()), str(session)
 
-        def write(db: Connection) -> None:
+        def write(db: ConnectionPort) -> None:
             inbox_sql.spend(db, day, key, purpose.value, usage)
 
         await self._writer.call("add_usage", write, locks=NOTHING)

@@ -44,13 +44,13 @@ import anyio
 import structlog
 
 from gateway.queue.errors import StoreUnavailable
-from gateway.queue.sql.all_signals import everything
+from gateway.queue.sql.all_signals import waiting_facts
 from gateway.queue.sql.call_limit import CallLimit
 from gateway.queue.sql.engine import NOTHING, Locks
 from gateway.queue.sql.signals import Fact
 from gateway.queue.sqlite.errors import name_of, needs_reopening, unavailable
 from gateway.queue.sqlite.schema import EmbeddedConnection
-from gateway.queue.sqlite.watching import Watch
+from gateway.queue.sqlite.watching import CommitWatch
 
 BATCH = 256
 UNDONE_AGAIN_S = 1.0
@@ -236,7 +236,7 @@ class Worker:
 def _late(undo: Callable[[EmbeddedConnection], Any], db: EmbeddedConnection) -> list[Fact]:
     """Undo a call late, when its signals have not fired; return all that waits."""
     undo(db)
-    return list(everything(db))
+    return list(waiting_facts(db))
 
 
 def _caused(error: Exception, cause: Exception) -> Exception:
@@ -262,7 +262,7 @@ class Writer(Worker):
         connect: Callable[[], EmbeddedConnection],
         *,
         synchronous: Synchronous,
-        watch: Watch | None = None,
+        watch: CommitWatch | None = None,
     ) -> None:
         self._full = synchronous == "full"
         self._watch = watch

@@ -25,7 +25,7 @@ from gateway.queue.sqlite import schema
 from gateway.queue.sqlite.connection import Reader, Synchronous, Writer
 from gateway.queue.sqlite.errors import is_damage
 from gateway.queue.sqlite.snapshot import SqliteSnapshots
-from gateway.queue.sqlite.watching import Watch
+from gateway.queue.sqlite.watching import CommitWatch
 from gateway.queue.stores import Queue
 from gateway.queue.wakeups import Wakeups
 
@@ -69,7 +69,7 @@ class SqliteQueue(Queue):
                 f"the database cannot be made: {error.strerror}", path=str(file), operation="open"
             ) from error
         identity: list[str] = []
-        watch = None if wakeups is None else Watch(Signals(wakeups, lambda: clock.now().timestamp()))
+        watch = None if wakeups is None else CommitWatch(Signals(wakeups, lambda: clock.now().timestamp()))
 
         def connect() -> schema.EmbeddedConnection:
             db = schema.open_writer(file, busy_timeout_s=busy_timeout_s)

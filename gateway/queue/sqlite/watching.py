@@ -92,7 +92,7 @@ _TRIGGERS = (
 )
 
 
-class Watch:
+class CommitWatch:
     """Records on the writing thread what became true, and reports it on the event loop."""
 
     def __init__(self, signals: Signals) -> None:

@@ -32,15 +32,24 @@ from gateway.proactive.owner_notifier import OwnerNotifier
 from gateway.queue.states import QUARANTINE_S, IllegalMove, InboxState, OutboxState
 from gateway.queue.stores import InboxRow, NewOutbound, OutboxRow, Pending, Queue, StoreUnavailable, Turn
 from gateway.queue.wakeups import Wakeups
-from gateway.routing.access import Access, Role, is_let_in
-from gateway.turns.approvals.text import beside, line, literal, outcome, quoted, visible, waits, words
+from gateway.routing.access import Access, Role, is_admitted
+from gateway.turns.approvals.text import (
+    extra_fields,
+    fenced_arguments,
+    is_undecided,
+    outcome,
+    quote,
+    reason_text,
+    safe_line,
+    visible,
+)
 from gateway.turns.approvals.tool_decisions import NOT_PROVED, ToolDecisions, is_call, place_of
 from gateway.turns.approvals.yes_and_no import Sign, read_answer
 
 Approval = Literal["none", "strangers", "all"]
 """Whose answers the owner sees before they leave: nobody's, those to other people, or all."""
 
-ASKING = SessionKey("approvals", "owner")
+OWNER_QUESTIONS = SessionKey("approvals", "owner")
 """The session of our own questions to the owner; no channel has this name."""
 ASK_AGAIN_S = 300.0
 """So long a question waits before it is looked again whether there is a place to ask it in."""
@@ -58,7 +67,7 @@ _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class CommandReply:
     """
     What is told of a decision, with files, and lines for the history of its conversation; empty: nothing.
 
@@ -71,7 +80,7 @@ class Decision:
     history: tuple[Message, ...] = ()
 
 
-class Approvals:
+class ReviewQuestions:
     """
     Asks the owner and takes the decisions.
 
@@ -101,7 +110,7 @@ class Approvals:
         """The ids of the drafts and the quarantined messages that are known to be items."""
         wakeups.drafts.connect(lambda _: self._news.set())
 
-    def holds(self, turn: Turn) -> bool:
+    def needs_review(self, turn: Turn) -> bool:
         """Whether the owner approves the reply to a turn before it leaves."""
         approval = self._held.get(turn.channel, "none")
         if approval == "strangers":
@@ -117,7 +126,7 @@ class Approvals:
             self._news = anyio.Event()
             wait_s = _LOOK_EVERY_S
             try:
-                await self._find()
+                await self._ask_new_items()
                 failures = 0
             except StoreUnavailable as error:
                 failures += 1
@@ -126,12 +135,12 @@ class Approvals:
             with anyio.move_on_after(wait_s):
                 await self._news.wait()
 
-    async def _find(self) -> None:
+    async def _ask_new_items(self) -> None:
         """Every item has its question, those that had one already have no second."""
         found = 0
         while True:
-            drafts, drafts_known = await self._store.outbox.drafts_besides(self._drafts_known, limit=_PAGE)
-            kept, kept_known = await self._store.inbox.quarantined_besides(self._kept_known, limit=_PAGE)
+            drafts, drafts_known = await self._store.outbox.new_drafts(self._drafts_known, limit=_PAGE)
+            kept, kept_known = await self._store.inbox.new_quarantined(self._kept_known, limit=_PAGE)
             if (drafts or kept) and (await self._notifier.reach(_TOPIC)).target is None:
                 break
             # Of a forged sender the owner hears once a day, not once a mail.
@@ -148,7 +157,7 @@ class Approvals:
     async def _know(self, *names: str) -> int:
         """Put down that these are items; how many were not known."""
         batch = [Pending(_question(name)) for name in names]
-        return len(await self._store.inbox.accept(ASKING.channel, _ACCOUNT, batch, {}))
+        return len(await self._store.inbox.accept(OWNER_QUESTIONS.channel, _ACCOUNT, batch, {}))
 
     async def _items(self) -> list[tuple[str, OutboxRow | InboxRow]]:
         """What waits, newest first. An answer in several parts is one item, named after its first."""
@@ -166,7 +175,7 @@ class Approvals:
         there is no place to ask in. Raises `StoreUnavailable`.
         """
         found = [(row.message.text, await self._item(row.message.text)) for row in turn.rows]
-        waiting = [(name, item) for name, item in found if item is not None and waits(item)]
+        waiting = [(name, item) for name, item in found if item is not None and is_undecided(item)]
         if not waiting:
             return []
         room = _QUOTED_CHARS if len(waiting) == 1 else _QUOTED_CHARS_OF_MANY
@@ -183,20 +192,20 @@ class Approvals:
 
     async def _question(self, name: str, item: OutboxRow | InboxRow, room: int) -> tuple[str, str]:
         """Return the owner's question about an item: what it is and why, and what stands below it."""
-        text, below = quoted(item.message.text, room, hashed=room != _QUOTED_CHARS), list[str]()
+        text, below = quote(item.message.text, room, hashed=room != _QUOTED_CHARS), list[str]()
         if room == _QUOTED_CHARS and (size := len(visible(item.message.text))) > room:
-            below.append(f"All of it:\n\n{quoted(item.message.text, size)}")
+            below.append(f"All of it:\n\n{quote(item.message.text, size)}")
         if isinstance(item, InboxRow):
-            sender, why = item.message.sender.address, words(item.error)
+            sender, why = item.message.sender.address, reason_text(item.error)
             whose = "It is from" if item.message.sender.verified else "It claims to be from"
-            first = f"**{name}**: may I answer this? {whose} `{line(sender)}`."
+            first = f"**{name}**: may I answer this? {whose} `{safe_line(sender)}`."
             below.append(_besides(item, sender, room))
             return f"{first}\n\n{text}\n\nQuarantined: {why}.", "\n\n".join(filter(None, below))
         asked = await self._asked(item)
-        who = f" to `{line(asked.sender.address)}`" if asked else ""
+        who = f" to `{safe_line(asked.sender.address)}`" if asked else ""
         first = f"**{name}**: my answer{who} waits for your approval:"
         why = f"You approve what I send by {item.message.channel}."
-        below += [f"It answers:\n\n{quoted(asked.text, room // 2)}"] if asked else []
+        below += [f"It answers:\n\n{quote(asked.text, room // 2)}"] if asked else []
         below.append(_besides(item, asked.sender.address if asked else "", room))
         return f"{first}\n\n{text}\n\n{why}", "\n\n".join(filter(None, below))
 
@@ -217,23 +226,25 @@ class Approvals:
             who, text = " somebody", ""
             if said is not None:
                 sender = said.sender
-                who = f" `{line(sender.address)}`"
+                who = f" `{safe_line(sender.address)}`"
                 if self._access.may_show(said.session, sender.address, verified=sender.verified):
-                    text = f": {line(item.message.text)}"
+                    text = f": {safe_line(item.message.text)}"
             lines.append(f"- `{name}`: {what}{who} by {where}{text}")
         more = [f"- and {len(items) - 20} more"] if len(items) > 20 else []
         return "\n".join(["These wait for your decision:", "", *lines, *more, *calls])
 
     # ── deciding ──
 
-    async def decide(self, name: str, *, yes: bool, why: str = "") -> Decision:
+    async def decide(self, name: str, *, yes: bool, why: str = "") -> CommandReply:
         """Take the owner's decision about an item. It may be repeated. Raises `StoreUnavailable`."""
         name = name.strip().strip("`*:").lower()
         item = await self._item(name)
         if item is None:
-            return Decision(f"There is nothing named `{name}`. `!approve` alone lists what waits for you.")
+            return CommandReply(
+                f"There is nothing named `{name}`. `!approve` alone lists what waits for you."
+            )
         if not_yet := await self._not_yet(name, item, yes=yes):
-            return Decision(not_yet)
+            return CommandReply(not_yet)
         try:
             if isinstance(item, OutboxRow):
                 for part in await self._parts(item):
@@ -255,11 +266,11 @@ class Approvals:
         refused = None
         if isinstance(now, OutboxRow) and now.state is OutboxState.DEAD and not yes:
             refused = now.message.session
-        return Decision(outcome(name, now), refused)
+        return CommandReply(outcome(name, now), refused)
 
     async def _not_yet(self, name: str, item: OutboxRow | InboxRow, *, yes: bool) -> str:
         """Return the reason against letting a message in now, or an empty text; it is an item from now on."""
-        kept_back = yes and isinstance(item, InboxRow) and waits(item)
+        kept_back = yes and isinstance(item, InboxRow) and is_undecided(item)
         if item.message.context.get("invitation"):
             told = f"`{name}` is an invitation. `!allow ADDRESS` lets its sender in and accepts it."
             return told if kept_back else ""
@@ -277,9 +288,9 @@ class Approvals:
         answered = None if item.inbox_id is None else await self._store.inbox.row(item.inbox_id)
         rows = [] if answered is None else answered[1]
         same = [row.id for row in rows if row.state is OutboxState.HELD and row.inbox_id == item.inbox_id]
-        return sorted({*same, item.id} if waits(item) else same)
+        return sorted({*same, item.id} if is_undecided(item) else same)
 
-    async def react(self, message: InboundMessage) -> Decision | None:
+    async def react(self, message: InboundMessage) -> CommandReply | None:
         """
         Take a reaction to a notice about one item: the owner's, or of somebody whose question waits for a
         tool. Nothing is told of any other; None: it is about no notice. Raises `StoreUnavailable`.
@@ -288,10 +299,10 @@ class Approvals:
             return None
         yes = message.text[:1] in _YES
         if not (yes or message.text[:1] in _NO):
-            return Decision("")
-        return await self._about_notice(message, yes=yes) or Decision("")
+            return CommandReply("")
+        return await self._about_notice(message, yes=yes) or CommandReply("")
 
-    async def written(self, message: InboundMessage) -> Decision | None:
+    async def written(self, message: InboundMessage) -> CommandReply | None:
         """
         Take a reply to the notice: in its first line ``approve`` or ``reject``, with or without the sign of a
         command, and nothing else; or a plain yes or no about a draft or a kept message. None: it is no
@@ -312,19 +323,19 @@ class Approvals:
             return None
         return await self._about_notice(message, yes=said.sign is not Sign.NO)
 
-    async def _about_notice(self, message: InboundMessage, *, yes: bool) -> Decision | None:
+    async def _about_notice(self, message: InboundMessage, *, yes: bool) -> CommandReply | None:
         """A decision in answer to a notice; None if it is not this person's to take, or no notice."""
         names = await self._notice(message)
         if len(names) == 1 and is_call(names[0]):
             told = await self.calls.decide(names[0], message, yes=yes)
-            return None if told is None else Decision(told)
+            return None if told is None else CommandReply(told)
         if not names or self._access.decide(message).role is not Role.OWNER:
             return None
-        if is_let_in(message):
-            return Decision(NOT_PROVED)
+        if is_admitted(message):
+            return CommandReply(NOT_PROVED)
         if len(names) > 1:
             told = ", ".join(names)
-            return Decision(
+            return CommandReply(
                 "That notice is about several items. Write `!approve` or `!reject` with one of these "
                 f"names: {told}"
             )
@@ -355,18 +366,18 @@ class Approvals:
         else:
             found = await self._store.inbox.row(int(number))
             item = found[0] if found else None
-        return item if item is not None and (waits(item) or await self._was_asked(name)) else None
+        return item if item is not None and (is_undecided(item) or await self._was_asked(name)) else None
 
     async def _was_asked(self, name: str, *states: InboxState) -> bool:
         """Whether the owner was ever asked about this, and how far that is: not every message is an item."""
-        row = await self._store.inbox.by_key(ASKING.channel, _ACCOUNT, name)
+        row = await self._store.inbox.find_by_key(OWNER_QUESTIONS.channel, _ACCOUNT, name)
         return row is not None and (row.state in states if states else row.state is not InboxState.IGNORED)
 
 
 def _besides(item: OutboxRow | InboxRow, sender: str, room: int) -> str:
     """What else goes with it, letter for letter; empty for nothing."""
-    told = beside(item.message, sender=sender)
-    return f"With it:\n\n{literal(told, room)}" if told else ""
+    told = extra_fields(item.message, sender=sender)
+    return f"With it:\n\n{fenced_arguments(told, room)}" if told else ""
 
 
 def _waits(item: OutboxRow | InboxRow) -> str:
@@ -377,10 +388,10 @@ def _waits(item: OutboxRow | InboxRow) -> str:
 def _question(name: str) -> InboundMessage:
     """Our own note that the owner is to be asked about an item."""
     return InboundMessage(
-        channel=ASKING.channel,
+        channel=OWNER_QUESTIONS.channel,
         account=_ACCOUNT,
         native_id=name,
-        session=ASKING,
+        session=OWNER_QUESTIONS,
         sender=Sender(address=_ACCOUNT),
         text=name,
         received_at=datetime.now(UTC),

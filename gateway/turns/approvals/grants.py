@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta, tzinfo
 
-from agent_core.memory.scopes import spelled
+from agent_core.memory.scopes import person_name
 from agent_core.messages import SessionKey
 from agent_core.ports import Clock
 from agent_core.tools.grants import DEFAULT, LONGEST, Grant, covers, described
@@ -21,14 +21,14 @@ from agent_core.tools.policy import Proposal
 from gateway.queue.shared import SHARED
 from gateway.queue.stores import GrantStore, Turn
 from gateway.routing.access import Access
-from gateway.turns.approvals.text import line
+from gateway.turns.approvals.text import safe_line
 from gateway.turns.approvals.tool_decisions import Terms
 
 _DURATION = re.compile(r"(\d{1,4})\s*(m|min|h|d)")
 _UNITS = {"m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
-def terms_of(words: Sequence[str]) -> Terms | None:
+def parse_terms(words: Sequence[str]) -> Terms | None:
     """What ``1h``, ``30m``, ``job`` and ``everywhere`` say; None if one says nothing, or more than a day."""
     terms, longest = Terms(DEFAULT.total_seconds()), LONGEST.total_seconds()
     for word in (each.lower() for each in words):
@@ -59,7 +59,7 @@ class ToolGrants:
     async def covering(self, turn: Turn, proposal: Proposal) -> Grant | None:
         """A grant that lets a call of a turn pass. Raises `StoreUnavailable`."""
         now = self.now()
-        people = [spelled(row.message.sender.address) for row in turn.rows]
+        people = [person_name(row.message.sender.address) for row in turn.rows]
         for grant in await self._store.look(now):
             if covers(
                 grant,
@@ -79,20 +79,20 @@ class ToolGrants:
         """
         now = self.now()
         return [
-            told(
+            describe(
                 grant,
                 self._zone,
                 words=grant.conversation == room if room else bool(person) or is_owners(grant, access),
             )
             for grant in await self._store.look(now)
-            if (not person or spelled(person) in grant.people)
+            if (not person or person_name(person) in grant.people)
             and (not room or grant.conversation in ("", room))
         ]
 
     async def revoke(self, grant_id: str, *, person: str = "") -> bool:
         """End one; with ``person`` only if it was given by this person. Raises `StoreUnavailable`."""
         known = [grant for grant in await self._store.rows() if grant.id == grant_id]
-        if not known or (person and spelled(known[0].by) != spelled(person)):
+        if not known or (person and person_name(known[0].by) != person_name(person)):
             return False
         return await self._store.revoke(grant_id)
 
@@ -103,14 +103,14 @@ def is_owners(grant: Grant, access: Access) -> bool:
     return all(access.may_show(session, each) for each in grant.people)
 
 
-def told(grant: Grant, zone: tzinfo | None = None, *, words: bool = True) -> str:
+def describe(grant: Grant, zone: tzinfo | None = None, *, words: bool = True) -> str:
     """A grant as people read it; without ``words`` not the exact call."""
     until = grant.until.astimezone(zone).strftime("%H:%M on %d %B")
-    where = "everywhere" if not grant.conversation else f"in `{line(grant.conversation)}`"
+    where = "everywhere" if not grant.conversation else f"in `{safe_line(grant.conversation)}`"
     job = ", for this job alone" if grant.turn else ""
-    what = f": `{line(grant.scope.what)}`" if words and grant.scope.kind.value == "call" else ""
-    people = ", ".join(f"`{line(each)}`" for each in grant.people)
+    what = f": `{safe_line(grant.scope.what)}`" if words and grant.scope.kind.value == "call" else ""
+    people = ", ".join(f"`{safe_line(each)}`" for each in grant.people)
     return (
         f"- `{grant.id}`: {described(grant.scope)}{what}, for {people} {where}, until {until}{job}; "
-        f"given by `{line(grant.by)}`"
+        f"given by `{safe_line(grant.by)}`"
     )

@@ -15,11 +15,11 @@ from datetime import datetime, tzinfo
 from typing import Any
 
 from agent_core.models import ToolCall
-from agent_core.provenance import KEPT, Origins, Trust, described, trust_of
+from agent_core.provenance import KEPT, Origins, Trust, describe, trust_of
 from agent_core.tools.forms import Form
 from agent_core.tools.grants import Scope
 from agent_core.tools.grants import described as grant_text
-from gateway.turns.approvals.text import line, literal, visible
+from gateway.turns.approvals.text import fenced_arguments, safe_line, visible
 
 _QUOTED_CHARS = 600
 _QUOTED_LINES = 12
@@ -74,15 +74,17 @@ def asking_text(
     all of it stands in the question. With ``is_again`` somebody said yes before what it is about changed.
     ``also`` are further calls, and what their tools show of them: a yes is to all.
     """
-    told = _told(call, review, also)
+    told = _form_lines(call, review, also)
     whole = attached_text(call, review, also)
     is_short = bool(whole) and is_attached
-    everything = literal(told, max(_QUOTED_CHARS, 2 * len(whole) * max(1, len(told))), most=len(told))
-    shown = literal(told, _QUOTED_CHARS, hashed=False) if is_short else everything
+    everything = fenced_arguments(
+        told, max(_QUOTED_CHARS, 2 * len(whole) * max(1, len(told))), most=len(told)
+    )
+    shown = fenced_arguments(told, _QUOTED_CHARS, hashed=False) if is_short else everything
     if doubted := trust_of(origins) is not Trust.OWNER:
         few = len(origins) <= _FEW_SOURCES
         why = (
-            f"{_IDEA} {described(origins, dated=False)}."
+            f"{_IDEA} {describe(origins, dated=False)}."
             if few
             else f"Asked because of {len(origins)} sources, see below."
         )
@@ -103,7 +105,7 @@ def asking_text(
         f"It waits until {_time(until, zone)}.",
         f"Also: `!approve {name}`, `!reject {name}`{grant}",
         f"{spared_by} spares further questions because of that." if doubted and spared_by else "",
-        f"{_IDEA} {described(origins, most=KEPT)}." if not few else "",
+        f"{_IDEA} {describe(origins, most=KEPT)}." if not few else "",
         everything if also and not is_short and not _is_listed_whole(call, review, also) else "",
         f"{name}.txt: {len(raw)} bytes, SHA-256 `{hashlib.sha256(raw).hexdigest()}`" if is_short else "",
     ]
@@ -112,7 +114,7 @@ def asking_text(
 
 def subject_of(call: ToolCall, also: Sequence[tuple[ToolCall, str]] = ()) -> str:
     """The subject of a question by mail, in one line."""
-    value = next(iter(_told(call, "", also).values()), "")
+    value = next(iter(_form_lines(call, "", also).values()), "")
     purpose = (
         _purpose(call, also)
         .removeprefix("to ")
@@ -120,19 +122,20 @@ def subject_of(call: ToolCall, also: Sequence[tuple[ToolCall, str]] = ()) -> str
         .removeprefix("for ")
         .replace("`", "")
     )
-    return f"Approve? {purpose}: {line(value)}"
+    return f"Approve? {purpose}: {safe_line(value)}"
 
 
 def attached_text(call: ToolCall, review: str = "", also: Sequence[tuple[ToolCall, str]] = ()) -> str:
     """The whole call, for a file that goes with the question; empty if the question itself has it."""
-    told = {key: visible(value) for key, value in _told(call, review, also).items()}
+    told = {key: visible(value) for key, value in _form_lines(call, review, also).items()}
     each = _QUOTED_CHARS // max(1, len(told))
     lines = sum(value.count("\n") + 1 for value in told.values())
     is_small = len(told) <= _MOST_QUOTED and lines <= _QUOTED_LINES
     if is_small and all(len(value) <= each for value in told.values()):
         return ""
     parts = [
-        f"{line(key)}:\n{value}".removeprefix(":\n").replace("\n", "\n    ") for key, value in told.items()
+        f"{safe_line(key)}:\n{value}".removeprefix(":\n").replace("\n", "\n    ")
+        for key, value in told.items()
     ]
     return f"{_uses(call, also)}\n\n".replace("`", "") + "\n\n".join(parts) + "\n"
 
@@ -143,17 +146,19 @@ def form_text(name: str, form: Form, until: datetime, *, zone: tzinfo | None, em
     if form.address:
         told["it wants you to open"] = form.address
     size = sum(len(visible(each)) for each in told.values())
-    shown = literal(told, (size + 1) * len(told), most=len(told))
+    shown = fenced_arguments(told, (size + 1) * len(told), most=len(told))
     example = "yes"
     if not form.fields:
         how = f"`yes` / `no`{' in the first line' if email_style else ', or ✅ / ❌'}"
     else:
         example = (
-            "VALUE" if len(form.fields) == 1 else "; ".join(f"{line(one.name)}: …" for one in form.fields)
+            "VALUE"
+            if len(form.fields) == 1
+            else "; ".join(f"{safe_line(one.name)}: …" for one in form.fields)
         )
         how = f"Reply to this message with `{example}`, or `no`"
     parts = [
-        f"**{name}**: the server `{line(form.asker)}` asks, in its words, not mine:",
+        f"**{name}**: the server `{safe_line(form.asker)}` asks, in its words, not mine:",
         shown,
         "It has to know that before it continues.",
         "I do not open it. Say yes when you have been there." if form.address else "",
@@ -177,28 +182,28 @@ def _time(at: datetime, zone: tzinfo | None) -> str:
 def _listed(call: ToolCall, review: str) -> str:
     """A call of several in one line, uncut: its tool, and what it is about or its first value."""
     main = call.arguments.get(_MAIN.get(call.name, "")) if review else None
-    value = _shown(main) if main else next(iter(_told(call, "").values()), "")
+    value = _shown(main) if main else next(iter(_form_lines(call, "").values()), "")
     return f"{call.name}: {value}"
 
 
 def _list_of(call: ToolCall, review: str, also: Sequence[tuple[ToolCall, str]]) -> str:
     """The calls of a question, numbered, one line each."""
     every = [_listed(*one) for one in [(call, review), *also]]
-    lines = [f"{number}. {line(one, _LISTED_CHARS)}" for number, one in enumerate(every, start=1)]
-    return literal({"": "\n".join(lines)}, sum(map(len, lines)) + len(lines), indented=False)
+    lines = [f"{number}. {safe_line(one, _LISTED_CHARS)}" for number, one in enumerate(every, start=1)]
+    return fenced_arguments({"": "\n".join(lines)}, sum(map(len, lines)) + len(lines), indented=False)
 
 
 def _is_listed_whole(call: ToolCall, review: str, also: Sequence[tuple[ToolCall, str]]) -> bool:
     """Return True if the list shows each character of every call."""
     return not any(
-        each or len(one.arguments) > 1 or line(_listed(one, each), _LISTED_CHARS) != _listed(one, each)
+        each or len(one.arguments) > 1 or safe_line(_listed(one, each), _LISTED_CHARS) != _listed(one, each)
         for one, each in [(call, review), *also]
     )
 
 
 def _uses(call: ToolCall, also: Sequence[tuple[ToolCall, str]]) -> str:
     """The tools of a question, with the number of the calls if there are several."""
-    names = [f"`{line(name)}`" for name in dict.fromkeys(one.name for one in _calls(call, also))]
+    names = [f"`{safe_line(name)}`" for name in dict.fromkeys(one.name for one in _calls(call, also))]
     told = " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
     return f"{told} {len(also) + 1} times" if len(names) == 1 and also else told
 
@@ -214,13 +219,13 @@ def _calls(call: ToolCall, also: Sequence[tuple[ToolCall, str]]) -> list[ToolCal
     return [call, *(one for one, _ in also)]
 
 
-def _told(call: ToolCall, review: str, also: Sequence[tuple[ToolCall, str]] = ()) -> Mapping[str, str]:
+def _form_lines(call: ToolCall, review: str, also: Sequence[tuple[ToolCall, str]] = ()) -> Mapping[str, str]:
     if also:
         every, mixed = [(call, review), *also], len({one.name for one in _calls(call, also)}) > 1
         return {
-            f"{number}. {', '.join(filter(None, [line(one[0].name) if mixed else '', key]))}": value
+            f"{number}. {', '.join(filter(None, [safe_line(one[0].name) if mixed else '', key]))}": value
             for number, one in enumerate(every, start=1)
-            for key, value in (_told(*one) or {"": ""}).items()
+            for key, value in (_form_lines(*one) or {"": ""}).items()
         }
     if review:
         return {"": review}

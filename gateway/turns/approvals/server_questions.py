@@ -20,12 +20,12 @@ import anyio
 import structlog
 
 from agent_core.ports import Clock
-from agent_core.tools.asking import PersonPort, Reply
+from agent_core.tools.asking import FormReply, PersonPort
 from agent_core.tools.forms import Form
 from channels.base import Channel
 from gateway.proactive.jobs.permissions import PlaceUnknown
 from gateway.queue.model import APPROVAL, WITHDRAWN
-from gateway.queue.stores import ApprovalStore, LostTurn, NewOutbound, Step, StoreUnavailable, Turn
+from gateway.queue.stores import LostTurn, NewOutbound, QuestionStore, Step, StoreUnavailable, Turn
 from gateway.queue.wakeups import Wakeups
 from gateway.turns.approvals.question_text import form_text
 from gateway.turns.approvals.tool_decisions import (
@@ -35,7 +35,7 @@ from gateway.turns.approvals.tool_decisions import (
     EXPIRED,
     name_of,
     outcome,
-    proof_of,
+    proof_level,
 )
 from gateway.turns.approvals.tool_questions import ToolQuestions
 from gateway.turns.commit import TurnCommit
@@ -92,7 +92,7 @@ class ServerQuestions:
         zone: In which people are told until when.
     """
 
-    store: ApprovalStore
+    store: QuestionStore
     commit: TurnCommit
     channels: Mapping[str, Channel]
     questions: ToolQuestions
@@ -111,13 +111,13 @@ class ServerQuestions:
             if step.number > _FIRST and step.kind == APPROVAL and step.result is None:
                 await self._end(turn, step, ENDED)
 
-    async def ask(self, turn: Turn, number: int, form: Form, seconds: float) -> Reply:
+    async def ask(self, turn: Turn, number: int, form: Form, seconds: float) -> FormReply:
         """Ask, and wait for the answer."""
         if self.held(turn):
-            return Reply("decline", why="my owner reviews all answers here before they are sent")
-        place = await self.questions.asked_in(turn)
+            return FormReply("decline", why="my owner reviews all answers here before they are sent")
+        place = await self.questions.question_place(turn)
         if place is None:
-            return Reply("decline", why="nobody can be asked here")
+            return FormReply("decline", why="nobody can be asked here")
         digest = secrets.token_hex(16)
         until = self.clock.now() + timedelta(seconds=seconds)
         people = list(dict.fromkeys(row.message.sender.address for row in turn.rows))
@@ -139,12 +139,14 @@ class ServerQuestions:
             "at": self.clock.now().isoformat(),
             "places": list(dict.fromkeys(str(new.session) for new in notice)),
             "form": form.as_json(),
-            "proof": max(proof_of(row.message) for row in turn.rows),
+            "proof": max(proof_level(row.message) for row in turn.rows),
         }
         step = Step(number, APPROVAL, digest, request, None)
         decided: Mapping[str, Any] | None = None
         with self.waiting.waiting(name) as news:
-            await self.commit.until_stored(lambda: self.store.ask(turn, step, notice, why="", delay_s=None))
+            await self.commit.retry_until_stored(
+                lambda: self.store.ask(turn, step, notice, why="", delay_s=None)
+            )
             _log.info("mcp.question_asked", channel=turn.channel, server=form.asker, item=name)
             try:
                 with anyio.move_on_after(seconds):
@@ -178,7 +180,7 @@ class ServerQuestions:
             said = outcome(name, str(step.request["call"]["name"]), verdict)
             with suppress(PlaceUnknown):  # it is closed in any case
                 notice = await self.questions.notice(turn, name, said)
-        return await self.commit.until_stored(
+        return await self.commit.retry_until_stored(
             lambda: self.store.settle(turn, replace(step, result={"verdict": verdict}), notice)
         )
 
@@ -197,19 +199,19 @@ class _Person:
         self._turn = turn
         self._newest = newest
 
-    async def fill_in(self, form: Form, *, seconds: float) -> Reply:
+    async def fill_in(self, form: Form, *, seconds: float) -> FormReply:
         self._newest += 1
         try:
             return await self._asking.ask(self._turn, self._newest, form, seconds)
         except Exception:  # noqa: BLE001 - it must not cost the other calls of the connection anything
             _log.exception("mcp.question_failed", server=form.asker)
-            return Reply("cancel", why="the question could not be asked")
+            return FormReply("cancel", why="the question could not be asked")
 
 
-def _reply(decided: Mapping[str, Any]) -> Reply:
+def _reply(decided: Mapping[str, Any]) -> FormReply:
     verdict = str(decided.get("verdict"))
     if verdict == ANSWERED:
         content = decided.get("content")
-        return Reply("accept", dict(content) if isinstance(content, dict) else {})
+        return FormReply("accept", dict(content) if isinstance(content, dict) else {})
     action, why = _REPLIES.get(verdict, ("cancel", "the call has ended"))
-    return Reply(action, why=why)
+    return FormReply(action, why=why)

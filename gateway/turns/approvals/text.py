@@ -31,7 +31,7 @@ _MESSAGE = {
 }
 
 
-def waits(item: OutboxRow | InboxRow) -> bool:
+def is_undecided(item: OutboxRow | InboxRow) -> bool:
     """Whether the item is undecided."""
     return item.state in (OutboxState.HELD, InboxState.QUARANTINED)
 
@@ -52,7 +52,7 @@ def outcome(name: str, item: OutboxRow | InboxRow | None) -> str:
     return f"`{name}` {told}"
 
 
-def words(reason: str | None) -> str:
+def reason_text(reason: str | None) -> str:
     """A reason constant as words."""
     return (reason or "no reason given").replace("_", " ")
 
@@ -102,12 +102,12 @@ def excerpt(text: str, room: int, *, hashed: bool = True) -> str:
     )
 
 
-def line(text: str, most: int = 80) -> str:
+def safe_line(text: str, most: int = 80) -> str:
     """The beginning of a text, in one line, with nothing in it that clients show in another way."""
     return one_line(visible(" ".join(text.split())), most).replace("`", "'")
 
 
-def beside(message: InboundMessage | OutboundMessage, *, sender: str) -> dict[str, str]:
+def extra_fields(message: InboundMessage | OutboundMessage, *, sender: str) -> dict[str, str]:
     """
     What an approval includes besides the text, each by a name: the recipient if that is not ``sender``, who
     gets a copy, what stands above the text, what others have written in it, and its files.
@@ -128,12 +128,12 @@ def beside(message: InboundMessage | OutboundMessage, *, sender: str) -> dict[st
     return told
 
 
-def quoted(text: str, room: int, *, hashed: bool = True) -> str:
+def quote(text: str, room: int, *, hashed: bool = True) -> str:
     """A text as a quotation, see `excerpt`; nothing in it can look like our own words."""
     return "\n".join(f"> {line}" for line in (excerpt(text, room, hashed=hashed) or "(nothing)").split("\n"))
 
 
-def literal(
+def fenced_arguments(
     arguments: Mapping[str, str],
     room: int,
     *,
@@ -150,7 +150,7 @@ def literal(
     """
     each = max(_SHORTEST_ARGUMENT, room // max(1, len(arguments)))
     told = [
-        f"{f'{line(key)}: ' if key else ''}{excerpt(value, each, hashed=hashed)}".replace(
+        f"{f'{safe_line(key)}: ' if key else ''}{excerpt(value, each, hashed=hashed)}".replace(
             "\n", "\n    " if indented else "\n"
         )
         for key, value in arguments.items()

@@ -18,16 +18,16 @@ from typing import Any
 
 import structlog
 
-from agent_core.memory.scopes import spelled
+from agent_core.memory.scopes import person_name
 from agent_core.messages import Audience, InboundMessage, SessionKey
 from agent_core.provenance import from_json
 from agent_core.tools.forms import NotAnAnswer, form_of, read
 from agent_core.tools.grants import Grant, GrantKind, Scope, described
-from gateway.queue.model import APPROVED, WITHDRAWN, Question
+from gateway.queue.model import APPROVED, WITHDRAWN, ToolQuestionRow
 from gateway.queue.shared import SHARED
-from gateway.queue.stores import ApprovalStore
-from gateway.routing.access import Access, Role, is_let_in
-from gateway.turns.approvals.text import line
+from gateway.queue.stores import QuestionStore
+from gateway.routing.access import Access, Role, is_admitted
+from gateway.turns.approvals.text import safe_line
 
 REFUSED, EXPIRED = "refused", "expired"
 ANSWERED, DECLINED, ENDED = "answered", "declined", "ended"
@@ -76,7 +76,7 @@ def is_call(name: str) -> bool:
     return len(name) == _DIGITS + 1 and name[0] == "a" and not set(name[1:]) - set("0123456789abcdef")
 
 
-def cleaned(name: str) -> str:
+def clean_name(name: str) -> str:
     """A name as a person writes it."""
     return name.strip().strip("`*:.").lower()
 
@@ -85,13 +85,13 @@ def decision(*, yes: bool, by: str, owner: bool, why: str = "") -> dict[str, str
     """The record of a decision, and whether it is the owner's."""
     return {
         "verdict": APPROVED if yes else REFUSED,
-        "why": line(why) if why else "",
+        "why": safe_line(why) if why else "",
         "by": by,
         "owner": owner,
     }
 
 
-def filled_in(question: Question, text: str, *, by: str, owner: bool) -> dict[str, Any]:
+def verdict_from_answer(question: ToolQuestionRow, text: str, *, by: str, owner: bool) -> dict[str, Any]:
     """
     The record of an answer to a server's question.
 
@@ -110,7 +110,7 @@ class ToolDecisions:
         waiting: The names of the questions of servers for whose answers a call waits.
     """
 
-    def __init__(self, store: ApprovalStore, access: Access, waiting: Container[str] = ()) -> None:
+    def __init__(self, store: QuestionStore, access: Access, waiting: Container[str] = ()) -> None:
         self._store = store
         self._access = access
         self._waiting = waiting
@@ -122,7 +122,7 @@ class ToolDecisions:
         It may be repeated: what was decided first counts. Raises `StoreUnavailable`.
         """
         question = await self._open(name, message)
-        if not isinstance(question, Question):
+        if not isinstance(question, ToolQuestionRow):
             return question
         owner = self._access.decide(message).role is Role.OWNER
         verdict: Mapping[str, Any] = decision(yes=yes, by=message.sender.address, owner=owner, why=why)
@@ -140,29 +140,29 @@ class ToolDecisions:
         meant. Raises `StoreUnavailable`.
         """
         question = await self._open(name, message)
-        if not isinstance(question, Question):
+        if not isinstance(question, ToolQuestionRow):
             return question
         if question.form is None:
             return f"`{name}` needs a yes or a no: `!approve {name}` or `!reject {name}`."
         owner = self._access.decide(message).role is Role.OWNER
         try:
-            verdict = filled_in(question, text, by=message.sender.address, owner=owner)
+            verdict = verdict_from_answer(question, text, by=message.sender.address, owner=owner)
         except NotAnAnswer as error:
             return (
                 f"That does not answer `{name}`, so I send nothing to the server. {error} `!answer {name} …`"
             )
         return await self._decided(name, verdict)
 
-    async def _open(self, name: str, message: InboundMessage) -> Question | str | None:
+    async def _open(self, name: str, message: InboundMessage) -> ToolQuestionRow | str | None:
         """The question of this name, if the message may decide it; else what is told, None: nothing."""
         found = [one for one in await self._store.questions() if one.name == name]
         if not found:
-            return await self.late(name, message)
-        if len(found) != 1 or not self._is_theirs(found[0], message):
+            return await self.explain_decided(name, message)
+        if len(found) != 1 or not self._is_decider(found[0], message):
             return None
         if self.has_ended(found[0]):
             return outcome(name, found[0].tool, ENDED)
-        return found[0] if is_proven(found[0], message) else less_sure(found[0], message)
+        return found[0] if is_proven(found[0], message) else weak_proof_text(found[0], message)
 
     async def _decided(self, name: str, verdict: Mapping[str, Any]) -> str | None:
         now = await self._store.decide(name, verdict)
@@ -179,7 +179,7 @@ class ToolDecisions:
         person's is meant. It may be repeated. Raises `StoreUnavailable`.
         """
         question = await self._open(name, message)
-        if not isinstance(question, Question):
+        if not isinstance(question, ToolQuestionRow):
             return question
         given = self.granting(question, message, terms, now)
         if isinstance(given, str):
@@ -196,10 +196,10 @@ class ToolDecisions:
         return f"{words}{granted_text(given)}"
 
     def granting(
-        self, question: Question, message: InboundMessage, terms: Terms, now: datetime
+        self, question: ToolQuestionRow, message: InboundMessage, terms: Terms, now: datetime
     ) -> Grant | str:
         """The grant that a message gives with its yes to a question, or why it gives none."""
-        scope = offered(question.offer)
+        scope = parse_scope(question.offer)
         if scope is None:
             return (
                 f"Calls like `{question.name}` cannot be granted in advance; you can approve only this one."
@@ -210,7 +210,7 @@ class ToolDecisions:
             id=f"g{question.name[1:]}",
             scope=scope,
             conversation="" if terms.everywhere else str(question.session),
-            people=tuple(dict.fromkeys(map(spelled, question.people))),
+            people=tuple(dict.fromkeys(map(person_name, question.people))),
             by=message.sender.address,
             at=now,
             until=now + timedelta(seconds=terms.seconds),
@@ -218,7 +218,7 @@ class ToolDecisions:
             origins=from_json(question.origins),
         )
 
-    async def late(self, name: str, message: InboundMessage) -> str | None:
+    async def explain_decided(self, name: str, message: InboundMessage) -> str | None:
         """
         The reply about a question that is decided already, for those who may know of it; None for anybody
         else. Raises `StoreUnavailable`.
@@ -240,7 +240,7 @@ class ToolDecisions:
         conversation. Raises `StoreUnavailable`.
         """
         return [
-            f"- `{one.name}`: {said_of(one)}"
+            f"- `{one.name}`: {question_subject(one)}"
             for one in await self._store.questions()
             if one.verdict is None
             and not self.has_ended(one)
@@ -248,21 +248,21 @@ class ToolDecisions:
             and self.may_decide(one, message)
         ]
 
-    def has_ended(self, question: Question) -> bool:
+    def has_ended(self, question: ToolQuestionRow) -> bool:
         """Whether the call that asked this has ended, so that an answer would reach nobody."""
         return has_ended(question, self._waiting)
 
-    def may_decide(self, question: Question, message: InboundMessage) -> bool:
+    def may_decide(self, question: ToolQuestionRow, message: InboundMessage) -> bool:
         """Whether a message may approve, reject or withdraw the question."""
-        return is_proven(question, message) and self._is_theirs(question, message)
+        return is_proven(question, message) and self._is_decider(question, message)
 
-    def doubted(self, question: Question, message: InboundMessage) -> str | None:
+    def weak_proof_reply(self, question: ToolQuestionRow, message: InboundMessage) -> str | None:
         """The reply to a message that would decide if it proved its sender better; None for any other."""
-        if is_proven(question, message) or not self._is_theirs(question, message):
+        if is_proven(question, message) or not self._is_decider(question, message):
             return None
-        return less_sure(question, message)
+        return weak_proof_text(question, message)
 
-    def _is_theirs(self, question: Question, message: InboundMessage) -> bool:
+    def _is_decider(self, question: ToolQuestionRow, message: InboundMessage) -> bool:
         """Whether the sender of a message may say yes or no."""
         decision = self._access.decide(message)
         if decision.role is Role.OWNER:
@@ -270,43 +270,43 @@ class ToolDecisions:
         # The question of a background job is asked where the job was wished for.
         places = {place_of(each) for each in (question.session, *question.places)}
         same_place = place_of(message.session) in places
-        asked = {spelled(address) for address in question.asked}
-        people = {*asked, *map(spelled, question.people)}
+        asked = {person_name(address) for address in question.asked}
+        people = {*asked, *map(person_name, question.people)}
         if question.session == SHARED or any(
             self._access.role(question.session.channel, one, verified=True) is Role.OWNER for one in people
         ):
             return False  # the owner spoke in that turn, too, and nobody else says yes to what that led to
-        return decision.allowed and same_place and spelled(message.sender.address) in asked
+        return decision.allowed and same_place and person_name(message.sender.address) in asked
 
 
-def proof_of(message: InboundMessage) -> int:
+def proof_level(message: InboundMessage) -> int:
     """How well a message proves its sender; one that a person has let in out of quarantine proves nothing."""
     proof = message.context.get("proof", _BEST)
-    return 0 if is_let_in(message) or not isinstance(proof, int) else proof
+    return 0 if is_admitted(message) or not isinstance(proof, int) else proof
 
 
-def is_proven(question: Question, message: InboundMessage) -> bool:
+def is_proven(question: ToolQuestionRow, message: InboundMessage) -> bool:
     """Whether a message proves its sender at least as well as those that led to a question."""
-    return not is_let_in(message) and proof_of(message) >= question.proof
+    return not is_admitted(message) and proof_level(message) >= question.proof
 
 
-def less_sure(question: Question, message: InboundMessage) -> str:
+def weak_proof_text(question: ToolQuestionRow, message: InboundMessage) -> str:
     """The reply to a message that proves its sender less well."""
-    _log.warning("tool_approval.less_verified", item=question.name, proof=proof_of(message))
+    _log.warning("tool_approval.less_verified", item=question.name, proof=proof_level(message))
     return _LESS_SURE.format(question.name)
 
 
-def has_ended(question: Question, waiting: Container[str]) -> bool:
+def has_ended(question: ToolQuestionRow, waiting: Container[str]) -> bool:
     """Whether a server has asked this during a call that has ended; ``waiting`` names those that have not."""
     return question.form is not None and question.verdict is None and question.name not in waiting
 
 
-def said_of(question: Question) -> str:
+def question_subject(question: ToolQuestionRow) -> str:
     """The subject of a question, in a few words."""
     return f"{'to use' if question.form is None else 'an answer for'} `{question.tool}`"
 
 
-def offered(offer: object) -> Scope | None:
+def parse_scope(offer: object) -> Scope | None:
     """The grant that a question offers, as it was recorded."""
     match offer:
         case {"kind": str(kind), "tool": str(tool), "what": str(what)} if kind in set(GrantKind):

@@ -25,7 +25,7 @@ from typing import Any
 import structlog
 
 from agent_core.errors import AwaitsApproval, ToolError
-from agent_core.memory.scopes import spelled
+from agent_core.memory.scopes import person_name
 from agent_core.messages import Attachment, Audience, OutboundKind
 from agent_core.models import ToolCall, ToolResult
 from agent_core.ports import Clock
@@ -37,22 +37,22 @@ from agent_core.tools.policy import (
     Approval,
     Permission,
     Policy,
+    PolicyVerdict,
     Proposal,
-    Verdict,
     verdict_on,
 )
 from channels.attachments import AttachmentRefused, AttachmentsUnavailable
 from channels.base import Channel, ChannelUnavailable
-from gateway.proactive.jobs.permissions import PlaceUnknown, is_overheard, role_now
+from gateway.proactive.jobs.permissions import PlaceUnknown, can_others_read, role_now
 from gateway.proactive.owner_notifier import OwnerNotifier
 from gateway.queue.background import KIND, order_of
 from gateway.queue.model import APPROVAL, APPROVED, WITHDRAWN
-from gateway.queue.stores import ApprovalStore, NewOutbound, Step, Turn
-from gateway.routing.access import Access, Role, is_let_in
+from gateway.queue.stores import NewOutbound, QuestionStore, Step, Turn
+from gateway.routing.access import Access, Role, is_admitted
 from gateway.turns.approvals.grants import ToolGrants
 from gateway.turns.approvals.question_text import asking_text, attached_text, expired_text, subject_of
-from gateway.turns.approvals.text import line
-from gateway.turns.approvals.tool_decisions import EXPIRED, REFUSED, name_of, offered, proof_of
+from gateway.turns.approvals.text import safe_line
+from gateway.turns.approvals.tool_decisions import EXPIRED, REFUSED, name_of, parse_scope, proof_level
 from gateway.turns.commit import TurnCommit
 
 _TOPIC = "approvals"
@@ -74,7 +74,7 @@ _OWNER_IS_ASKED = "I have asked my owner, who sees who wants this and all that I
 _log = structlog.get_logger(__name__)
 
 
-class Waiting(AwaitsApproval):
+class ApprovalPending(AwaitsApproval):
     """I wait for somebody's approval before I go on."""
 
     def __init__(self, step: Step, call: ToolCall, until: datetime) -> None:
@@ -99,7 +99,7 @@ class ToolQuestions:
         zone: In which people are told until when.
     """
 
-    store: ApprovalStore
+    store: QuestionStore
     commit: TurnCommit
     channels: Mapping[str, Channel]
     notifier: OwnerNotifier
@@ -116,7 +116,7 @@ class ToolQuestions:
         """Asks about the calls of one turn; ``steps`` is what its earlier starts have done."""
         return Consent(self, turn, steps)
 
-    async def wait(self, turn: Turn, waiting: Waiting) -> None:
+    async def wait(self, turn: Turn, waiting: ApprovalPending) -> None:
         """
         Ask, unless that was done, and let the turn wait.
 
@@ -137,7 +137,7 @@ class ToolQuestions:
                 *await self.notice(turn, name, _OWNER_IS_ASKED),
             ]
         else:
-            place = await self.asked_in(turn) or turn
+            place = await self.question_place(turn) or turn
             spared_by = "`!new` or `!trust`" if self._all_owner(turn) else "`!new`"
             text = self._text(waiting, self.channels[place.channel], file, spared_by)
             headline = subject_of(waiting.call, _shown_with(request))
@@ -150,7 +150,7 @@ class ToolQuestions:
             places = list(dict.fromkeys(str(new.session) for new in notice))
             step = replace(step, request={**step.request, "places": places})
         delay_s = max((waiting.until - self.clock.now()).total_seconds(), 0.0)
-        rows = await self.commit.until_stored(
+        rows = await self.commit.retry_until_stored(
             lambda: self.store.ask(turn, step, notice, why=str(waiting), delay_s=delay_s)
         )
         _log.info(
@@ -170,7 +170,7 @@ class ToolQuestions:
         changed: Step | None = None,
         *,
         further: bool = False,
-    ) -> Waiting | Permission:
+    ) -> ApprovalPending | Permission:
         """
         A new question, or why it is not asked. The owner may decide, and so may whoever asked for what the
         turn does; what reaches beyond the conversation of somebody else is the owner's alone. The owner has
@@ -207,22 +207,22 @@ class ToolQuestions:
             "origins": to_json(proposal.origins),
             "review": review.text if review else "",
             "state": review.state if review else "",
-            "proof": max(proof_of(row.message) for row in turn.rows),
+            "proof": max(proof_level(row.message) for row in turn.rows),
             "also": also,
             "offer": None if offer is None else offer._asdict(),
         }
-        return Waiting(Step(number, APPROVAL, digest, request, None), call, until)
+        return ApprovalPending(Step(number, APPROVAL, digest, request, None), call, until)
 
     def _is_the_owners_alone(self, turn: Turn, proposal: Proposal) -> bool:
         """Whether nobody but the owner may decide about a call."""
-        by_policy = self.verdict(replace(proposal, guarded=False)) is not Verdict.ALLOW
+        by_policy = self.verdict(replace(proposal, guarded=False)) is not PolicyVerdict.ALLOW
         return by_policy and proposal.effect in _OWNERS_ALONE and not self._all_owner(turn)
 
     async def _also(self, turn: Turn, number: int, proposal: Proposal) -> list[dict[str, Any]]:
         """What else the same question is about: calls that the same people would be asked about next."""
         also, alone = list[dict[str, Any]](), self._is_the_owners_alone(turn, proposal)
         for later, each in proposal.following():
-            if self.verdict(each) is Verdict.ASK and self._is_the_owners_alone(turn, each) is alone:
+            if self.verdict(each) is PolicyVerdict.ASK and self._is_the_owners_alone(turn, each) is alone:
                 try:
                     review = None if each.review is None else await each.review()
                 except ToolError:
@@ -239,21 +239,21 @@ class ToolQuestions:
 
     async def _owner_is_busy_with(self, people: Sequence[str]) -> bool:
         """Whether the owner has not answered another question yet to which words of these have led."""
-        mine = {spelled(address) for address in people}
+        mine = {person_name(address) for address in people}
         return any(
-            one.verdict is None and not one.asked and mine & set(map(spelled, one.people))
-            for one in await self.commit.until_stored(self.store.questions)
+            one.verdict is None and not one.asked and mine & set(map(person_name, one.people))
+            for one in await self.commit.retry_until_stored(self.store.questions)
         )
 
     async def granted(self, turn: Turn, proposal: Proposal) -> Approval | None:
         """The grant that covers a call. It does not change what the call keeps, so no origin is lost."""
-        grant = await self.commit.until_stored(lambda: self.grants.covering(turn, proposal))
+        grant = await self.commit.retry_until_stored(lambda: self.grants.covering(turn, proposal))
         if grant is None:
             return None
         _log.info("tool_approval.covered", item=grant.id, tool=proposal.call.name)
         return Approval(f"{grant.by} (grant {grant.id})", proposal.origins)
 
-    def verdict(self, proposal: Proposal) -> Verdict:
+    def verdict(self, proposal: Proposal) -> PolicyVerdict:
         """The verdict of the policy."""
         return verdict_on(proposal, self.policy)
 
@@ -276,13 +276,13 @@ class ToolQuestions:
             return None
         name, tool = str(step.request["name"]), str(step.request["call"]["name"])
         notice = [] if self.held(turn) else await self.notice(turn, name, expired_text(name, tool))
-        verdict = await self.commit.until_stored(
+        verdict = await self.commit.retry_until_stored(
             lambda: self.store.settle(turn, replace(step, result={"verdict": EXPIRED}), notice)
         )
         _log.info("tool_approval.expired", item=name, tool=tool)
         return verdict
 
-    async def _whole(self, name: str, waiting: Waiting) -> Attachment | None:
+    async def _whole(self, name: str, waiting: ApprovalPending) -> Attachment | None:
         """The file with all that would be done; None: it is short, or is said in the question itself."""
         request = waiting.step.request
         whole = attached_text(waiting.call, str(request.get("review") or ""), _shown_with(request))
@@ -294,7 +294,9 @@ class ToolQuestions:
             _log.warning("tool_approval.not_attached", item=name, error=type(error).__name__)
             return None
 
-    def _text(self, waiting: Waiting, channel: Channel, file: Attachment | None, spared_by: str = "") -> str:
+    def _text(
+        self, waiting: ApprovalPending, channel: Channel, file: Attachment | None, spared_by: str = ""
+    ) -> str:
         """The question as it is asked by a channel; one that cannot send files is told everything."""
         request, capabilities = waiting.step.request, channel.capabilities
         return asking_text(
@@ -306,7 +308,7 @@ class ToolQuestions:
             origins=from_json(request.get("origins")),
             review=str(request.get("review") or ""),
             is_attached=file is not None and capabilities.attachments,
-            offer=offered(request.get("offer")),
+            offer=parse_scope(request.get("offer")),
             is_again=bool(request.get("again")),
             also=_shown_with(request),
             spared_by=spared_by,
@@ -319,12 +321,12 @@ class ToolQuestions:
             return not any(
                 role_now(self.access, self.channels.get(each.channel), each) is Role.STRANGER
                 for each in messages
-                if not is_let_in(each)  # by a person, whoever has written it
+                if not is_admitted(each)  # by a person, whoever has written it
             )
         except ChannelUnavailable as error:
             raise PlaceUnknown(str(error)) from error
 
-    async def asked_in(self, turn: Turn) -> Turn | None:
+    async def question_place(self, turn: Turn) -> Turn | None:
         """
         The turn whose people are asked about its calls; None: nobody can be asked.
 
@@ -339,7 +341,7 @@ class ToolQuestions:
             return None
         message, channel = found.head.message, self.channels.get(found.channel)
         alone = channel is not None and message.audience is Audience.DIRECT
-        if alone and not await is_overheard(channel, message):
+        if alone and not await can_others_read(channel, message):
             return found
         return await self._in_private(found) if self._all_owner(found) else None
 
@@ -371,12 +373,12 @@ class ToolQuestions:
         Raises:
             PlaceUnknown: It cannot be said now who would read it.
         """
-        place, order = await self.asked_in(turn), order_of(turn.head.message)
+        place, order = await self.question_place(turn), order_of(turn.head.message)
         if place is None:
             return []
         if order is not None:
             moved = (
-                f", which you have started in `{line(str(order.place))}`"
+                f", which you have started in `{safe_line(str(order.place))}`"
                 if place.place != order.place
                 else ""
             )
@@ -388,13 +390,13 @@ class ToolQuestions:
         return [replace(one, context={**one.context, "approves": [name]}) for one in notices]
 
     async def _to_the_owner(
-        self, turn: Turn, name: str, waiting: Waiting, file: Attachment | None
+        self, turn: Turn, name: str, waiting: ApprovalPending, file: Attachment | None
     ) -> list[NewOutbound]:
         target = (await self.notifier.reach(_TOPIC)).target
         if target is None:
             return []
         channel = self.channels[target.channel]
-        who = ", ".join(dict.fromkeys(f"`{line(row.message.sender.address)}`" for row in turn.rows))
+        who = ", ".join(dict.fromkeys(f"`{safe_line(row.message.sender.address)}`" for row in turn.rows))
         text = f"{self._text(waiting, channel, file)}\n\nAsked by {who}, by {turn.channel}."
         return self.notifier.parts(
             target,
@@ -424,14 +426,14 @@ class Consent:
         if known is not None and known.kind == "tool":
             return Permission(approval=_approval(known.request.get("approval")))  # it was begun before
         verdict = self._asking.verdict(proposal)
-        if verdict is Verdict.DENY:
+        if verdict is PolicyVerdict.DENY:
             return _refused(call, "The policy of this assistant does not allow it here; it was not run.")
         # What was asked about once is not run without an answer, even if the prompt has changed since.
         question = known if known is not None and known.kind == APPROVAL else None
         question = question or self._together(number, digest, call)
-        if verdict is Verdict.ALLOW and question is None:
+        if verdict is PolicyVerdict.ALLOW and question is None:
             return Permission()
-        if await self._asking.asked_in(self._turn) is None:
+        if await self._asking.question_place(self._turn) is None:
             return _refused(
                 call, "This needs a person's approval, and nobody can be asked here; it was not run."
             )
@@ -443,7 +445,7 @@ class Consent:
             decided = await self._asking.too_late(self._turn, question)
             self._steps[number] = replace(question, result=decided)
         if decided is None:
-            raise Waiting(question, call, datetime.fromisoformat(question.request["until"]))
+            raise ApprovalPending(question, call, datetime.fromisoformat(question.request["until"]))
         return await self._decided(proposal, question, decided)
 
     def _together(self, number: int, digest: str, call: ToolCall) -> Step | None:

@@ -25,7 +25,7 @@ class Sign(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class AnswerReading:
     """A sign, and for how long a yes holds, such as ``1h``; empty: for once."""
 
     sign: Sign
@@ -222,11 +222,11 @@ def _normal(text: str) -> str:
     text = unicodedata.normalize("NFKC", text.translate(_SKIN_TONES).replace("\ufe0f", "")).casefold()
     # What is struck out with U+0334 to U+0338 stays so.
     text = re.sub("[\u0300-\u0333\u0339-\u036f]", "", unicodedata.normalize("NFD", text)).replace("’", "'")
-    kept = "".join(char if _is_told(char) else " " for char in text)
+    kept = "".join(char if _is_instruction(char) else " " for char in text)
     return unicodedata.normalize("NFC", " ".join(kept.split()))
 
 
-def _is_told(char: str) -> bool:
+def _is_instruction(char: str) -> bool:
     category = unicodedata.category(char)
     return char == "'" or (category[0] in "LMNS" and category != "Sk")
 
@@ -261,7 +261,7 @@ def goes_on(paragraph: str) -> bool:
     )
 
 
-def read_answer(text: str) -> Reading | None:
+def read_answer(text: str) -> AnswerReading | None:
     """The sign that a text is, or begins with; None for any other."""
     if len(text.strip()) > _LONGEST:
         return None
@@ -283,8 +283,10 @@ def read_answer(text: str) -> Reading | None:
         return None
     is_mixed = Sign.NO in means and (len(means) > 1 or bool(spans))
     if rest or is_mixed or Sign.UNCLEAR in means or len(spans) > 1 or asks(text):
-        return Reading(Sign.UNCLEAR)
-    return Reading(next(sign for sign in (Sign.NO, Sign.YES, Sign.FINE) if sign in means), "".join(spans))
+        return AnswerReading(Sign.UNCLEAR)
+    return AnswerReading(
+        next(sign for sign in (Sign.NO, Sign.YES, Sign.FINE) if sign in means), "".join(spans)
+    )
 
 
 def yes_or_no(text: str) -> bool | None:

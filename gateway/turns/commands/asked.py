@@ -13,7 +13,7 @@ NOT_HERE = "Only my owner can do that, in a private conversation with me."
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class CommandContext:
     """A command and who gives it where."""
 
     command: Command

@@ -22,16 +22,16 @@ from agent_core.memory.withdrawn_messages import in_force
 from agent_core.messages import SessionKey
 from agent_core.models import HistoryTail, Message
 from agent_core.ports import Clock
-from agent_core.prompt import fenced, words_heard
-from agent_core.provenance import arriving, joined
+from agent_core.prompt import fence, transcript_words
+from agent_core.provenance import arriving, join_origins
 from agent_core.text import one_line
 from gateway.queue.background import is_background
 from gateway.queue.stores import Queue
 from gateway.routing.conversations import Conversations, place_name
 from gateway.system.durations import span
-from gateway.turns.approvals.drafts_and_quarantine import Decision
-from gateway.turns.approvals.text import line, visible
-from gateway.turns.commands.asked import NOT_HERE, Asked
+from gateway.turns.approvals.drafts_and_quarantine import CommandReply
+from gateway.turns.approvals.text import safe_line, visible
+from gateway.turns.commands.asked import NOT_HERE, CommandContext
 from gateway.turns.commands.histories import PAGE, PAGE_CHARS, Histories
 from gateway.turns.commands.text import ASIDES, TAKEN_OVER
 
@@ -66,7 +66,7 @@ class CarryOn:
         self._conversations = conversations
         self._clock = clock
 
-    async def answer(self, asked: Asked) -> Decision | str:
+    async def answer(self, asked: CommandContext) -> CommandReply | str:
         """List, or take over; may be done twice. Raises `StoreUnavailable` or `StorageUnavailable`."""
         if not asked.owner:
             return NOT_HERE
@@ -80,7 +80,7 @@ class CarryOn:
             return f"The list that I showed here has no conversation {int(wanted)}. {_USE}"
         return await self._take(asked, SessionKey.parse(shown[int(wanted) - 1]))
 
-    async def _list(self, asked: Asked) -> str:
+    async def _list(self, asked: CommandContext) -> str:
         for session in {waiting.session for waiting in await self._store.journal.lines()}:
             await self._histories.flush(session)  # what was said just now
         found = [
@@ -96,7 +96,7 @@ class CarryOn:
             return "You have no other conversation that can continue here."
         now = self._clock.now()
         lines = [
-            f"{number}. {line(each.title)} ({place_name(each.session)}, "
+            f"{number}. {safe_line(each.title)} ({place_name(each.session)}, "
             f"{span(max(0.0, (now - each.at).total_seconds()))} ago)"
             for number, each in enumerate(found, start=1)
         ]
@@ -119,7 +119,7 @@ class CarryOn:
         at = next((each.timestamp for each in reversed(lines) if each.timestamp), None)
         return None if at is None else _Found(session, at, title)
 
-    async def _take(self, asked: Asked, session: SessionKey) -> Decision | str:
+    async def _take(self, asked: CommandContext, session: SessionKey) -> CommandReply | str:
         # One moment of it: summary and lines belong together, also while it is being consolidated.
         tail = await self._histories.tail(session, max_chars=2 * _MOST_CHARS)
         said = [
@@ -132,8 +132,8 @@ class CarryOn:
         return self._taken(asked, session, tail, said)
 
     def _taken(
-        self, asked: Asked, session: SessionKey, tail: HistoryTail, said: Sequence[Message]
-    ) -> Decision:
+        self, asked: CommandContext, session: SessionKey, tail: HistoryTail, said: Sequence[Message]
+    ) -> CommandReply:
         kept, size = [], 0
         for each in reversed(said):
             gap = "\n" if each.content.startswith("<") else " "
@@ -144,11 +144,13 @@ class CarryOn:
             size += len(text)
         kept.reverse()
         summary = _cut(tail.summary or "", _SUMMARY_CHARS)
-        title = line(_title([each for each in said if each.role == "user"], summary))
+        title = safe_line(_title([each for each in said if each.role == "user"], summary))
         parts = [f"Its summary so far:\n{summary}"] if summary.strip() else []
         parts += [text for _, text in kept]
         now = asked.turn.head.accepted_at
-        origins = arriving(joined(tail.origins if summary else (), *(each.sources for each, _ in kept)), now)
+        origins = arriving(
+            join_origins(tail.origins if summary else (), *(each.sources for each, _ in kept)), now
+        )
         common = {"turn": asked.turn.id, "timestamp": asked.message.received_at, "scope": str(OWNER)}
         where = f"from our conversation on {place_name(session)}"
         history = (
@@ -163,7 +165,7 @@ class CarryOn:
             Message(
                 role="assistant",
                 content=f"[Taken over {where}; it was said there, not here:]\n"
-                + fenced("taken_over", "\n\n".join(parts)),
+                + fence("taken_over", "\n\n".join(parts)),
                 id=f"{asked.turn.id}.1",
                 attachments=tuple(file for each, _ in kept for file in each.attachments),
                 origins=origins,
@@ -172,7 +174,7 @@ class CarryOn:
         )
         count = "1 message" if len(kept) == 1 else f"{len(kept)} messages"
         and_summary = " and the summary of what was before" if summary.strip() else ""
-        return Decision(
+        return CommandReply(
             f"We continue {title} ({place_name(session)}) here: I have its newest {count}{and_summary}. "
             "The original stays unchanged; `!undo` reverts this.",
             history=history,
@@ -213,7 +215,7 @@ def title_of(content: str) -> str:
     """The first words of a message, or the subject of a mail, without what was quoted with it. Pure."""
     skipped = ""
     for each in content.splitlines():
-        text = words_heard(each.strip())
+        text = transcript_words(each.strip())
         if skipped:
             skipped = "" if text == f"</{skipped}>" else skipped
         elif (tag := text.strip("<>")) in ASIDES and text.startswith("<"):

@@ -13,18 +13,18 @@ from datetime import datetime
 import anyio.to_thread
 
 from agent_core.memory.scopes import hidden_from, private_in
-from agent_core.memory.withdrawn_messages import is_undone, undone_in
+from agent_core.memory.withdrawn_messages import is_undone, withdrawn_ids
 from agent_core.memory_ports import SearchPort
 from agent_core.messages import Attachment, Audience, SessionKey
 from agent_core.models import Message, SearchHit
-from agent_core.storage.search_index.text import folded, parse_query
+from agent_core.storage.search_index.text import fold, parse_query
 from agent_core.text import excerpt, one_line
 from channels.attachments.errors import AttachmentRefused, AttachmentsUnavailable
 from gateway.routing.access import normalise
 from gateway.routing.conversations import place_name
-from gateway.turns.approvals.drafts_and_quarantine import Decision
+from gateway.turns.approvals.drafts_and_quarantine import CommandReply
 from gateway.turns.approvals.text import visible
-from gateway.turns.commands.asked import Asked
+from gateway.turns.commands.asked import CommandContext
 from gateway.turns.commands.histories import PAGE, PAGE_CHARS, Histories
 from gateway.turns.commands.text import for_people
 
@@ -45,7 +45,7 @@ class ConversationCommands:
         self._search = search
         self._keep = keep
 
-    async def search(self, asked: Asked) -> str:
+    async def search(self, asked: CommandContext) -> str:
         """The messages that fit the words best."""
         words = asked.command.argument
         if not any(char.isalnum() for char in words):
@@ -70,7 +70,7 @@ class ConversationCommands:
         shown = visible(excerpt(for_people(message), words, _FOUND_CHARS)).replace("`", "'")
         return f"- {_when(message)}, {where}, {_who(message)}: `{shown}`"
 
-    async def export(self, asked: Asked) -> Decision:
+    async def export(self, asked: CommandContext) -> CommandReply:
         """
         This conversation as Markdown. If others take part, it has only the turns of the person who asks.
         Raises `StoreUnavailable` or `StorageUnavailable`.
@@ -79,21 +79,21 @@ class ConversationCommands:
         # Of a long conversation this takes as long as many turns.
         lines, content = await anyio.to_thread.run_sync(_file_of, asked, lines, earlier)
         if not lines:
-            return Decision("Nothing has been said here yet.")
+            return CommandReply("Nothing has been said here yet.")
         name = f"conversation-{asked.message.received_at:%Y-%m-%d}.md"
         try:
             file = await self._keep(name, "text/markdown", content.encode())
         except AttachmentRefused as error:
-            return Decision(f"I cannot create the file: {error.public}")
+            return CommandReply(f"I cannot create the file: {error.public}")
         except AttachmentsUnavailable as error:
-            return Decision(f"I cannot create the file now: {error.public}")
+            return CommandReply(f"I cannot create the file now: {error.public}")
         count = len(lines)
         told = f"Here is this conversation: {count} {'message' if count == 1 else 'messages'}."
         if asked.message.audience is Audience.GROUP:
             told = (
                 f"Here is what you and I have said here: {count} {'message' if count == 1 else 'messages'}."
             )
-        return Decision(told, attachments=(file,))
+        return CommandReply(told, attachments=(file,))
 
     async def _lines(self, session: str) -> tuple[Sequence[Message], int]:
         """The newest lines of a conversation, and how many there are before them."""
@@ -111,7 +111,7 @@ class ConversationCommands:
         return lines, first
 
 
-def _file_of(asked: Asked, lines: Sequence[Message], earlier: int) -> tuple[Sequence[Message], str]:
+def _file_of(asked: CommandContext, lines: Sequence[Message], earlier: int) -> tuple[Sequence[Message], str]:
     """What may be shown of a conversation, and the text of its file. Pure."""
     session, scope = asked.session, str(asked.session.scope)
     seen = [
@@ -129,7 +129,7 @@ def _file_of(asked: Asked, lines: Sequence[Message], earlier: int) -> tuple[Sequ
     while keep and size + len(said[keep - 1].content) <= _MOST_CHARS:
         keep -= 1
         size += len(said[keep].content)
-    return said[keep:], as_markdown(said[keep:], left_out=earlier + keep, undone=undone_in(lines))
+    return said[keep:], as_markdown(said[keep:], left_out=earlier + keep, undone=withdrawn_ids(lines))
 
 
 def as_markdown(lines: Sequence[Message], *, left_out: int = 0, undone: Collection[str] = ()) -> str:
@@ -157,7 +157,7 @@ def _found_in(hits: Sequence[SearchHit], words: str, since: datetime | None) -> 
     for hit in hits:
         for number, each in sorted(enumerate(hit.messages), key=lambda one: one[0] != hit.at):
             early = since is not None and (each.timestamp is None or each.timestamp < since)
-            if number == hit.at or (not early and query.matches(folded(each.content))):
+            if number == hit.at or (not early and query.matches(fold(each.content))):
                 found.setdefault((hit.session_id, each.id or (each.timestamp, each.content)), each)
     return [(session, each) for (session, _), each in found.items()]
 

@@ -19,21 +19,21 @@ from agent_core.memory_ports import MemoryPort
 from agent_core.messages import Audience
 from agent_core.models import ScopeKind, Session, Usage
 from agent_core.ports import Clock
-from agent_core.provenance import KEPT, described, from_json
+from agent_core.provenance import KEPT, describe, from_json
 from agent_core.tools.effects import Effect
 from gateway.proactive.background_jobs import BackgroundJobs
-from gateway.proactive.jobs.service import JobService, Place
-from gateway.queue.model import Receipt
+from gateway.proactive.jobs.service import JobPlace, JobService
+from gateway.queue.model import EffectReceipt
 from gateway.queue.states import InboxState
 from gateway.queue.stores import Queue, Step, Turn
 from gateway.routing import let_in
 from gateway.routing.access import Access, Role, normalise
 from gateway.system.durations import span
-from gateway.turns.approvals.drafts_and_quarantine import Approvals, Decision
-from gateway.turns.approvals.grants import ToolGrants, terms_of
-from gateway.turns.approvals.text import line
-from gateway.turns.approvals.tool_decisions import cleaned, is_call
-from gateway.turns.commands.asked import NOT_HERE, Asked
+from gateway.turns.approvals.drafts_and_quarantine import CommandReply, ReviewQuestions
+from gateway.turns.approvals.grants import ToolGrants, parse_terms
+from gateway.turns.approvals.text import safe_line
+from gateway.turns.approvals.tool_decisions import clean_name, is_call
+from gateway.turns.commands.asked import NOT_HERE, CommandContext
 from gateway.turns.commands.carry_on import CarryOn
 from gateway.turns.commands.conversation import ConversationCommands
 from gateway.turns.commands.help import help_text
@@ -49,9 +49,9 @@ from gateway.turns.commands.text import (
     about_let_in,
     about_parts,
     about_receipt,
-    about_refused,
     about_usage,
     and_list,
+    refused_text,
 )
 from gateway.turns.model_choice import ModelChoice
 from gateway.turns.user_input import trust_topic, trusted_before
@@ -82,7 +82,7 @@ class CommandHandlers:
         memory: MemoryPort,
         conversations: NewConversation,
         access: Access,
-        approvals: Approvals,
+        approvals: ReviewQuestions,
         status: Callable[[], Awaitable[Mapping[str, Any]]],
         clock: Clock,
         files: Callable[[], JournaledFiles],
@@ -108,7 +108,7 @@ class CommandHandlers:
         self._models = models
         self._owner_addresses = owner_addresses
         self._grants = grants
-        self._handlers: dict[str, Callable[[Asked], Awaitable[Decision | str]]] = {
+        self._handlers: dict[str, Callable[[CommandContext], Awaitable[CommandReply | str]]] = {
             "help": self._help,
             "new": self._new,
             "stop": self._stop,
@@ -134,7 +134,7 @@ class CommandHandlers:
             "undo": take_back.undo,
         }
 
-    async def to(self, turn: Turn, command: Command, session: Session) -> Decision:
+    async def to(self, turn: Turn, command: Command, session: Session) -> CommandReply:
         """
         Run a command; returns its answer, and what that means for other conversations.
 
@@ -144,16 +144,16 @@ class CommandHandlers:
         message = turn.head.message
         role = self._access.decide(message).role
         owner = role is Role.OWNER and message.audience is Audience.DIRECT
-        asked = Asked(command, turn, message, session, owner, is_owner=role is Role.OWNER)
+        asked = CommandContext(command, turn, message, session, owner, is_owner=role is Role.OWNER)
         said = await self._handlers[command.name](asked)
-        told = said if isinstance(said, Decision) else Decision(said)
+        told = said if isinstance(said, CommandReply) else CommandReply(said)
         more = command.more and command.name != "stop"
         return replace(told, text=told.text + _MORE) if more else told
 
-    async def _help(self, asked: Asked) -> str:
+    async def _help(self, asked: CommandContext) -> str:
         return help_text(asked.command.argument, owner=asked.owner)
 
-    async def _new(self, asked: Asked) -> str:
+    async def _new(self, asked: CommandContext) -> str:
         if not await self._may_reset(asked):
             return _NOT_YOURS
         before = await self._conversations.wish(asked.turn)
@@ -165,7 +165,7 @@ class CommandHandlers:
             "part of the old conversation, unless you say `!stop`. My notes stay."
         )
 
-    async def _may_reset(self, asked: Asked) -> bool:
+    async def _may_reset(self, asked: CommandContext) -> bool:
         """Whether a conversation is theirs to set aside: theirs alone, or in a room that they moderate."""
         message = asked.message
         if message.audience is Audience.DIRECT or message.context.get("moderator") is True:
@@ -174,10 +174,10 @@ class CommandHandlers:
             asked.turn
         )
 
-    async def _stop(self, asked: Asked) -> str:
+    async def _stop(self, asked: CommandContext) -> str:
         return stopped_text(asked.message, owner=self._access.decide(asked.message).role is Role.OWNER)
 
-    async def _status_text(self, asked: Asked) -> str:
+    async def _status_text(self, asked: CommandContext) -> str:
         report = await self._status()
         rows = await self._store.inbox.rows(
             states=[InboxState.READY], session=asked.turn.session, limit=_LOOKED_AT
@@ -207,7 +207,7 @@ class CommandHandlers:
                 )
         return "\n".join(lines)
 
-    async def _undo_memory(self, asked: Asked) -> str:
+    async def _undo_memory(self, asked: CommandContext) -> str:
         """Bring the version before back, with its origins; once, although the command may run twice."""
         scope, turn = asked.session.scope, asked.turn.id
         if scope.kind is ScopeKind.ROOM and not await self._may_reset(asked):
@@ -234,8 +234,8 @@ class CommandHandlers:
             return "My notes have just been changed elsewhere, so nothing was done. `!memory` shows them."
         return "The version of my notes before the last change is back. `!memory undo` takes that back."
 
-    async def _memory_text(self, asked: Asked) -> str:
-        if what := cleaned(asked.command.argument):
+    async def _memory_text(self, asked: CommandContext) -> str:
+        if what := clean_name(asked.command.argument):
             if what == "undo":
                 return await self._undo_memory(asked)
             return "Write `!memory`, or `!memory undo`. Nothing was done."
@@ -252,7 +252,7 @@ class CommandHandlers:
             return f"I have no notes about {whose} yet."
         return f"These are my notes about {whose}:\n\n{document.text.strip()}"
 
-    async def _usage(self, asked: Asked) -> str:
+    async def _usage(self, asked: CommandContext) -> str:
         rows = await self._store.usage.rows(days=_DAYS)
         if not asked.owner:
             rows = [row for row in rows if row.session == asked.session.id]
@@ -274,7 +274,7 @@ class CommandHandlers:
             lines += about_budget(budget)
         return "\n".join(lines)
 
-    async def _files_text(self, asked: Asked) -> str:
+    async def _files_text(self, asked: CommandContext) -> str:
         if not asked.owner:
             return NOT_HERE
         what, _, number = asked.command.argument.lower().partition(" ")
@@ -286,7 +286,7 @@ class CommandHandlers:
 
     def _changed_files(self) -> str:
         files = self._files()
-        changes = [files.settled(change) for change in files.journal.changes()[:_CHANGES]]
+        changes = [files.finish_change(change) for change in files.journal.changes()[:_CHANGES]]
         return about_changes(changes, files.made_by_commands(_CHANGES))
 
     def _undo(self, turn: Turn, number: int) -> str:
@@ -300,15 +300,15 @@ class CommandHandlers:
             return f"Not undone: {error}"
         return f"Done: change {number} is undone. `!files undo {done.id}` takes that back."
 
-    async def _approve(self, asked: Asked) -> Decision | str:
+    async def _approve(self, asked: CommandContext) -> CommandReply | str:
         name = asked.command.argument
-        if not name or is_call(cleaned(name)):
-            return await self._about_calls(asked, cleaned(name), yes=True)
+        if not name or is_call(clean_name(name)):
+            return await self._about_calls(asked, clean_name(name), yes=True)
         if not asked.owner:
             return NOT_HERE
         return await self._approvals.decide(name, yes=True)
 
-    async def _allow(self, asked: Asked) -> str:
+    async def _allow(self, asked: CommandContext) -> str:
         if not asked.owner:
             return NOT_HERE
         what, _, rest = asked.command.argument.strip("<>` ").partition(" ")
@@ -316,7 +316,7 @@ class CommandHandlers:
             return await self._refused()
         if what.lower() == "remove" and rest:
             done = await let_in.shut_out(self._store, self._access, rest.strip("<>` "))
-            return f"`{line(done.address)}` " + (done.problem or "may not write to me any more") + "."
+            return f"`{safe_line(done.address)}` " + (done.problem or "may not write to me any more") + "."
         done = await let_in.let_in(self._store, self._access, what)
         return about_let_in(done)
 
@@ -324,9 +324,9 @@ class CommandHandlers:
         """Whom the owner may let in; of others' words nothing but what stands in the daily note."""
         states = [InboxState.QUARANTINED, InboxState.IGNORED]
         rows = await self._store.inbox.rows(states=states, limit=_LOOKED_AT)
-        return about_refused([row for row in rows if let_in.was_refused(row, self._access)])
+        return refused_text([row for row in rows if let_in.was_refused(row, self._access)])
 
-    async def _about_calls(self, asked: Asked, name: str, *, yes: bool, why: str = "") -> str:
+    async def _about_calls(self, asked: CommandContext, name: str, *, yes: bool, why: str = "") -> str:
         """Decide about a tool, for whoever may; without a name, what waits."""
         if name:
             told = await self._approvals.calls.decide(name, asked.message, yes=yes, why=why)
@@ -336,33 +336,33 @@ class CommandHandlers:
             return await self._approvals.overview(lines)
         return "\n".join(["These wait for your decision:", "", *lines]) if lines else _NOTHING
 
-    async def _answer(self, asked: Asked) -> str:
+    async def _answer(self, asked: CommandContext) -> str:
         name, _, text = asked.command.argument.partition(" ")
-        if not is_call(cleaned(name)):
+        if not is_call(clean_name(name)):
             return (
                 "Write `!answer NAME VALUE`, with the name of the server's question. Nothing was sent to "
                 "a server."
             )
-        told = await self._approvals.calls.answer(cleaned(name), asked.message, text)
-        return told or f"Nothing waits for you under the name `{cleaned(name)}` now."
+        told = await self._approvals.calls.answer(clean_name(name), asked.message, text)
+        return told or f"Nothing waits for you under the name `{clean_name(name)}` now."
 
-    async def _grant(self, asked: Asked) -> str:
+    async def _grant(self, asked: CommandContext) -> str:
         name, *words = asked.command.argument.split() or [""]
-        terms = terms_of(words)
-        if not is_call(cleaned(name)) or terms is None:
+        terms = parse_terms(words)
+        if not is_call(clean_name(name)) or terms is None:
             return "Write `!grant NAME 1h`, with the name of my question; at most a day. Nothing was done."
-        told = await self._approvals.calls.grant(cleaned(name), asked.message, terms, self._grants.now())
-        return told or f"Nothing waits for you under the name `{cleaned(name)}` now."
+        told = await self._approvals.calls.grant(clean_name(name), asked.message, terms, self._grants.now())
+        return told or f"Nothing waits for you under the name `{clean_name(name)}` now."
 
-    async def _tell_grants(self, asked: Asked) -> str:
+    async def _tell_grants(self, asked: CommandContext) -> str:
         person = "" if asked.owner else asked.message.sender.address
         what, _, grant = asked.command.argument.lower().partition(" ")
         if what == "revoke" and grant:
-            done = await self._grants.revoke(cleaned(grant), person=person)
+            done = await self._grants.revoke(clean_name(grant), person=person)
             return (
                 "The grant is revoked."
                 if done
-                else f"There is no grant `{cleaned(grant)}` for you to revoke."
+                else f"There is no grant `{clean_name(grant)}` for you to revoke."
             )
         if what:
             return "Write `!grants`, or `!grants revoke ID`. Nothing was done."
@@ -371,7 +371,7 @@ class CommandHandlers:
         lines = await self._grants.overview(self._access, person=person, room=room)
         return "\n".join(["These grants are in effect:", "", *lines] if lines else [_NO_GRANTS])
 
-    async def _did(self, asked: Asked) -> str:
+    async def _did(self, asked: CommandContext) -> str:
         session = None if asked.owner else asked.turn.session
         rows = await self._store.receipts.newest(session=session, limit=_LOOKED_AT)
         if not asked.owner:  # what others have had done may hold their words
@@ -390,15 +390,15 @@ class CommandHandlers:
         lines = [about_receipt(row, owner=asked.owner) for row in shown]
         return "\n".join(["What I have done, newest first:", "", *lines])
 
-    async def _jobs_text(self, asked: Asked) -> str:
+    async def _jobs_text(self, asked: CommandContext) -> str:
         return await about_jobs(self._jobs, self._place(asked), asked.command.argument)
 
-    async def _remind(self, asked: Asked) -> str:
+    async def _remind(self, asked: CommandContext) -> str:
         return await about_reminders(self._schedule, self._place(asked), asked)
 
-    def _place(self, asked: Asked) -> Place:
+    def _place(self, asked: CommandContext) -> JobPlace:
         message = asked.message
-        return Place(
+        return JobPlace(
             asked.turn.place,
             message.account,
             message.sender.address,
@@ -408,12 +408,12 @@ class CommandHandlers:
             since=asked.session.since,
         )
 
-    async def _model(self, asked: Asked) -> str:
+    async def _model(self, asked: CommandContext) -> str:
         """Among others the owner may choose too, but what the pools are made of is said in private alone."""
         if not asked.is_owner:
             return "Only my owner chooses which models answer."
         pools, here = self._models.pools(), asked.turn.session
-        wanted = cleaned(asked.command.argument)
+        wanted = clean_name(asked.command.argument)
         if wanted:
             name = next((each for each in pools if each.casefold() == wanted.casefold()), None)
             if name is None and wanted.lower() == "default":
@@ -424,23 +424,23 @@ class CommandHandlers:
                 return f"From your next message on, `{name}` answers here. `!model default` switches back."
         chosen = await self._models.chosen(here)
         now = chosen if chosen in pools else self._models.default
-        lines = [f"There is no pool `{line(wanted)}`; nothing was changed."] if wanted else []
+        lines = [f"There is no pool `{safe_line(wanted)}`; nothing was changed."] if wanted else []
         if chosen and chosen not in pools:
-            lines.append(f"`{line(chosen)}`, which was chosen here, is no longer in the settings.")
+            lines.append(f"`{safe_line(chosen)}`, which was chosen here, is no longer in the settings.")
         lines += [f"`{now}` answers here. These pools exist:", ""]
         for name, members in pools.items():
-            made_of = f": {', then '.join(map(line, members))}" if asked.owner else ""
+            made_of = f": {', then '.join(map(safe_line, members))}" if asked.owner else ""
             lines.append(f"- `{name}`{made_of}{' (default)' if name == self._models.default else ''}")
         return "\n".join([*lines, "", "`!model NAME` chooses one for this conversation."])
 
-    async def _trust(self, asked: Asked) -> str:
+    async def _trust(self, asked: CommandContext) -> str:
         if not asked.owner:
             return NOT_HERE
         what, _, name = asked.command.argument.partition(" ")
         if what.lower() == "file" and name.strip():
             return await self._trust_file(asked, name.strip().strip("`'\""))
         if asked.command.argument:
-            return await self._trust_what_was_shown(asked, cleaned(asked.command.argument))
+            return await self._trust_what_was_shown(asked, clean_name(asked.command.argument))
         # When it was taken: what has come in since, while it waited for its turn, the owner has not seen.
         at = min(asked.turn.head.accepted_at, self._clock.now())
         await self._store.state.write(trust_topic(asked.turn.session), at.isoformat())
@@ -449,9 +449,9 @@ class CommandHandlers:
             "on. I no longer ask you because of it."
         )
 
-    async def _trust_file(self, asked: Asked, name: str) -> str:
+    async def _trust_file(self, asked: CommandContext, name: str) -> str:
         """The owner's word about one content of one file; what stands there later is another one."""
-        receipt = Receipt(
+        receipt = EffectReceipt(
             asked.turn.session,
             "trust_file",
             Effect.PERSIST.value,
@@ -472,10 +472,10 @@ class CommandHandlers:
         except ToolError as error:
             return f"Nothing was done: {error}", True
         if found is None:
-            return f"There is no file `{line(place.shown)}`. Nothing was done.", True
+            return f"There is no file `{safe_line(place.shown)}`. Nothing was done.", True
         if found.status.st_ctime > turn.head.accepted_at.timestamp():
             return (
-                f"`{line(place.shown)}` has changed since you wrote that. Look again; nothing was done.",
+                f"`{safe_line(place.shown)}` has changed since you wrote that. Look again; nothing was done.",
                 True,
             )
         try:
@@ -484,11 +484,11 @@ class CommandHandlers:
             return "The disk accepts no writes at the moment. Nothing was done.", True
         size = len(found.content)
         return (
-            f"`{line(place.shown)}` as it is now ({size} bytes, SHA-256 `{found.digest}`) counts as your "
-            "own words from now on, until the file changes."
+            f"`{safe_line(place.shown)}` as it is now ({size} bytes, SHA-256 `{found.digest}`) counts as "
+            "your own words from now on, until the file changes."
         ), False
 
-    async def _trust_what_was_shown(self, asked: Asked, name: str) -> str:
+    async def _trust_what_was_shown(self, asked: CommandContext, name: str) -> str:
         """What had come before a question was asked, and so is named in it; nothing that has come since."""
         session = asked.turn.session
         for question in await self._store.approvals.questions():
@@ -497,17 +497,17 @@ class CommandHandlers:
                 known = trusted_before(await self._store.state.read(topic), self._clock.now())
                 at = max(question.at, known) if known else question.at
                 await self._store.state.write(topic, at.isoformat())
-                shown = described(from_json(question.origins), most=KEPT) or "only your own words"
+                shown = describe(from_json(question.origins), most=KEPT) or "only your own words"
                 return (
                     f"Everything that had come in here before I asked `{name}` counts as your own words "
                     f"from now on: {shown}. The question still waits for your answer."
                 )
         return f"No question named `{name}` waits here now. Nothing was done."
 
-    async def _reject(self, asked: Asked) -> Decision | str:
+    async def _reject(self, asked: CommandContext) -> CommandReply | str:
         name, _, why = asked.command.argument.partition(" ")
-        if not name or is_call(cleaned(name)):
-            return await self._about_calls(asked, cleaned(name), yes=False, why=why.strip())
+        if not name or is_call(clean_name(name)):
+            return await self._about_calls(asked, clean_name(name), yes=False, why=why.strip())
         if not asked.owner:
             return NOT_HERE
         return await self._approvals.decide(name, yes=False, why=why.strip())

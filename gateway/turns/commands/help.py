@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.turns.approvals.text import line
+from gateway.turns.approvals.text import safe_line
 from gateway.turns.commands.parsing import nearest
 
 _HELP: dict[str, tuple[str, str]] = {
@@ -110,7 +110,7 @@ def help_text(argument: str, *, owner: bool) -> str:
     if wanted:
         near = nearest(wanted)
         meant = f" Did you mean `!{near}`?" if near else ""
-        return f"There is no `!{line(wanted)[:40]}`.{meant} `!help` lists all commands."
+        return f"There is no `!{safe_line(wanted)[:40]}`.{meant} `!help` lists all commands."
     lines = ["These are the commands. Send each as a separate message:"]
     for heading, names in _GROUPS:
         lines += [

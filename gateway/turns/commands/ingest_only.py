@@ -18,10 +18,10 @@ from agent_core.memory_ports import MemoryPort
 from agent_core.messages import Background, InboundMessage, SessionKey
 from agent_core.models import Message, Purpose
 from agent_core.prompt import attachment_lines, email_text
-from agent_core.provenance import untrusted
+from agent_core.provenance import untrusted_origin
 from gateway.queue.stores import Completion, Queue, Turn
 from gateway.routing.access import Access
-from gateway.turns.approvals.text import line
+from gateway.turns.approvals.text import safe_line
 from gateway.turns.user_input import session_of, user_lines
 
 _INTRODUCED = (
@@ -60,7 +60,7 @@ class IngestOnly:
                 sender=row.message.sender.address,
                 attachments=row.message.attachments,
                 scope=str(OWNER),
-                origins=(untrusted("mail", row.message.sender.address, row.accepted_at),),
+                origins=(untrusted_origin("mail", row.message.sender.address, row.accepted_at),),
             )
             for number, row in enumerate(turn.rows)
         ]
@@ -80,7 +80,7 @@ class IngestOnly:
         row = await self._store.outbox.by_key(str(message.context.get("outbound")))
         if row is None or row.message.session != message.session:
             return Completion()  # said to others, or not known any more
-        said = line(row.message.text) or ", ".join(file.name for file in row.message.attachments)
+        said = safe_line(row.message.text) or ", ".join(file.name for file in row.message.attachments)
         noted = message.model_copy(
             update={
                 "text": f"[My reaction to this, which asks nothing:] {message.text}",

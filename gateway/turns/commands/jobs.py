@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from gateway.proactive.background_jobs import BackgroundJobs
-from gateway.proactive.jobs.service import Place
-from gateway.turns.approvals.text import line
+from gateway.proactive.jobs.service import JobPlace
+from gateway.turns.approvals.text import safe_line
 
 _USE = "Write `!jobs`, `!jobs show ID` or `!jobs stop ID`. Nothing was done."
 
 
-async def about_jobs(jobs: BackgroundJobs, place: Place, argument: str) -> str:
+async def about_jobs(jobs: BackgroundJobs, place: JobPlace, argument: str) -> str:
     """The answer to the command in a conversation. Raises `StoreUnavailable` or `StorageUnavailable`."""
     what, _, wanted = argument.strip().partition(" ")
     mine = await jobs.of(place)
@@ -24,7 +24,7 @@ async def about_jobs(jobs: BackgroundJobs, place: Place, argument: str) -> str:
     name = wanted.strip().strip("`").lower()
     job = next((job for job in mine if job.id == name), None)
     if job is None:
-        return f"There is no background job `{line(name)[:40]}` of yours here."
+        return f"There is no background job `{safe_line(name)[:40]}` of yours here."
     if what.lower() == "show":
         text, _ = await jobs.output(job)
         return f"{await jobs.summary(job)}\n\n{text}"

@@ -6,14 +6,14 @@ import re
 
 from agent_core.messages import EVERYBODY, MENTIONS, Audience
 from agent_core.text import one_line
-from gateway.proactive.jobs.service import EVERYBODY_HERE, JobService, Place
+from gateway.proactive.jobs.service import EVERYBODY_HERE, JobPlace, JobService
 from gateway.proactive.jobs.time_grammar import EXAMPLES, Ambiguous, split_when
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest
 from gateway.proactive.jobs.triggers import TriggerInvalid
 from gateway.queue.errors import TooManyJobs
 from gateway.queue.model import JobKind
-from gateway.turns.approvals.text import line
-from gateway.turns.commands.asked import Asked
+from gateway.turns.approvals.text import safe_line
+from gateway.turns.commands.asked import CommandContext
 
 USE = (
     "Write `!remind TIME TEXT`, such as `!remind in 2 h 30 min call Tom`; a time is "
@@ -40,7 +40,7 @@ def reminder_of(argument: str) -> tuple[TriggerRequest, str] | None:
     return (TriggerRequest(at=when), text) if text else None
 
 
-async def about_reminders(jobs: JobService, place: Place, asked: Asked) -> str:
+async def about_reminders(jobs: JobService, place: JobPlace, asked: CommandContext) -> str:
     """
     Make, list or remove a reminder; returns the answer.
 
@@ -77,7 +77,7 @@ def _of_others(argument: str) -> tuple[str, tuple[TriggerRequest, str] | None]:
     return "", None
 
 
-async def _listed(jobs: JobService, place: Place) -> str:
+async def _listed(jobs: JobService, place: JobPlace) -> str:
     mine = ["- " + one_line(told, 200).replace("`", "'") for told in await jobs.shown(place)]
     if not mine:
         return f"Nothing is scheduled for you here. {USE.removesuffix(' Nothing was done.')}"
@@ -85,15 +85,15 @@ async def _listed(jobs: JobService, place: Place) -> str:
     return "\n".join([f"These are {whose}:", "", *mine])
 
 
-async def _remove(jobs: JobService, place: Place, name: str) -> str:
+async def _remove(jobs: JobService, place: JobPlace, name: str) -> str:
     job = next((job for job in await jobs.of(place) if job.id == name), None)
     if job is None or not await jobs.remove(job):
-        return f"There is no reminder `{line(name)[:40]}` of yours here."
+        return f"There is no reminder `{safe_line(name)[:40]}` of yours here."
     return f"`{job.id}` is removed."
 
 
 async def _add(
-    jobs: JobService, place: Place, request: TriggerRequest, text: str, *, key: str, whom: str
+    jobs: JobService, place: JobPlace, request: TriggerRequest, text: str, *, key: str, whom: str
 ) -> str:
     try:
         job = await jobs.add(place, request, text=text, kind=JobKind.REMIND, key=key, whom=whom)
@@ -104,6 +104,6 @@ async def _add(
     mentions = job.context.get(MENTIONS, ["you"])
     who = "everybody" if EVERYBODY in mentions else ", ".join(mentions)
     return (
-        f"I will remind {who}, {jobs.timing_text(job, is_new=True)}: {line(job.text)}\n\n"
+        f"I will remind {who}, {jobs.timing_text(job, is_new=True)}: {safe_line(job.text)}\n\n"
         f"`!remind remove {job.id}` removes it."
     )

@@ -16,14 +16,19 @@ from agent_core.messages import NOTED, InboundMessage
 from agent_core.models import Message, Purpose
 from gateway.observability import metrics
 from gateway.queue.stores import Completion, Turn
-from gateway.routing.access import Access, is_let_in
-from gateway.turns.approvals.drafts_and_quarantine import ASK_AGAIN_S, ASKING, Approvals, Decision
+from gateway.routing.access import Access, is_admitted
+from gateway.turns.approvals.drafts_and_quarantine import (
+    ASK_AGAIN_S,
+    OWNER_QUESTIONS,
+    CommandReply,
+    ReviewQuestions,
+)
 from gateway.turns.approvals.tool_decisions import NOT_PROVED
 from gateway.turns.commands.handlers import CommandHandlers
 from gateway.turns.commands.ingest_only import IngestOnly
 from gateway.turns.commands.parsing import Command, Misread, is_only_read, parse_command
 from gateway.turns.commands.stop import is_stop
-from gateway.turns.commands.worded_answers import said_of_answer
+from gateway.turns.commands.worded_answers import recorded_reply
 from gateway.turns.commit import TurnCommit
 from gateway.turns.user_input import session_of, user_lines
 
@@ -46,7 +51,7 @@ class CommandService:
 
     commit: TurnCommit
     handlers: CommandHandlers
-    approvals: Approvals
+    approvals: ReviewQuestions
     ingest_only: IngestOnly
     access: Access
     email_style: Collection[str]
@@ -58,7 +63,7 @@ class CommandService:
             or is_only_read(message)
             or "unreadable" in message.context
             or NOTED in message.context
-            or said_of_answer(message) is not None
+            or recorded_reply(message) is not None
         )
 
     def is_stop(self, message: InboundMessage) -> bool:
@@ -79,7 +84,7 @@ class CommandService:
             LostTurn, StoreUnavailable, StorageUnavailable: It could not be answered now.
         """
         commands = [self._command(row.message) for row in turn.rows]
-        if turn.session == ASKING:
+        if turn.session == OWNER_QUESTIONS:
             await self._ask(turn)
             return None
         if is_only_read(turn.head.message):
@@ -99,22 +104,24 @@ class CommandService:
         rows = tuple(row for row, command in zip(turn.rows, commands, strict=True) if command is None)
         return (turn, "") if len(rows) == len(turn.rows) else (replace(turn, rows=rows), _EDITED)
 
-    async def _decision(self, turn: Turn, commands: Sequence[Command | Misread | None]) -> Decision | None:
+    async def _decision(
+        self, turn: Turn, commands: Sequence[Command | Misread | None]
+    ) -> CommandReply | None:
         """What a command or a reaction is answered, after it was done; None: it decides nothing."""
         head = turn.head.message
         if head.kind == "reaction":
             return await self.approvals.react(head)
-        if (answered := said_of_answer(head)) is not None:
-            return Decision(answered)
+        if (answered := recorded_reply(head)) is not None:
+            return CommandReply(answered)
         if len(commands) > 1:
-            return None if None in commands else Decision(_EDITED)
+            return None if None in commands else CommandReply(_EDITED)
         # Below a notice `!approve` means what the notice is about, and needs no name.
         written = await self.approvals.written(head)
         (command,) = commands
         if written is not None or command is None:
             return written
-        if isinstance(command, Misread) or is_let_in(head):
-            return Decision(command.text if isinstance(command, Misread) else NOT_PROVED)
+        if isinstance(command, Misread) or is_admitted(head):
+            return CommandReply(command.text if isinstance(command, Misread) else NOT_PROVED)
         return await self.handlers.to(turn, command, session_of(turn, self.access, Purpose.CHAT))
 
     async def _file(self, turn: Turn) -> None:
@@ -142,7 +149,7 @@ class CommandService:
         else:
             await self.commit.complete(turn, Completion(outbound=outbound))
 
-    async def _reply(self, turn: Turn, decision: Decision) -> None:
+    async def _reply(self, turn: Turn, decision: CommandReply) -> None:
         outbound = (
             self.commit.replies(turn, decision.text, attachments=decision.attachments)
             if decision.text

@@ -38,21 +38,21 @@ from agent_core.messages import (
     Sender,
 )
 from agent_core.models import Message
-from agent_core.prompt import heard_in, name_as_heard
+from agent_core.prompt import transcript_file_name, transcripts_in
 from channels.base import Channel
 from gateway.queue.shared import SHARED
 from gateway.queue.states import BUDGET, InboxState, OutboxState
 from gateway.queue.stores import InboxRow, Pending, Queue
-from gateway.routing.access import Access, Role, is_let_in, normalise
-from gateway.turns.approvals.drafts_and_quarantine import Decision
-from gateway.turns.approvals.text import line
-from gateway.turns.commands.asked import Asked
+from gateway.routing.access import Access, Role, is_admitted, normalise
+from gateway.turns.approvals.drafts_and_quarantine import CommandReply
+from gateway.turns.approvals.text import safe_line
+from gateway.turns.commands.asked import CommandContext
 from gateway.turns.commands.histories import Histories
 from gateway.turns.commands.parsing import is_only_read, parse_command
-from gateway.turns.commands.text import TAKEN_OVER, for_people, tool_as_used
-from gateway.turns.commands.worded_answers import said_of_answer
+from gateway.turns.commands.text import TAKEN_OVER, for_people, tool_line
+from gateway.turns.commands.worded_answers import recorded_reply
 from gateway.turns.commit import REPLACES
-from gateway.turns.transcription import sounds_of
+from gateway.turns.transcription import sound_files
 from gateway.turns.user_input import used_before
 
 _LOOKED_AT = 200
@@ -82,7 +82,7 @@ class _Exchange:
     turn: str
     lines: Sequence[Message]
 
-    def is_of(self, address: str) -> bool:
+    def belongs_to(self, address: str) -> bool:
         """Whether all its questions are this person's."""
         return all(
             each.sender is not None and normalise(each.sender) == normalise(address)
@@ -100,7 +100,7 @@ class TakeBack:
     access: Access
     channels: Mapping[str, Channel]
 
-    async def undo(self, asked: Asked) -> str:
+    async def undo(self, asked: CommandContext) -> str:
         """
         Remove the last exchange from what a model sees; may be done twice. Raises `StoreUnavailable` or
         `StorageUnavailable`.
@@ -122,26 +122,26 @@ class TakeBack:
         else:
             exchange = _Exchange(done, [each for each in lines if each.turn == done])
         # Whoever moderates a room may take back what they were never shown.
-        mine = asked.turn.session == SHARED or exchange.is_of(asked.message.sender.address)
+        mine = asked.turn.session == SHARED or exchange.belongs_to(asked.message.sender.address)
         said = next((for_people(each) for each in exchange.lines if each.role == "user"), "")
         if said.startswith(TAKEN_OVER):
             return f"I no longer see what was taken over. {_STAYS}"
-        what = f": `{line(said)}`" if mine and said else "."
+        what = f": `{safe_line(said)}`" if mine and said else "."
         return f"I no longer see the last question and its answer{what}\n\n{_STAYS}"
 
-    async def retry(self, asked: Asked) -> Decision:
+    async def retry(self, asked: CommandContext) -> CommandReply:
         """
         Ask the last question again; may be done twice. Its answer is the answer to the command. Raises
         `StoreUnavailable` or `StorageUnavailable`.
         """
         message = asked.message
         again_id = f"{message.native_id} again"
-        if await self.store.inbox.by_key(message.channel, message.account, again_id) is not None:
-            return Decision("")
+        if await self.store.inbox.find_by_key(message.channel, message.account, again_id) is not None:
+            return CommandReply("")
         if await self._is_busy(asked):
             if asked.owner:
                 await self.store.maintenance.due_now(BUDGET)
-            return Decision(_LOOKS_AGAIN if asked.owner else _BUSY)
+            return CommandReply(_LOOKS_AGAIN if asked.owner else _BUSY)
         lines, total = await self._lines(asked)
         done = _done_by(asked, lines)
         # Of a question that its sender has deleted, they are told so.
@@ -149,19 +149,19 @@ class TakeBack:
         rows = await self._question(asked, gone, done)
         left = [row for row in rows if REDACTED not in row.message.context]
         if not left:
-            return Decision(_REDACTED if rows else "There is no question here that I could answer again.")
+            return CommandReply(_REDACTED if rows else "There is no question here that I could answer again.")
         rows = left
         me = normalise(message.sender.address)
         others = any(normalise(row.message.sender.address) != me for row in rows)
         if others and asked.turn.session != SHARED:  # there all addresses are one person's
-            return Decision(_NOT_YOURS)
+            return CommandReply(_NOT_YOURS)
         again = _again(asked, [row.message for row in rows], again_id)
         again = _with_context(again, {_ASKED_BY: asked.turn.head.id, **await self._done_before(asked, rows)})
         words = _known_words(rows, await self._lines_of(asked, rows, lines, total))
         if words or SPOKEN in again.context:  # without these it could be an answer to what is asked now
             again = _with_context(again, {KNOWN_WORDS: words})
         if not again.text and not again.attachments:
-            return Decision("That is too long ago: I no longer have the question. Please ask it again.")
+            return CommandReply("That is too long ago: I no longer have the question. Please ask it again.")
         turn = rows[-1].turn
         if done is None and turn is not None and any(each.turn == turn for each in lines):
             await self._mark(asked, turn)
@@ -170,27 +170,27 @@ class TakeBack:
             again = _with_context(again, {REPLACES: await self._answer_of(rows)})
         pending = Pending(again, session=asked.turn.session)
         await self.store.inbox.accept(message.channel, message.account, [pending], {})
-        return Decision("")
+        return CommandReply("")
 
     # ── inside ──
 
-    async def _lines(self, asked: Asked) -> tuple[Sequence[Message], int]:
+    async def _lines(self, asked: CommandContext) -> tuple[Sequence[Message], int]:
         """What is not part of the summary yet, and how many lines there are in all."""
         tail = await self.histories.tail(asked.turn.session)
         return tail.messages, tail.total
 
     async def _lines_of(
-        self, asked: Asked, rows: Sequence[InboxRow], lines: Sequence[Message], total: int
+        self, asked: CommandContext, rows: Sequence[InboxRow], lines: Sequence[Message], total: int
     ) -> Sequence[Message]:
         """The lines of questions with sounds, also if they are part of the summary by now."""
         turns = {each.turn for each in lines}
-        if all(row.turn in turns or not sounds_of(row.message) for row in rows):
+        if all(row.turn in turns or not sound_files(row.message) for row in rows):
             return lines
         start = max(0, total - _LINES)
         page = await self.histories.memory.load_segment(asked.session.id, start=start, max_messages=_LINES)
         return page.messages
 
-    async def _is_busy(self, asked: Asked) -> bool:
+    async def _is_busy(self, asked: CommandContext) -> bool:
         """Whether something from before the command waits or is worked on."""
         rows = await self.store.inbox.rows(
             states=[InboxState.READY, InboxState.RUNNING], session=asked.turn.session, limit=_LOOKED_AT
@@ -198,19 +198,19 @@ class TakeBack:
         before = asked.turn.head.id
         return any(_place(row) <= before and not self._is_command(row.message) for row in rows)
 
-    async def _said_later(self, asked: Asked) -> set[str]:
+    async def _said_later(self, asked: CommandContext) -> set[str]:
         """The turns of what was said after the command: one that failed may be tried again behind them."""
         rows = await self.store.inbox.rows(session=asked.turn.session, limit=_LOOKED_AT)
         before = {row.turn for row in rows if _place(row) < asked.turn.head.id}
         return {row.turn for row in rows if row.turn is not None and row.turn not in before}
 
-    def _may_undo(self, asked: Asked, exchange: _Exchange) -> bool:
+    def _may_undo(self, asked: CommandContext, exchange: _Exchange) -> bool:
         message = asked.message
         moderates = message.audience is Audience.GROUP and message.context.get("moderator") is True
         owner = self.access.decide(message).role is Role.OWNER
-        return owner or moderates or exchange.is_of(message.sender.address)
+        return owner or moderates or exchange.belongs_to(message.sender.address)
 
-    async def _mark(self, asked: Asked, turn: str) -> None:
+    async def _mark(self, asked: CommandContext, turn: str) -> None:
         """Say in the history that a turn was taken back; the same line however often it is done."""
         mark = Message(
             role="system",
@@ -224,7 +224,7 @@ class TakeBack:
         )
         await self.histories.memory.append_message(asked.session.id, mark, durable=True)
 
-    async def _question(self, asked: Asked, gone: set[str], done: str | None) -> list[InboxRow]:
+    async def _question(self, asked: CommandContext, gone: set[str], done: str | None) -> list[InboxRow]:
         """The rows of the last question that was not taken back, or of that which this command took back."""
         states = [InboxState.ANSWERED, InboxState.SETTLED, InboxState.DEAD]
         rows = await self.store.inbox.rows(states=states, session=asked.turn.session, limit=_LOOKED_AT)
@@ -241,13 +241,13 @@ class TakeBack:
         turn = done or next((row.turn for row in asked_before), None)
         return [row for row in reversed(asked_before) if row.turn == turn]
 
-    async def _done_before(self, asked: Asked, rows: Sequence[InboxRow]) -> dict[str, object]:
+    async def _done_before(self, asked: CommandContext, rows: Sequence[InboxRow]) -> dict[str, object]:
         """Which tools have been used to answer these questions so far, for the model that answers anew."""
         used = used_before([row.message for row in rows])
         turns = {row.turn for row in rows}
         for receipt in await self.store.receipts.newest(session=asked.turn.session, limit=_RECEIPTS):
             if receipt.turn in turns:
-                name = tool_as_used(receipt)
+                name = tool_line(receipt)
                 used[name] = used.get(name, 0) + 1
         return {DONE_BEFORE: used} if used else {}
 
@@ -258,7 +258,7 @@ class TakeBack:
             message.kind == "reaction"
             or is_only_read(message)
             or not message.context.keys().isdisjoint({"unreadable", NOTED})
-            or said_of_answer(message) is not None
+            or recorded_reply(message) is not None
             or parse_command(message, email_style=email_style) is not None
         )
 
@@ -276,12 +276,12 @@ class TakeBack:
         ]
 
 
-def _done_by(asked: Asked, lines: Sequence[Message]) -> str | None:
+def _done_by(asked: CommandContext, lines: Sequence[Message]) -> str | None:
     """The turn that this very command has taken back, before it was cut off."""
     return next((each.undoes for each in lines if each.id == f"{asked.turn.id}.undo"), None)
 
 
-def _is_shown(asked: Asked, each: Message) -> bool:
+def _is_shown(asked: CommandContext, each: Message) -> bool:
     """Whether the conversation as it is now may be shown a line."""
     return not hidden_from(str(asked.session.scope), private_in([each.scope]))
 
@@ -298,7 +298,7 @@ def _last(lines: Sequence[Message]) -> _Exchange | None:
     return None if turn is None else _Exchange(turn, [each for each in lines if each.turn == turn])
 
 
-def _again(asked: Asked, questions: Sequence[InboundMessage], native_id: str) -> InboundMessage:
+def _again(asked: CommandContext, questions: Sequence[InboundMessage], native_id: str) -> InboundMessage:
     """
     The question as a new message of who asks.
 
@@ -310,13 +310,13 @@ def _again(asked: Asked, questions: Sequence[InboundMessage], native_id: str) ->
     if any(each.context.get(OTHERS_WORDS) for each in questions):
         context[OTHERS_WORDS] = True
     recorded = [digest for each in questions for digest in each.context.get(SPOKEN, ())]
-    sounds = [file.sha256 for each in questions for file in sounds_of(each)]
+    sounds = [file.sha256 for each in questions for file in sound_files(each)]
     if "subject" not in context and not set(sounds) <= set(recorded):
         # Files of a mail are listened to here, too; who speaks in them nobody knows here either.
         recorded, context[OTHERS_WORDS] = sounds, True
     if recorded:
         context[SPOKEN] = recorded
-    if any(map(is_let_in, questions)):
+    if any(map(is_admitted, questions)):
         context["admitted"] = True
     if all("outbound" in each.context for each in questions):
         context["outbound"] = questions[-1].context["outbound"]
@@ -345,8 +345,8 @@ def _known_words(rows: Sequence[InboxRow], lines: Sequence[Message]) -> dict[str
     known: dict[str, object] = {}
     for each in lines:  # one for each message: clients call all voice messages the same
         if each.role == "user" and each.turn in turns:
-            for name, heard in heard_in(each.content).items():
-                files = [file.sha256 for file in each.attachments if name_as_heard(file.name) == name]
+            for name, heard in transcripts_in(each.content).items():
+                files = [file.sha256 for file in each.attachments if transcript_file_name(file.name) == name]
                 if len(files) == len(heard):  # else one of them was not heard, and nobody knows which
                     known |= dict(zip(files, heard, strict=True))
     return known

@@ -7,16 +7,16 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from agent_core.models import Message, Usage
-from agent_core.prompt import words_heard
+from agent_core.prompt import transcript_words
 from agent_core.text import one_line
 from agent_core.tools.call_descriptions import call_in_words
-from gateway.queue.model import BACKGROUND_COMMAND, Receipt, ReceiptOutcome
+from gateway.queue.model import BACKGROUND_COMMAND, EffectReceipt, ReceiptOutcome
 from gateway.queue.stores import InboxRow
 from gateway.routing.let_in import LetIn
-from gateway.turns.approvals.text import line
+from gateway.turns.approvals.text import safe_line
 
 if TYPE_CHECKING:
-    from agent_core.tools.files.change_journal import Change
+    from agent_core.tools.files.change_journal import FileChange
 
 TAKEN_OVER = "[I go on here with what is taken over "
 """How the line begins with which `!continue` goes on with another conversation."""
@@ -65,7 +65,7 @@ def about_budget(budget: Mapping[str, Any]) -> list[str]:
     return [f"- today's budget: {and_list(parts)}; a new one {budget['opens']}"] if parts else []
 
 
-def about_change(change: Change) -> str:
+def about_change(change: FileChange) -> str:
     """One change of a file, in a line."""
     done = {"write": "written", "edit": "edited", "move": "moved", "delete": "deleted", "undo": "undone"}
     came = f" from `{change.source}`" if change.source else ""
@@ -75,7 +75,7 @@ def about_change(change: Change) -> str:
     return f"- {change.id}: `{path}` {done[change.kind]}{came}{undoes}, {change.at:%Y-%m-%d %H:%M} UTC{begun}"
 
 
-def about_changes(changes: Sequence[Change], made: Sequence[str]) -> str:
+def about_changes(changes: Sequence[FileChange], made: Sequence[str]) -> str:
     """The changes of files, and the files that commands have made."""
     lists = {
         "The newest file changes:": [about_change(change) for change in changes],
@@ -87,7 +87,7 @@ def about_changes(changes: Sequence[Change], made: Sequence[str]) -> str:
     return "\n\n".join(texts) or "I have changed no files."
 
 
-def about_receipt(receipt: Receipt, *, owner: bool) -> str:
+def about_receipt(receipt: EffectReceipt, *, owner: bool) -> str:
     """
     What a tool has done, as an item of a list; nothing in it can look like something of ours.
 
@@ -113,7 +113,7 @@ def about_receipt(receipt: Receipt, *, owner: bool) -> str:
     return "- " + "; ".join(parts)
 
 
-def tool_as_used(receipt: Receipt) -> str:
+def tool_line(receipt: EffectReceipt) -> str:
     """A tool that a turn has used, and whether it succeeded, without its arguments."""
     return f"{receipt.tool}{_OUTCOMES[receipt.outcome][1]}"
 
@@ -164,12 +164,14 @@ def for_people(said: Message) -> str:
     """What somebody said, without what was added for the model: the sender, and where a mail begins."""
     text = said.content.removeprefix(f"[{said.sender}] ")
     kept = (each for each in text.split("\n") if each.strip() not in _FENCES)
-    return "\n".join(each if (words := words_heard(each)) == each else f"(spoken) {words}" for each in kept)
+    return "\n".join(
+        each if (words := transcript_words(each)) == each else f"(spoken) {words}" for each in kept
+    )
 
 
 def about_let_in(done: LetIn) -> str:
     """The outcome of `!allow`."""
-    who = f"`{line(done.address)}`"
+    who = f"`{safe_line(done.address)}`"
     if done.problem:
         return f"{who} {done.problem}. Nothing was done."
     kept = "1 message that I kept" if done.messages == 1 else f"{done.messages} messages that I kept"
@@ -178,13 +180,14 @@ def about_let_in(done: LetIn) -> str:
     return f"{who} may write to me now ({and_list(list(done.channels))}).{told}"
 
 
-def about_refused(rows: Sequence[InboxRow]) -> str:
+def refused_text(rows: Sequence[InboxRow]) -> str:
     """Return the list of `!allow`: who was refused, when and why."""
     if not rows:
         return "I have refused nothing in the last days."
     lines = [
-        f"- **m{row.id}**, {row.message.received_at:%Y-%m-%d %H:%M}, `{line(row.message.sender.address)}` by "
-        f"{row.message.channel}: {(row.error or '').replace('_', ' ')}"
+        f"- **m{row.id}**, {row.message.received_at:%Y-%m-%d %H:%M}, "
+        f"`{safe_line(row.message.sender.address)}` by {row.message.channel}: "
+        f"{(row.error or '').replace('_', ' ')}"
         for row in rows[:_REFUSED_SHOWN]
     ]
     more = [f"- and {len(rows) - _REFUSED_SHOWN} more: `squidbot inbox list --refused`"]

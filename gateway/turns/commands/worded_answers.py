@@ -20,27 +20,27 @@ from datetime import datetime, timedelta
 from itertools import takewhile
 from typing import Any
 
-from agent_core.memory.scopes import spelled
+from agent_core.memory.scopes import person_name
 from agent_core.messages import KNOWN_WORDS, SPOKEN, InboundMessage, OutboundKind
 from agent_core.tools.forms import NotAnAnswer, form_of
-from gateway.queue.model import APPROVED, WITHDRAWN, JobKind, OutboxRow, Question
+from gateway.queue.model import APPROVED, WITHDRAWN, JobKind, OutboxRow, ToolQuestionRow
 from gateway.queue.states import InboxState, OutboxState
-from gateway.queue.stores import ApprovalStore, InboxStore, OutboxStore, Pending, Step, Turn, TurnStore
+from gateway.queue.stores import InboxStore, OutboxStore, Pending, QuestionStore, Step, Turn, TurnStore
 from gateway.routing.access import Access, Role
-from gateway.turns.approvals.grants import terms_of
+from gateway.turns.approvals.grants import parse_terms
 from gateway.turns.approvals.tool_decisions import (
     DECLINED,
     ENDED,
     ToolDecisions,
     decision,
-    filled_in,
     granted_text,
     is_call,
     outcome,
     place_of,
-    said_of,
+    question_subject,
+    verdict_from_answer,
 )
-from gateway.turns.approvals.yes_and_no import Reading, Sign, asks, goes_on, read_answer, yes_or_no
+from gateway.turns.approvals.yes_and_no import AnswerReading, Sign, asks, goes_on, read_answer, yes_or_no
 from gateway.turns.commands.parsing import without_name
 from gateway.turns.user_input import HEARD
 
@@ -51,7 +51,7 @@ _SPOKEN = -1_000_000
 _SIGNATURE = re.compile(r"\n-- ?(?:\n|$)")
 
 
-def said_of_answer(message: InboundMessage) -> str | None:
+def recorded_reply(message: InboundMessage) -> str | None:
     """The reply to a message that was an answer, or that its channel refuses in words; else None."""
     if isinstance(refusal := message.context.get("refusal"), str):
         return refusal
@@ -81,7 +81,7 @@ class WordedAnswers:
         now: The time from which a grant holds.
     """
 
-    store: ApprovalStore
+    store: QuestionStore
     outbox: OutboxStore
     inbox: InboxStore
     turns: TurnStore
@@ -91,14 +91,14 @@ class WordedAnswers:
     email_style: frozenset[str]
     now: Callable[[], datetime]
 
-    async def hear(self, batch: Sequence[Pending]) -> list[Pending]:
+    async def settle_answers(self, batch: Sequence[Pending]) -> list[Pending]:
         """The same batch, with the decisions that its messages make. Raises `StoreUnavailable`."""
-        if not any(map(_may_be_heard, batch)):
+        if not any(map(_may_decide, batch)):
             return list(batch)
         waiting = [one for one in await self.store.questions() if one.verdict is None]
-        return [await self._heard(each, waiting) if _may_be_heard(each) else each for each in batch]
+        return [await self._heard(each, waiting) if _may_decide(each) else each for each in batch]
 
-    async def _heard(self, entry: Pending, waiting: Sequence[Question]) -> Pending:
+    async def _heard(self, entry: Pending, waiting: Sequence[ToolQuestionRow]) -> Pending:
         mine = [one for one in waiting if self.calls.may_decide(one, entry.message)]
         answer = await self._filled_in(entry, mine)
         if answer is None and (said := self._read(entry.message)) is not None:
@@ -148,13 +148,13 @@ class WordedAnswers:
         session = None if turn.session == message.session else turn.session
         answer = await self._answer(Pending(message, session=session), mine, waiting, said)
         if answer is None or not answer.settles:
-            return None if answer is None else said_of_answer(answer.message)
+            return None if answer is None else recorded_reply(answer.message)
         ((name, verdict),) = answer.settles.items()
         noted = {"name": name, "tool": answer.message.context["answers"][name], "verdict": verdict}
         await self.turns.step_finished(turn, Step(_SPOKEN, "spoken", name, noted, {}))
         return noted
 
-    def _read(self, message: InboundMessage) -> Reading | None:
+    def _read(self, message: InboundMessage) -> AnswerReading | None:
         """
         The sign of a message, without its signature; of a mail the first paragraph counts, if no other one
         asks something or begins with a no.
@@ -170,9 +170,9 @@ class WordedAnswers:
         rest = text.strip()[len(own) :]
         later = [_own_lines(each) for each in re.split(r"\n\s*\n", rest)]
         is_more = goes_on(rest) or any(asks(each) or _is_doubt(read_answer(each)) for each in later)
-        return Reading(Sign.UNCLEAR) if said is not None and is_more else said
+        return AnswerReading(Sign.UNCLEAR) if said is not None and is_more else said
 
-    async def _filled_in(self, entry: Pending, mine: Sequence[Question]) -> Pending | None:
+    async def _filled_in(self, entry: Pending, mine: Sequence[ToolQuestionRow]) -> Pending | None:
         """
         An answer to what a server wants to know: in reply to the question, whatever it says, or else only if
         hardly anything else could be meant; None: it is none.
@@ -198,7 +198,7 @@ class WordedAnswers:
             return None if "misread" in answer.message.context and yes_or_no(text) is None else answer
         return self._as_form(entry, here[0], text) if yes_or_no(text) is False else None
 
-    def _as_form(self, entry: Pending, question: Question, text: str) -> Pending:
+    def _as_form(self, entry: Pending, question: ToolQuestionRow, text: str) -> Pending:
         """A text as the answer to a server's question; a plain no that fills in nothing declines it."""
         if self.calls.has_ended(question):
             return _misread(entry, question, outcome(question.name, question.tool, ENDED))
@@ -206,7 +206,7 @@ class WordedAnswers:
         owner = self.access.decide(message).role is Role.OWNER
         told: dict[str, Any]
         try:
-            told = filled_in(question, text, by=message.sender.address, owner=owner)
+            told = verdict_from_answer(question, text, by=message.sender.address, owner=owner)
             if yes_or_no(text) is False and _takes_text(question):
                 told = {}
         except NotAnAnswer as error:
@@ -218,7 +218,11 @@ class WordedAnswers:
         return replace(_answering(entry, about), settles={question.name: told})
 
     async def _answer(
-        self, entry: Pending, mine: Sequence[Question], waiting: Sequence[Question], said: Reading
+        self,
+        entry: Pending,
+        mine: Sequence[ToolQuestionRow],
+        waiting: Sequence[ToolQuestionRow],
+        said: AnswerReading,
     ) -> Pending | None:
         """A yes or no as an answer to one question, or to some that it may be about; None: it is neither."""
         message = entry.message
@@ -243,7 +247,7 @@ class WordedAnswers:
             return _asked_back(entry, question)
         return self._decided(entry, question, said)
 
-    async def _is_answering(self, entry: Pending, question: Question) -> bool:
+    async def _is_answering(self, entry: Pending, question: ToolQuestionRow) -> bool:
         """Whether a model may just be saying something else here, which can be read before it is sent."""
         running = await self.inbox.rows(states=[InboxState.RUNNING], session=entry.conversation)
         return any(
@@ -255,7 +259,11 @@ class WordedAnswers:
         )
 
     async def _reply(
-        self, entry: Pending, mine: Sequence[Question], waiting: Sequence[Question], said: Reading
+        self,
+        entry: Pending,
+        mine: Sequence[ToolQuestionRow],
+        waiting: Sequence[ToolQuestionRow],
+        said: AnswerReading,
     ) -> Pending | None:
         """An answer in reply to the notice of a question; None: it is none."""
         key = entry.message.context.get("outbound")
@@ -265,13 +273,13 @@ class WordedAnswers:
         if found := [one for one in mine if one.name == names[0]]:
             return self._decided(entry, found[0], said)
         for one in waiting:
-            if one.name == names[0] and (doubt := self.calls.doubted(one, entry.message)):
+            if one.name == names[0] and (doubt := self.calls.weak_proof_reply(one, entry.message)):
                 return _misread(entry, one, doubt)
-        if (told := await self.calls.late(names[0], entry.message)) is not None:
+        if (told := await self.calls.explain_decided(names[0], entry.message)) is not None:
             return _deciding_nothing(entry, {names[0]: ""}, told)
         return None
 
-    def _decided(self, entry: Pending, question: Question, said: Reading) -> Pending | None:
+    def _decided(self, entry: Pending, question: ToolQuestionRow, said: AnswerReading) -> Pending | None:
         """What a sign decides; one that is unclear is no answer to a server that wants to know more."""
         message, yes = entry.message, said.sign is not Sign.NO
         more = question.form is not None and not form_of(question.form).is_closed
@@ -290,9 +298,9 @@ class WordedAnswers:
         answer = replace(_answering(entry, {question.name: question.tool}), settles={question.name: told})
         return self._granting(answer, question, said.span) if said.span else answer
 
-    def _granting(self, answer: Pending, question: Question, span: str) -> Pending:
+    def _granting(self, answer: Pending, question: ToolQuestionRow, span: str) -> Pending:
         """A yes that is one to calls like this, too, for so long."""
-        terms = terms_of([span])
+        terms = parse_terms([span])
         if terms is None:
             return _misread(answer, question, "A grant holds for a day at most. Nothing was done.")
         grant = self.calls.granting(question, answer.message, terms, self.now())
@@ -303,7 +311,7 @@ class WordedAnswers:
         return replace(answer, message=message, grants={question.name: grant})
 
 
-def _is_doubt(said: Reading | None) -> bool:
+def _is_doubt(said: AnswerReading | None) -> bool:
     return said is not None and said.sign in (Sign.NO, Sign.UNCLEAR)
 
 
@@ -324,23 +332,23 @@ def _own_lines(text: str) -> str:
     return "\n".join(lines)
 
 
-def _not_fitting(question: Question, why: str) -> str:
+def _not_fitting(question: ToolQuestionRow, why: str) -> str:
     return f"That does not answer `{question.name}`, so I send nothing to the server. {why}"
 
 
-def _misread(entry: Pending, question: Question, said: str) -> Pending:
+def _misread(entry: Pending, question: ToolQuestionRow, said: str) -> Pending:
     """The message as an answer that decides nothing; what is said of the question can be answered, too."""
     entry = replace(_deciding_nothing(entry, {question.name: question.tool}, said), settles={})
     context = {**entry.message.context, "approves": [question.name]}
     return replace(entry, message=entry.message.model_copy(update={"context": context}))
 
 
-def _asked_back(entry: Pending, question: Question) -> Pending:
+def _asked_back(entry: Pending, question: ToolQuestionRow) -> Pending:
     return _misread(
         entry,
         question,
-        f"Is that a yes or a no to `{question.name}` ({said_of(question)})? It still waits. Answer only "
-        "`yes` or `no`, and send me anything else separately.",
+        f"Is that a yes or a no to `{question.name}` ({question_subject(question)})? It still waits. Answer "
+        "only `yes` or `no`, and send me anything else separately.",
     )
 
 
@@ -350,13 +358,13 @@ def _deciding_nothing(entry: Pending, about: Mapping[str, str], said: str) -> Pe
     return replace(entry, message=entry.message.model_copy(update={"context": context}))
 
 
-def _takes_text(question: Question) -> bool:
+def _takes_text(question: ToolQuestionRow) -> bool:
     """Whether a no would be taken for the text of a single field."""
     fields = form_of(question.form).fields
     return len(fields) == 1 and fields[0].kind == "text"
 
 
-def _may_be_heard(entry: Pending) -> bool:
+def _may_decide(entry: Pending) -> bool:
     message = entry.message
     free = entry.ignore is None and entry.quarantine is None and not entry.alone
     return free and message.kind == "message" and not message.context.get("read_only")
@@ -367,19 +375,19 @@ def _is_reply(message: InboundMessage) -> bool:
     return bool(message.context.get("in_reply_to") or message.context.get("outbound"))
 
 
-def _is_here(question: Question, entry: Pending) -> bool:
+def _is_here(question: ToolQuestionRow, entry: Pending) -> bool:
     """Whether a question waits in the conversation of a message, or was asked where that was said."""
     return question.session == entry.conversation or entry.message.session in question.places
 
 
-def _is_own(question: Question, entry: Pending) -> bool:
+def _is_own(question: ToolQuestionRow, entry: Pending) -> bool:
     """Whether a question is about what the sender has wanted in this conversation."""
-    people = set(map(spelled, question.people))
-    mine = spelled(entry.message.sender.address) in people or entry.session is not None
+    people = set(map(person_name, question.people))
+    mine = person_name(entry.message.sender.address) in people or entry.session is not None
     return question.session == entry.conversation and mine
 
 
-def _may_cross(question: Question, entry: Pending, notice: OutboxRow | None = None) -> bool:
+def _may_cross(question: ToolQuestionRow, entry: Pending, notice: OutboxRow | None = None) -> bool:
     """
     Whether the sender may not have read a question before the message was written: one of somebody else, one
     that followed another of the same turn, to which a second yes may have been, or one that was asked back.
@@ -388,12 +396,12 @@ def _may_cross(question: Question, entry: Pending, notice: OutboxRow | None = No
     if notice is not None and "answers" in notice.message.context:
         at = notice.message.created_at
     elif not question.further:
-        wanted_it = spelled(message.sender.address) in map(spelled, question.people)
+        wanted_it = person_name(message.sender.address) in map(person_name, question.people)
         at = None if wanted_it or _is_own(question, entry) else at
     return at is not None and message.received_at - at < _CROSSED
 
 
-def _is_of(row: OutboxRow | None, question: Question, message: InboundMessage) -> bool:
+def _is_of(row: OutboxRow | None, question: ToolQuestionRow, message: InboundMessage) -> bool:
     """Whether a row is the notice of a question, and may have been read."""
     return (
         row is not None and row.state is not OutboxState.PENDING and _names(row, message) == [question.name]

@@ -35,7 +35,7 @@ def test_memory_cannot_pose_as_structure() -> None:
     assert "forged" in inside and "</MEMORY" not in inside.upper().replace(" ", "")
     assert text.index("</memory>") < text.index("real")
     plain = "# Title\n\n## Session Summary\n\n- a < b & c"
-    assert prompt.fenced("memory", plain) == f"<memory>\n{plain}\n</memory>"
+    assert prompt.fence("memory", plain) == f"<memory>\n{plain}\n</memory>"
 
 
 def test_the_index_of_skills_is_escaped() -> None:
@@ -116,13 +116,13 @@ def test_what_is_quoted_is_no_own_part_of_a_message(mark: str, shared: bool) -> 
 def test_what_was_heard_is_found_again_in_what_was_asked():
     """By the names of the files, in order; without what was not heard."""
     lines = [
-        prompt.heard_line('a "new" memo.ogg', text="call [Bob]\n now", seconds=2.4),
-        prompt.heard_line("b.wav", text="mumble", seconds=61, unsure=True),
-        prompt.heard_line("c.wav", why_not="it is no sound"),
-        *(prompt.heard_line("twice.wav", text=words) for words in ("one", "two")),
+        prompt.transcript_line('a "new" memo.ogg', text="call [Bob]\n now", seconds=2.4),
+        prompt.transcript_line("b.wav", text="mumble", seconds=61, unsure=True),
+        prompt.transcript_line("c.wav", why_not="it is no sound"),
+        *(prompt.transcript_line("twice.wav", text=words) for words in ("one", "two")),
     ]
-    assert prompt.heard_in("\n".join(["before", *lines, "after"])) == {
-        prompt.name_as_heard('a "new" memo.ogg'): [
+    assert prompt.transcripts_in("\n".join(["before", *lines, "after"])) == {
+        prompt.transcript_file_name('a "new" memo.ogg'): [
             {"text": "call [Bob] now", "seconds": 2.0, "unsure": False}
         ],
         "b.wav": [{"text": "mumble", "seconds": 61.0, "unsure": True}],

@@ -9,10 +9,10 @@ import yaml
 
 from agent_core.models import ToolResult
 from agent_core.provenance import Trust, trust_of
-from agent_core.tools.effects import Effect, effect_of, is_guarded
+from agent_core.tools.effects import Effect, effect_of, needs_approval
 from agent_core.tools.family import GuardedTool
 from gateway import plugins
-from gateway.cli.check import Report, _report_plugins
+from gateway.cli.check import CheckReport, _report_plugins
 from gateway.errors import ConfigInvalid
 from gateway.routing.access import Access, Alias, Role, kinds_of
 from gateway.settings import load_settings
@@ -149,7 +149,7 @@ def test_a_family_of_tools_has_its_settings(tmp_path):
 
 def test_check_lists_each_with_its_package(tmp_path):
     """Enabled or not."""
-    report = Report()
+    report = CheckReport()
     _report_plugins(report, load(tmp_path, ["pager"]))
     text = report.as_text()
     assert "plugin pager: squidbot-pager 1.2, squidbot.channels version 1; it runs with all rights" in text
@@ -172,7 +172,7 @@ class Lamp:
 async def test_only_the_owner_lowers_the_guard(said, effect, asked):
     """A tool counts as a program until the settings repeat what it declares; its words are anybody's."""
     tool = GuardedTool(Lamp(), "lamp", said, ManualClock())
-    assert (effect_of(tool, {}), is_guarded(tool, {})) == (effect, asked)
+    assert (effect_of(tool, {}), needs_approval(tool, {})) == (effect, asked)
     result = await tool.execute()
     assert trust_of(result.origins) is Trust.UNTRUSTED
     assert tool.repeatable is not asked

@@ -9,7 +9,7 @@ from agent_core.models import MemoryDocument, MemoryScope, ScopeKind
 from agent_core.provenance import Origins
 from agent_core.storage.documents import Version
 from agent_core.storage.lines import storable
-from gateway.queue.sql.engine import Connection
+from gateway.queue.sql.engine import ConnectionPort
 
 
 def name_of(scope: MemoryScope) -> str:
@@ -19,7 +19,7 @@ def name_of(scope: MemoryScope) -> str:
     return storable(str(scope))
 
 
-def load(db: Connection, scope: str) -> MemoryDocument:
+def load(db: ConnectionPort, scope: str) -> MemoryDocument:
     """Return the last readable version; an empty document if there is none."""
     rows = db.execute("SELECT line FROM memory WHERE scope = ? ORDER BY version DESC LIMIT 1", (scope,))
     newest = rows.fetchone()
@@ -31,14 +31,14 @@ def load(db: Connection, scope: str) -> MemoryDocument:
     return readable[-1].document if readable else MemoryDocument()
 
 
-def versions(db: Connection, scope: str) -> list[Version]:
+def versions(db: ConnectionPort, scope: str) -> list[Version]:
     """Return all readable versions, oldest first."""
     rows = db.execute("SELECT line FROM memory WHERE scope = ? ORDER BY version", (scope,)).fetchall()
     return [version for (raw,) in rows if (version := Version.parse_or_none(raw.encode())) is not None]
 
 
 def save(
-    db: Connection,
+    db: ConnectionPort,
     scope: str,
     text: str,
     *,
@@ -76,6 +76,6 @@ def _conflict(current: MemoryDocument) -> MemoryConflict:
     return MemoryConflict(current_text=current.text, current_version=current.version, origins=current.origins)
 
 
-def scopes(db: Connection) -> list[str]:
+def scopes(db: ConnectionPort) -> list[str]:
     """Return the scopes that have a document."""
     return [str(scope) for (scope,) in db.execute("SELECT DISTINCT scope FROM memory").fetchall()]

@@ -5,18 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from gateway.queue.sql.engine import Connection
+from gateway.queue.sql.engine import ConnectionPort
 
 _PATH = re.compile(r"attachments/[0-9a-f]{2}/[0-9a-f]{64}\.[a-z0-9]{1,8}")
 _AT_ONCE = 500
 
 
-def named_in(db: Connection) -> set[str]:
+def files_in(db: ConnectionPort) -> set[str]:
     """Return the `Attachment.path` of every file that a line names, by searching the texts."""
     return set(_named(db))
 
 
-def _named(db: Connection) -> Iterator[str]:
+def _named(db: ConnectionPort) -> Iterator[str]:
     place = ("", -1)
     # Each statement reads only some of the lines, because its time is limited.
     while rows := db.execute(

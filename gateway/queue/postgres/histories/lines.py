@@ -8,12 +8,12 @@ from datetime import datetime
 
 from agent_core.models import Message
 from agent_core.prompt_budget import message_chars
-from agent_core.storage.lines import as_object, from_object, stamped, to_line
+from agent_core.storage.lines import as_object, from_object, stamp, to_line
 from agent_core.storage.paging import Entry
 from agent_core.storage.search_index.files import searched_line, undone_turn
 from agent_core.storage.search_index.rows import line_time
 from gateway.queue.postgres.histories.search import Searched, withdraw
-from gateway.queue.sql.engine import Connection
+from gateway.queue.sql.engine import ConnectionPort
 
 _LONGEST_ID = 200
 _FIRST_PAGE = 32
@@ -24,7 +24,7 @@ _ADD = (
 )
 
 
-def end(db: Connection, session: str) -> int:
+def end(db: ConnectionPort, session: str) -> int:
     """Return the number of lines of a history."""
     row = db.execute(
         "SELECT seq FROM history WHERE session = ? ORDER BY seq DESC LIMIT 1", (session,)
@@ -32,7 +32,7 @@ def end(db: Connection, session: str) -> int:
     return 0 if row is None else int(row[0]) + 1
 
 
-def append(db: Connection, home: int, session: str, messages: Sequence[Message], now: datetime) -> None:
+def append(db: ConnectionPort, home: int, session: str, messages: Sequence[Message], now: datetime) -> None:
     """Append the lines that are not there yet, in order; the caller holds the lock of the session."""
     seq, known = _end_and_known(db, session, [_key(each.id) for each in messages if each.id is not None])
     rows = []
@@ -41,13 +41,13 @@ def append(db: Connection, home: int, session: str, messages: Sequence[Message],
             if (key := _key(message.id)) in known:
                 continue
             known.add(key)
-        line = to_line(stamped(message, now), seq).rstrip(b"\n").decode()
+        line = to_line(stamp(message, now), seq).rstrip(b"\n").decode()
         rows.append((session, seq, *columns_of(home, line, seq)))
         seq += 1
     insert(db, rows)
 
 
-def insert(db: Connection, rows: Sequence[Sequence[object]]) -> None:
+def insert(db: ConnectionPort, rows: Sequence[Sequence[object]]) -> None:
     """Insert rows: session, position, and the `columns_of` a line."""
     db.executemany(_ADD, rows)
     for session, _, _, raw, *_ in rows:
@@ -71,7 +71,7 @@ def columns_of(home: int, raw: str, seq: int) -> tuple[object, ...]:
     )
 
 
-def page(db: Connection, session: str, start: int, limit: int) -> list[tuple[int, str]]:
+def page(db: ConnectionPort, session: str, start: int, limit: int) -> list[tuple[int, str]]:
     """Return some raw lines from a position on, oldest first."""
     found: list[tuple[int, str]] = db.execute(
         "SELECT seq, line FROM history WHERE session = ? AND seq >= ? ORDER BY seq LIMIT ?",
@@ -80,7 +80,7 @@ def page(db: Connection, session: str, start: int, limit: int) -> list[tuple[int
     return found
 
 
-def replace(db: Connection, home: int, session: str, changed: Sequence[tuple[int, str]]) -> None:
+def replace(db: ConnectionPort, home: int, session: str, changed: Sequence[tuple[int, str]]) -> None:
     """Replace the lines at these positions; the caller holds the lock of the session."""
     for seq, raw in changed:
         db.execute(
@@ -100,7 +100,7 @@ def _key(message_id: str) -> str:
     return f"sha256:{hashlib.sha256(raw).hexdigest()}"
 
 
-def _end_and_known(db: Connection, session: str, keys: Sequence[str]) -> tuple[int, set[str]]:
+def _end_and_known(db: ConnectionPort, session: str, keys: Sequence[str]) -> tuple[int, set[str]]:
     """Return the number of lines of a history, and which of these ids it has, in one round trip."""
     if not keys:
         return end(db, session), set()
@@ -113,7 +113,7 @@ def _end_and_known(db: Connection, session: str, keys: Sequence[str]) -> tuple[i
     return last + 1, {str(key) for _, key in rows if key is not None}
 
 
-def backwards(db: Connection, session: str, *, total: int, down_to: int) -> Iterator[Entry]:
+def backwards(db: ConnectionPort, session: str, *, total: int, down_to: int) -> Iterator[Entry]:
     """Yield lines from the position ``total`` back to ``down_to``, newest first, in pages."""
     before, limit = total, _FIRST_PAGE
     while before > down_to:
@@ -128,7 +128,7 @@ def backwards(db: Connection, session: str, *, total: int, down_to: int) -> Iter
         before, limit = rows[-1][0], min(2 * limit, _LARGEST_PAGE)
 
 
-def forwards(db: Connection, session: str, *, start: int) -> Iterator[Entry]:
+def forwards(db: ConnectionPort, session: str, *, start: int) -> Iterator[Entry]:
     """Yield lines from a position on, oldest first, in pages."""
     limit = _FIRST_PAGE
     while True:
@@ -147,6 +147,6 @@ def _entry(seq: int, raw: str) -> Entry:
     return Entry(seq, seq, message, chars, broken=message is None and bool(raw.strip()), number=seq)
 
 
-def sessions(db: Connection) -> list[str]:
+def sessions(db: ConnectionPort) -> list[str]:
     """Return the sessions that have a history."""
     return [str(name) for (name,) in db.execute("SELECT session FROM history WHERE seq = 0").fetchall()]

@@ -18,24 +18,24 @@ from agent_core.storage.paging import newest, oldest
 from agent_core.storage.search_index.files import chosen
 from agent_core.storage.search_index.ranking import rank
 from agent_core.storage.search_index.rows import line_time
-from agent_core.storage.search_index.text import Filters, folded, parse_query
+from agent_core.storage.search_index.text import Filters, fold, parse_query
 from gateway.queue.errors import StoreUnavailable
 from gateway.queue.postgres.histories import documents, lines, records, search
-from gateway.queue.postgres.histories.files import named_in
-from gateway.queue.sql.base import Database, Part
+from gateway.queue.postgres.histories.files import files_in
+from gateway.queue.sql.base import Database, Store
 from gateway.queue.sql.codec import instant
-from gateway.queue.sql.engine import NOTHING, Connection, Locks, named_lock, session_lock
+from gateway.queue.sql.engine import NOTHING, ConnectionPort, Locks, named_lock, session_lock
 
 _Result = TypeVar("_Result")
 
 
-def journal_of(home: int) -> Callable[[Connection, str, Sequence[str], float], None]:
+def journal_of(home: int) -> Callable[[ConnectionPort, str, Sequence[str], float], None]:
     """
     Return a function that writes the lines of an answer, in its transaction and under the lock of their
     session.
     """
 
-    def append(db: Connection, session: str, told: Sequence[str], now: float) -> None:
+    def append(db: ConnectionPort, session: str, told: Sequence[str], now: float) -> None:
         messages = [Message.model_validate(json.loads(line)) for line in told]
         lines.append(db, home, session, messages, instant(now))
 
@@ -50,16 +50,16 @@ def _as_storage(action: str) -> Iterator[None]:
         raise StorageUnavailable(str(error), **{**error.fields, "action": action}) from error
 
 
-class _Tables(Part):
+class _Tables(Store):
     def __init__(self, database: Database, home: int) -> None:
         super().__init__(database)
         self._home = home
 
-    async def _read(self, name: str, look: Callable[[Connection], _Result]) -> _Result:
+    async def _read(self, name: str, look: Callable[[ConnectionPort], _Result]) -> _Result:
         with _as_storage("read"):
             return await self._reader.call(name, look)
 
-    async def _write(self, name: str, work: Callable[[Connection], _Result], locks: Locks) -> _Result:
+    async def _write(self, name: str, work: Callable[[ConnectionPort], _Result], locks: Locks) -> _Result:
         with _as_storage("write"):
             return await self._writer.call(name, work, locks=locks)
 
@@ -73,7 +73,7 @@ class PostgresMemory(_Tables):
         """See `MemoryPort`."""
         key = _checked(session_id)
 
-        def look(db: Connection) -> HistoryTail:
+        def look(db: ConnectionPort) -> HistoryTail:
             kept = records.load(db, key)
             tail = newest(
                 lines.backwards(db, key, total=kept.total, down_to=kept.cursor),
@@ -92,7 +92,7 @@ class PostgresMemory(_Tables):
         """See `MemoryPort`."""
         key = _checked(session_id)
 
-        def look(db: Connection) -> HistoryTail:
+        def look(db: ConnectionPort) -> HistoryTail:
             kept = records.load(db, key)
             page = oldest(
                 lines.forwards(db, key, start=max(0, start)),
@@ -161,7 +161,7 @@ class PostgresMemory(_Tables):
             ),
         )
 
-    async def _change(self, session_id: str, work: Callable[[Connection, str], None]) -> None:
+    async def _change(self, session_id: str, work: Callable[[ConnectionPort, str], None]) -> None:
         key = _checked(session_id)
         await self._write("record", lambda db: work(db, key), (session_lock(key),))
 
@@ -222,7 +222,7 @@ class PostgresMemory(_Tables):
         Raises:
             StorageUnavailable: The names cannot be read now, so they are unknown.
         """
-        return await self._read("named_files", named_in)
+        return await self._read("named_files", files_in)
 
 
 class PostgresSearch(_Tables):
@@ -251,9 +251,9 @@ class PostgresSearch(_Tables):
         sessions = None
         if place is not None:
             sessions = frozenset(filter(place, await self._read("sessions", lines.sessions)))
-        filters = Filters(line_time(since), sessions, tuple(folded(person).split()))
+        filters = Filters(line_time(since), sessions, tuple(fold(person).split()))
 
-        def look(db: Connection) -> SearchAnswer:
+        def look(db: ConnectionPort) -> SearchAnswer:
             searched = search.Searching(db, self._home, str(scope), filters)
             found, statistics = searched.candidates(asked)
             ranked = rank(asked, statistics, found, least=least)
@@ -294,6 +294,6 @@ def _checked(session_id: str) -> str:
     return str(SessionKey.parse(session_id))
 
 
-def _with_record(tail: HistoryTail, kept: records.Kept) -> HistoryTail:
+def _with_record(tail: HistoryTail, kept: records.StoredRecord) -> HistoryTail:
     record = kept.record
     return replace(tail, summary=record.summary, private=record.private, origins=record.origins)

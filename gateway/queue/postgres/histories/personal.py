@@ -24,11 +24,11 @@ from gateway.queue.place import ServerDatabase
 from gateway.queue.postgres import schema
 from gateway.queue.postgres.connection import SCHEMA, Transaction, connect, place_of
 from gateway.queue.postgres.deleted_rows import remove_leftovers
-from gateway.queue.postgres.errors import refused
+from gateway.queue.postgres.errors import open_error
 from gateway.queue.postgres.histories import documents, lines, records
-from gateway.queue.postgres.histories.files import named_in
+from gateway.queue.postgres.histories.files import files_in
 from gateway.queue.postgres.history_tables import NAMES
-from gateway.queue.sql.engine import Connection, Locks, lock_first, named_lock, session_lock
+from gateway.queue.sql.engine import ConnectionPort, Locks, lock_first, named_lock, session_lock
 
 _AT_ONCE = 500
 _MOST_TOLD = 50
@@ -53,7 +53,7 @@ class KeptTables:
         except BaseException as error:
             self.__exit__()
             if isinstance(error, psycopg.Error):
-                raise refused(error, self._where, "person") from error
+                raise open_error(error, self._where, "person") from error
             raise
         return self
 
@@ -88,7 +88,7 @@ class KeptTables:
 
     def named_files(self) -> set[str]:
         """Return the path of each file that a history names."""
-        return self.read(named_in)
+        return self.read(files_in)
 
     def still_named(self, addresses: Collection[str]) -> Iterator[str]:
         """Yield the histories, summaries and documents that still name one of the addresses."""
@@ -134,13 +134,13 @@ class KeptTables:
                 self._db.execute("SET LOCAL lock_timeout = '5s'")
                 self._db.execute(f"REINDEX INDEX {SCHEMA}.history_words")
         except psycopg.OperationalError as error:
-            raise refused(error, self._where, "forget") from error
+            raise open_error(error, self._where, "forget") from error
 
-    def read(self, look: Callable[[Connection], _Result]) -> _Result:
+    def read(self, look: Callable[[ConnectionPort], _Result]) -> _Result:
         """Run a read in a transaction."""
         return self._run(look, (), look_only=True)
 
-    def write(self, work: Callable[[Connection], _Result], *locks: str) -> _Result:
+    def write(self, work: Callable[[ConnectionPort], _Result], *locks: str) -> _Result:
         """Run a change in a transaction."""
         return self._run(work, locks, look_only=False)
 
@@ -157,7 +157,7 @@ class KeptTables:
         """The home whose rows are used."""
         return self._home
 
-    def _run(self, work: Callable[[Connection], _Result], locks: Locks, *, look_only: bool) -> _Result:
+    def _run(self, work: Callable[[ConnectionPort], _Result], locks: Locks, *, look_only: bool) -> _Result:
         assert self._db is not None
         needs = None if look_only else self._at.needs
         transaction = Transaction(self._db, self._home, look_only=look_only, needs=needs)
@@ -169,7 +169,7 @@ class KeptTables:
             with suppress(psycopg.Error):
                 transaction.undo()
             if isinstance(error, psycopg.Error):
-                raise refused(error, self._where, "person") from error
+                raise open_error(error, self._where, "person") from error
             raise
         return done
 
@@ -225,7 +225,7 @@ class _History:
     def remove(self) -> None:
         session = str(self.key)
 
-        def work(db: Connection) -> None:
+        def work(db: ConnectionPort) -> None:
             db.execute("DELETE FROM history WHERE session = ?", (session,))
             db.execute("DELETE FROM consolidation WHERE session = ?", (session,))
 
@@ -272,7 +272,7 @@ class _Document:
             if isinstance(number := version.get("version"), int)
         ]
 
-        def work(db: Connection) -> None:
+        def work(db: ConnectionPort) -> None:
             db.execute("DELETE FROM memory WHERE scope = ?", (self.scope,))
             db.executemany(
                 "INSERT INTO memory (scope, version, line) VALUES (?, ?, ?) ON CONFLICT DO NOTHING", rows

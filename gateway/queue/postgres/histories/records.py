@@ -8,13 +8,13 @@ from agent_core.errors import CursorMoved
 from agent_core.messages import SessionKey
 from agent_core.provenance import Origins, to_json
 from agent_core.storage.lines import encode_object
-from agent_core.storage.paging import Place
+from agent_core.storage.paging import PageMark
 from agent_core.storage.session_record import Record, parse_record
-from gateway.queue.sql.engine import Connection
+from gateway.queue.sql.engine import ConnectionPort
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class StoredRecord:
     """The record of a session, its version (0: no row), and the number of lines of the history."""
 
     record: Record
@@ -27,7 +27,7 @@ class Kept:
         return min(self.record.cursor, self.total)
 
 
-def load(db: Connection, session: str) -> Kept:
+def load(db: ConnectionPort, session: str) -> StoredRecord:
     """Return the record; an empty one if there is no readable one."""
     text, version, last = db.execute(
         "SELECT kept.record, kept.version, (SELECT MAX(seq) FROM history WHERE session = ?)"
@@ -36,13 +36,13 @@ def load(db: Connection, session: str) -> Kept:
     ).fetchone()
     total = 0 if last is None else int(last) + 1
     if text is None:
-        return Kept(Record(), 0, total)
+        return StoredRecord(Record(), 0, total)
     record = parse_record(text.encode(), SessionKey.parse(session), str)
-    return Kept(Record() if record is None else record, int(version), total)
+    return StoredRecord(Record() if record is None else record, int(version), total)
 
 
 def change(
-    db: Connection,
+    db: ConnectionPort,
     session: str,
     *,
     summary: str | None = None,
@@ -62,7 +62,7 @@ def change(
         raise CursorMoved(f"the cursor is at {kept.cursor} and not at {base_cursor} any more")
     record = kept.record.changed(summary=summary, private=private, origins=origins)
     place = kept.cursor if cursor is None else min(max(0, cursor), kept.total)
-    text = encoded(session, replace(record, place=Place(place, -1)))
+    text = encode(session, replace(record, place=PageMark(place, -1)))
     if kept.version == 0:
         done = db.execute(
             "INSERT INTO consolidation (session, record, version) VALUES (?, ?, 1) ON CONFLICT DO NOTHING",
@@ -77,7 +77,7 @@ def change(
         raise CursorMoved("the record was changed by somebody else")
 
 
-def encoded(session: str, record: Record) -> str:
+def encode(session: str, record: Record) -> str:
     """Return the record as its row stores it."""
     return (
         encode_object(

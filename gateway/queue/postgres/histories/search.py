@@ -23,9 +23,9 @@ from agent_core.storage.search_index.ranking import (
     Statistics,
     choose_candidates,
 )
-from agent_core.storage.search_index.rows import Line
-from agent_core.storage.search_index.text import TAIL, Filters, Query, Term, folded, index_words
-from gateway.queue.sql.engine import Connection
+from agent_core.storage.search_index.rows import SearchLine
+from agent_core.storage.search_index.text import TAIL, Filters, Query, Term, fold, index_words
+from gateway.queue.sql.engine import ConnectionPort
 
 RowId: TypeAlias = tuple[int, str, int]
 """A line: its time in milliseconds, its session and its number in it."""
@@ -55,11 +55,11 @@ class Searched:
     words: list[str]
 
     @classmethod
-    def of(cls, home: int, line: Line) -> Searched:
+    def of(cls, home: int, line: SearchLine) -> Searched:
         """Return the indexed part of a searchable line."""
-        text = folded(storable(line.text)[:MOST_TEXT])
+        text = fold(storable(line.text)[:MOST_TEXT])
         words = {_cut(word) for word in index_words(text)}
-        words |= {_cut(_SENDER + word) for word in folded(storable(line.sender or "")).split()}
+        words |= {_cut(_SENDER + word) for word in fold(storable(line.sender or "")).split()}
         return cls(f" {text} ", [*sorted(words), label(home, line.scope)])
 
 
@@ -95,7 +95,7 @@ def _in_order(term: Term) -> list[str]:
 class Searching:
     """A search in a scope of a home."""
 
-    db: Connection
+    db: ConnectionPort
     home: int
     scope: str
     filters: Filters
@@ -141,7 +141,7 @@ class Searching:
         return [(int(at), str(session), int(seq)) for at, session, seq in rows.fetchall()]
 
 
-def _lines(db: Connection, chosen: Sequence[RowId], scope: str) -> dict[RowId, Candidate]:
+def _lines(db: ConnectionPort, chosen: Sequence[RowId], scope: str) -> dict[RowId, Candidate]:
     """Read lines, each with its answer or its question."""
     near = ", ".join(
         f"(SELECT b.line FROM history AS b WHERE b.session = h.session AND b.seq {where} h.seq"  # noqa: S608 - of our own constants
@@ -163,16 +163,16 @@ def _lines(db: Connection, chosen: Sequence[RowId], scope: str) -> dict[RowId, C
     return found
 
 
-def _searched(raw: str | None, seq: int) -> Line | None:
+def _searched(raw: str | None, seq: int) -> SearchLine | None:
     line = None if raw is None else searched_line(as_object(raw.encode()), seq)
     return None if line is None else replace(line, text=line.text[:MOST_TEXT])
 
 
-def around(db: Connection, scope: str, row: RowId) -> Found | None:
+def around(db: ConnectionPort, scope: str, row: RowId) -> Found | None:
     """Return the session of a line, the line with its neighbours, and which of them it is."""
     _, session, seq = row
     text = " UNION ALL ".join(_near(*each) for each in (("<", "DESC"), ("=", "ASC"), (">", "ASC")))
-    lines: list[Line] = []
+    lines: list[SearchLine] = []
     for number, raw in db.execute(text, (session, seq, scope) * 3).fetchall():
         if (line := _searched(raw, number)) is not None:
             lines.append(line)
@@ -189,7 +189,7 @@ def _near(where: str, order: str) -> str:
     )
 
 
-def withdraw(db: Connection, session: str, undone: str) -> None:
+def withdraw(db: ConnectionPort, session: str, undone: str) -> None:
     """Take a turn or a single message out of the search, because a later line takes it back."""
     rows = db.execute(
         "SELECT seq, line FROM history WHERE session = ? AND said IS NOT NULL AND strpos(line, ?) > 0",
@@ -203,7 +203,7 @@ def withdraw(db: Connection, session: str, undone: str) -> None:
             )
 
 
-def recut(db: Connection, home: int, after: tuple[str, int]) -> tuple[int, tuple[str, int] | None]:
+def recut(db: ConnectionPort, home: int, after: tuple[str, int]) -> tuple[int, tuple[str, int] | None]:
     """
     Split the lines after a position into words again, up to a limit.
 

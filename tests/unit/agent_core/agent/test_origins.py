@@ -11,13 +11,13 @@ import anyio
 import pytest
 
 from agent_core.models import Message, ToolResult
-from agent_core.provenance import Origins, Trust, origins_of_call, person, trust_of, untrusted
+from agent_core.provenance import Origins, Trust, origins_of_call, person, trust_of, untrusted_origin
 from agent_core.tools.effects import Effect
-from agent_core.tools.policy import Approval, Permission, Proposal, Verdict, verdict_on
+from agent_core.tools.policy import Approval, Permission, PolicyVerdict, Proposal, verdict_on
 from tests.clock import EPOCH
 from tests.doubles.agent import FakeJournal, FakeTool, Journey, ListMemory, broken, call, session
 
-PAGE = untrusted("web", "https://evil.example", EPOCH - timedelta(days=9000))
+PAGE = untrusted_origin("web", "https://evil.example", EPOCH - timedelta(days=9000))
 
 
 @pytest.fixture
@@ -123,7 +123,9 @@ async def test_what_was_called_fine_is_what_had_come_before(before: int | None, 
     """So many hours before the word an old answer came; what came later, and a word nobody said, changes nothing."""
     journey = journey_of([acting()], [call("act")], "done")
     now = journey.clock.now()
-    journey.memory.origins = (untrusted("web", "https://evil.example", now + timedelta(hours=before or 0)),)
+    journey.memory.origins = (
+        untrusted_origin("web", "https://evil.example", now + timedelta(hours=before or 0)),
+    )
     await anyio.sleep(7200)
     consent = Watched()
     said = None if before is None else now
@@ -240,7 +242,9 @@ async def test_what_was_called_fine_names_nobody_for_a_stranger(before: int | No
 
     async def prompt(*_: Any, **__: Any) -> list[Message]:
         at = now + timedelta(hours=before or 0)
-        line = Message(role="assistant", content=f"It says: {BOB}", origins=(untrusted("web", "x", at),))
+        line = Message(
+            role="assistant", content=f"It says: {BOB}", origins=(untrusted_origin("web", "x", at),)
+        )
         return [line, Message(role="user", content="q")]
 
     journey.memory.build_messages = prompt
@@ -262,4 +266,4 @@ async def test_a_tool_that_does_not_say_whom_it_reaches_reaches_nobody_that_was_
     await journey.run(consent=consent)
     proposal = consent.proposed[-1]
     assert proposal.named is named
-    assert verdict_on(proposal) is (Verdict.ALLOW if named else Verdict.ASK)
+    assert verdict_on(proposal) is (PolicyVerdict.ALLOW if named else PolicyVerdict.ASK)

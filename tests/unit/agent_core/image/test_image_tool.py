@@ -9,7 +9,7 @@ import pytest
 
 from agent_core.errors import ModelUnavailable, ModelUnreadable, ToolFailed
 from agent_core.image.config import ImageSettings, check_image
-from agent_core.image.pictures import Made, pictures_in
+from agent_core.image.pictures import GeneratedPicture, pictures_in
 from agent_core.image.tool import ImageTool
 from agent_core.messages import Attachment
 from devservers.images import png_of
@@ -38,13 +38,13 @@ class Maker:
         self.outcome = outcome
         self.asked = 0
 
-    async def make(self, prompt: str, *, count: int, size: str) -> Made:
+    async def make(self, prompt: str, *, count: int, size: str) -> GeneratedPicture:
         self.asked += 1
         if self.outcome == "hang":
             await anyio.sleep_forever()
         if isinstance(self.outcome, Exception):
             raise self.outcome
-        return Made((png_of(prompt),) * count, cost_usd=0.1 * count, model="x")
+        return GeneratedPicture((png_of(prompt),) * count, cost_usd=0.1 * count, model="x")
 
     async def aclose(self) -> None:
         pass

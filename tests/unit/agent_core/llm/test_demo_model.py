@@ -13,7 +13,7 @@ from agent_core.llm.demo import rules
 from agent_core.llm.demo.model import DemoModel, EchoModel
 from agent_core.llm.demo.rules import memory_in
 from agent_core.models import Message, ToolCall, ToolDefinition
-from agent_core.prompt import BASE_PROMPT, heard_line, system_text
+from agent_core.prompt import BASE_PROMPT, system_text, transcript_line
 
 WRITE = [ToolDefinition(name="memory_write", description="", parameters={"type": "object"})]
 
@@ -230,7 +230,7 @@ async def test_it_names_the_files_that_came():
 )
 async def test_it_answers_what_was_said_by_voice(words, answer):
     """The words and not the sound file; it tells what was heard."""
-    heard = heard_line("Voice message.ogg", text=words, seconds=2.0)
+    heard = transcript_line("Voice message.ogg", text=words, seconds=2.0)
     text, _ = await say(f"{heard}\n{ATTACHED}")
     assert text.startswith(answer)
 

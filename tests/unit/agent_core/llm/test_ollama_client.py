@@ -11,7 +11,7 @@ from agent_core.llm.factory import build_models
 from agent_core.llm.ollama_client import OllamaClient
 from agent_core.llm.openai_client import OpenAIClient
 from agent_core.llm.pools import ModelPool
-from agent_core.llm.windows import told_window
+from agent_core.llm.windows import window_in
 from agent_core.memory.manager import MemoryManager
 from agent_core.models import Message
 from agent_core.tools.registry import ToolRegistry
@@ -193,7 +193,7 @@ class TestWindows:
     )
     def test_what_servers_say(self, answer, window):
         """vLLM, llama.cpp twice, LM Studio with the model loaded and not."""
-        assert told_window(answer, "m") == window
+        assert window_in(answer, "m") == window
 
     async def test_long_results_are_cut_to_the_window_of_the_model(self, fake):
         """Ten pages of 16,000 characters: each step fits, and the run ends with an answer."""

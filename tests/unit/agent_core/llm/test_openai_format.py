@@ -13,7 +13,7 @@ from agent_core.llm.openai_format import (
     Assembler,
     Piece,
     TextJoiner,
-    Tokens,
+    TokenCounts,
     ToolFragment,
     bare_model_name,
     parse_piece,
@@ -100,9 +100,9 @@ class TestPieces:
     def test_usage_alone(self):
         """The last chunk has usage and no choices."""
         assert parse_piece({"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 4}}) == Piece(
-            tokens=Tokens(3, 4)
+            tokens=TokenCounts(3, 4)
         )
-        assert parse_piece({"usage": {"prompt_tokens": 3}}) == Piece(tokens=Tokens(3, 0))
+        assert parse_piece({"usage": {"prompt_tokens": 3}}) == Piece(tokens=TokenCounts(3, 0))
 
     def test_text_in_parts(self):
         """Content may be a list of parts."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from agent_core.llm.openai_format import Tokens, parse_piece, request_body
+from agent_core.llm.openai_format import TokenCounts, parse_piece, request_body
 from agent_core.llm.prices import Price, listed_price
 from agent_core.llm.providers import takes_cache_control
 from agent_core.models import Message, ToolCall, ToolDefinition
@@ -113,11 +113,11 @@ def test_who_wants_marks(model: str, wanted: bool) -> None:
     [
         (
             {"prompt_tokens": 100, "completion_tokens": 20, "prompt_tokens_details": {"cached_tokens": 64}},
-            Tokens(100, 20, cached=64),
+            TokenCounts(100, 20, cached=64),
         ),
         (
             {"prompt_tokens": 100, "completion_tokens": 20, "prompt_cache_hit_tokens": 60},
-            Tokens(100, 20, cached=60),
+            TokenCounts(100, 20, cached=60),
         ),
         (
             {
@@ -125,22 +125,25 @@ def test_who_wants_marks(model: str, wanted: bool) -> None:
                 "completion_tokens": 20,
                 "completion_tokens_details": {"reasoning_tokens": 15},
             },
-            Tokens(100, 20, thinking=15),
+            TokenCounts(100, 20, thinking=15),
         ),
-        ({"prompt_tokens": 100, "completion_tokens": 20, "total_tokens": 400}, Tokens(100, 300)),
-        ({"prompt_tokens": 5, "prompt_tokens_details": {"cached_tokens": 10**9}}, Tokens(5, 0, cached=5)),
-        ({"prompt_tokens": 5, "prompt_tokens_details": ["no"]}, Tokens(5, 0)),
+        ({"prompt_tokens": 100, "completion_tokens": 20, "total_tokens": 400}, TokenCounts(100, 300)),
+        (
+            {"prompt_tokens": 5, "prompt_tokens_details": {"cached_tokens": 10**9}},
+            TokenCounts(5, 0, cached=5),
+        ),
+        ({"prompt_tokens": 5, "prompt_tokens_details": ["no"]}, TokenCounts(5, 0)),
     ],
 )
-def test_what_was_kept_is_counted(usage: dict[str, Any], tokens: Tokens) -> None:
+def test_what_was_kept_is_counted(usage: dict[str, Any], tokens: TokenCounts) -> None:
     """In the words of each provider; hidden thinking counts as written, also where only the sum has it."""
     assert parse_piece({"choices": [], "usage": usage}).tokens == tokens
 
 
 def test_what_was_kept_costs_less() -> None:
     """By the price of the operator or of the list; without one of its own it costs what the rest costs."""
-    assert Price(10.0, 20.0, 1.0).of(Tokens(1_000_000, 0, cached=900_000)) == pytest.approx(1.9)
-    assert Price(10.0, 20.0).of(Tokens(1_000_000, 0, cached=900_000)) == pytest.approx(10.0)
+    assert Price(10.0, 20.0, 1.0).of(TokenCounts(1_000_000, 0, cached=900_000)) == pytest.approx(1.9)
+    assert Price(10.0, 20.0).of(TokenCounts(1_000_000, 0, cached=900_000)) == pytest.approx(10.0)
     listed = listed_price("openai/gpt-5-mini")
     assert listed is not None
     assert listed.cached_usd_per_million == pytest.approx(0.025)

@@ -11,7 +11,7 @@ from agent_core.llm.ollama_client import OllamaClient
 from agent_core.llm.openai_client import OpenAIClient
 from agent_core.llm.openai_format import Assembler, parse_piece, request_body
 from agent_core.llm.prices import Price, listed_price
-from agent_core.llm.providers import Endpoint, adapted, endpoint_of, key_variables
+from agent_core.llm.providers import Endpoint, adapt_request, endpoint_of, key_variables
 from agent_core.models import Message, ToolCall
 from gateway.settings import LLMSettings
 from tests.clock import ManualClock
@@ -104,16 +104,16 @@ def test_what_providers_want_otherwise():
     ]
     body = request_body("m", said, TOOLS, stream=True, max_tokens=5)
 
-    openai = adapted(body, endpoint_of("openai/m", ""))
+    openai = adapt_request(body, endpoint_of("openai/m", ""))
     assert (openai.get("max_tokens"), openai["max_completion_tokens"]) == (None, 5)
-    mistral = adapted(body, endpoint_of("mistral/m", ""))
+    mistral = adapt_request(body, endpoint_of("mistral/m", ""))
     assert (mistral["max_tokens"], "stream_options" in mistral) == (5, False)
     made, kept = (call["id"] for call in mistral["messages"][1]["tool_calls"])
     assert (len(made), made.isalnum(), kept) == (9, True, "abcdefgh1")
     assert mistral["messages"][2]["tool_call_id"] == made
     for other in ("groq/m", "deepseek/m", "ollama/m"):
-        assert adapted(body, endpoint_of(other, "")) == body
-    assert adapted(body, endpoint_of("openai/m", "http://own/v1")) == body
+        assert adapt_request(body, endpoint_of(other, "")) == body
+    assert adapt_request(body, endpoint_of("openai/m", "http://own/v1")) == body
     assert body["messages"][1]["tool_calls"][0]["id"] == "call_a_long_id"
 
 

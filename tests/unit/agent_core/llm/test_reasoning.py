@@ -17,7 +17,7 @@ from agent_core.llm.factory import build_models
 from agent_core.llm.openai_client import OpenAIClient
 from agent_core.llm.openai_format import Piece, parse_piece
 from agent_core.llm.pools import ModelPool
-from agent_core.llm.providers import adapted, endpoint_of
+from agent_core.llm.providers import adapt_request, endpoint_of
 from agent_core.llm.reasoning import Habit, ReasoningFilter
 from agent_core.llm.streaming import AnswerLimits, answer
 from agent_core.models import Message, Usage
@@ -220,7 +220,7 @@ async def test_nothing_of_it_is_left_anywhere(tmp_path: Path) -> None:
 )
 async def test_the_effort_is_sent(model: str, field: str, value: object) -> None:
     """In the words of the provider; nothing is sent where nothing is set."""
-    body = adapted({"messages": [], "reasoning_effort": "low"}, endpoint_of(model, ""))  # type: ignore[arg-type]
+    body = adapt_request({"messages": [], "reasoning_effort": "low"}, endpoint_of(model, ""))  # type: ignore[arg-type]
     assert body[field] == value
     async with FakeOpenAI() as fake:
         for effort in ("low", ""):

@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from agent_core.errors import ModelRateLimited, ModelRefused, ModelUnavailable, StreamBroken
-from agent_core.llm.openai_format import Piece, Tokens
+from agent_core.llm.openai_format import Piece, TokenCounts
 from agent_core.llm.streaming import AnswerLimits, answer
 from agent_core.models import Usage
 
@@ -47,7 +47,7 @@ class Script:
 
 async def test_a_slow_answer_is_not_cut():
     """Pauses below the limits are waited for, however many."""
-    script = Script(80, "a", 50, "b", 50, "c", Piece(tokens=Tokens(1, 2)))
+    script = Script(80, "a", 50, "b", 50, "c", Piece(tokens=TokenCounts(1, 2)))
 
     assert await script.run() == [
         "a",

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent_core.memory.consolidation.policy import (
-    Rules,
-    accepted,
+    ConsolidationRules,
+    accept_summary,
     conversation_text,
     keep_for,
     plan,
@@ -61,7 +61,7 @@ def test_a_sentence_for_ten_messages_and_five_at_least(messages: int, sentences:
 )
 def test_how_many_are_kept(threshold: int, ratio: float, keep: int) -> None:
     """A part of the threshold, rounded down, at least one."""
-    assert Rules(threshold, ratio).keep == keep
+    assert ConsolidationRules(threshold, ratio).keep == keep
 
 
 @pytest.mark.parametrize(
@@ -70,12 +70,12 @@ def test_how_many_are_kept(threshold: int, ratio: float, keep: int) -> None:
 def test_impossible_rules_are_refused(threshold: int, ratio: float) -> None:
     """No threshold below one, no share outside of nought to one."""
     with pytest.raises(ValueError, match="cannot consolidate"):
-        Rules(threshold, ratio)
+        ConsolidationRules(threshold, ratio)
 
 
 def test_due_above_the_threshold_only() -> None:
     """At the threshold it is not yet due."""
-    rules = Rules(10, 0.2)
+    rules = ConsolidationRules(10, 0.2)
     assert keep_for(tail_of(*said("ua" * 5)), rules, GUESS) is None
     assert keep_for(tail_of(*said("ua" * 5 + "u")), rules, GUESS) == 2
 
@@ -85,9 +85,9 @@ def test_due_by_tokens_keeps_what_has_room() -> None:
     long = [Message(role="user", content="some words " * 100) for _ in range(10)]
     cost = GUESS.message(long[0])
     for max_tokens, kept in ((cost * 10, None), (cost * 9, 1), (cost * 5, 1)):
-        assert keep_for(tail_of(*long), Rules(100, 0.2, max_tokens=max_tokens), GUESS) == kept
-    assert keep_for(tail_of(*long), Rules(100, 0.5, max_tokens=cost * 8), GUESS) == 4
-    assert keep_for(tail_of(*long), Rules(4, 0.5, max_tokens=cost * 8), GUESS) == 2
+        assert keep_for(tail_of(*long), ConsolidationRules(100, 0.2, max_tokens=max_tokens), GUESS) == kept
+    assert keep_for(tail_of(*long), ConsolidationRules(100, 0.5, max_tokens=cost * 8), GUESS) == 4
+    assert keep_for(tail_of(*long), ConsolidationRules(4, 0.5, max_tokens=cost * 8), GUESS) == 2
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_due_by_tokens_keeps_what_has_room() -> None:
 )
 def test_no_question_is_torn_from_its_answer(roles: str, turns: str, keep: int, cut: int) -> None:
     """The cut goes back to the nearest question, else forward, else where at least no answer loses its question."""
-    segment = plan(tail_of(*said(roles, turns), cursor=7), keep, Rules(100), GUESS)
+    segment = plan(tail_of(*said(roles, turns), cursor=7), keep, ConsolidationRules(100), GUESS)
 
     assert (0 if segment is None else segment.end - 7) == cut
     if segment is not None:
@@ -128,7 +128,7 @@ def test_a_segment_is_always_sound(roles: str, keep: int, segment_tokens: int) -
         each.model_copy(update={"content": "some words " * (number % 7 * 10)})
         for number, each in enumerate(said(roles))
     ]
-    rules = Rules(100, segment_tokens=segment_tokens)
+    rules = ConsolidationRules(100, segment_tokens=segment_tokens)
     segment = plan(tail_of(*messages), keep, rules, GUESS)
     if segment is None:
         return
@@ -141,7 +141,7 @@ def test_a_segment_is_always_sound(roles: str, keep: int, segment_tokens: int) -
 def test_a_position_that_cannot_be_read_shifts_nothing() -> None:
     """The cut is a position, not a count of messages."""
     page = HistoryTail(tuple(said("uauaua")), 9, 9, positions=(0, 1, 2, 5, 7, 8))
-    segment = plan(page, 2, Rules(5), GUESS)
+    segment = plan(page, 2, ConsolidationRules(5), GUESS)
     assert segment is not None
     assert (segment.end, len(segment.messages)) == (7, 4)
 
@@ -204,9 +204,9 @@ def test_summaries_are_asked_for_with_days_and_changes() -> None:
 def test_what_is_taken_for_a_summary() -> None:
     """Short answers as they are, long ones up to a sentence, copies not at all."""
     source = " ".join(f"word{number}" for number in range(400))
-    assert accepted("  Fine. ", source, 5) == "Fine."
-    assert accepted(source, source, 5) is None
-    assert accepted("   ", source, 5) is None
-    cut = accepted("A sentence. " * 1000, source, 5)
+    assert accept_summary("  Fine. ", source, 5) == "Fine."
+    assert accept_summary(source, source, 5) is None
+    assert accept_summary("   ", source, 5) is None
+    cut = accept_summary("A sentence. " * 1000, source, 5)
     assert cut is not None and len(cut) <= 3000 and cut.endswith("A sentence.")
-    assert accepted("x" * 10_000, source, 5) == "x" * 3000
+    assert accept_summary("x" * 10_000, source, 5) == "x" * 3000

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from agent_core.memory.consolidation.run import ConsolidationResult
-from agent_core.memory.consolidation.worker import RETRY, Consolidator
+from agent_core.memory.consolidation.worker import RETRY, ConsolidationQueue
 from agent_core.models import Usage
 from tests.clock import LoopClock
 
@@ -45,7 +45,7 @@ class Manager:
         return answer
 
 
-async def while_running(consolidator: Consolidator, work: Callable[[], Awaitable[None]]) -> None:
+async def while_running(consolidator: ConsolidationQueue, work: Callable[[], Awaitable[None]]) -> None:
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(consolidator.run)
         await work()
@@ -55,12 +55,12 @@ async def while_running(consolidator: Consolidator, work: Callable[[], Awaitable
 async def test_one_task_per_session_and_few_at_once() -> None:
     """Marked again and again, a session is worked on by one task; of many sessions two at a time."""
     manager = Manager()
-    consolidator = Consolidator(manager, LoopClock())
+    consolidator = ConsolidationQueue(manager, LoopClock())
 
     async def work() -> None:
         for _ in range(5):
             for number in range(6):
-                consolidator.due(f"test/{number}")
+                consolidator.mark_due(f"test/{number}")
             await anyio.sleep(1.7)
         await anyio.sleep(60)
 
@@ -74,12 +74,12 @@ async def test_one_task_per_session_and_few_at_once() -> None:
 async def test_marked_while_it_is_worked_on_it_is_worked_on_again() -> None:
     """What was said meanwhile is not forgotten."""
     manager = Manager(takes_s=10)
-    consolidator = Consolidator(manager, LoopClock())
+    consolidator = ConsolidationQueue(manager, LoopClock())
 
     async def work() -> None:
-        consolidator.due("test/a")
+        consolidator.mark_due("test/a")
         await anyio.sleep(5)
-        consolidator.due("test/a")
+        consolidator.mark_due("test/a")
         await anyio.sleep(60)
 
     await while_running(consolidator, work)
@@ -92,10 +92,10 @@ async def test_failures_are_tried_more_and_more_rarely_and_end(
 ) -> None:
     """A session that fails for a month costs a few calls, is told in the state, and stops no other."""
     manager = Manager(answer)
-    consolidator = Consolidator(manager, LoopClock())
+    consolidator = ConsolidationQueue(manager, LoopClock())
 
     async def work() -> None:
-        consolidator.due("test/a")
+        consolidator.mark_due("test/a")
         await anyio.sleep(30 * 86_400)
         state = consolidator.state()
         assert (state["failing_sessions"], state["failures"]) == (1, len(manager.visits))
@@ -103,14 +103,14 @@ async def test_failures_are_tried_more_and_more_rarely_and_end(
         trouble = consolidator.trouble("test/a")
         assert trouble is not None and trouble["failures"] == len(manager.visits)
         before = len(manager.visits)
-        consolidator.due("test/a")  # somebody speaks there again, and its time has come
+        consolidator.mark_due("test/a")  # somebody speaks there again, and its time has come
         await anyio.sleep(86_400)
         assert len(manager.visits) == before + 1
         manager.answers = [ConsolidationResult(segments=2)]
-        consolidator.due("test/b")
+        consolidator.mark_due("test/b")
         await anyio.sleep(10)
         assert consolidator.state()["segments"] == 2
-        consolidator.due("test/a")
+        consolidator.mark_due("test/a")
         await anyio.sleep(86_400)
         assert consolidator.trouble("test/a") is None
         assert consolidator.state()["failing_sessions"] == 0
@@ -131,11 +131,11 @@ async def test_talk_does_not_shorten_the_wait() -> None:
     async def task(session_id: str) -> None:
         session_tasks.append(session_id)
 
-    consolidator = Consolidator(manager, LoopClock(), session_tasks=[task])
+    consolidator = ConsolidationQueue(manager, LoopClock(), session_tasks=[task])
 
     async def work() -> None:
         for _ in range(400):
-            consolidator.due("test/a")
+            consolidator.mark_due("test/a")
             await anyio.sleep(10)
 
     await while_running(consolidator, work)
@@ -152,11 +152,11 @@ async def test_a_task_that_fails_is_done_later() -> None:
         if fail:
             raise OSError("no space")
 
-    consolidator = Consolidator(manager, LoopClock(), session_tasks=[task])
+    consolidator = ConsolidationQueue(manager, LoopClock(), session_tasks=[task])
 
     async def work() -> None:
         nonlocal fail
-        consolidator.due("test/a")
+        consolidator.mark_due("test/a")
         await anyio.sleep(30)
         assert manager.visits == []
         fail = False
@@ -176,10 +176,10 @@ async def test_what_it_costs_is_told() -> None:
     manager = Manager(
         ConsolidationResult(failure="cut", usage=Usage(prompt_tokens=7, calls=1)), ConsolidationResult()
     )
-    consolidator = Consolidator(manager, LoopClock(), spent=note)
+    consolidator = ConsolidationQueue(manager, LoopClock(), spent=note)
 
     async def work() -> None:
-        consolidator.due("test/a")
+        consolidator.mark_due("test/a")
         await anyio.sleep(600)
 
     await while_running(consolidator, work)
@@ -189,10 +189,10 @@ async def test_what_it_costs_is_told() -> None:
 async def test_cancelling_leaves_nothing_behind() -> None:
     """A stop in the middle of a call ends at once."""
     manager = Manager(takes_s=1e6)
-    consolidator = Consolidator(manager, LoopClock())
+    consolidator = ConsolidationQueue(manager, LoopClock())
 
     async def work() -> None:
-        consolidator.due("test/a")
+        consolidator.mark_due("test/a")
         await anyio.sleep(5)
         assert manager.running == ["test/a"]
 

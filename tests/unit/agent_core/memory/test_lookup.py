@@ -12,7 +12,7 @@ import pytest
 from agent_core.memory.manager import MemoryManager
 from agent_core.models import MemoryScope, Message
 from agent_core.prompt import background_text, searched_words, turn_facts
-from agent_core.provenance import Origin, person, untrusted
+from agent_core.provenance import Origin, person, untrusted_origin
 from agent_core.storage.search_index import SearchIndex
 from tests.clock import EPOCH
 from tests.search_house import BOB, OWNER, A, B, House, R
@@ -122,7 +122,7 @@ async def test_the_prompt_before_it_stays_the_same(house: LookedUp) -> None:
 
 async def test_a_strangers_words_never_come_unasked(house: LookedUp) -> None:
     """They would make each tool call of the turn a question; where the question has them itself, they may."""
-    eve, more = untrusted("mail", "eve@example.test"), untrusted("web", "https://example.test")
+    eve, more = untrusted_origin("mail", "eve@example.test"), untrusted_origin("web", "https://example.test")
     await house.say(A, "Our cat is called Evil.", "I read that.", origins=(eve,))
     assert await house.found() == []
     assert await house.found(origins=(more,)) == []
@@ -133,7 +133,7 @@ async def test_a_strangers_words_never_come_unasked(house: LookedUp) -> None:
 
 async def test_an_answer_with_a_strangers_words_keeps_its_question_out(house: LookedUp) -> None:
     """What is shown together must be fine together."""
-    page: tuple[Origin, ...] = (untrusted("web", "https://example.test"),)
+    page: tuple[Origin, ...] = (untrusted_origin("web", "https://example.test"),)
     await house.say(A, "Our cat is called Minka.")
     await house.say(A, "Evil says the page.", origins=page)
     assert await house.found() == []

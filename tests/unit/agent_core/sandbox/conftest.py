@@ -9,7 +9,7 @@ import pytest
 
 from agent_core.sandbox.command_sandbox import CommandSandbox
 from agent_core.sandbox.process import landlock_version
-from agent_core.sandbox.rights import Limits
+from agent_core.sandbox.rights import Ceilings
 
 from .targets import make_home
 
@@ -33,7 +33,7 @@ def sandbox_in(
         home=home,
         private_in=home / "run" / "commands",
         readable=[Path(sys.base_prefix), HERE, *readable],
-        limits=limits or Limits(nice=0),
+        limits=limits or Ceilings(nice=0),
         backend=backend,
         connects=connects,
         landlock=landlock,

@@ -41,7 +41,7 @@ async def attacked(options: dict[str, Any]) -> dict[str, Any]:
     from targets import about, make_home, results_of, targets_in
 
     from agent_core.sandbox.command_sandbox import CommandSandbox
-    from agent_core.sandbox.rights import Limits
+    from agent_core.sandbox.rights import Ceilings
 
     home = Path(options["home"])
     make_home(home)
@@ -51,7 +51,7 @@ async def attacked(options: dict[str, Any]) -> dict[str, Any]:
         private_in=home / "run" / "commands",
         readable=[HERE, *map(Path, options.get("readable", []))],
         backend=options["backend"],
-        limits=Limits(memory_bytes=200_000_000, processes=24, disk_bytes=100_000_000),
+        limits=Ceilings(memory_bytes=200_000_000, processes=24, disk_bytes=100_000_000),
         connects=options.get("connects", False),
         unit=home / "run" / "shell.sock",
     )

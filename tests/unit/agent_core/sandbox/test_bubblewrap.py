@@ -21,7 +21,7 @@ from .conftest import proved, sandbox_in
 from .test_limits import SMALL, marked, none_left, python
 from .test_standing import BARE, NOBODY, OTHER, tried
 
-BWRAP = bubblewrap.found()
+BWRAP = bubblewrap.find_program()
 pytestmark = [
     pytest.mark.skipif(
         landlock_version() < 1 or platform.machine() not in ("x86_64", "aarch64"),
@@ -67,7 +67,7 @@ async def test_a_busy_moment_takes_no_stronger_one_away(home, monkeypatch, momen
     """What did not end in time is tried once more; a machine that is busy for longer has no weaker one either."""
     if not (await sandbox_in(home, backend="bubblewrap").prove()).held:
         pytest.skip("bubblewrap does not work on this machine")
-    run, busy = process.run, [process.Outcome(limit="time")] * moments
+    run, busy = process.run, [process.ProgramOutcome(limit="time")] * moments
 
     async def slow_at_first(order, serve=None):
         return busy.pop() if busy else await run(order, serve)
@@ -130,7 +130,7 @@ async def test_one_that_lies_is_seen_through(home, tmp_path):
 )
 async def test_one_that_leaves_something_out_is_seen_through(home, tmp_path, left_out, told, monkeypatch):
     """The negative control: the real one without a part of what it is told, in a world that it may see."""
-    real = bubblewrap.wrapped
+    real = bubblewrap.wrap_command
 
     def less(*given, **how):
         line, kept = real(*given, **how), []
@@ -146,7 +146,7 @@ async def test_one_that_leaves_something_out_is_seen_through(home, tmp_path, lef
         raise AssertionError
 
     await proved(sandbox_in(home, backend="bubblewrap"))
-    monkeypatch.setattr(bubblewrap, "wrapped", less)
+    monkeypatch.setattr(bubblewrap, "wrap_command", less)
     proof = await sandbox_in(home, backend="bubblewrap").prove()
     assert proof.held is False
     assert told in proof.told

@@ -26,7 +26,9 @@ from .escaping import FETCH, serve_a_page
 
 pytestmark = [
     pytest.mark.skipif(
-        landlock_version() < 4 or not bubblewrap.found() or platform.machine() not in ("x86_64", "aarch64"),
+        landlock_version() < 4
+        or not bubblewrap.find_program()
+        or platform.machine() not in ("x86_64", "aarch64"),
         reason="this kernel has no Landlock, bubblewrap is not installed, or the machine is not known",
     ),
 ]

@@ -16,7 +16,7 @@ from agent_core.sandbox import process
 from agent_core.sandbox.long_running import serving
 from agent_core.sandbox.process import landlock_version
 from agent_core.sandbox.process_tree import descendants, own_children
-from agent_core.sandbox.rights import Limits
+from agent_core.sandbox.rights import Ceilings
 
 from .conftest import proved, sandbox_in
 from .test_limits import marked, none_left
@@ -51,8 +51,8 @@ async def until_nice(mark, expected):
 @pytest.mark.parametrize(("nice", "expected"), [(19, 10), (0, 0)], ids=["as it is", "control"])
 async def test_the_session_of_a_command_gives_way(home, backend, nice, expected):
     """The daemon's and the runner's stay as they are. The control gives way to nobody."""
-    assert Limits().nice == 19
-    sandbox = await proved(sandbox_in(home, backend=backend, limits=replace(Limits(), nice=nice)))
+    assert Ceilings().nice == 19
+    sandbox = await proved(sandbox_in(home, backend=backend, limits=replace(Ceilings(), nice=nice)))
     own = niceness(os.getpid())
     mark = f"4731{os.getpid()}"
     async with anyio.create_task_group() as tasks:
@@ -86,7 +86,7 @@ async def test_the_trial_gives_way_to_nobody(home, monkeypatch):
         return orders[-1]
 
     monkeypatch.setattr(process, "order_of", order_of)
-    sandbox = await proved(sandbox_in(home, limits=Limits()))
+    sandbox = await proved(sandbox_in(home, limits=Ceilings()))
     await sandbox.run("true", seconds=60)
     assert [each["nice"] for each in orders] == [0, 0, 19]
 

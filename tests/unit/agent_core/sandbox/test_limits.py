@@ -21,12 +21,12 @@ from agent_core.sandbox import process
 from agent_core.sandbox.command_sandbox import _GROUPS
 from agent_core.sandbox.process import landlock_version
 from agent_core.sandbox.process_tree import descendants, own_children
-from agent_core.sandbox.rights import Limits
+from agent_core.sandbox.rights import Ceilings
 
 from .conftest import proved, sandbox_in
 
 ROOT = Path(__file__).resolve().parents[4]
-SMALL = Limits(
+SMALL = Ceilings(
     seconds=20,
     memory_bytes=200_000_000,
     processes=24,

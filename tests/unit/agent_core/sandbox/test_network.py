@@ -24,13 +24,13 @@ import trustme
 
 from agent_core.sandbox import bubblewrap
 from agent_core.tools.shell.proxy import CommandProxy, ProxyLimits
-from agent_core.tools.web.ip_rules import Reach
+from agent_core.tools.web.ip_rules import AddressReach
 
 from .conftest import proved, sandbox_in
 
 pytestmark = [
     pytest.mark.skipif(
-        not bubblewrap.found() or platform.machine() not in ("x86_64", "aarch64"),
+        not bubblewrap.find_program() or platform.machine() not in ("x86_64", "aarch64"),
         reason="bubblewrap is not installed, or the machine is not known",
     ),
 ]
@@ -114,7 +114,9 @@ def proxy(names, *, hosts=(HOST,), reach=None, limits=ProxyLimits(), opened=None
     async def nothing(_host):
         pass
 
-    return CommandProxy(hosts, reach or Reach(allow_private=LOOPBACK), names, opened or nothing, limits)
+    return CommandProxy(
+        hosts, reach or AddressReach(allow_private=LOOPBACK), names, opened or nothing, limits
+    )
 
 
 @pytest.fixture

@@ -7,12 +7,12 @@ from pathlib import PurePosixPath as Path
 
 from agent_core.sandbox.probe import ATTEMPTS, verdict
 from agent_core.sandbox.rights import (
-    Limits,
+    Ceilings,
     environment_for,
     folder_problem,
-    handled_by,
     rlimits_of,
     rules_for,
+    supported_by,
 )
 
 
@@ -41,12 +41,12 @@ def test_a_folder_that_gives_away_the_home_is_refused():
 
 def test_each_version_is_asked_for_what_it_knows():
     """Landlock refuses a ruleset with a right that it does not know."""
-    assert [handled_by(version).files.bit_length() for version in (1, 2, 3, 4, 5, 6, 9)] == [
+    assert [supported_by(version).files.bit_length() for version in (1, 2, 3, 4, 5, 6, 9)] == [
         *(13, 14, 15, 15, 16, 16, 16)
     ]
-    assert (handled_by(3).network, handled_by(4).network) == (0, 3)
-    assert (handled_by(5).scopes, handled_by(6).scopes) == (0, 3)
-    assert [handled_by(version).size for version in (3, 4, 6)] == [8, 16, 24]
+    assert (supported_by(3).network, supported_by(4).network) == (0, 3)
+    assert (supported_by(5).scopes, supported_by(6).scopes) == (0, 3)
+    assert [supported_by(version).size for version in (3, 4, 6)] == [8, 16, 24]
 
 
 def test_no_rule_lets_devices_be_made_or_opens_what_is_private():
@@ -59,7 +59,7 @@ def test_no_rule_lets_devices_be_made_or_opens_what_is_private():
 
 
 def test_limits_are_those_of_each_process():
-    found = dict(rlimits_of(Limits(seconds=5, memory_bytes=100, disk_bytes=7)))
+    found = dict(rlimits_of(Ceilings(seconds=5, memory_bytes=100, disk_bytes=7)))
     assert found[resource.RLIMIT_CPU] == 6
     assert found[resource.RLIMIT_DATA] == 100
     assert found[resource.RLIMIT_AS] == 400

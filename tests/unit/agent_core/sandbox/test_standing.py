@@ -17,7 +17,7 @@ import pytest
 
 from agent_core.sandbox import process
 from agent_core.sandbox.command_sandbox import CommandSandbox
-from agent_core.sandbox.process import Outcome, landlock_version
+from agent_core.sandbox.process import ProgramOutcome, landlock_version
 
 from .conftest import sandbox_in
 
@@ -125,10 +125,10 @@ async def test_a_machine_that_is_too_slow_is_tried_again_and_one_that_does_not_h
     sandbox = sandbox_in(tmp_path)
 
     async def too_late(_order, _serve=None):
-        return Outcome(limit="time")
+        return ProgramOutcome(limit="time")
 
     async def lets_out(_order, _serve=None):
-        return Outcome(status=0, head=b"secret done\n")
+        return ProgramOutcome(status=0, head=b"secret done\n")
 
     for run, temporary in ((too_late, True), (lets_out, False)):
         monkeypatch.setattr(process, "run", run)

@@ -14,7 +14,7 @@ from agent_core.storage import JsonlMemory
 from agent_core.storage.history import HistoryFile
 from agent_core.storage.jsonl import HELD_BYTES
 from agent_core.storage.line_cache import RecentIds
-from agent_core.storage.paging import Place
+from agent_core.storage.paging import PageMark
 from tests.clock import ManualClock
 
 AT = datetime(2026, 1, 3, 14, 5, tzinfo=UTC)
@@ -129,11 +129,11 @@ def test_a_warm_conversation_is_not_read_from_the_disk(tmp_path: Path) -> None:
 
     def read() -> int:
         begun = len(reads)
-        file.read(cursor=0, max_messages=50, max_chars=None, hint=Place())
+        file.read(cursor=0, max_messages=50, max_chars=None, hint=PageMark())
         return len(reads) - begun
 
     file = HistoryFile(tmp_path / "history.jsonl", read_at=counted)
-    file.append([line(number) for number in range(100)], Place)
+    file.append([line(number) for number in range(100)], PageMark)
     assert read() == 0
     file.let_go()
     assert (file.held_bytes, read(), read()) == (0, 1, 0)
@@ -142,12 +142,12 @@ def test_a_warm_conversation_is_not_read_from_the_disk(tmp_path: Path) -> None:
 def test_an_id_that_looks_like_a_written_one_is_written(tmp_path: Path) -> None:
     """Ids are remembered as hashes, and a hash alone never keeps a message out of the history."""
     file = HistoryFile(tmp_path / "history.jsonl")
-    file.append([line(0)], Place)
+    file.append([line(0)], PageMark)
     assert file._recent is not None
     file._recent.add("m1")  # as if "m0" had the hash of "m1"
 
-    assert file.append([line(1)], Place) == 1
-    assert file.append([line(1), line(0)], Place) == 0
+    assert file.append([line(1)], PageMark) == 1
+    assert file.append([line(1), line(0)], PageMark) == 0
     assert file.end() == 2
 
 
@@ -166,6 +166,6 @@ def test_one_conversation_fits(tmp_path: Path) -> None:
     """The lines of one conversation alone never reach the limit, also where each letter takes four bytes."""
     file = HistoryFile(tmp_path / "history.jsonl")
     for begin in range(0, 1200, 100):
-        file.append([line(number, "🦑" * 600) for number in range(begin, begin + 100)], Place)
+        file.append([line(number, "🦑" * 600) for number in range(begin, begin + 100)], PageMark)
 
     assert HELD_BYTES / 4 < file.held_bytes < HELD_BYTES

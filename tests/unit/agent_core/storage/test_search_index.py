@@ -11,8 +11,8 @@ import pytest
 
 from agent_core.messages import SessionKey
 from agent_core.models import Message
-from agent_core.provenance import untrusted
-from agent_core.storage.search_index.text import folded, parse_query
+from agent_core.provenance import untrusted_origin
+from agent_core.storage.search_index.text import fold, parse_query
 from tests.open_files import opened
 from tests.search_house import OWNER, A, B, House
 
@@ -69,7 +69,7 @@ async def test_the_index_follows_and_survives_a_restart(plain: House) -> None:
 
 async def test_what_is_found_says_whose_words_it_is_made_of(plain: House) -> None:
     """From the histories and from the index; a line that does not say is the owner's where only they were."""
-    page = (untrusted("web", "https://example.org"),)
+    page = (untrusted_origin("web", "https://example.org"),)
     told = Message(role="assistant", content="tea is blue", id="p", scope=str(OWNER), origins=page)
     await plain.memory.append_message(A, told)
     await plain.say(B, "tea is green")
@@ -293,7 +293,7 @@ async def test_of_many_hits_the_newest_are_read(plain: House) -> None:
 
 def test_folding() -> None:
     """Words and nothing else, the same for index and query."""
-    assert folded("  Été — C'est  l’heure! ") == "ete c est l heure"
+    assert fold("  Été — C'est  l’heure! ") == "ete c est l heure"
     terms = parse_query('one "two  THREE" four-five').terms
     assert [term.words for term in terms] == ["one", "two three", "four", "five"]
     assert [term.quoted for term in terms] == [False, True, False, False]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from agent_core.tools.asking import LONGEST_WAIT_S, Reply, asker, limited, person_of_turn
+from agent_core.tools.asking import LONGEST_WAIT_S, FormReply, asker, limit_time, person_of_turn
 from agent_core.tools.forms import Form
 
 
@@ -24,13 +24,13 @@ class Nobody:
     async def fill_in(self, form, *, seconds):
         self.asked.append(seconds)
         await anyio.sleep(min(seconds, self.after_s))
-        return Reply("accept" if seconds > self.after_s else "cancel")
+        return FormReply("accept" if seconds > self.after_s else "cancel")
 
 
 async def call(times=3, seconds=5):
     """A call that asks; what became of its last question, and whether its own limit has ended it."""
     reply = None
-    with limited(seconds) as limit:
+    with limit_time(seconds) as limit:
         one = asker()
         for _ in range(times):
             reply = await one.ask(Form("far", "Which one?"))
@@ -79,7 +79,7 @@ async def test_the_limit_of_a_turn_is_kept_when_two_of_its_calls_ask_at_the_same
         with person_of_turn(Nobody(after_s)):
             await call(1)
 
-    with limited(30) as turn:
+    with limit_time(30) as turn:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(ask, first, 0)
             tasks.start_soon(ask, 40, 10)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent_core.prompt import fenced, without_tags
+from agent_core.prompt import fence, without_tags
 from agent_core.tools.call_descriptions import call_in_words, effect_in_words
 from agent_core.tools.effects import Effect
 
@@ -31,7 +31,5 @@ def test_every_effect_has_words_of_its_own():
 
 def test_a_result_is_shown_without_its_tags():
     """Also where it was cut; what somebody wrote in angle brackets stays."""
-    assert (
-        without_tags(fenced("web_page", "https://a.test\nTrains <late>")) == "https://a.test\nTrains <late>"
-    )
+    assert without_tags(fence("web_page", "https://a.test\nTrains <late>")) == "https://a.test\nTrains <late>"
     assert without_tags("note <web_page> https://a.test Tra…") == "note https://a.test Tra…"

@@ -164,7 +164,7 @@ def test_a_folder_that_cannot_be_looked_into_makes_it_unknown(
     def refused(top: str, left: list[int]) -> object:
         raise PermissionError(13, "no", top)
 
-    monkeypatch.setattr(command_basis, "walked", refused)
+    monkeypatch.setattr(command_basis, "walk", refused)
     assert basis_of(str(work.parent), "sh part").unknown
 
 

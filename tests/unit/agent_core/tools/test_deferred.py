@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agent_core.models import ToolDefinition
-from agent_core.provenance import untrusted
+from agent_core.provenance import untrusted_origin
 from agent_core.tools.deferred import KEPT, DeferredTools, name_of_tool
 from tests.doubles.agent import call
 
@@ -132,7 +132,7 @@ def test_the_newest_stay_and_the_order_stays() -> None:
     assert tools.answers(call("bank__transfer"))
 
 
-SHOP = untrusted("mcp", "shop")
+SHOP = untrusted_origin("mcp", "shop")
 
 
 def stall() -> DeferredTools:

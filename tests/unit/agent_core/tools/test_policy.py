@@ -9,13 +9,13 @@ from dataclasses import replace
 import pytest
 
 from agent_core.models import ToolCall
-from agent_core.provenance import Origins, Trust, joined, person, untrusted
+from agent_core.provenance import Origins, Trust, join_origins, person, untrusted_origin
 from agent_core.tools.effects import Effect
 from agent_core.tools.policy import (
     DEFAULT_POLICY,
     HARMLESS,
+    PolicyVerdict,
     Proposal,
-    Verdict,
     is_mentioned,
     is_named,
     is_said,
@@ -24,7 +24,7 @@ from agent_core.tools.policy import (
 )
 
 CALL = ToolCall(id="1", name="tool")
-PAGE = (untrusted("web", "https://evil.example"),)
+PAGE = (untrusted_origin("web", "https://evil.example"),)
 GUEST = (person("@bob:example.org"),)
 
 
@@ -36,7 +36,7 @@ def proposal(
 
 def test_every_effect_has_a_row_that_only_becomes_stricter() -> None:
     """Less trust never allows more; a table with a hole would."""
-    order = list(Verdict)
+    order = list(PolicyVerdict)
     for effect in Effect:
         row = [order.index(verdict) for _, verdict in sorted(DEFAULT_POLICY[effect].items())]
         assert len(row) == len(set(Trust) - {Trust.ATTACHED}), effect
@@ -45,28 +45,30 @@ def test_every_effect_has_a_row_that_only_becomes_stricter() -> None:
 
 def test_what_a_person_has_attached_is_theirs_in_notes_alone() -> None:
     """Whatever else may be done counts it as anybody's; after a page besides, notes are asked about as well."""
-    file = (untrusted("attachment", "cat.png"),)
+    file = (untrusted_origin("attachment", "cat.png"),)
     for effect in Effect:
         assert verdict_on(proposal(effect, file)) is verdict_on(proposal(effect, PAGE)), effect
     note = replace(proposal(Effect.PERSIST, file), is_note=True)
-    assert verdict_on(note) is Verdict.ALLOW
-    assert verdict_on(replace(note, origins=joined(file, PAGE))) is Verdict.ASK
-    pictures = [untrusted("attachment", f"{number}.png") for number in range(20)]
-    assert verdict_on(replace(note, origins=joined(pictures, PAGE))) is Verdict.ASK
-    assert verdict_on(note, {Effect.PERSIST: {Trust.KNOWN: Verdict.DENY}}) is Verdict.DENY
+    assert verdict_on(note) is PolicyVerdict.ALLOW
+    assert verdict_on(replace(note, origins=join_origins(file, PAGE))) is PolicyVerdict.ASK
+    pictures = [untrusted_origin("attachment", f"{number}.png") for number in range(20)]
+    assert verdict_on(replace(note, origins=join_origins(pictures, PAGE))) is PolicyVerdict.ASK
+    assert verdict_on(note, {Effect.PERSIST: {Trust.KNOWN: PolicyVerdict.DENY}}) is PolicyVerdict.DENY
 
 
 def test_nothing_but_reading_passes_unasked_after_something_untrusted_was_read() -> None:
     """Whatever the effect; the control is the owner's own idea, most of which passes."""
     after_page = {effect: verdict_on(proposal(effect, PAGE)) for effect in Effect}
-    assert {effect for effect, verdict in after_page.items() if verdict is Verdict.ALLOW} == HARMLESS
-    own = {effect for effect in Effect if verdict_on(proposal(effect)) is Verdict.ALLOW}
+    assert {effect for effect, verdict in after_page.items() if verdict is PolicyVerdict.ALLOW} == HARMLESS
+    own = {effect for effect in Effect if verdict_on(proposal(effect)) is PolicyVerdict.ALLOW}
     assert own == set(Effect) - {Effect.SEND}
 
 
 def test_a_target_that_the_owner_has_named_is_the_owners_idea() -> None:
     """To write to bob is one, whatever was read; to run a program or to note something for ever never is."""
-    passes = {effect for effect in Effect if verdict_on(proposal(effect, PAGE, named=True)) is Verdict.ALLOW}
+    passes = {
+        effect for effect in Effect if verdict_on(proposal(effect, PAGE, named=True)) is PolicyVerdict.ALLOW
+    }
     assert passes - HARMLESS == {Effect.SEND, Effect.NETWORK_GET, Effect.WRITE_WORKSPACE}
 
 
@@ -118,19 +120,21 @@ def test_a_command_that_somebody_has_written(command: str, message: str, written
 
 def test_a_denied_row_denies_whatever_is_named() -> None:
     """A setting that forbids is not talked around."""
-    none = {Effect.SEND: dict.fromkeys(Trust, Verdict.DENY)}
+    none = {Effect.SEND: dict.fromkeys(Trust, PolicyVerdict.DENY)}
     for trusted, named, guarded in itertools.product([(), PAGE], [True, False], [True, False]):
         asked = proposal(Effect.SEND, trusted, named=named, guarded=guarded)
-        assert verdict_on(asked, none) is Verdict.DENY
+        assert verdict_on(asked, none) is PolicyVerdict.DENY
 
 
 def test_what_always_needs_a_yes_needs_it_from_the_owner_too() -> None:
     """``tools.require_approval`` is stricter than the table, and never more lenient."""
     for effect in Effect:
-        assert verdict_on(proposal(effect, guarded=True)) is not Verdict.ALLOW
-    lenient = {Effect.EXECUTE: {Trust.UNTRUSTED: Verdict.ALLOW}}
-    assert verdict_on(proposal(Effect.EXECUTE, PAGE), lenient) is Verdict.ALLOW
-    assert verdict_on(proposal(Effect.EXECUTE, GUEST), lenient) is Verdict.ASK  # the rest is the default's
+        assert verdict_on(proposal(effect, guarded=True)) is not PolicyVerdict.ALLOW
+    lenient = {Effect.EXECUTE: {Trust.UNTRUSTED: PolicyVerdict.ALLOW}}
+    assert verdict_on(proposal(Effect.EXECUTE, PAGE), lenient) is PolicyVerdict.ALLOW
+    assert (
+        verdict_on(proposal(Effect.EXECUTE, GUEST), lenient) is PolicyVerdict.ASK
+    )  # the rest is the default's
 
 
 @pytest.mark.parametrize(

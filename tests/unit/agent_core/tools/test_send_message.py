@@ -23,7 +23,7 @@ class Renaming:
     def worded(self, to: str, text: str) -> str:
         return text
 
-    def described(self, recipient: str) -> str:
+    def describe(self, recipient: str) -> str:
         return recipient
 
     async def recipient(self, to: str) -> str:

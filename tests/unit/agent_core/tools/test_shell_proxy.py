@@ -11,9 +11,9 @@ import anyio
 import pytest
 
 from agent_core.tools.shell.proxy import CommandProxy, ProxyLimits
-from agent_core.tools.web.ip_rules import Reach
+from agent_core.tools.web.ip_rules import AddressReach
 
-HERE = Reach(allow_private=(ip_network("127.0.0.0/8"), ip_network("::1/128")))
+HERE = AddressReach(allow_private=(ip_network("127.0.0.0/8"), ip_network("::1/128")))
 
 
 class Names:

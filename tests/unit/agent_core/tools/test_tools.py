@@ -14,7 +14,7 @@ from agent_core.memory.manager import MemoryManager
 from agent_core.memory.scopes import OWNER
 from agent_core.models import MemoryDocument, MemoryScope, ScopeKind, ToolResult
 from agent_core.ports import ToolPort
-from agent_core.provenance import untrusted
+from agent_core.provenance import untrusted_origin
 from agent_core.skills import BUNDLED_SKILLS, SkillsLoader
 from agent_core.tools.arguments import problem_with
 from agent_core.tools.effects import Wording
@@ -198,7 +198,7 @@ async def test_memory_write_replaces_the_document_of_its_scope() -> None:
 )
 async def test_what_of_a_memory_must_have_been_said(content: str, lines: list[str] | None) -> None:
     """The new lines, if all others stay; what stays keeps its origins. Of a newer document nothing counts."""
-    storage, page = InMemoryMemory(), untrusted("web", "https://evil.example")
+    storage, page = InMemoryMemory(), untrusted_origin("web", "https://evil.example")
     await storage.save_global_memory(OWNER, "- tea", origins=(page,))
     found = await MemoryWriteTool(storage, S).wording({"content": content})
     assert found == (None if lines is None else Wording(lines, kept=(page,)))

@@ -6,24 +6,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channels.email.parsing.addresses import AddressInvalid, Mailbox, normalise, parse_mailboxes
+from channels.email.parsing.addresses import AddressInvalid, MailboxAddress, normalise, parse_mailboxes
 
 
 class TestAddresses:
     @pytest.mark.parametrize(
         ("value", "expected"),
         [
-            ("alice@mail.test", [Mailbox("", "alice@mail.test")]),
-            ("Alice (the (real) one) <Alice@MAIL.test>", [Mailbox("Alice", "alice@mail.test")]),
+            ("alice@mail.test", [MailboxAddress("", "alice@mail.test")]),
+            ("Alice (the (real) one) <Alice@MAIL.test>", [MailboxAddress("Alice", "alice@mail.test")]),
             (
                 '"bob@x.test, <evil@x.test>" <alice@mail.test>',
-                [Mailbox("bob@x.test, <evil@x.test>", "alice@mail.test")],
+                [MailboxAddress("bob@x.test, <evil@x.test>", "alice@mail.test")],
             ),
-            ("a@x.test, b@x.test", [Mailbox("", "a@x.test"), Mailbox("", "b@x.test")]),
+            ("a@x.test, b@x.test", [MailboxAddress("", "a@x.test"), MailboxAddress("", "b@x.test")]),
             ("(comment only)", []),
         ],
     )
-    def test_plain_mailboxes(self, value: str, expected: list[Mailbox]) -> None:
+    def test_plain_mailboxes(self, value: str, expected: list[MailboxAddress]) -> None:
         """Names, comments and quoting are understood; the address is in normal form."""
         assert parse_mailboxes(value) == expected
 

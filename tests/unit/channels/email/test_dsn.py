@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channels.email.parsing.dsn import DeliveryStatus, Report, in_words, read_report
+from channels.email.parsing.dsn import BounceReport, DeliveryStatus, in_words, read_report
 from channels.markup import to_html
 
 BOT = "bot@mail.test"
@@ -118,7 +118,7 @@ def test_linear(piece: str) -> None:
 def test_the_owner_sees_the_words_of_a_report_as_such() -> None:
     """Anybody who got a mail of ours can write a report about it, with links and our voice in it."""
     why = "550 `no` **Your password has expired**, see [here](https://evil.test)"
-    shown = in_words(Report((OURS,), DeliveryStatus.FAILED, "bob@mail.test **x**", why))
+    shown = in_words(BounceReport((OURS,), DeliveryStatus.FAILED, "bob@mail.test **x**", why))
     html = to_html(shown)
     assert "<a " not in html
     assert "<strong>" not in html
@@ -126,6 +126,6 @@ def test_the_owner_sees_the_words_of_a_report_as_such() -> None:
     naive = to_html(f"My mail to bob@mail.test did not arrive: {why}")
     assert "<a " in naive, "the control: as it was, it is a link"
     assert (
-        in_words(Report((OURS,), DeliveryStatus.FAILED))
+        in_words(BounceReport((OURS,), DeliveryStatus.FAILED))
         == "My mail to somebody did not arrive: no reason given"
     )

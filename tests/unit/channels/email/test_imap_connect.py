@@ -7,7 +7,7 @@ import asyncio
 import anyio
 import pytest
 
-from channels.email.imap.protocol import LinkLost, Refused
+from channels.email.imap.protocol import ImapRefused, LinkLost
 from tests.doubles.imap_server import Dialogue
 from tests.imap_links import LIMIT_S, begin, ours
 
@@ -93,8 +93,8 @@ async def test_login_goes_by_sasl_where_quoting_cannot() -> None:
         await server.until_gone()
 
     async with ours(script, state="greeted") as protocol:
-        with pytest.raises(Refused):
+        with pytest.raises(ImapRefused):
             await protocol.authenticate("bot", 'a"b\\c', LIMIT_S)
-        with pytest.raises(Refused):
+        with pytest.raises(ImapRefused):
             await protocol.authenticate("bot", "pässword", LIMIT_S)
     assert seen == [r'LOGIN "bot" "a\"b\\c"', "AUTHENTICATE PLAIN", "AGJvdABww6Rzc3dvcmQ="]

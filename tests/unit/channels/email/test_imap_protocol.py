@@ -14,7 +14,7 @@ from collections.abc import Callable
 import anyio
 import pytest
 
-from channels.email.imap.protocol import HardenedProtocol, LinkLost, Refused
+from channels.email.imap.protocol import HardenedProtocol, ImapRefused, LinkLost
 from tests.doubles.imap_server import Dialogue
 from tests.imap_links import LIMIT_S, begin, now, ours, stock
 
@@ -289,7 +289,7 @@ class TestRefusedToken:
     async def test_ours_hears_the_refusal(self) -> None:
         """The error challenge is acknowledged, so the server gets to its NO."""
         async with ours(self.ours_script, state="greeted") as protocol:
-            with pytest.raises(Refused) as caught:
+            with pytest.raises(ImapRefused) as caught:
                 await protocol.sasl("XOAUTH2", "token", LIMIT_S)
             assert "expired" in caught.value.text
 

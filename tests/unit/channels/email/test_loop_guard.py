@@ -10,10 +10,10 @@ import pytest
 
 from agent_core.messages import OutboundKind, OutboundMessage, SessionKey
 from channels.base import ChannelUnavailable
-from channels.email.config import AnswerLimits, EmailConfig
+from channels.email.config import EmailConfig, MailAnswerLimits
 from channels.email.limits.loop_guard import LOOK_AGAIN_S, LoopGuard
 from channels.email.limits.rate_limit import AnswerLimiter
-from channels.email.parsing.dsn import DeliveryStatus, Report
+from channels.email.parsing.dsn import BounceReport, DeliveryStatus
 from channels.email.parsing.threads import message_id_of
 from tests.clock import ManualClock
 from tests.unit.channels.email.test_circuit_breaker import NONE
@@ -52,7 +52,7 @@ class TestSafety:
             }
         )
         clock, told = ManualClock(), []
-        limiter = AnswerLimiter(AnswerLimits())
+        limiter = AnswerLimiter(MailAnswerLimits())
         safety = LoopGuard(
             "email", config, limiter, tmp_path, clock=clock, alert=lambda _, text: told.append(text)
         )
@@ -147,7 +147,7 @@ class TestSafety:
             **more: Any,
         ) -> bool:
             known = {"outside": False, "verified": ""} | more
-            return safety.bounced(Report((message_id,), fate, who, "550"), **known) == {message_id}
+            return safety.bounced(BounceReport((message_id,), fate, who, "550"), **known) == {message_id}
 
         never_sent = message_id_of("other", THREAD, account="bot@mail.test")
         ours = [sent(f"k{number}") for number in range(6)]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from channels.email.intake import read_arrival
 from channels.email.parsing.message import AttachmentNote, parse_mail
-from channels.email.parsing.mime import Caps, Headers, Unreadable, decoded, decoded_header, parse_headers
+from channels.email.parsing.mime import Caps, Headers, Unreadable, decode_text, decoded_header, parse_headers
 
 
 def mail(*lines: str, body: str = "hello") -> bytes:
@@ -235,7 +235,7 @@ class TestHeaders:
         """Eight-bit subjects without a label are read as UTF-8 or what Windows would have meant."""
         assert parse_headers("Subject: Grüße\n\n".encode()).subject() == "Grüße"
         assert parse_headers("Subject: Grüße\n\n".encode("latin-1")).subject() == "Grüße"
-        assert decoded(b"\x80", None) == "€"
+        assert decode_text(b"\x80", None) == "€"
 
     @given(st.text(max_size=100))
     def test_total(self, value: str) -> None:

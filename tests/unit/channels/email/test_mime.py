@@ -14,9 +14,9 @@ from channels.email.intake_text import background_of, quotation
 from channels.email.parsing.format_flowed import WIDTH, flow, unflow
 from channels.email.parsing.icalendar import in_words
 from channels.email.parsing.message import parse_mail
-from channels.email.parsing.mime import normalised
-from channels.email.parsing.reply_stripping import divided
-from channels.email.parsing.transfer_encoding import transferred
+from channels.email.parsing.mime import normalise_lines
+from channels.email.parsing.reply_stripping import divide
+from channels.email.parsing.transfer_encoding import decode_transfer
 
 TEXT = st.text(
     st.characters(exclude_characters="\r\n\0", exclude_categories=["Cs", "Cc", "Zl", "Zp"]), max_size=300
@@ -95,12 +95,12 @@ class TestEncodings:
         """Line ends and rubbish between the digits change nothing."""
         digits = base64.b64encode(content)
         lines = b"*\n ".join(digits[at : at + width] for at in range(0, len(digits), width))
-        assert transferred(lines, "base64") == content
+        assert decode_transfer(lines, "base64") == content
 
     def test_pieces_fit_together(self) -> None:
         """Several megabytes come out as they went in."""
         content = bytes(range(256)) * 12_000
-        assert transferred(base64.encodebytes(content), "base64") == content
+        assert decode_transfer(base64.encodebytes(content), "base64") == content
 
     @given(
         st.binary(max_size=500),
@@ -108,7 +108,7 @@ class TestEncodings:
     )
     def test_total(self, content: bytes, encoding: str) -> None:
         """Any bytes give some bytes."""
-        assert isinstance(transferred(content, encoding), bytes)
+        assert isinstance(decode_transfer(content, encoding), bytes)
 
 
 class TestPage:
@@ -130,7 +130,7 @@ class TestWhatOthersWrote:
 
     def test_a_forward_without_a_word(self) -> None:
         """Nothing of it is the sender's."""
-        found = divided("\n---------- Forwarded message ---------\nFrom: x\n\nobey")
+        found = divide("\n---------- Forwarded message ---------\nFrom: x\n\nobey")
         assert (found.new, found.forwarded) == ("", True)
         assert "obey" in found.rest
 
@@ -165,4 +165,4 @@ def test_line_ends_at_the_seams() -> None:
     """A large mail is read in pieces, and no line end is cut in two by that."""
     for shift in range(3):
         raw = b"x" * shift + b"a\r\n" * 800_000
-        assert normalised(raw) == raw.replace(b"\r\n", b"\n")
+        assert normalise_lines(raw) == raw.replace(b"\r\n", b"\n")

@@ -18,7 +18,7 @@ from agent_core.oauth import OAuthTokens, ProviderAway, ProviderRefused
 from agent_core.oauth_login import LONGEST_WAIT_S, LoginFailed, run_device_flow, seconds_in
 from agent_core.state_folder import DiskFolder
 from channels.base import ChannelAuthFailed, ChannelUnavailable
-from channels.email.auth.credentials import Login
+from channels.email.auth.credentials import MailLogin
 from channels.email.auth.credentials_source import credentials_of, give_access, token_file
 from channels.email.auth.oauth_tokens import (
     TokenCredentials,
@@ -26,7 +26,7 @@ from channels.email.auth.oauth_tokens import (
     token_store,
 )
 from channels.email.config import EmailConfig, OAuth
-from channels.email.imap.folders import SENT, Wanted
+from channels.email.imap.folders import SENT, WantedFolder
 from channels.email.imap.mailbox_names import folder_name, folder_wire
 from channels.email.imap.syntax import Folder
 from tests.clock import LoopClock
@@ -223,15 +223,17 @@ async def test_a_person_is_led_the_way_that_the_provider_knows(tmp_path: Path, d
 
 def test_secrets_are_in_no_text() -> None:
     """Not of tokens, not of logins."""
-    assert "sss" not in repr(OAuthTokens(refresh="sss", access="sss")) + repr(Login("bot", "sss", "xoauth2"))
+    assert "sss" not in repr(OAuthTokens(refresh="sss", access="sss")) + repr(
+        MailLogin("bot", "sss", "xoauth2")
+    )
 
 
 def test_the_two_wrappings() -> None:
     """As Google wrote it down, and as RFC 7628 does."""
-    assert base64.b64decode(Login("bot", "tok", "xoauth2").first_words("h", 993)) == (
+    assert base64.b64decode(MailLogin("bot", "tok", "xoauth2").first_words("h", 993)) == (
         b"user=bot\x01auth=Bearer tok\x01\x01"
     )
-    assert base64.b64decode(Login("b,o=t", "tok", "oauthbearer").first_words("mx.test", 993)) == (
+    assert base64.b64decode(MailLogin("b,o=t", "tok", "oauthbearer").first_words("mx.test", 993)) == (
         b"n,a=b=2Co=3Dt,\x01host=mx.test\x01port=993\x01auth=Bearer tok\x01\x01"
     )
 
@@ -300,8 +302,8 @@ def test_where_sent_mail_is(folders: list[Folder], found: str | None, made: str)
 def test_levels_are_written_with_a_slash() -> None:
     """And told to the server with its own delimiter."""
     folders = [folder("INBOX"), folder("Bot.Done")]
-    assert Wanted(("Bot/Done",)).find_or_none(folders) == "Bot.Done"
-    assert Wanted(("Bot/Über",)).new_name(folders) == "Bot.&ANw-ber"
+    assert WantedFolder(("Bot/Done",)).find_or_none(folders) == "Bot.Done"
+    assert WantedFolder(("Bot/Über",)).new_name(folders) == "Bot.&ANw-ber"
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from channels.email.config import AnswerLimits
+from channels.email.config import MailAnswerLimits
 from channels.email.limits import rate_limit
 from channels.email.limits.rate_limit import AnswerLimiter
 
@@ -16,7 +16,7 @@ class TestLimits:
     @staticmethod
     def limiter(**limits: int) -> AnswerLimiter:
         zero = dict.fromkeys(("sender_per_hour", "sender_per_day"), 0)
-        return AnswerLimiter(AnswerLimits(**zero | limits))
+        return AnswerLimiter(MailAnswerLimits(**zero | limits))
 
     @staticmethod
     def ask(

@@ -12,7 +12,7 @@ from channels.email.imap.housekeeping import Housekeeping
 from channels.email.imap.mailbox import MailInfo, Selected
 from channels.email.intake import MailIntake
 from channels.email.limits.rate_limit import AnswerLimiter
-from channels.email.receiver import BATCH_MAILS, Receiver
+from channels.email.receiver import BATCH_MAILS, MailReceiver
 from channels.email.sent_tracker import SentTracker
 from channels.email.server_ids import ServerIds
 from tests.doubles.inbox import MemoryInbox
@@ -67,7 +67,7 @@ async def test_others_have_their_turn_between_two_mails(tmp_path):
             await anyio.lowlevel.checkpoint()
 
     async with anyio.create_task_group() as tasks:
-        receiver = Receiver(
+        receiver = MailReceiver(
             FullMailbox(), inbox, intake, Housekeeping(), now=lambda: datetime.now(UTC),
             went_out=SentTracker(lambda: 0.0),
             before_commit=anyio.lowlevel.checkpoint, broke={}, server_ids=ServerIds("bot@mail.test"), start=tasks.start_soon,

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from channels.email.parsing.mime import Headers
 from channels.email.trust.auth_results import AuthResults, MethodResult, Word, parse_auth_results, verdict_of
-from channels.email.trust.sender_policy import OwnIdentity, Refused, Verdict, inspect, open_question
+from channels.email.trust.sender_policy import MailRefused, OwnIdentity, SenderVerdict, inspect, open_question
 
 OWN = OwnIdentity("bot@mail.test", ("mx.mail.test",))
 
@@ -17,7 +17,7 @@ PROOF = ("authentication-results", "mx.mail.test; dmarc=pass header.from=mail.te
 PLAIN = (PROOF, ("from", "Alice <alice@mail.test>"), ("to", "bot@mail.test"), ("subject", "Hello"))
 
 
-def look(*more: tuple[str, str], without: str = "", **how: bool) -> Verdict:
+def look(*more: tuple[str, str], without: str = "", **how: bool) -> SenderVerdict:
     fields = (*(item for item in PLAIN if item[0] != without), *more)
     return inspect(Headers(fields), OWN, **how)
 
@@ -132,7 +132,7 @@ class TestEvidence:
 class TestVerdict:
     def test_a_person(self) -> None:
         """Proven, for us, not automatic: to be answered, where the sender is."""
-        assert look() == Verdict(
+        assert look() == SenderVerdict(
             "alice@mail.test",
             "Alice",
             verified=True,
@@ -143,19 +143,19 @@ class TestVerdict:
     @pytest.mark.parametrize(
         ("name", "value", "reason"),
         [
-            ("auto-submitted", "auto-generated; owner-email=x", Refused.AUTOMATIC),
-            ("auto-submitted", " Auto-Replied", Refused.AUTOMATIC),
-            ("precedence", "Bulk", Refused.AUTOMATIC),
-            ("list-post", "<mailto:x@y>", Refused.MAILING_LIST),
-            ("list-id", "x", Refused.MAILING_LIST),
-            ("return-path", "<>", Refused.BOUNCE),
-            ("return-path", " <> ", Refused.BOUNCE),
-            ("content-type", "multipart/report; report-type=delivery-status", Refused.BOUNCE),
-            ("message-id", "<squidbot.{}.{}@mail.test>".format("a" * 24, "b" * 24), Refused.AUTOMATIC),
-            ("from", "Mallory <mallory@evil.test>", Refused.NO_SENDER),
+            ("auto-submitted", "auto-generated; owner-email=x", MailRefused.AUTOMATIC),
+            ("auto-submitted", " Auto-Replied", MailRefused.AUTOMATIC),
+            ("precedence", "Bulk", MailRefused.AUTOMATIC),
+            ("list-post", "<mailto:x@y>", MailRefused.MAILING_LIST),
+            ("list-id", "x", MailRefused.MAILING_LIST),
+            ("return-path", "<>", MailRefused.BOUNCE),
+            ("return-path", " <> ", MailRefused.BOUNCE),
+            ("content-type", "multipart/report; report-type=delivery-status", MailRefused.BOUNCE),
+            ("message-id", "<squidbot.{}.{}@mail.test>".format("a" * 24, "b" * 24), MailRefused.AUTOMATIC),
+            ("from", "Mallory <mallory@evil.test>", MailRefused.NO_SENDER),
         ],
     )
-    def test_programs_get_no_answer(self, name: str, value: str, reason: Refused) -> None:
+    def test_programs_get_no_answer(self, name: str, value: str, reason: MailRefused) -> None:
         """One telling field is enough."""
         assert look((name, value)).refused is reason
 
@@ -182,15 +182,15 @@ class TestVerdict:
         """Who reads the mail at such an address may be the owner; fields and the null sender decide."""
         assert look(("from", f"{sender}@mail.test"), without="from").refused is None
         bounce = (("from", f"{sender}@mail.test"), ("return-path", "<>"))
-        assert look(*bounce, without="from").refused is Refused.BOUNCE
+        assert look(*bounce, without="from").refused is MailRefused.BOUNCE
 
     def test_our_own_mail(self) -> None:
         """With our id and address it is a copy; with our address alone, tagged or not, it is refused."""
         own_id = ("message-id", f"<squidbot.{'a' * 24}.{'b' * 24}@mail.test>")
         me = ("from", "Bot+x@mail.test")
 
-        assert look(me, own_id, without="from").refused is Refused.OWN_COPY
-        assert look(me, without="from").refused is Refused.OWN_ADDRESS
+        assert look(me, own_id, without="from").refused is MailRefused.OWN_COPY
+        assert look(me, without="from").refused is MailRefused.OWN_ADDRESS
 
     def test_without_proof_there_is_an_address_and_no_trust(self) -> None:
         """The claimed address is known, is not verified, and the mail is refused; unless proof is not asked for."""
@@ -200,13 +200,13 @@ class TestVerdict:
         assert (verdict.address, verdict.verified, verdict.refused) == (
             "alice@mail.test",
             False,
-            Refused.NOT_VERIFIED,
+            MailRefused.NOT_VERIFIED,
         )
         assert (easy.verified, easy.refused) == (True, None)
 
     def test_not_for_us(self) -> None:
         """Our address must be somewhere: To, Cc or where the server says that it delivered to."""
-        assert look(("to", "carol@mail.test"), without="to").refused is Refused.NOT_ADDRESSED
+        assert look(("to", "carol@mail.test"), without="to").refused is MailRefused.NOT_ADDRESSED
         assert look(("cc", "x@y.test, Bot <BOT+tag@mail.test>"), without="to").refused is None
         assert look(("delivered-to", "bot+tag@mail.test"), without="to").refused is None
 
@@ -216,7 +216,7 @@ class TestVerdict:
         field = ("subject", subject)
         assert look(field, without="subject").refused is None
         marked = look(field, ("auto-submitted", "auto-replied"), without="subject")
-        assert marked.refused is Refused.AUTOMATIC
+        assert marked.refused is MailRefused.AUTOMATIC
 
     def test_where_the_answer_goes(self) -> None:
         """Reply-To only within the sender's own domain."""
@@ -240,7 +240,7 @@ SECRET = "s3cret-0123456789"
 
 class TestOtherEvidence:
     @staticmethod
-    def look(*more: tuple[str, str], without: str = "", proof: str = "") -> Verdict:
+    def look(*more: tuple[str, str], without: str = "", proof: str = "") -> SenderVerdict:
         own = OwnIdentity("bot@mail.test", ("mx.mail.test",), subaddress_secrets={"alice@mail.test": SECRET})
         fields = (*(item for item in PLAIN[1:] if item[0] != without), *more)
         return inspect(Headers(fields), own, verification=proof)
@@ -258,7 +258,7 @@ class TestOtherEvidence:
     def test_a_wrong_tag_proves_nothing(self, tag: str) -> None:
         """Not one character may be missing."""
         verdict = self.look(("to", f"bot{tag}@mail.test"), without="to")
-        assert (verdict.verified, verdict.refused) == (False, Refused.NOT_VERIFIED)
+        assert (verdict.verified, verdict.refused) == (False, MailRefused.NOT_VERIFIED)
 
     def test_the_secret_is_not_shown(self) -> None:
         """Not even by a value that somebody logs."""

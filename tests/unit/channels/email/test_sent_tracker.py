@@ -10,27 +10,27 @@ def test_a_doubt_ends_when_somebody_knows() -> None:
     """It lasts until the mail is known to be out, or not; while it lasts its age is that of its beginning."""
     clock = ManualClock()
     it = SentTracker(clock.monotonic)
-    assert not it.in_doubt("a")
-    assert it.doubted_for("a") == 0
+    assert not it.is_uncertain("a")
+    assert it.uncertain_for_s("a") == 0
     clock.advance(5)
-    assert it.doubted_for("a") == 5
-    it.doubt("a")
-    assert it.doubted_for("a") == 0, "another try begins anew"
+    assert it.uncertain_for_s("a") == 5
+    it.mark_uncertain("a")
+    assert it.uncertain_for_s("a") == 0, "another try begins anew"
     it.refused("a")
-    assert not it.in_doubt("a")
-    it.doubt("a")
+    assert not it.is_uncertain("a")
+    it.mark_uncertain("a")
     it.delivered("a", "<a>")
     assert it.is_delivered("a")
-    assert not it.in_doubt("a")
+    assert not it.is_uncertain("a")
 
 
 def test_it_is_bounded_and_keeps_the_newest() -> None:
     """The oldest go; one that is named again is new."""
     it = SentTracker(ManualClock().monotonic)
-    it.copy_came("first")
-    it.copy_came("second")
-    it.copy_came("first")
+    it.note_copy("first")
+    it.note_copy("second")
+    it.note_copy("first")
     for number in range(MAX_REMEMBERED - 1):
-        it.copy_came(str(number))
+        it.note_copy(str(number))
     assert it.has_copy("first")
     assert not it.has_copy("second")

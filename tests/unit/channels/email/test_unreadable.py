@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from agent_core.messages import InboundMessage
-from channels.email.config import AnswerLimits, EmailConfig
+from channels.email.config import EmailConfig, MailAnswerLimits
 from channels.email.intake import MailIntake, OwnCopy, given_up, read_arrival
 from channels.email.limits.rate_limit import AnswerLimiter
 from channels.email.parsing.mime import Unreadable, parse_headers
@@ -42,7 +42,7 @@ def mail(*fields: str, body: bytes = b"\r\nhi", end: str = "\r\n") -> bytes:
 
 
 def taken(raw: bytes, *, proof: str = "", **changes: Any) -> InboundMessage:
-    intake = MailIntake("email", config(**changes), AnswerLimiter(AnswerLimits()))
+    intake = MailIntake("email", config(**changes), AnswerLimiter(MailAnswerLimits()))
     message = intake.take(read_arrival(1, NOW, raw, whole=True), uidvalidity=1, verification=proof)
     assert not isinstance(message, OwnCopy)
     return message
@@ -63,7 +63,7 @@ def test_who_is_proven_is_told(raw: bytes) -> None:
 
 def test_who_is_proven_by_his_signature_is_told_too() -> None:
     """The question is asked for a mail that was fetched whole, and not for one of which only the header is here."""
-    intake = MailIntake("email", config(), AnswerLimiter(AnswerLimits()))
+    intake = MailIntake("email", config(), AnswerLimiter(MailAnswerLimits()))
     raw = mail(ALICE, TO, body=PARTS)
 
     assert intake.open_question(read_arrival(1, NOW, raw, whole=True)) == "alice@mail.test"
@@ -159,7 +159,7 @@ def test_usual_headers_are_whole() -> None:
 @pytest.mark.parametrize("trouble", ["too_slow", "reader_failed"])
 def test_a_reading_without_an_end_is_told_as_well(trouble: str) -> None:
     """What the header says is known even if everything behind it upsets the reader."""
-    intake = MailIntake("email", config(), AnswerLimiter(AnswerLimits()))
+    intake = MailIntake("email", config(), AnswerLimiter(MailAnswerLimits()))
     message = intake.take(given_up(1, NOW, mail(PROOF, ALICE, TO), trouble), uidvalidity=1)
 
     assert isinstance(message, InboundMessage)

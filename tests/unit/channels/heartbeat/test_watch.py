@@ -11,7 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from channels.heartbeat.config import Watch
-from channels.heartbeat.watch import Look, decide, look_at
+from channels.heartbeat.watch import WatchResult, decide, run_watch
 
 NOW = datetime(2026, 5, 1, 9, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -21,8 +21,8 @@ def watch(**fields) -> Watch:
     return Watch.model_validate(fields)
 
 
-async def seen(tmp_path, one: Watch, checklist: str = "", now: datetime = NOW) -> Look:
-    return await look_at(one, workspace=tmp_path, checklist=checklist, now=now)
+async def seen(tmp_path, one: Watch, checklist: str = "", now: datetime = NOW) -> WatchResult:
+    return await run_watch(one, workspace=tmp_path, checklist=checklist, now=now)
 
 
 class TestDeciding:
@@ -34,14 +34,14 @@ class TestDeciding:
     def test_a_file_calls_when_it_has_changed_and_never_at_first(self):
         """The first look is only remembered; each change calls once, however often one looks."""
         known: dict = {}
-        looks = [self.decide(Look(True, trace, "x", on_change=True), known) for trace in "aaabba"]
+        looks = [self.decide(WatchResult(True, trace, "x", on_change=True), known) for trace in "aaabba"]
         assert looks == [False, False, False, True, False, True]
 
     def test_a_lasting_trouble_calls_once_a_day(self):
         """A command that fails for three days calls three times, not 144."""
         known: dict = {}
         calls = [
-            self.decide(Look(True, "same", "x"), known, NOW + number * timedelta(minutes=30))
+            self.decide(WatchResult(True, "same", "x"), known, NOW + number * timedelta(minutes=30))
             for number in range(144)
         ]
         assert [number for number, called in enumerate(calls) if called] == [0, 48, 96]
@@ -50,7 +50,7 @@ class TestDeciding:
         """What is new does not wait, and what has ended may begin again at once."""
         known: dict = {}
         said = [("a", True), ("a", True), ("b", True), ("ok", False), ("ok", False), ("b", True)]
-        assert [self.decide(Look(calls, trace, "x"), known) for trace, calls in said] == [
+        assert [self.decide(WatchResult(calls, trace, "x"), known) for trace, calls in said] == [
             True,
             False,
             True,
@@ -62,12 +62,12 @@ class TestDeciding:
     @pytest.mark.parametrize("kept", ["", "{", "[]", '{"trace": "same"}', '{"trace": "same", "at": 7}'])
     def test_a_damaged_memory_calls_rather_than_not(self, kept):
         """What was seen last cannot be read: a needless call is better than a forgotten one."""
-        assert self.decide(Look(True, "same", "x"), {"w": kept})
+        assert self.decide(WatchResult(True, "same", "x"), {"w": kept})
 
     def test_a_clock_that_was_in_the_future_does_not_silence_for_years(self):
         """A call that was noted for the year 2099 does not count."""
         kept = {"w": '{"trace": "same", "at": "2099-01-01T00:00:00+00:00"}'}
-        assert self.decide(Look(True, "same", "x"), kept)
+        assert self.decide(WatchResult(True, "same", "x"), kept)
 
 
 class TestLooking:
@@ -149,7 +149,7 @@ class TestLooking:
         """What a model is asked, and what is kept of it, stays small; any change of the items calls again."""
         text = "- [ ] one more thing @2026-01-01\n" * 30_000 + f"- [ ] {'x' * 5000} @2026-01-01\n"
         looks = [
-            await look_at(Watch(due=True), workspace=tmp_path, checklist=checklist, now=NOW)
+            await run_watch(Watch(due=True), workspace=tmp_path, checklist=checklist, now=NOW)
             for checklist in (text, f"{text}- [ ] another @2026-01-01\n")
         ]
         assert all(len(look.told) < 10_000 for look in looks)

@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from channels.base import ChannelUnavailable
-from channels.matrix.encryption.device_lists import AT_ONCE, RETRY_S, DeviceLists, by_server
+from channels.matrix.encryption.device_lists import AT_ONCE, RETRY_S, DeviceLists, group_by_server
 from tests.clock import ManualClock
 
 ANN, BOB, CID = "@ann:fast.test", "@bob:slow.test", "@cid:slow.test"
@@ -53,13 +53,13 @@ def lists(server, clock):
 
 def test_groups_by_server():
     """One for each server, none larger than a query may be, and not more than a few of them."""
-    assert by_server([BOB, ANN, CID]) == [[ANN], [BOB, CID]]
-    assert by_server([BOB, ANN, CID], own=BOB) == [[ANN], [BOB], [CID]]
+    assert group_by_server([BOB, ANN, CID]) == [[ANN], [BOB, CID]]
+    assert group_by_server([BOB, ANN, CID], own=BOB) == [[ANN], [BOB], [CID]]
     many = [f"@u{number}:big.test" for number in range(AT_ONCE + 1)]
-    assert sorted(map(len, by_server(many))) == [1, AT_ONCE]
+    assert sorted(map(len, group_by_server(many))) == [1, AT_ONCE]
     wide = [f"@u:s{number:02}.test" for number in range(50)]
-    assert len(by_server(wide)) == 8
-    assert sorted(one for users in by_server(wide) for one in users) == sorted(wide)
+    assert len(group_by_server(wide)) == 8
+    assert sorted(one for users in group_by_server(wide) for one in users) == sorted(wide)
 
 
 async def test_who_is_known_is_not_asked_for(lists, server):

@@ -11,7 +11,7 @@ import pytest
 
 from agent_core.messages import SPOKEN, Audience, InboundMessage, Sender, SessionKey
 from channels.attachments import AttachmentStore, AttachmentsUnavailable
-from channels.matrix.client.api import Answer, Download, LinkBroken
+from channels.matrix.client.api import Download, HttpAnswer, LinkBroken
 from channels.matrix.events.inbound import Me, read_event
 from channels.matrix.events.media import MEDIA, FileEncryption, MediaInvalid, media_in
 from channels.matrix.rooms.state import Rooms
@@ -49,11 +49,11 @@ class Media:
         found = found[0] if isinstance(found, list) else found
         if isinstance(found, LinkBroken):
             raise found
-        if isinstance(found, Answer):
+        if isinstance(found, HttpAnswer):
             yield Download(found, None, pieces())
             return
         chunks = found() if callable(found) else pieces(found)
-        yield Download(Answer(200, {}), None, self.counted(chunks))
+        yield Download(HttpAnswer(200, {}), None, self.counted(chunks))
 
     async def counted(self, chunks):
         self.at_once += 1

@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_core.messages import Amendment, Background, InboundMessage, SessionKey
-from channels.matrix.client.api import Answer, LinkBroken
+from channels.matrix.client.api import HttpAnswer, LinkBroken
 from channels.matrix.config import MatrixConfig
 from channels.matrix.events.edits import Early, read_edit, redacts
 from channels.matrix.events.group_context import GroupContext
 from channels.matrix.events.inbound import AUTHOR, MARK, Me, Skip
 from channels.matrix.events.media import MEDIA
-from channels.matrix.events.room_policy import Rules
+from channels.matrix.events.room_policy import RoomRules
 from channels.matrix.events.threads import SHARED, place_of, relation_of, root_of
 from channels.matrix.sync.reply_context import in_clear
 from tests.doubles.homeserver import text
@@ -143,7 +143,7 @@ async def test_a_place_that_was_left_is_forgotten():
     """What was said in a room is not kept when the bot is put out of it."""
     desk = Desk(GROUP)
     await desk.read(text("$1", "one"))
-    desk.conversation.left(ROOM)
+    desk.conversation.forget_room(ROOM)
     assert (await desk.read(text("$q", "and?", **MENTION))).background == ()
 
 
@@ -156,7 +156,7 @@ def test_talk_is_bounded(lines, messages, chars):
     """However much is said: never more lines or characters than allowed, in order, the newest."""
     talk = GroupContext(messages=messages, chars=chars)
     for number, (place, said) in enumerate(lines):
-        talk.hear((ROOM, str(place)), f"${number}", Background(kind="talk", sender=ALICE, text=said))
+        talk.remember((ROOM, str(place)), f"${number}", Background(kind="talk", sender=ALICE, text=said))
     for place in range(6):
         told = talk.seen_by((ROOM, str(place)), ALICE, keep=False)
         assert len(told) <= messages
@@ -225,7 +225,7 @@ async def test_robots_lead_to_nothing():
 
 async def test_a_room_goes_on_under_the_rule_of_the_one_before():
     """An upgrade does not lift a rule, nor what a list of rooms says."""
-    rules = Rules(
+    rules = RoomRules(
         MatrixConfig(
             homeserver="http://hs",
             user_id=BOT,
@@ -241,7 +241,9 @@ async def test_a_room_goes_on_under_the_rule_of_the_one_before():
         None,
     ]
     assert "!else" not in rules.me_in("!else", listed, ALICE).group_allow_from
-    follows = Rules(MatrixConfig(homeserver="http://hs", user_id=BOT, password="pw"), lambda _room: "!first")
+    follows = RoomRules(
+        MatrixConfig(homeserver="http://hs", user_id=BOT, password="pw"), lambda _room: "!first"
+    )
     assert "!last" in follows.me_in("!last", listed, ALICE).group_allow_from
 
 
@@ -250,7 +252,7 @@ async def test_an_alias_that_cannot_be_found_leaves_the_room_as_it_is():
     rules = {"#here:hs.test": {"policy": "open"}, "#gone:hs.test": {"policy": "open"}}
     desk = Desk(GROUP, rooms=rules)
     assert not (await desk.read(text("$1"))).addressed
-    desk.server.on("GET", "/directory/room/%23here", Answer(200, {"room_id": ROOM}))
+    desk.server.on("GET", "/directory/room/%23here", HttpAnswer(200, {"room_id": ROOM}))
     desk.server.on("GET", "/directory/room/%23gone", LinkBroken("cut", maybe_taken=False))
     await desk.conversation.start()
     assert (await desk.read(text("$2"))).addressed
@@ -282,9 +284,9 @@ async def test_a_rule_of_a_room_counts_for_everything_in_it():
     relation = {"m.relates_to": {"rel_type": "m.annotation", "event_id": "$ours", "key": "x"}}
     mark = {**text("$r", sender=MALLORY, **relation), "type": "m.reaction"}
 
-    assert desk.conversation.rules.is_heard(ROOM, MALLORY)
-    assert not desk.conversation.rules.is_heard(ROOM, ALICE)
-    assert not desk.conversation.rules.is_heard("!other", MALLORY)
+    assert desk.conversation.rules.is_context(ROOM, MALLORY)
+    assert not desk.conversation.rules.is_context(ROOM, ALICE)
+    assert not desk.conversation.rules.is_context("!other", MALLORY)
     assert (await desk.read(mark)).context["allowed_here"] is True
     assert (await desk.read(text("$1", sender=ALICE, **MENTION))).context["allowed_here"] is False
     assert (await desk.read({**mark, "sender": ALICE})) == Skip("no_message")

@@ -10,7 +10,7 @@ import pytest
 from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
 from channels.base import ChannelUnavailable
 from channels.matrix.sync.decryption import Decryption
-from channels.matrix.sync.receiver import Receiver
+from channels.matrix.sync.receiver import SyncReceiver
 from tests.clock import ManualClock
 
 BOT, ANN, FAR = "@bot:hs.test", "@ann:hs.test", "@far:other.test"
@@ -95,7 +95,7 @@ def said(text, room="!secret", **more):
 def test_only_what_is_answered_in_an_encrypted_room_counts():
     """Not what is only overheard, and not what is said in clear."""
     heard = []
-    receiver = Receiver.__new__(Receiver)
+    receiver = SyncReceiver.__new__(SyncReceiver)
     receiver._rooms = SimpleNamespace(secret={"!secret"})
     receiver._decryption = SimpleNamespace(asked=heard.append)
     receiver._expect_answers([said("overheard", addressed=False), said("in clear", room="!plain")])

@@ -9,7 +9,7 @@ import anyio.to_thread
 import pytest
 
 from channels.attachments import store
-from channels.matrix.client.api import Answer
+from channels.matrix.client.api import HttpAnswer
 from channels.matrix.sync.fetching import FETCHING
 from tests.doubles.away_folder import AwayFolder, store_over
 from tests.doubles.homeserver import text
@@ -158,7 +158,7 @@ async def test_what_waits_survives_the_end_of_the_run(it):
             await anyio.sleep(60)
         assert it.ids == ["$first"]
         assert json.loads(it.inbox.positions[FETCHING]) == {THEIRS: "s0"}
-        it.server.on("GET", "/messages$", Answer(200, {"chunk": said}))
+        it.server.on("GET", "/messages$", HttpAnswer(200, {"chunk": said}))
         timeline = {"events": [], "limited": False, "prev_batch": "p"}
         it.server.sync_body(rooms={"join": {THEIRS: {"timeline": timeline}}})
     it.storage.is_away = False

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
-from channels.matrix.client.api import Answer, LinkBroken
+from channels.matrix.client.api import HttpAnswer, LinkBroken
 from channels.matrix.rooms.invites import MAX_OPEN, Invites
 from channels.matrix.rooms.state import Rooms
 from channels.matrix.sending.typing_receipts import TypingAndReceipts
@@ -26,7 +26,7 @@ class Setup:
         self.server = ScriptedHomeserver()
         own = member(BOT, before="invite")
         own["unsigned"]["prev_sender"] = ALICE
-        self.server.on("GET", "/state/m.room.member/", Answer(200, own))
+        self.server.on("GET", "/state/m.room.member/", HttpAnswer(200, own))
         self.rooms = Rooms(BOT)
         self.saved = []
         self.invites = self.fresh()
@@ -65,7 +65,7 @@ def invitation(*room_ids, inviter=ALICE, **content):
 
 async def test_a_friend_is_followed_with_an_object_as_body(it):
     """The join is posted with ``{}``, and the invitation is over."""
-    it.server.on("POST", "/join$", Answer(200, {}))
+    it.server.on("POST", "/join$", HttpAnswer(200, {}))
     assert it.invites.learn(invitation("!a"))
     async with it.working():
         await anyio.sleep(1)
@@ -76,7 +76,7 @@ async def test_a_friend_is_followed_with_an_object_as_body(it):
 
 async def test_a_strangers_is_left_open_and_refused_after_two_weeks(it):
     """No join is tried, over a restart too; what exceeds a few of one inviter is declined at once."""
-    it.server.on("POST", "/leave$", Answer(200, {}))
+    it.server.on("POST", "/leave$", HttpAnswer(200, {}))
     it.invites.learn(invitation("!a", "!b", "!c", "!d", inviter=MALLORY, is_direct=True))
     assert [room for room, *_ in it.invites.take_asked()] == ["!a", "!b", "!c"]
     assert it.invites.take_asked() == []
@@ -97,7 +97,7 @@ async def test_a_strangers_is_left_open_and_refused_after_two_weeks(it):
 
 async def test_a_stranger_whom_the_owner_lets_in_is_followed(it):
     """As soon as the homeserver answers the next time; an invitation that is repeated is the same one."""
-    it.server.on("POST", "/join$", Answer(200, {}))
+    it.server.on("POST", "/join$", HttpAnswer(200, {}))
     it.invites.learn(invitation("!a", inviter=MALLORY, is_direct=True))
     it.invites.learn(invitation("!a", inviter=MALLORY, is_direct=True))
     first, second = it.invites.take_asked()
@@ -124,9 +124,9 @@ async def test_a_forged_invitation_of_a_stranger_is_not_kept(it):
 
 async def test_a_direct_room_is_marked_in_the_account(it):
     """What else the account calls direct stays."""
-    it.server.on("POST", "/join$", Answer(200, {}))
-    it.server.on("GET", "m.direct$", Answer(200, {ALICE: ["!old"], MALLORY: "odd"}))
-    it.server.on("PUT", "m.direct$", Answer(200, {}))
+    it.server.on("POST", "/join$", HttpAnswer(200, {}))
+    it.server.on("GET", "m.direct$", HttpAnswer(200, {ALICE: ["!old"], MALLORY: "odd"}))
+    it.server.on("PUT", "m.direct$", HttpAnswer(200, {}))
     it.invites.learn(invitation("!a", is_direct=True))
     async with it.working():
         await anyio.sleep(1)
@@ -143,7 +143,7 @@ async def test_a_failing_join_is_tried_again_with_growing_pauses(it):
         failure(429, "M_LIMIT_EXCEEDED"),
         failure(404),
     ]
-    it.server.on("POST", "/join$", *replies, *[failure(500, "M_UNKNOWN")] * 40, Answer(200, {}))
+    it.server.on("POST", "/join$", *replies, *[failure(500, "M_UNKNOWN")] * 40, HttpAnswer(200, {}))
     it.invites.learn(invitation("!a"))
     async with it.working():
         await anyio.sleep(3600)
@@ -157,8 +157,8 @@ async def test_a_failing_join_is_tried_again_with_growing_pauses(it):
 async def test_what_could_not_be_tried_is_tried_when_the_link_is_up(it):
     """A pause of minutes ends with its reason; one that the server has asked for does not."""
     cut = [LinkBroken("cut", maybe_taken=False)] * 6
-    it.server.on("POST", "21a/join$", *cut, Answer(200, {}))
-    it.server.on("POST", "21b/join$", *[failure(500, "M_UNKNOWN")] * 6, Answer(200, {}))
+    it.server.on("POST", "21a/join$", *cut, HttpAnswer(200, {}))
+    it.server.on("POST", "21b/join$", *[failure(500, "M_UNKNOWN")] * 6, HttpAnswer(200, {}))
     it.invites.learn(invitation("!a", "!b"))
     async with it.working():
         await anyio.sleep(65)
@@ -187,8 +187,8 @@ async def test_open_invitations_survive_and_trust_does_not(it):
     kept = it.invites.dump()
     it.invites = it.fresh()
     it.invites.load(kept)
-    it.server.on("POST", "/join$", Answer(200, {}))
-    it.server.on("POST", "/leave$", Answer(200, {}))
+    it.server.on("POST", "/join$", HttpAnswer(200, {}))
+    it.server.on("POST", "/leave$", HttpAnswer(200, {}))
     async with it.working():
         await anyio.sleep(60)
 
@@ -202,7 +202,7 @@ async def test_strangers_do_not_keep_a_friend_waiting(it):
     """A flood of strangers' invitations is bounded and does not stand in a friend's way."""
 
     it.server.on("POST", "/leave$", failure(500, "M_UNKNOWN"))
-    it.server.on("POST", "/join$", Answer(200, {}))
+    it.server.on("POST", "/join$", HttpAnswer(200, {}))
     it.invites.learn(invitation(*[f"!x{n}" for n in range(MAX_OPEN + 100)], inviter=MALLORY))
     assert len(it.invites) == MAX_OPEN
     it.invites.learn(invitation("!a"))
@@ -228,8 +228,8 @@ async def test_garbage_is_no_invitation(it):
 async def test_hints_are_merged_and_never_wait():
     """Many wishes for a slow server become few requests, the newest wish is the last one sent."""
     server = ScriptedHomeserver()
-    server.on("PUT", "/typing/", Answer(200, {}))
-    server.on("POST", "/receipt/", LinkBroken("cut", maybe_taken=True), Answer(200, {}))
+    server.on("PUT", "/typing/", HttpAnswer(200, {}))
+    server.on("POST", "/receipt/", LinkBroken("cut", maybe_taken=True), HttpAnswer(200, {}))
     hints = TypingAndReceipts(server, BOT)
     async with anyio.create_task_group() as group:
         group.start_soon(hints.run)
@@ -250,7 +250,7 @@ async def test_hints_are_merged_and_never_wait():
 async def test_an_answer_at_once_needs_no_typing():
     """Typing that is taken back before it was shown makes no request; shown typing is always taken back."""
     server = ScriptedHomeserver()
-    server.on("PUT", "/typing/", Answer(200, {}))
+    server.on("PUT", "/typing/", HttpAnswer(200, {}))
     hints = TypingAndReceipts(server, BOT)
     async with anyio.create_task_group() as group:
         group.start_soon(hints.run)
@@ -281,7 +281,7 @@ async def test_hints_of_too_many_rooms_are_dropped():
 async def test_a_room_and_its_threads_share_one_sign():
     """It is shown once for all that is written there, and goes with the last of them."""
     server = ScriptedHomeserver()
-    server.on("PUT", "/typing/", Answer(200, {}))
+    server.on("PUT", "/typing/", HttpAnswer(200, {}))
     hints = TypingAndReceipts(server, BOT)
     async with anyio.create_task_group() as group:
         group.start_soon(hints.run)
@@ -302,7 +302,7 @@ async def test_a_room_and_its_threads_share_one_sign():
 async def test_who_ends_without_a_word_keeps_no_sign():
     """A thread whose turn was cut off does not keep the room's sign for ever."""
     server = ScriptedHomeserver()
-    server.on("PUT", "/typing/", Answer(200, {}))
+    server.on("PUT", "/typing/", HttpAnswer(200, {}))
     hints = TypingAndReceipts(server, BOT)
     async with anyio.create_task_group() as group:
         group.start_soon(hints.run)

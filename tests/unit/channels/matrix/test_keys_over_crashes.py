@@ -15,9 +15,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from channels.matrix.client.api import Answer
+from channels.matrix.client.api import HttpAnswer
 from channels.matrix.encryption.engine import EncryptionEngine
-from channels.matrix.encryption.olm_machine import Machine
+from channels.matrix.encryption.olm_machine import OlmMachine
 from channels.matrix.encryption.types import NoKey
 from tests.clock import ManualClock
 from tests.doubles.homeserver import ScriptedHomeserver
@@ -59,7 +59,7 @@ class World:
 
     # ── the person ──
     def add_device(self, name):
-        machine = Machine(self.folder, ALICE, name, "key")
+        machine = OlmMachine(self.folder, ALICE, name, "key")
         self.uploads[name] = machine.new_keys(None)
         machine.keys_uploaded()
         self.devices[name] = machine
@@ -105,7 +105,7 @@ class World:
 
     # ── the bot ──
     def start(self):
-        return Machine(self.folder / f"life{self.deaths}", BOT, "DEV", "key")
+        return OlmMachine(self.folder / f"life{self.deaths}", BOT, "DEV", "key")
 
     def pass_by(self, name):
         files = self.folder / f"life{self.deaths}"
@@ -135,7 +135,7 @@ class World:
 
         def query(call):
             keys = {name: upload["device_keys"] for name, upload in self.uploads.items()}
-            return Answer(
+            return HttpAnswer(
                 200, {"device_keys": {one: keys if one == ALICE else {} for one in call.body["device_keys"]}}
             )
 
@@ -144,12 +144,14 @@ class World:
                 name: self.uploads[name]["one_time_keys"].popitem()
                 for name in call.body["one_time_keys"][ALICE]
             }
-            return Answer(200, {"one_time_keys": {ALICE: {name: dict([key]) for name, key in keys.items()}}})
+            return HttpAnswer(
+                200, {"one_time_keys": {ALICE: {name: dict([key]) for name, key in keys.items()}}}
+            )
 
         def to_device(call):
             for name, content in call.body["messages"][ALICE].items():
                 self.sent[name].append({"type": "m.room.encrypted", "sender": BOT, "content": content})
-            return Answer(200, {})
+            return HttpAnswer(200, {})
 
         server.on("POST", "/keys/query", self.watched("query", query))
         server.on("POST", "/keys/claim", self.watched("claim", claim))

@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 from nio import AsyncClient, AsyncClientConfig, SyncResponse
 
-from channels.matrix.client.api import Credentials, LinkBroken, SyncRequest
+from channels.matrix.client.api import LinkBroken, MatrixCredentials, SyncRequest
 from channels.matrix.client.nio_client import NioHomeserver
 from tests.integration.proxy import free_socket
 
@@ -72,7 +72,7 @@ async def serving():
     await web.SockSite(runner, listener).start()
     server.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     homeserver = NioHomeserver(server.url, BOT)
-    homeserver.credentials = Credentials(BOT, "DEV", "tok")
+    homeserver.credentials = MatrixCredentials(BOT, "DEV", "tok")
     try:
         yield server, homeserver
     finally:
@@ -185,7 +185,7 @@ async def test_a_connection_on_which_nothing_comes_any_more():
     """Half open: each request ends within its limit, and the next one goes over a connection that works."""
     async with serving() as (server, _):
         homeserver = NioHomeserver(server.url, BOT, sync_slack_s=0.2)
-        homeserver.credentials = Credentials(BOT, "DEV", "tok")
+        homeserver.credentials = MatrixCredentials(BOT, "DEV", "tok")
         assert (await homeserver.request("GET", "/x")).good
         server.silent = True
         for ask in (
@@ -217,7 +217,7 @@ async def test_tokens_and_paths_arrive_as_they_are_meant():
         await homeserver.request("POST", "/login", {"a": "ü"}, anonymous=True)
         server.body = '{"next_batch": "n"}'
         await homeserver.sync(ASK)
-        homeserver.credentials = Credentials(BOT, "DEV", "other")
+        homeserver.credentials = MatrixCredentials(BOT, "DEV", "other")
         await homeserver.sync(ASK)
 
     assert [seen[2].get("Authorization") for seen in server.requests] == [
@@ -238,7 +238,7 @@ async def test_soft_logout_does_not_confuse_the_client():
         assert answer.token_refused
         assert answer.soft_logout
         server.status, server.body = 200, '{"next_batch": "n"}'
-        homeserver.credentials = Credentials(BOT, "DEV", "new")
+        homeserver.credentials = MatrixCredentials(BOT, "DEV", "new")
         assert (await homeserver.sync(ASK)).good
 
     assert server.requests[-1][2]["Authorization"] == "Bearer new"

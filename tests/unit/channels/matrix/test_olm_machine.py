@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 from peewee import OperationalError
 
-from channels.matrix.encryption.olm_machine import Machine
+from channels.matrix.encryption.olm_machine import OlmMachine
 from channels.matrix.encryption.types import NoKey, NotReadable, StoreBroken
 from tests.open_files import opened
 
@@ -27,7 +27,7 @@ class Pair:
 
     @staticmethod
     def open(tmp_path, name):
-        machine = Machine(tmp_path, f"@{name}:hs.test", name.upper(), "key")
+        machine = OlmMachine(tmp_path, f"@{name}:hs.test", name.upper(), "key")
         machine.upload = machine.new_keys(None)
         machine.keys_uploaded()
         return machine
@@ -236,7 +236,7 @@ def test_one_answer_is_one_transaction(pair, tmp_path):
         pair.bot.receive([kept])
         raise KeyboardInterrupt
     pair.bot.close()
-    again = Machine(tmp_path, pair.bot.user_id, pair.bot.device_id, "key")
+    again = OlmMachine(tmp_path, pair.bot.user_id, pair.bot.device_id, "key")
     pair.bot = again
 
     assert again.generation == before
@@ -249,7 +249,7 @@ def test_keys_and_generation_survive_a_restart(pair, tmp_path):
     event = pair.say("hello")
     before, fingerprint = pair.bot.generation, pair.bot.ed25519
     pair.bot.close()
-    pair.bot = Machine(tmp_path, pair.bot.user_id, pair.bot.device_id, "key")
+    pair.bot = OlmMachine(tmp_path, pair.bot.user_id, pair.bot.device_id, "key")
 
     assert pair.bot.generation == before > 0
     assert (pair.bot.ed25519, pair.bot.shared) == (fingerprint, True)
@@ -261,10 +261,10 @@ def test_a_store_with_another_key_is_lost_not_replaced(pair, tmp_path):
     """A store that cannot be decrypted is reported as such."""
     pair.bot.close()
     with pytest.raises(StoreBroken):
-        Machine(tmp_path, pair.bot.user_id, pair.bot.device_id, "wrong")
+        OlmMachine(tmp_path, pair.bot.user_id, pair.bot.device_id, "wrong")
     pair.bot.path.write_bytes(b"no database at all" * 500)
     with pytest.raises(StoreBroken):
-        Machine(tmp_path, pair.bot.user_id, pair.bot.device_id, "key")
+        OlmMachine(tmp_path, pair.bot.user_id, pair.bot.device_id, "key")
     assert not opened(pair.bot.path)
 
 
@@ -283,7 +283,7 @@ def test_new_one_time_keys_are_saved_before_they_are_uploaded(pair, tmp_path):
     """Killed between upload and answer, the keys on the server are still ours to use."""
     body = pair.bot.new_keys(0)
     pair.bot.close()
-    pair.bot = Machine(tmp_path, pair.bot.user_id, pair.bot.device_id, "key")
+    pair.bot = OlmMachine(tmp_path, pair.bot.user_id, pair.bot.device_id, "key")
     pair.bot.upload = {"one_time_keys": body["one_time_keys"]}
     pair.introduce(pair.bot, pair.alice)
 
@@ -317,7 +317,7 @@ def test_a_new_device_takes_over_the_room_keys(pair, tmp_path):
     """What was said to the device before stays readable."""
     pair.bot.receive([pair.key_event()])
     event = pair.say("hello")
-    new = Machine(tmp_path, pair.bot.user_id, "NEW", "key")
+    new = OlmMachine(tmp_path, pair.bot.user_id, "NEW", "key")
     new.learn_devices(pair.alice.user_id, {"ALICE": pair.alice.upload["device_keys"]})
     with pytest.raises(NoKey):
         new.decrypt(ROOM, event)

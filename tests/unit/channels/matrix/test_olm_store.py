@@ -9,7 +9,7 @@ import pytest
 import vodozemac
 from nio.crypto import InboundGroupSession
 
-from channels.matrix.encryption.olm_machine import Machine
+from channels.matrix.encryption.olm_machine import OlmMachine
 from channels.matrix.encryption.olm_store import MOST_OF_A_DEVICE, UNUSED_DAYS, KeyStore
 from channels.matrix.encryption.types import NotReadable
 from tests.unit.channels.matrix.test_olm_machine import ROOM, Pair
@@ -189,7 +189,7 @@ def test_an_earlier_store_is_taken_over(tmp_path):
         )
         file.execute("DROP TABLE squidbot_room_keys")
     file.close()
-    pair.bot = Machine(tmp_path, pair.bot.user_id, pair.bot.device_id, "key")
+    pair.bot = OlmMachine(tmp_path, pair.bot.user_id, pair.bot.device_id, "key")
 
     assert pair.bot.decrypt(ROOM, said)["content"]["body"] == "from before"
     pair.close()

@@ -7,7 +7,7 @@ import pytest
 
 from channels.base import ChannelAuthFailed, ChannelUnavailable, LinkState
 from channels.matrix.channel import MatrixChannel
-from channels.matrix.client.api import Answer, Credentials, LinkBroken
+from channels.matrix.client.api import HttpAnswer, LinkBroken, MatrixCredentials
 from channels.matrix.config import MatrixConfig
 from channels.matrix.sync.gaps import GAP_TRIES
 from tests.clock import LoopClock
@@ -106,9 +106,9 @@ async def test_a_gap_is_filled_forwards_and_in_order(server, channel, inbox):
     """Pages come before the timeline, with the committed position as their beginning."""
     server.on(
         "GET", "/messages$",
-        Answer(200, {"chunk": [text("$1"), text("$2")], "end": "t1"}),
-        Answer(200, {"chunk": [], "end": "t2"}),
-        Answer(200, {"chunk": [text("$3"), text("$4")]}),
+        HttpAnswer(200, {"chunk": [text("$1"), text("$2")], "end": "t1"}),
+        HttpAnswer(200, {"chunk": [], "end": "t2"}),
+        HttpAnswer(200, {"chunk": [text("$3"), text("$4")]}),
     )  # fmt: skip
     server.sync_body(rooms=timeline(text("$4"), text("$5"), limited=True))
     async with running(channel, inbox):
@@ -127,7 +127,7 @@ async def test_a_gap_that_fails_for_a_while_loses_nothing(server, channel, inbox
         "/messages$",
         failure(502),
         LinkBroken("cut", maybe_taken=True),
-        Answer(200, {"chunk": [text("$1")]}),
+        HttpAnswer(200, {"chunk": [text("$1")]}),
     )
     server.sync_body()
     server.sync_body(rooms=timeline(text("$2"), limited=True))
@@ -157,7 +157,7 @@ async def test_a_gap_that_never_works_is_reported_and_left(server, channel, inbo
 async def test_first_words_are_read_back_to_the_invitation(server, channel, inbox):
     """In a room that was just joined, what follows the invitation counts, and nothing before it."""
     page = [text("$2"), member(BOT, "invite", before="leave"), text("$ancient")]
-    server.on("GET", "/messages$", Answer(200, {"chunk": page, "end": "t1"}))
+    server.on("GET", "/messages$", HttpAnswer(200, {"chunk": page, "end": "t1"}))
     server.sync_body()
     server.sync_body(
         rooms=timeline(text("$3"), member(BOT, "join", before="invite"), text("$4"), limited=True)
@@ -183,7 +183,7 @@ async def test_a_new_name_of_the_bot_is_no_join(server, channel, inbox):
 
 async def test_a_direct_room_is_counted_after_a_restart(server, channel, inbox):
     """A server that sends no summary is asked who is there before a message is called direct."""
-    server.on("GET", "/members$", Answer(200, {"chunk": [member(BOT), member(ALICE)]}))
+    server.on("GET", "/members$", HttpAnswer(200, {"chunk": [member(BOT), member(ALICE)]}))
     direct = {"events": [{"type": "m.direct", "content": {ALICE: [ROOM]}}]}
     server.sync_body(rooms=timeline(text("$1")), account_data=direct)
     async with running(channel, inbox):
@@ -252,8 +252,8 @@ async def test_before_the_first_success_failures_end_the_run(server, channel, in
 async def test_a_pause_that_the_server_asks_for_is_kept(server, channel, inbox):
     """A 429 on /sync is followed by at least the wanted pause."""
     server.sync_body()
-    server.syncs.append(Answer(429, {"errcode": "M_LIMIT_EXCEEDED"}, retry_after_s=120.0))
-    server.syncs.append(Answer(200, {"next_batch": "s2"}))
+    server.syncs.append(HttpAnswer(429, {"errcode": "M_LIMIT_EXCEEDED"}, retry_after_s=120.0))
+    server.syncs.append(HttpAnswer(200, {"next_batch": "s2"}))
     clock = LoopClock()
     async with running(channel, inbox):
         begun = clock.monotonic()
@@ -264,11 +264,11 @@ async def test_a_pause_that_the_server_asks_for_is_kept(server, channel, inbox):
 
 async def test_a_refused_token_is_renewed_once(server, channel, inbox):
     """A revoked token leads to one login, and the loop goes on with the new token from where it was."""
-    login = Answer(200, {"user_id": BOT, "device_id": "NEW", "access_token": "token-2"})
+    login = HttpAnswer(200, {"user_id": BOT, "device_id": "NEW", "access_token": "token-2"})
     server.on("POST", "/login$", login)
     server.sync_body()
     server.syncs.append(failure(401, "M_UNKNOWN_TOKEN"))
-    server.syncs.append(Answer(200, {"next_batch": "s9", "rooms": timeline(text("$1"))}))
+    server.syncs.append(HttpAnswer(200, {"next_batch": "s9", "rooms": timeline(text("$1"))}))
     async with running(channel, inbox):
         await inbox.until_accepted(1)
 
@@ -283,7 +283,7 @@ async def test_tokens_that_never_work_end_in_words(server, channel, inbox):
     tokens = iter(range(1000))
     server.on(
         "POST", "/login$",
-        lambda call: Answer(200, {"user_id": BOT, "device_id": "D", "access_token": f"t{next(tokens)}"}),
+        lambda call: HttpAnswer(200, {"user_id": BOT, "device_id": "D", "access_token": f"t{next(tokens)}"}),
     )  # fmt: skip
     server.sync_body()
     server.syncs += [failure(401, "M_UNKNOWN_TOKEN") for _ in range(100)]
@@ -307,7 +307,7 @@ async def test_a_deactivated_account_is_for_the_operator(server, channel, inbox)
 
 async def test_a_stored_login_of_another_account_is_not_used(server, tmp_path, inbox):
     """A copied state folder does not make one account speak as another."""
-    server.on("POST", "/login$", Answer(200, {"user_id": BOT, "device_id": "D", "access_token": "t"}))
+    server.on("POST", "/login$", HttpAnswer(200, {"user_id": BOT, "device_id": "D", "access_token": "t"}))
     server.sync_body()
 
     async def connect(_):
@@ -334,4 +334,4 @@ async def test_a_stored_login_of_another_account_is_not_used(server, tmp_path, i
 
 async def test_credentials_do_not_show_the_token():
     """A token does not get into a log by way of repr."""
-    assert "secret" not in repr(Credentials("@a:b", "D", "secret"))
+    assert "secret" not in repr(MatrixCredentials("@a:b", "D", "secret"))

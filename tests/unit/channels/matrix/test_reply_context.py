@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from channels.matrix.client.api import Answer, LinkBroken
+from channels.matrix.client.api import HttpAnswer, LinkBroken
 from channels.matrix.sync.reply_context import Asker, ReplyContext, in_clear
 from tests.doubles.homeserver import member, text
 from tests.scripted_rooms import CAROL, MALLORY, MENTION, Desk, answering
@@ -18,7 +18,7 @@ async def test_quotes_are_of_this_room_and_bounded():
     desk.has(text("$long", "x" * 10_000))
     elsewhere = {**text("$elsewhere"), "room_id": "!other"}
     desk.server.on(
-        "GET", "/context/%24elsewhere$", Answer(200, {"event": elsewhere, "state": [member(ALICE)]})
+        "GET", "/context/%24elsewhere$", HttpAnswer(200, {"event": elsewhere, "state": [member(ALICE)]})
     )
     desk.server.on("GET", "/context/%24gone$", LinkBroken("cut", maybe_taken=False))
     found = {
@@ -73,7 +73,7 @@ async def test_what_was_said_before_somebody_came_is_not_for_them(kind, leaks, a
     secret = {**text("$secret", "1234"), "room_id": ROOM, "origin_server_ts": 3000}
     desk.has(secret, absent=[CAROL])
     if absent == "unknown":
-        desk.server.on("GET", "/context/", Answer(200, {"event": secret}))
+        desk.server.on("GET", "/context/", HttpAnswer(200, {"event": secret}))
     quotes = kind(desk.server, GROUP, in_clear, user_id=BOT)
     carol, alice = Asker(CAROL, direct=False), Asker(ALICE, direct=False)
 
@@ -98,7 +98,7 @@ async def test_the_first_words_of_the_bot_are_for_who_was_invited(direct, quoted
     """What the bot said while its one partner was only invited is quoted to them, and in no group."""
     desk = Desk()
     said = {**text("$first", "hello", BOT), "room_id": ROOM}
-    desk.server.on("GET", "/context/", Answer(200, {"event": said, "state": [member(CAROL, "invite")]}))
+    desk.server.on("GET", "/context/", HttpAnswer(200, {"event": said, "state": [member(CAROL, "invite")]}))
     quotes = ReplyContext(desk.server, GROUP, in_clear, user_id=BOT)
 
     found = await quotes.chain(ROOM, "$first", Asker(CAROL, direct=direct))

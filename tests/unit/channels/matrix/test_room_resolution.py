@@ -8,7 +8,7 @@ import pytest
 
 from agent_core.messages import OutboundMessage, SessionKey
 from channels.base import ChannelUnavailable, DeliveryFailed
-from channels.matrix.client.api import Answer, LinkBroken
+from channels.matrix.client.api import HttpAnswer, LinkBroken
 from channels.matrix.rooms.state import Rooms
 from channels.matrix.sending.room_resolution import MOVES_WITHIN, waits_for_the_next_room
 from tests.clock import EPOCH
@@ -40,12 +40,12 @@ async def test_a_known_tombstone_makes_it_wait():
 async def test_an_unknown_tombstone_is_asked_for():
     """The refusal may come before the news: the server is asked whether the room is being replaced."""
     homeserver = ScriptedHomeserver()
-    homeserver.on("GET", STONE, Answer(200, {"replacement_room": "!new"}))
+    homeserver.on("GET", STONE, HttpAnswer(200, {"replacement_room": "!new"}))
     assert isinstance(await meant(homeserver), ChannelUnavailable)
 
 
 @pytest.mark.parametrize(
-    "answer", [failure(404, "M_NOT_FOUND"), failure(403, "M_FORBIDDEN"), Answer(200, {"body": "closed"})]
+    "answer", [failure(404, "M_NOT_FOUND"), failure(403, "M_FORBIDDEN"), HttpAnswer(200, {"body": "closed"})]
 )
 async def test_without_a_replacement_it_is_the_last_word(answer):
     """No tombstone, none that the bot may see, or one that leads nowhere."""
@@ -57,7 +57,7 @@ async def test_without_a_replacement_it_is_the_last_word(answer):
 async def test_another_refusal_is_believed_at_once():
     """Only "forbidden" is what a server says during an upgrade."""
     homeserver = ScriptedHomeserver()
-    homeserver.on("GET", STONE, Answer(200, {"replacement_room": "!new"}))
+    homeserver.on("GET", STONE, HttpAnswer(200, {"replacement_room": "!new"}))
     assert await meant(homeserver, errcode="M_BAD_JSON") is None
     assert homeserver.calls == []
 
@@ -66,7 +66,7 @@ async def test_another_refusal_is_believed_at_once():
 async def test_it_does_not_wait_for_ever(sign):
     """After a while the refusal is the last word, also by a clock that was set back."""
     homeserver = ScriptedHomeserver()
-    homeserver.on("GET", STONE, Answer(200, {"replacement_room": "!new"}))
+    homeserver.on("GET", STONE, HttpAnswer(200, {"replacement_room": "!new"}))
     assert await meant(homeserver, age=sign * MOVES_WITHIN) is not None
     assert await meant(homeserver, age=sign * (MOVES_WITHIN + timedelta(seconds=1))) is None
 

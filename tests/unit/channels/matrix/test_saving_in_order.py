@@ -9,7 +9,7 @@ import pytest
 
 from channels.matrix.rooms.invites import Invites
 from channels.matrix.rooms.state import Rooms
-from channels.matrix.sync.receiver import OPEN_INVITES, Receiver
+from channels.matrix.sync.receiver import OPEN_INVITES, SyncReceiver
 from tests.clock import LoopClock
 
 
@@ -45,7 +45,7 @@ async def test_a_notice_that_waits_for_a_commit_writes_no_older_text_over_a_newe
 
     async def notice() -> None:
         if in_order:
-            await Receiver.save(receiver, lambda: {"waiting": waiting[0]})
+            await SyncReceiver.save(receiver, lambda: {"waiting": waiting[0]})
         else:
             await inbox.accept([], {"waiting": waiting[0]})
 
@@ -63,7 +63,7 @@ async def test_invitations_that_wait_for_a_commit_write_no_older_text_over_a_new
     """A list with one invitation waits behind a commit in which there are two."""
     inbox, commit = Inbox(), anyio.Lock()
     receiver = SimpleNamespace(fetching=SimpleNamespace(commit=commit), _inbox=inbox)
-    receiver.save = lambda positions: Receiver.save(receiver, positions)
+    receiver.save = lambda positions: SyncReceiver.save(receiver, positions)
     invites = Invites(
         SimpleNamespace(),
         Rooms("@bot:hs.test"),
@@ -74,7 +74,7 @@ async def test_invitations_that_wait_for_a_commit_write_no_older_text_over_a_new
 
     async def save(dump) -> None:
         if in_order:
-            await Receiver.save_invites(receiver, dump)
+            await SyncReceiver.save_invites(receiver, dump)
         else:
             await inbox.accept([], {OPEN_INVITES: dump()})
 

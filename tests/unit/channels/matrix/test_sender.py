@@ -4,12 +4,12 @@ import pytest
 
 from agent_core.messages import OutboundMessage, SessionKey
 from channels.base import ChannelAuthFailed, ChannelUnavailable, DeliveryFailed, DeliveryUncertain
-from channels.matrix.client.api import Answer, Credentials, LinkBroken
-from channels.matrix.client.login import Login
+from channels.matrix.client.api import HttpAnswer, LinkBroken, MatrixCredentials
+from channels.matrix.client.login import MatrixLogin
 from channels.matrix.config import MatrixConfig
 from channels.matrix.events.outbound import build_content, transaction_id
 from channels.matrix.rooms.state import Rooms
-from channels.matrix.sending.sender import Sender
+from channels.matrix.sending.sender import EventSender
 from tests.clock import EPOCH, ManualClock
 from tests.doubles.homeserver import ScriptedHomeserver, failure, member
 
@@ -29,9 +29,9 @@ class Setup:
             state.append({"type": "m.room.encryption", "state_key": "", "content": {}})
         if known:
             rooms.update({"rooms": {"join": {ROOM: {"state": {"events": state}}}}})
-        login = Login(config, self.server, tmp_path, ManualClock())
+        login = MatrixLogin(config, self.server, tmp_path, ManualClock())
         self.now = EPOCH
-        self.sending = Sender(
+        self.sending = EventSender(
             config, self.server, login, rooms, is_current=lambda: self.current, now=lambda: self.now
         )
 
@@ -55,7 +55,7 @@ def setup(tmp_path):
 async def test_uncertainty_is_recorded_before_the_request(setup):
     """The mark is made before the body leaves, and the key comes from the message's id."""
     it = setup()
-    it.server.on("PUT", SEND, Answer(200, {"event_id": "$e"}))
+    it.server.on("PUT", SEND, HttpAnswer(200, {"event_id": "$e"}))
     receipt = await it.deliver()
 
     assert receipt.provider_id == "$e"
@@ -79,7 +79,7 @@ async def test_uncertainty_is_recorded_before_the_request(setup):
         (failure(404), DeliveryUncertain),
         (failure(500, "M_UNKNOWN"), DeliveryUncertain),
         (failure(502), DeliveryUncertain),
-        (Answer(200, {}), DeliveryUncertain),
+        (HttpAnswer(200, {}), DeliveryUncertain),
         (LinkBroken("cut", maybe_taken=True), DeliveryUncertain),
         (LinkBroken("refused", maybe_taken=False), ChannelUnavailable),
     ],
@@ -97,8 +97,8 @@ async def test_what_an_answer_means(setup, reply, error):
 async def test_plain_text_never_reaches_an_encrypted_room(setup):
     """Known as encrypted, not current, not known at all or only by half: no request with the text is made."""
     for it in (setup(encrypted=True), setup(current=False), setup(known=False), setup()):
-        it.server.on("GET", "/state/m.room.encryption", Answer(200, {}))
-        it.server.on("PUT", SEND, Answer(200, {"event_id": "$e"}))
+        it.server.on("GET", "/state/m.room.encryption", HttpAnswer(200, {}))
+        it.server.on("PUT", SEND, HttpAnswer(200, {"event_id": "$e"}))
         with pytest.raises(DeliveryFailed, match="encrypted"):
             await it.deliver()
         assert it.server.asked("PUT", "") == []
@@ -108,11 +108,11 @@ async def test_plain_text_never_reaches_an_encrypted_room(setup):
 async def test_a_room_that_becomes_encrypted_while_a_message_is_on_its_way_gets_no_plain_text(setup):
     """The look at who is there takes its time; what ``/sync`` says meanwhile counts."""
     it = setup()
-    it.server.on("PUT", SEND, Answer(200, {"event_id": "$e"}))
+    it.server.on("PUT", SEND, HttpAnswer(200, {"event_id": "$e"}))
 
     def members(call):
         it.rooms.is_secret(ROOM)
-        return Answer(200, {"chunk": [member(BOT), member("@alice:hs.test")]})
+        return HttpAnswer(200, {"chunk": [member(BOT), member("@alice:hs.test")]})
 
     it.server.on("GET", "/members", members)
     with pytest.raises(DeliveryFailed, match="encrypted"):
@@ -127,7 +127,7 @@ async def test_a_room_is_asked_about_only_when_needed(setup):
     """
     for current, questions in ((True, 1), (False, 3)):
         it = setup(current=current)
-        it.server.on("PUT", SEND, Answer(200, {"event_id": "$e"}))
+        it.server.on("PUT", SEND, HttpAnswer(200, {"event_id": "$e"}))
         for _ in range(3):
             await it.deliver()
         assert len(it.server.asked("GET", "/state/m.room.encryption")) == questions
@@ -146,9 +146,11 @@ async def test_when_the_question_fails_nothing_is_sent(setup):
 async def test_a_refused_token_is_renewed_and_the_message_sent(setup):
     """A token that was revoked costs one login; the message goes out in the same call."""
     it = setup()
-    it.server.on("POST", "/login$", Answer(200, {"user_id": BOT, "device_id": "DEV", "access_token": "t2"}))
     it.server.on(
-        "PUT", SEND, failure(401, "M_UNKNOWN_TOKEN", soft_logout=True), Answer(200, {"event_id": "$e"})
+        "POST", "/login$", HttpAnswer(200, {"user_id": BOT, "device_id": "DEV", "access_token": "t2"})
+    )
+    it.server.on(
+        "PUT", SEND, failure(401, "M_UNKNOWN_TOKEN", soft_logout=True), HttpAnswer(200, {"event_id": "$e"})
     )
     receipt = await it.deliver()
 
@@ -160,8 +162,8 @@ async def test_a_refused_token_is_renewed_and_the_message_sent(setup):
 async def test_a_younger_device_looks_before_it_repeats(setup):
     """A message that may have gone out from an earlier device is searched for; found, it is not sent again."""
     it = setup()
-    it.server.credentials = Credentials(BOT, "NEW", "t", since=EPOCH.timestamp() + 10)
-    it.server.on("PUT", SEND, Answer(200, {"event_id": "$second"}))
+    it.server.credentials = MatrixCredentials(BOT, "NEW", "t", since=EPOCH.timestamp() + 10)
+    it.server.on("PUT", SEND, HttpAnswer(200, {"event_id": "$second"}))
     sent = OutboundMessage(
         id="row-1",
         channel="matrix",
@@ -172,7 +174,10 @@ async def test_a_younger_device_looks_before_it_repeats(setup):
     )
     event = {"sender": BOT, "event_id": "$first", "content": build_content(sent)}
     it.server.on(
-        "GET", "/messages$", Answer(200, {"chunk": [{"x": 1}], "end": "t1"}), Answer(200, {"chunk": [event]})
+        "GET",
+        "/messages$",
+        HttpAnswer(200, {"chunk": [{"x": 1}], "end": "t1"}),
+        HttpAnswer(200, {"chunk": [event]}),
     )
     receipt = await it.deliver()
 
@@ -185,7 +190,7 @@ async def test_a_younger_device_looks_before_it_repeats(setup):
 async def test_too_long_a_text_is_cut_into_events(setup):
     """What no event can hold becomes several, each with a key of its own that is the same in every try."""
     it = setup()
-    it.server.on("PUT", SEND, *[Answer(200, {"event_id": f"$e{number}"}) for number in range(8)])
+    it.server.on("PUT", SEND, *[HttpAnswer(200, {"event_id": f"$e{number}"}) for number in range(8)])
     for _ in range(2):
         await it.deliver(text="word " * 14_000)
 
@@ -204,7 +209,7 @@ async def test_a_server_that_takes_less_gets_smaller_events(setup):
     def picky(call):
         if len(call.body["body"]) > 3000:
             return failure(413, "M_TOO_LARGE")
-        return Answer(200, {"event_id": "$" + call.path.rpartition("/")[2]})
+        return HttpAnswer(200, {"event_id": "$" + call.path.rpartition("/")[2]})
 
     it.server.on("PUT", SEND, picky)
     receipt = await it.deliver(text="word " * 2000)

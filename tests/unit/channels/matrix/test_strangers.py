@@ -14,8 +14,8 @@ import pytest
 from agent_core.messages import InboundMessage, OutboundMessage, SessionKey
 from channels.base import DeliveryFailed
 from channels.matrix.channel import MatrixChannel
-from channels.matrix.client.api import Answer
-from channels.matrix.client.login import Login
+from channels.matrix.client.api import HttpAnswer
+from channels.matrix.client.login import MatrixLogin
 from channels.matrix.config import MatrixConfig
 from channels.matrix.encryption.engine import EncryptionEngine
 from channels.matrix.encryption.types import Device
@@ -35,8 +35,8 @@ def anyio_backend(virtual_backend):
 @pytest.fixture
 def server():
     made = ScriptedHomeserver()
-    made.on("POST", "/leave$", Answer(200, {}))
-    made.on("POST", "/join$", Answer(200, {}))
+    made.on("POST", "/leave$", HttpAnswer(200, {}))
+    made.on("POST", "/join$", HttpAnswer(200, {}))
     return made
 
 
@@ -149,7 +149,7 @@ async def test_a_thousand_invitations_of_strangers(server, channel, inbox):
     server.sync_body(rooms={"invite": many})
     server.sync_body(rooms={"invite": invitation("friend", ALICE)})
     server.sync_body(rooms=said(text("$question"), room=DIRECT))
-    server.on("GET", "invitedfriend/state/m.room.member/", Answer(200, {"membership": "join"}))
+    server.on("GET", "invitedfriend/state/m.room.member/", HttpAnswer(200, {"membership": "join"}))
     before = len(server.calls)
     async with running(channel, inbox):
         await inbox.until_accepted(1)
@@ -233,7 +233,7 @@ class SlowClaims(ScriptedHomeserver):
         if path.endswith("/keys/claim"):
             self.calls.append(path)
             await anyio.sleep(25)
-            return Answer(200, {"one_time_keys": {}})
+            return HttpAnswer(200, {"one_time_keys": {}})
         return await super().request(method, path, *args, **options)
 
 
@@ -241,7 +241,7 @@ async def test_a_broken_session_with_a_slow_server_does_not_hold_up_what_is_rece
     """A session is begun anew beside the receiving loop, which waits for nothing, and not tried each time."""
     config = MatrixConfig(homeserver="http://hs", user_id=BOT, password="pw")
     server, clock = SlowClaims(), LoopClock()
-    login = Login(config, server, tmp_path, clock)
+    login = MatrixLogin(config, server, tmp_path, clock)
     crypto = EncryptionEngine(server, login, tmp_path, lambda _: None, clock)
     crypto._machine = Wedged()
     begun = anyio.current_time()
@@ -262,7 +262,7 @@ async def test_what_was_encrypted_once_stays_so(server, channel, inbox):
     """A server that says nothing of it any more, when asked neither, gets no clear text: it is known over restarts."""
     secret = {"type": "m.room.encryption", "state_key": "", "content": {}}
     server.sync_body(next_batch="s1", rooms={"join": {DIRECT: {"state": {"events": [secret]}}}})
-    server.on("PUT", "/send/", Answer(200, {"event_id": "$e"}))
+    server.on("PUT", "/send/", HttpAnswer(200, {"event_id": "$e"}))
     async with running(channel, inbox):
         await inbox.until(lambda one: "encrypted_rooms" in one.positions)
     assert json.loads(inbox.positions["encrypted_rooms"]) == [DIRECT]

@@ -10,7 +10,7 @@ import pytest
 
 from agent_core.messages import SessionKey
 from channels.base import AckState, ChannelUnavailable
-from channels.matrix.client.api import Answer, LinkBroken
+from channels.matrix.client.api import HttpAnswer, LinkBroken
 from channels.matrix.config import StreamingConfig
 from channels.matrix.sending.reactions import REST_S, SIGNS, AckReactions
 from channels.matrix.sending.streaming import ELLIPSIS, MAX_BYTES, Pace, StreamingPreview
@@ -115,7 +115,7 @@ async def test_looks_go_into_one_event():
     async with showing(sender) as shown:
         shown.began(SESSION, ROOM, ASKED)
         await speak(shown, 20)
-        event_id = await shown.settled(ASKED, sender)
+        event_id = await shown.final_event_id(ASKED, sender)
         await anyio.sleep(60)
 
     names, texts, previewed = zip(*sender.looks, strict=True)
@@ -132,7 +132,7 @@ async def test_nothing_is_shown_after_the_end():
         shown.began(SESSION, ROOM, ASKED)
         await speak(shown, 2)
         before = len(sender.looks)
-        assert await shown.settled(ASKED, sender) == "$e0"
+        assert await shown.final_event_id(ASKED, sender) == "$e0"
         settled = len(sender.looks)
         shown.done(ASKED)
         shown.wants(SESSION, "too late")
@@ -148,8 +148,8 @@ async def test_a_look_of_which_nobody_knows_is_repeated_before_the_end():
         shown.began(SESSION, ROOM, ASKED)
         await speak(shown, 3)
         with pytest.raises(ChannelUnavailable):
-            await shown.settled(ASKED, sender)
-        assert await shown.settled(ASKED, sender) == "$e0"
+            await shown.final_event_id(ASKED, sender)
+        assert await shown.final_event_id(ASKED, sender) == "$e0"
 
     assert len(sender.looks) == 2
 
@@ -250,9 +250,12 @@ async def test_marks_follow_each_other():
     for _ in range(2):
         server = ScriptedHomeserver()
         server.on(
-            "PUT", "/send/m.reaction/", Answer(200, {"event_id": "$m1"}), Answer(200, {"event_id": "$m2"})
+            "PUT",
+            "/send/m.reaction/",
+            HttpAnswer(200, {"event_id": "$m1"}),
+            HttpAnswer(200, {"event_id": "$m2"}),
         )
-        server.on("PUT", "/redact/", Answer(200, {"event_id": "$m3"}))
+        server.on("PUT", "/redact/", HttpAnswer(200, {"event_id": "$m3"}))
         await marked(server, AckState.RECEIVED, AckState.RECEIVED, AckState.DONE)
         assert keys(server) == [SIGNS[AckState.RECEIVED], SIGNS[AckState.DONE]]
         assert "/redact/%24m1/" in server.asked("PUT", "/redact/")[0].path
@@ -264,13 +267,13 @@ async def test_marks_follow_each_other():
 async def test_marks_wait_when_asked_to_and_give_up_at_last():
     """A pause that is asked for is kept; a server that stays away costs a few tries and nothing else."""
     server = ScriptedHomeserver()
-    busy = Answer(429, {"errcode": "M_LIMIT_EXCEEDED"}, retry_after_s=7.0)
+    busy = HttpAnswer(429, {"errcode": "M_LIMIT_EXCEEDED"}, retry_after_s=7.0)
     server.on(
         "PUT",
         "/send/m.reaction/",
         busy,
         LinkBroken("cut", maybe_taken=True),
-        Answer(200, {"event_id": "$m1"}),
+        HttpAnswer(200, {"event_id": "$m1"}),
     )
     await marked(server, AckState.RECEIVED, wait_s=200.0)
     assert len(keys(server)) == 3
@@ -285,8 +288,8 @@ async def test_marks_wait_when_asked_to_and_give_up_at_last():
 async def test_an_answer_never_waits_behind_marks(refused):
     """Once the server refuses a mark or an answer, what it takes is for answers: no mark is sent for a minute."""
     server = ScriptedHomeserver()
-    busy = Answer(429, {"errcode": "M_LIMIT_EXCEEDED"}, retry_after_s=5.0)
-    fine = Answer(200, {"event_id": "$m"})
+    busy = HttpAnswer(429, {"errcode": "M_LIMIT_EXCEEDED"}, retry_after_s=5.0)
+    fine = HttpAnswer(200, {"event_id": "$m"})
     server.on("PUT", "/send/m.reaction/", *([busy] if refused == "mark" else []), fine)
     server.on("PUT", "/redact/", fine)
     marks = AckReactions(server)

@@ -11,12 +11,12 @@ from aiohttp import web
 from agent_core.messages import SPEECH, OutboundMessage, SessionKey
 from channels.attachments import AttachmentStore, Damaged, LocalFiles, StorageAway
 from channels.base import ChannelUnavailable
-from channels.matrix.client.api import Answer, Credentials, LinkBroken
-from channels.matrix.client.login import Login
+from channels.matrix.client.api import HttpAnswer, LinkBroken, MatrixCredentials
+from channels.matrix.client.login import MatrixLogin
 from channels.matrix.config import MatrixConfig
 from channels.matrix.events.outbound import transaction_id
 from channels.matrix.rooms.state import Rooms
-from channels.matrix.sending.sender import NOT_ALONE, Sender
+from channels.matrix.sending.sender import NOT_ALONE, EventSender
 from tests.clock import EPOCH, ManualClock
 from tests.doubles.homeserver import ScriptedHomeserver, failure, member
 from tests.integration.proxy import free_socket
@@ -24,7 +24,7 @@ from tests.pictures import png
 
 BOT, ROOM = "@bot:hs.test", "!room:hs.test"
 SEND = r"/send/m\.room\.message/"
-STORED = Answer(200, {"content_uri": "mxc://hs.test/m"})
+STORED = HttpAnswer(200, {"content_uri": "mxc://hs.test/m"})
 
 
 class Server(ScriptedHomeserver):
@@ -34,8 +34,8 @@ class Server(ScriptedHomeserver):
         super().__init__()
         self.uploads = [STORED]
         self.uploaded = []
-        self.on("GET", "/media/config", Answer(200, {"m.upload.size": 1000}))
-        self.on("PUT", SEND, lambda call: Answer(200, {"event_id": f"${len(self.asked('PUT', SEND))}"}))
+        self.on("GET", "/media/config", HttpAnswer(200, {"m.upload.size": 1000}))
+        self.on("PUT", SEND, lambda call: HttpAnswer(200, {"event_id": f"${len(self.asked('PUT', SEND))}"}))
 
     async def upload(self, path, content, *, size_bytes, media_type, query=None, timeout_s=90.0):
         body = b"".join([piece async for piece in content])
@@ -59,8 +59,8 @@ class Setup:
         rooms = self.rooms = Rooms(BOT)
         state = [member(BOT), *(member(one) for one in people)]
         rooms.update({"rooms": {"join": {ROOM: {"state": {"events": state}}}}})
-        login = Login(config, self.server, tmp_path, ManualClock())
-        self.sending = Sender(
+        login = MatrixLogin(config, self.server, tmp_path, ManualClock())
+        self.sending = EventSender(
             config, self.server, login, rooms,
             is_current=lambda: True, now=lambda: self.now, attachments=self.store, crypto=crypto,
         )  # fmt: skip
@@ -138,7 +138,7 @@ async def test_a_file_that_cannot_be_read_to_its_end_is_no_broken_link(tmp_path,
 async def test_what_was_stored_is_not_stored_again_by_a_second_try(it):
     """A send that broke is repeated with the same address."""
     file = await it.store.save("a.png", "image/png", png())
-    it.server.on("PUT", r"\.f0$", LinkBroken("cut", maybe_taken=True), Answer(200, {"event_id": "$f"}))
+    it.server.on("PUT", r"\.f0$", LinkBroken("cut", maybe_taken=True), HttpAnswer(200, {"event_id": "$f"}))
     with pytest.raises(Exception, match="cut"):
         await it.deliver(file)
     await it.deliver(file)
@@ -202,7 +202,7 @@ async def test_no_file_goes_to_people_who_came_in_meanwhile(tmp_path):
     it.server.on(
         "GET",
         "/members",
-        Answer(200, {"chunk": [member(one) for one in (BOT, "@alice:hs.test", "@eve:hs.test")]}),
+        HttpAnswer(200, {"chunk": [member(one) for one in (BOT, "@alice:hs.test", "@eve:hs.test")]}),
     )
     context = {"event_id": "$q", "sender": "@alice:hs.test", "direct": True}
     await it.deliver(await it.store.save("a.txt", "text/plain", b"x"), context=context)
@@ -237,8 +237,8 @@ async def test_a_room_that_becomes_encrypted_during_an_upload_gets_neither_event
     crypto = Covers()
     it = Setup(tmp_path, server=BecomesSecret(), crypto=crypto)
     rooms = it.rooms
-    it.server.on("PUT", "/send/m.room.encrypted/", Answer(200, {"event_id": "$secret"}))
-    it.server.on("GET", "/members", Answer(200, {"chunk": [member(BOT)]}))
+    it.server.on("PUT", "/send/m.room.encrypted/", HttpAnswer(200, {"event_id": "$secret"}))
+    it.server.on("GET", "/members", HttpAnswer(200, {"chunk": [member(BOT)]}))
     sound = await it.store.save("Voice message.ogg", "audio/ogg", b"OggS and what was said")
     told = {"duration_ms": 1000, "waveform": [1, 2]}
     await it.deliver(sound, text="", context={SPEECH: told})
@@ -262,7 +262,7 @@ async def test_a_file_that_was_sent_long_ago_is_found_by_its_mark(it):
         {"event_id": f"$old{n}", "sender": BOT, "type": "m.room.message", "content": content}
         for n, content in enumerate(it.server.said())
     ]
-    it.server.on("GET", "/messages", Answer(200, {"chunk": events}))
+    it.server.on("GET", "/messages", HttpAnswer(200, {"chunk": events}))
     it.now = EPOCH.replace(day=20)
     await it.deliver(file, id=message.id)
     assert len(it.server.said()) == 2
@@ -285,7 +285,7 @@ async def serving(handle):
     listening = free_socket()
     await web.SockSite(runner, listening).start()
     homeserver = NioHomeserver(f"http://127.0.0.1:{listening.getsockname()[1]}", BOT)
-    homeserver.credentials = Credentials(BOT, "DEV", "token")
+    homeserver.credentials = MatrixCredentials(BOT, "DEV", "token")
     try:
         yield homeserver
     finally:
@@ -309,7 +309,7 @@ async def test_a_download_comes_in_pieces_and_with_the_token():
         return web.Response(body=b"x" * 500_000)
 
     async with serving(handle) as homeserver:
-        assert await fetched(homeserver) == (Answer(200, {}), b"x" * 500_000)
+        assert await fetched(homeserver) == (HttpAnswer(200, {}), b"x" * 500_000)
         async with homeserver.download("/no", anonymous=True) as download:
             assert (download.answer.status, download.answer.errcode) == (404, "M_NOT_FOUND")
             assert [piece async for piece in download.chunks] == []

@@ -8,7 +8,7 @@ from agent_core.messages import SessionKey
 from channels.email.config import EmailConfig
 from channels.matrix.config import MatrixConfig
 from gateway.errors import ConfigInvalid
-from gateway.proactive.owner_contact import Target, better
+from gateway.proactive.owner_contact import Target, is_preferred
 from gateway.routing.access import Access, Alias, Role
 from gateway.settings import load_settings
 
@@ -143,6 +143,6 @@ def test_matrix_is_preferred_to_mail_whatever_the_accounts_are_called():
     def at(channel):
         return Target(channel, "bot", SessionKey(channel, "x"))
 
-    assert better(at("club"), at("desk"), kind)
-    assert not better(at("desk"), at("club"), kind)
-    assert not better(at("club"), at("matrix"), kind)
+    assert is_preferred(at("club"), at("desk"), kind)
+    assert not is_preferred(at("desk"), at("club"), kind)
+    assert not is_preferred(at("club"), at("matrix"), kind)

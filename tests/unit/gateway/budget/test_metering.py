@@ -13,11 +13,11 @@ import pytest
 
 from agent_core.errors import BudgetSpent, ModelUnavailable, TurnLimitReached
 from agent_core.memory.consolidation.run import ConsolidationResult
-from agent_core.memory.consolidation.worker import Consolidator
+from agent_core.memory.consolidation.worker import ConsolidationQueue
 from agent_core.models import ModelChunk, Purpose, Usage
 from gateway.budget.config import BudgetSettings
 from gateway.budget.metering import Metering
-from gateway.budget.policy import LOOK_AGAIN_S, Amount, BudgetTier, Limits
+from gateway.budget.policy import LOOK_AGAIN_S, Amount, BudgetLimits, BudgetTier
 from gateway.observability import metrics
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.stores import Completion
@@ -168,7 +168,7 @@ class TestSpending:
         await say(Costly(), spending)
         meter = spending.meter(ROOM, Purpose.CHAT, owner=True)
         llm = Costly()
-        assert bool(await meter.last(10, begun=begun)) is begun
+        assert bool(await meter.final_call_reason(10, begun=begun)) is begun
         for expected in (begun, False):
             if expected:
                 assert [chunk async for chunk in await meter.over(llm).chat(ASKED, [])]
@@ -222,7 +222,7 @@ class TestSpending:
 class AtTheStart:
     """An allowance that was asked once, before the run, and never again."""
 
-    async def last(self, tokens: int, *, begun: bool) -> str:
+    async def final_call_reason(self, tokens: int, *, begun: bool) -> str:
         return ""
 
 
@@ -297,7 +297,7 @@ class TestWaiting:
         refused = spending.meter(ROOM, Purpose.CHAT, owner=False).refuse(refusal)
         if late:
             clock.advance(86_400)
-        await deferral.until_the_budget_opens(turn, refused, [out("it waits")])
+        await deferral.defer_to_budget(turn, refused, [out("it waits")])
         assert len(await store.outbox.rows()) == told
         assert await store.turns.due_in(ROOM) == (0 if late else LOOK_AGAIN_S)
 
@@ -311,8 +311,8 @@ class TestWaiting:
         assert counted() == {**before, "deferred": before["deferred"] + 1}
         assert refused.segments == 0
         assert 0 < refused.wait_s <= 1800
-        consolidator = Consolidator(paid, clock, pause_s=0.0)
-        consolidator.due(str(ROOM))
+        consolidator = ConsolidationQueue(paid, clock, pause_s=0.0)
+        consolidator.mark_due(str(ROOM))
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(consolidator.run)
             await anyio.sleep(0.1)
@@ -331,7 +331,7 @@ class TestWaiting:
     )
     async def test_the_owners_reserve_is_kept_from_summaries_of_others(self, scope, done, store, clock):
         """From their share of the day on they are put off; the control is the owner's, which has more."""
-        amount = Limits(tokens=10**9, shares={BudgetTier.OTHERS: 1e-9, BudgetTier.CONSOLIDATION: 1.0})
+        amount = BudgetLimits(tokens=10**9, shares={BudgetTier.OTHERS: 1e-9, BudgetTier.CONSOLIDATION: 1.0})
         spending = Metering(store, store.usage, amount, clock)
         await say(Costly(), spending)
         paid = MeteredConsolidation(Consolidates(spending, scope), spending, clock)
@@ -341,7 +341,7 @@ class TestWaiting:
 class AtOnce:
     """A store that takes everything."""
 
-    async def until_stored(self, write):
+    async def retry_until_stored(self, write):
         return await write()
 
 

@@ -13,9 +13,9 @@ from agent_core.models import Purpose
 from gateway.budget.config import BudgetSettings
 from gateway.budget.policy import (
     Amount,
+    BudgetDecision,
+    BudgetLimits,
     BudgetTier,
-    Decision,
-    Limits,
     day_of,
     decide,
     next_day_at,
@@ -55,7 +55,9 @@ class TestDecision:
 
     def test_without_limits_everything_goes(self):
         """No limit refuses nothing, whatever was spent."""
-        assert decide(Amount(10**12, 1e6), Limits(), BudgetTier.HEARTBEAT, EPOCH) == Decision(go=True)
+        assert decide(Amount(10**12, 1e6), BudgetLimits(), BudgetTier.HEARTBEAT, EPOCH) == BudgetDecision(
+            go=True
+        )
 
     def test_the_owner_is_never_taken_for_somebody_else(self):
         """What the owner asks for, jobs too, is the owner's; summaries of others' words are theirs."""

@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from channels.base import Capabilities, ChannelAuthFailed, ChannelUnavailable, LinkState, Redelivery
-from gateway.cli.check import Report, Verdict, _check_search, check, check_channel
+from gateway.cli.check import CheckReport, FindingLevel, _check_search, check, check_channel
 from gateway.cli.check.logins import report_account_check, report_running
 from gateway.settings import Settings
 from gateway.system.home import Home
@@ -39,7 +39,7 @@ class TestChannel:
     async def test_a_login_is_enough(self, state):
         """A channel that has a lot to catch up with is fine."""
         assert await check_channel(FailingChannel(state=state), nothing_stored) == (
-            Verdict.OK,
+            FindingLevel.OK,
             "logged in as @bot:hs.test",
         )
 
@@ -48,12 +48,12 @@ class TestChannel:
     )
     async def test_the_channels_own_words_are_the_answer(self, error):
         """Whatever it says stands in the report."""
-        assert await check_channel(FailingChannel(error), nothing_stored) == (Verdict.FAILED, str(error))
+        assert await check_channel(FailingChannel(error), nothing_stored) == (FindingLevel.FAILED, str(error))
 
     async def test_a_server_that_says_nothing_is_given_up(self):
         """After a limit, with a hint."""
         verdict, text = await check_channel(FailingChannel(), nothing_stored, limit_s=0.05)
-        assert verdict is Verdict.FAILED
+        assert verdict is FindingLevel.FAILED
         assert "no login within" in text
 
     async def test_a_channel_that_can_examine_itself_is_asked_to(self):
@@ -68,15 +68,15 @@ class TestChannel:
                 return {}
 
         mailbox = Mailbox(ChannelUnavailable("run was called"))
-        assert await check_channel(mailbox, nothing_stored) == (Verdict.OK, "logged in as @bot:hs.test")
+        assert await check_channel(mailbox, nothing_stored) == (FindingLevel.OK, "logged in as @bot:hs.test")
         mailbox.refusal = ChannelAuthFailed("no login for sending")
-        assert await check_channel(mailbox, nothing_stored) == (Verdict.FAILED, "no login for sending")
+        assert await check_channel(mailbox, nothing_stored) == (FindingLevel.FAILED, "no login for sending")
 
     async def test_no_message_is_acknowledged(self):
         """What waits at the server is still there afterwards, for the daemon."""
         server = LoopbackServer()
         server.say("alice", "hello")
-        assert (await check_channel(LoopbackChannel(server), nothing_stored))[0] is Verdict.OK
+        assert (await check_channel(LoopbackChannel(server), nothing_stored))[0] is FindingLevel.OK
         assert server.acknowledged == 0
 
 
@@ -109,9 +109,9 @@ class TestWhole:
         found = {one.part: one for one in report.findings if one.part != "configuration"}
         always = {"home", "disk", "unit", "matrix homeserver", "provider p", "clock", "database"}
         assert always | {"matrix", "model pool main"} == found.keys() - {"permissions"}
-        assert found["matrix homeserver"].verdict is found["model pool main"].verdict is Verdict.FAILED
+        assert found["matrix homeserver"].verdict is found["model pool main"].verdict is FindingLevel.FAILED
         assert "refuses the connection" in found["matrix homeserver"].text
-        assert found["matrix"].verdict is Verdict.SKIPPED  # a login there would only wait
+        assert found["matrix"].verdict is FindingLevel.SKIPPED  # a login there would only wait
         assert report.exit_code == 1
         assert "fail     matrix homeserver: " in report.as_text()
 
@@ -138,7 +138,7 @@ class TestWhole:
     def test_an_error_of_before_is_not_told_of_a_channel_that_is_up(self):
         """It belongs to a state that is over; while it lasts it is what is told."""
         for state, verdict, said in (("up", "ok", "up"), ("down", "fail", "down: no route")):
-            report = Report()
+            report = CheckReport()
             channel = {"state": state, "detail": "", "last_error": "no route"}
             report_running(report, {"pid": 1, "channels": {"email": channel}})
             assert [(one.verdict.value, one.text) for one in report.findings[1:]] == [(verdict, said)]
@@ -154,7 +154,7 @@ class TestWhole:
             "spare": [member("a", "401"), member("b")],
             "gone": [member("a", "401")],
         }
-        report = Report()
+        report = CheckReport()
         report_running(report, {"pid": 1, "channels": {}, "models": pools})
         assert [(one.part, one.verdict.value) for one in report.findings] == [
             ("daemon", "ok"),
@@ -166,8 +166,8 @@ class TestWhole:
 
     def test_several_lines_stay_together(self):
         """The list of a broken configuration is indented under its part."""
-        report = Report()
-        report.add("configuration", Verdict.FAILED, "x: 2 problems\n  line 1\n  line 2")
+        report = CheckReport()
+        report.add("configuration", FindingLevel.FAILED, "x: 2 problems\n  line 1\n  line 2")
         assert report.as_text().splitlines()[1:] == ["           line 1", "           line 2"]
 
 
@@ -195,7 +195,7 @@ class TestEncryption:
     )
     def test_each_shortcoming_is_told(self, changes, verdict, said):
         """With what to do; an account without any is fine."""
-        report = Report()
+        report = CheckReport()
         report_account_check(report, "matrix", {**GOOD, **changes}, running=True)
         [finding] = report.findings
         assert (finding.part, finding.verdict.value) == ("matrix encryption", verdict)
@@ -204,7 +204,7 @@ class TestEncryption:
 
     def test_before_the_first_start_missing_keys_are_no_failure(self):
         """After a restore or a login by `check` the daemon publishes them; that is said, and the exit code is 0."""
-        report = Report()
+        report = CheckReport()
         report_account_check(report, "matrix", {**GOOD, "keys_published": False}, running=False)
         assert report.exit_code == 0
         assert "start the daemon" in report.as_text()
@@ -214,9 +214,13 @@ class TestSearch:
     @pytest.mark.parametrize(
         ("reply", "verdict", "said"),
         [
-            (http(200, b'{"results": [{"url": "https://example.org/"}]}'), Verdict.OK, "searxng answers"),
-            (http(403), Verdict.WARNING, "search: formats: [html, json]"),
-            (http(404), Verdict.WARNING, "tools.web.search.url"),
+            (
+                http(200, b'{"results": [{"url": "https://example.org/"}]}'),
+                FindingLevel.OK,
+                "searxng answers",
+            ),
+            (http(403), FindingLevel.WARNING, "search: formats: [html, json]"),
+            (http(404), FindingLevel.WARNING, "tools.web.search.url"),
         ],
     )
     async def test_the_provider_of_searches_is_asked(self, reply, verdict, said):
@@ -224,13 +228,13 @@ class TestSearch:
         async with server() as searxng:
             searxng.answers["/search"] = reply
             search = {"provider": "searxng", "url": searxng.url()}
-            report = Report()
+            report = CheckReport()
             await _check_search(report, Settings.model_validate({"tools": {"web": {"search": search}}}))
         [finding] = report.findings
         assert (finding.part, finding.verdict) == ("web search", verdict)
         assert said in finding.text
 
     async def test_without_a_provider_nobody_is_asked(self):
-        report = Report()
+        report = CheckReport()
         await _check_search(report, Settings())
         assert not report.findings

@@ -14,7 +14,7 @@ import pytest
 from agent_core.storage.jsonl import JsonlMemory
 from agent_core.storage.layout import Layout
 from agent_core.storage.search_index import SearchIndex
-from gateway.cli.check import Verdict, check_data
+from gateway.cli.check import FindingLevel, check_data
 from gateway.operations.backup.catalog import known_backups
 from gateway.system.home import Home
 from gateway.system.lock import hold_home
@@ -56,7 +56,7 @@ def examine(root, *, repair=False):
 
 
 def failing(report):
-    return {one.part for one in report.findings if one.verdict is Verdict.FAILED}
+    return {one.part for one in report.findings if one.verdict is FindingLevel.FAILED}
 
 
 class TestWhole:
@@ -66,7 +66,9 @@ class TestWhole:
         before = tree(root)
         times = {path: path.stat().st_mtime_ns for path in root.rglob("*")}
         report = examine(root, repair=repair)
-        assert [one for one in report.findings if one.verdict in (Verdict.FAILED, Verdict.WARNING)] == []
+        assert [
+            one for one in report.findings if one.verdict in (FindingLevel.FAILED, FindingLevel.WARNING)
+        ] == []
         assert {"histories", "records", "memory", "database", "search index", "attachments"} <= {
             one.part for one in report.findings
         }
@@ -95,7 +97,7 @@ class TestDamage:
         report = examine(root)
         assert failing(report) == {part}
         assert report.exit_code == 1
-        assert all(one.what_to_do for one in report.findings if one.verdict is Verdict.FAILED)
+        assert all(one.what_to_do for one in report.findings if one.verdict is FindingLevel.FAILED)
         assert tree(root) == before
 
     @pytest.mark.parametrize("damage", MENDABLE, ids=lambda one: one.__name__)

@@ -15,8 +15,8 @@ import trustme
 from anyio.streams.tls import TLSListener
 
 from gateway.cli.check import machine
-from gateway.cli.check.network import Server, clock_finding, look, servers_of
-from gateway.cli.check.report import Verdict
+from gateway.cli.check.network import Server, clock_finding, configured_servers, probe_server
+from gateway.cli.check.report import FindingLevel
 from gateway.cli.setup.first_message import _Known
 from gateway.settings import load_settings
 from gateway.system.home import Home, open_home
@@ -48,7 +48,7 @@ class TestMachine:
         (home.root / "state").chmod(0o700)
         os.chown(home.root, 65534, 65534)
         os.chown(home.root / "state", 65534, 65534)
-        assert [one.verdict for one in machine.ownership(home, [])] == [Verdict.WARNING]
+        assert [one.verdict for one in machine.ownership(home, [])] == [FindingLevel.WARNING]
         assert list(machine.ownership(home, [], services=home.root.parent)) == []
         _Known(home.state("init") / "greeted.json").add(
             "matrix:@a:hs.test"
@@ -56,7 +56,7 @@ class TestMachine:
         assert list(machine.ownership(home, [], services=home.root.parent)) == []
         (home.root / "state" / "x").touch(0o600)
         [finding] = machine.ownership(home, [], services=home.root.parent)
-        assert finding.verdict is Verdict.FAILED
+        assert finding.verdict is FindingLevel.FAILED
 
     def test_loose_files_inside_are_told(self, home):
         """The database, tokens and keys of channels, secrets: whoever reads them is us."""
@@ -89,14 +89,14 @@ class TestMachine:
             other.listen()
             number = other.getsockname()[1]
             taken = machine.port("127.0.0.1", number)
-            assert (taken.verdict, f"sport = :{number}" in taken.what_to_do) == (Verdict.FAILED, True)
-        assert machine.port("127.0.0.1", number).verdict is Verdict.OK
+            assert (taken.verdict, f"sport = :{number}" in taken.what_to_do) == (FindingLevel.FAILED, True)
+        assert machine.port("127.0.0.1", number).verdict is FindingLevel.OK
         assert "cannot be listened on" in machine.port("192.0.2.1", number).text
 
     def test_a_unit_is_looked_for(self, tmp_path):
         """No systemd, no unit, one that is not enabled, one that is; for the system and for one person."""
         me = tmp_path / "me"
-        assert machine.unit(root=tmp_path, user_home=me).verdict is Verdict.SKIPPED
+        assert machine.unit(root=tmp_path, user_home=me).verdict is FindingLevel.SKIPPED
         (tmp_path / "run/systemd/system").mkdir(parents=True)
         assert "does not start" in machine.unit(root=tmp_path, user_home=me).text
         for folder, how in ((me / ".config/systemd/user", "systemctl --user enable"),
@@ -104,11 +104,11 @@ class TestMachine:
             folder.mkdir(parents=True)
             (folder / "squidbot.service").touch()
             finding = machine.unit(root=tmp_path, user_home=me)
-            assert (finding.verdict, how in finding.what_to_do) == (Verdict.WARNING, True)
+            assert (finding.verdict, how in finding.what_to_do) == (FindingLevel.WARNING, True)
         wants = tmp_path / "etc/systemd/system/multi-user.target.wants"
         wants.mkdir()
         (wants / "squidbot.service").symlink_to("../squidbot.service")
-        assert machine.unit(root=tmp_path, user_home=me).verdict is Verdict.OK
+        assert machine.unit(root=tmp_path, user_home=me).verdict is FindingLevel.OK
 
 
 @contextlib.asynccontextmanager
@@ -150,12 +150,12 @@ class TestNetwork:
 
     async def told(self, target):
         with anyio.fail_after(60):
-            return (await look(target, now=lambda: NOW)).finding
+            return (await probe_server(target, now=lambda: NOW)).finding
 
     async def test_a_name_that_nobody_knows(self):
         """DNS is told apart from everything else (RFC 6761: nothing ends in .invalid)."""
         finding = await self.told(Server("x", "nobody.invalid", 443, "tls"))
-        assert finding.verdict is Verdict.FAILED
+        assert finding.verdict is FindingLevel.FAILED
         assert "name" in finding.text
         assert finding.what_to_do
 
@@ -172,7 +172,7 @@ class TestNetwork:
             silent.bind(("127.0.0.1", 0))
             silent.listen()
             target = Server("x", "127.0.0.1", silent.getsockname()[1], "imap")
-            finding = (await look(target, now=lambda: NOW, limit_s=0.2)).finding
+            finding = (await probe_server(target, now=lambda: NOW, limit_s=0.2)).finding
         assert "does not answer" in finding.text
 
     async def test_certificates_are_told_apart(self, authority, tmp_path):
@@ -191,7 +191,7 @@ class TestNetwork:
                               before=b"" if context else b"* OK here\r\n") as number:  # fmt: skip
                 finding = await self.told(Server("x", "localhost", number, "tls", ca_file=ca_file))
             assert said in finding.text, said
-            assert bool(finding.what_to_do) == (finding.verdict is Verdict.FAILED)
+            assert bool(finding.what_to_do) == (finding.verdict is FindingLevel.FAILED)
 
     async def test_an_authority_that_cannot_be_read(self, tmp_path):
         """It is the file that is wrong, not the server."""
@@ -210,30 +210,34 @@ class TestNetwork:
         """It is named, and nothing is said to it in the clear."""
         async with server(answer, before=before) as number:
             finding = await self.told(Server("x", "localhost", number, way))
-        assert finding.verdict is Verdict.FAILED
+        assert finding.verdict is FindingLevel.FAILED
 
     @pytest.mark.parametrize(
         ("ahead_s", "verdict", "word"),
-        [(0, Verdict.OK, "agrees"), (-59, Verdict.OK, "agrees"), (61, Verdict.WARNING, "61 s ahead of"),
-         (-7200, Verdict.WARNING, "7200 s behind")],
+        [(0, FindingLevel.OK, "agrees"), (-59, FindingLevel.OK, "agrees"), (61, FindingLevel.WARNING, "61 s ahead of"),
+         (-7200, FindingLevel.WARNING, "7200 s behind")],
     )  # fmt: skip
     async def test_the_clock_is_compared_with_the_servers(self, ahead_s, verdict, word):
         """By the Date of an answer; more than a minute is told, with what follows from it."""
         date = format_datetime(NOW - timedelta(seconds=ahead_s), usegmt=True)
         async with server(f"HTTP/1.1 200 OK\r\nDate: {date}\r\n\r\n".encode()) as number:
-            reached = await look(Server("hs", "127.0.0.1", number, "plain", path="/v"), now=lambda: NOW)
-        assert reached.finding.verdict is Verdict.OK
+            reached = await probe_server(
+                Server("hs", "127.0.0.1", number, "plain", path="/v"), now=lambda: NOW
+            )
+        assert reached.finding.verdict is FindingLevel.OK
         finding = clock_finding([("hs", reached.ahead_s)])
         assert (finding.verdict, word in finding.text) == (verdict, True)
-        assert ("reminders" in finding.text) == (verdict is Verdict.WARNING)
+        assert ("reminders" in finding.text) == (verdict is FindingLevel.WARNING)
 
     async def test_an_answer_without_a_date_says_nothing_about_the_clock(self):
         """As little as no server at all; one server with a wrong clock does not outvote another."""
         async with server(b"nonsense\r\n\r\n") as number:
-            reached = await look(Server("hs", "127.0.0.1", number, "plain", path="/v"), now=lambda: NOW)
-        assert (reached.finding.verdict, reached.ahead_s) == (Verdict.OK, None)
-        assert clock_finding([]).verdict is Verdict.SKIPPED
-        assert clock_finding([("a", 9999.0), ("b", 1.0)]).verdict is Verdict.OK
+            reached = await probe_server(
+                Server("hs", "127.0.0.1", number, "plain", path="/v"), now=lambda: NOW
+            )
+        assert (reached.finding.verdict, reached.ahead_s) == (FindingLevel.OK, None)
+        assert clock_finding([]).verdict is FindingLevel.SKIPPED
+        assert clock_finding([("a", 9999.0), ("b", 1.0)]).verdict is FindingLevel.OK
 
     def test_every_server_of_the_settings_is_looked_at(self, tmp_path):
         """Homeserver, both mail servers with their ways, each provider with an address; not what is off."""
@@ -247,7 +251,7 @@ class TestNetwork:
             "llm: {providers: {p: {api_base: 'http://p.test:99/v1'}, q: {}}, models: {m: {model: demo/m}}, pools: {main: [m]}}\n"
         )
         found = [(one.part, one.host, one.port, one.way, one.path) for one in
-                 servers_of(load_settings(tmp_path / "c.yaml", environ={}))]  # fmt: skip
+                 configured_servers(load_settings(tmp_path / "c.yaml", environ={}))]  # fmt: skip
         assert found == [
             ("matrix homeserver", "hs.test", 443, "tls", "/x/_matrix/client/versions"),
             ("email imap", "i.test", 993, "tls", ""),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway.cli.check import _report_mcp
-from gateway.cli.check.report import Report, Verdict
+from gateway.cli.check.report import CheckReport, FindingLevel
 from gateway.cli.render import _mcp, mcp
 
 
@@ -14,16 +14,16 @@ def test_trouble_and_changes_are_said_and_what_is_fine_is_fine():
         "odd": {"trouble": "", "changed": ["echo"], "state": "not needed now", "tools": 1},
         "part": {"trouble": "", "changed": [], "state": "x", "tools": 1, "left_out": ["tool 2: no name"]},
     }
-    report = Report()
+    report = CheckReport()
     _report_mcp(report, found)
     said = [(each.part, each.verdict) for each in report.findings]
     assert said == [
-        ("mcp good", Verdict.OK),
-        ("mcp lost", Verdict.WARNING),
-        ("mcp odd", Verdict.OK),
-        ("mcp odd", Verdict.WARNING),
-        ("mcp part", Verdict.OK),
-        ("mcp part", Verdict.WARNING),
+        ("mcp good", FindingLevel.OK),
+        ("mcp lost", FindingLevel.WARNING),
+        ("mcp odd", FindingLevel.OK),
+        ("mcp odd", FindingLevel.WARNING),
+        ("mcp part", FindingLevel.OK),
+        ("mcp part", FindingLevel.WARNING),
     ]
     assert "cannot be used: tool 2: no name" in report.as_text()
     assert "it ended with exit status 3" in report.as_text()

@@ -21,7 +21,7 @@ from gateway.settings import load_settings
 from gateway.settings.effective import effective, origins, shown_text
 from gateway.settings.example import EXAMPLE
 from gateway.settings.json_schema import config_schema
-from gateway.settings.last_good import changes, keep_last_good, masked, put_back
+from gateway.settings.last_good import changes, keep_last_good, mask_lines, restore
 from gateway.system.home import Home
 
 NOW = datetime(2026, 1, 3, 14, 5, tzinfo=UTC)
@@ -141,7 +141,7 @@ class TestLastGood:
             "a: b  # password: old-one",
             "api_key:  # none",
         ]
-        shown = masked(lines, Redactor(()))
+        shown = mask_lines(lines, Redactor(()))
         assert shown[:2] == lines[:2]
         assert "old-one" not in shown[2]
         assert shown[3] == lines[3]
@@ -149,13 +149,13 @@ class TestLastGood:
     def test_going_back_keeps_what_was_there(self, file, kept):
         """The broken file gets another name; the good one is in its place, for its owner alone."""
         file.write_text("broken: [")
-        done = put_back(file, kept, now=NOW)
+        done = restore(file, kept, now=NOW)
         assert file.read_text() == CONFIG
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
         assert done.broken.read_text() == "broken: ["
-        assert put_back(file, kept, now=NOW).broken is None  # nothing to do
+        assert restore(file, kept, now=NOW).broken is None  # nothing to do
         file.write_text("broken again")
-        assert put_back(file, kept, now=NOW).broken != done.broken
+        assert restore(file, kept, now=NOW).broken != done.broken
 
     def test_what_does_not_load_any_more_is_not_put_back(self, file, kept, monkeypatch):
         """Its secret is gone: the present file stays, and it says so."""
@@ -164,14 +164,14 @@ class TestLastGood:
         (file.parent / "pw").unlink()
         file.write_text("broken: [")
         with pytest.raises(ConfigInvalid, match="no longer works either"):
-            put_back(file, kept, now=NOW)
+            restore(file, kept, now=NOW)
         assert file.read_text() == "broken: ["
         assert sorted(path.name for path in file.parent.iterdir()) == ["squidbot.yaml", "state"]
 
     def test_without_one_there_is_nothing_to_go_back_to(self, file, tmp_path):
         """Said in words."""
         with pytest.raises(NotFound, match="no last good configuration"):
-            put_back(file, tmp_path / "none.yaml", now=NOW)
+            restore(file, tmp_path / "none.yaml", now=NOW)
         assert changes(file, tmp_path / "none.yaml") == []
 
     @pytest.fixture(autouse=True)
@@ -326,11 +326,11 @@ class TestDaemon:
     @pytest.mark.parametrize("with_secrets", [False, True])
     def test_a_backup_has_it_only_with_secrets(self, tmp_path, with_secrets):
         """It may hold secrets that stand in the configuration; those are taken out of that, but not out of it."""
-        from gateway.operations.backup.contents import Choice, Part
+        from gateway.operations.backup.contents import BackupPart, Choice
 
         (tmp_path / "state").mkdir()
         (tmp_path / "state" / "last-good.yaml").write_text("secret")
-        names = {one.name for one in Choice(tmp_path, tmp_path / "w", with_secrets).files(Part.LATE)}
+        names = {one.name for one in Choice(tmp_path, tmp_path / "w", with_secrets).files(BackupPart.LATE)}
         assert ("state/last-good.yaml" in names) is with_secrets
 
 

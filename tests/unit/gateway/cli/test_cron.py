@@ -13,8 +13,8 @@ import pytest
 
 from agent_core.messages import InboundMessage, Sender, SessionKey
 from agent_core.models import Purpose, Usage
-from gateway.cli.render.schedule import at_a_glance
-from gateway.queue.model import Entry, Outcome
+from gateway.cli.render.schedule import summary_lines
+from gateway.queue.model import LedgerEntry, RunOutcome
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.stores import Pending
 from gateway.system.clock import SystemClock
@@ -73,7 +73,9 @@ def home(tmp_path):
     async def fill() -> None:
         async with await SqliteQueue.open(opened.database, clock=SystemClock()) as store:
             await store.inbox.accept("matrix", "@bot:hs.test", [Pending(message)], {})
-            await store.jobs.note(Entry("heartbeat", EPOCH, Outcome.SILENT, "all clear", tokens=775, calls=1))
+            await store.jobs.note(
+                LedgerEntry("heartbeat", EPOCH, RunOutcome.SILENT, "all clear", tokens=775, calls=1)
+            )
             for purpose, tokens in ((Purpose.CHAT, 900), (Purpose.HEARTBEAT, 100)):
                 usage = Usage(prompt_tokens=tokens, completion_tokens=10, calls=1, model="small")
                 await store.usage.add(PLACE, usage, purpose)
@@ -175,5 +177,5 @@ def test_times_are_those_of_the_clock_on_the_wall():
     ]
     [before, after] = [f"{at:%Y-%m-%d %H:%M:%S}" for at in wall]
 
-    assert at_a_glance({"heartbeat": heartbeat}) == [f"check-ins  last {before} silent; next {after}"]
-    assert at_a_glance({"heartbeat": {**heartbeat, "last": None}}) == [f"check-ins  none yet; next {after}"]
+    assert summary_lines({"heartbeat": heartbeat}) == [f"check-ins  last {before} silent; next {after}"]
+    assert summary_lines({"heartbeat": {**heartbeat, "last": None}}) == [f"check-ins  none yet; next {after}"]

@@ -23,15 +23,15 @@ from agent_core.llm.factory import build_models
 from channels.base import ChannelError
 from channels.email.self_test import authentication_servers
 from gateway.cli.check.logins import _check_pool
-from gateway.cli.check.report import Report
+from gateway.cli.check.report import CheckReport
 from gateway.cli.setup.config_lines import Answers, settings_of
 from gateway.cli.setup.dialogue import Cancelled, Silent, Terminal
 from gateway.cli.setup.mail_probe import _word
-from gateway.cli.setup.mail_providers import Place, guess, parse_place
+from gateway.cli.setup.mail_providers import ProviderServer, guess, parse_place
 from gateway.cli.setup.matrix_probe import is_in_clear, resolve
 from gateway.cli.setup.matrix_questions import InitFailed
-from gateway.cli.setup.model_probe import named, offers, ollama_problem, prove
-from gateway.cli.setup.options import Given, InitRefused, given_of
+from gateway.cli.setup.model_probe import find_offer, offers, ollama_problem, prove
+from gateway.cli.setup.options import Given, InitRefused, parse_given
 from gateway.cli.setup.owner_questions import _another, ask_model, ask_owner, ask_timezone
 from gateway.cli.setup.wizard import Init, missing
 from gateway.settings import Settings
@@ -77,7 +77,7 @@ def test_the_time_zone_is_asked_and_written():
     assert ask_timezone(Given(), Settings(timezone="Europe/Lisbon"), AnsweringLisbon()) == ""
     assert settings_of(Answers((), timezone="Europe/Lisbon"), {}) == {"timezone": "Europe/Lisbon"}
     with pytest.raises(InitRefused, match="unknown time zone 'Mars'"):
-        given_of({"timezone": "Mars"}, {})
+        parse_given({"timezone": "Mars"}, {})
 
 
 def test_options_count_before_the_environment(tmp_path):
@@ -92,7 +92,7 @@ def test_options_count_before_the_environment(tmp_path):
         "SQUIDBOT_INIT_HELLO": "no",
         "SQUIDBOT_INIT_EMAIL_ADDRESS": "bot@x",
     }
-    found = given_of({"matrix_user": "@o:x", "owner": None}, environ)
+    found = parse_given({"matrix_user": "@o:x", "owner": None}, environ)
     assert (found.matrix_user, found.matrix_password) == ("@o:x", "of environment")
     assert (found.email_password, found.owner, found.hello) == (" of file ", ("@a:b", "c@d"), False)
     assert found.email_address == "bot@x"
@@ -103,7 +103,7 @@ def test_all_that_is_wrong_is_said_at_once(tmp_path):
     """A file that is not there, a word that is none, a line break: one sentence each, exit code 2."""
     options = {"matrix_password_file": tmp_path / "no", "model": "a\nb", "install": "both"}
     with pytest.raises(InitRefused) as caught:
-        given_of(options, {"SQUIDBOT_INIT_PROBE": "perhaps"})
+        parse_given(options, {"SQUIDBOT_INIT_PROBE": "perhaps"})
     said = str(caught.value).splitlines()
     assert caught.value.exit_code == 2
     assert [line.split(" ")[0] for line in said] == [
@@ -252,7 +252,7 @@ def test_known_providers_and_the_usual_names():
         "tls://smtp.example.org:465", "starttls://smtp.example.org:587",
     ]  # fmt: skip
     assert own.imap[0].host == "imap.example.org"
-    assert guess("x@own.example", Place("imap.gmail.com", 993, "tls")).provider == "Gmail"
+    assert guess("x@own.example", ProviderServer("imap.gmail.com", 993, "tls")).provider == "Gmail"
 
 
 def test_servers_as_people_write_them():
@@ -339,14 +339,14 @@ def test_what_the_machine_offers():
     assert [one.model.split("/")[0] for one in found] == ["openai", "openrouter", "ollama", "demo"]
     assert (found[2].api_base, found[2].model) == ("http://127.0.0.1:11434/v1", "ollama/llama3")
     assert "o" not in [one.told for one in found]
-    assert named("openai/x", api_base="", api_key="", environ=environ).api_key == "o"
-    assert named("../x y/z", api_base="", api_key="k", environ={}).secret_name == "provider-api-key"
+    assert find_offer("openai/x", api_base="", api_key="", environ=environ).api_key == "o"
+    assert find_offer("../x y/z", api_base="", api_key="k", environ={}).secret_name == "provider-api-key"
 
 
 def test_only_a_protocol_of_its_own_needs_litellm():
     """Anthropic's is spoken here, too."""
     names = ("openai/x", "anthropic/x", "ollama/x", "demo", "bedrock/x", "vertex_ai/x")
-    found = [named(name, api_base="", api_key="k", environ={}).needs_litellm for name in names]
+    found = [find_offer(name, api_base="", api_key="k", environ={}).needs_litellm for name in names]
     assert found == [False, False, False, False, True, True]
 
 
@@ -367,7 +367,7 @@ async def test_a_model_is_taken_only_if_it_answers():
         unproved = Given(model="tiny", api_base=fake.api_base, api_key="k", probe=False)
         assert (await anyio.to_thread.run_sync(ask, unproved)).model == "openai/tiny"
         assert len(fake.requests) == asked
-    assert prove(named("tiny", api_base="ftp://x", api_key="", environ={})) != ""
+    assert prove(find_offer("tiny", api_base="ftp://x", api_key="", environ={})) != ""
 
 
 def test_the_owner_is_a_person_and_not_the_bot():
@@ -403,9 +403,9 @@ def test_a_file_of_certificates_must_be_one(tmp_path):
     with pytest.raises(
         InitRefused, match=r"--tls-ca-file: .*own\.pem is not a readable file of PEM certificates"
     ):
-        given_of({"tls_ca_file": str(file)}, {})
+        parse_given({"tls_ca_file": str(file)}, {})
     trustme.CA().cert_pem.write_to_path(file)
-    assert given_of({"tls_ca_file": str(file)}, {}).tls_ca_file == str(file)
+    assert parse_given({"tls_ca_file": str(file)}, {}).tls_ca_file == str(file)
 
 
 class Ollama(BaseHTTPRequestHandler):
@@ -422,10 +422,12 @@ class Ollama(BaseHTTPRequestHandler):
 
 def test_a_model_of_ollama_is_called_so_and_looked_for_there():
     """Its name is not openai/…; before it is asked, it is clear whether Ollama runs and has it."""
-    offer = {name: named(f"ollama/{name}", api_base="", api_key="", environ={}) for name in ("foo", "phi")}
+    offer = {
+        name: find_offer(f"ollama/{name}", api_base="", api_key="", environ={}) for name in ("foo", "phi")
+    }
     assert offer["foo"].name == "ollama/foo"
-    assert named("openai/gpt-5-mini", api_base="", api_key="", environ={}).name == "openai/gpt-5-mini"
-    assert named("foo", api_base="https://own.test/v1", api_key="", environ={}).name == "openai/foo"
+    assert find_offer("openai/gpt-5-mini", api_base="", api_key="", environ={}).name == "openai/gpt-5-mini"
+    assert find_offer("foo", api_base="https://own.test/v1", api_key="", environ={}).name == "openai/foo"
     with HTTPServer(("127.0.0.1", 0), Ollama) as server:
         Thread(target=server.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}"
@@ -442,7 +444,7 @@ async def test_what_a_model_cannot_do_is_said(tmp_path):
         fake.models["qwen3:4b"] = Pulled(capabilities=("completion",))
         said = []
         prove_it = lambda name: prove(  # noqa: E731
-            named(f"ollama/{name}", api_base=fake.api_base, api_key="", environ={}), said.append
+            find_offer(f"ollama/{name}", api_base=fake.api_base, api_key="", environ={}), said.append
         )
         assert await anyio.to_thread.run_sync(prove_it, "qwen3:4b") == ""
         assert "cannot use tools" in said[0]
@@ -456,7 +458,7 @@ async def test_what_a_model_cannot_do_is_said(tmp_path):
         )
         models = build_models(described, SystemClock())
         try:
-            report = Report()
+            report = CheckReport()
             await _check_pool(report, SimpleNamespace(models=models), "main")
         finally:
             await models.aclose()

@@ -9,9 +9,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.cli.setup.config_lines import Answers, EmailAnswers, MatrixAnswers, lines_of, rendered
-from gateway.cli.setup.config_write import look, plan, put
-from gateway.cli.setup.mail_providers import Place
+from gateway.cli.setup.config_lines import Answers, EmailAnswers, MatrixAnswers, lines_of, render_value
+from gateway.cli.setup.config_write import plan, read_existing, write_setup
+from gateway.cli.setup.mail_providers import ProviderServer
 from gateway.cli.setup.model_probe import ModelOffer
 from gateway.cli.setup.options import InitRefused, clean, clean_secret
 from gateway.errors import ConfigInvalid
@@ -40,7 +40,7 @@ def test_any_text_survives(value, items):
 def test_a_value_without_its_quotes_would_be_noticed():
     """The control: put in as it is, a value changes its meaning."""
     assert plain(compose("a: a # b"))["a"] != "a # b"
-    assert rendered("a # b") == '"a # b"'
+    assert render_value("a # b") == '"a # b"'
 
 
 # ── answers ──
@@ -59,7 +59,7 @@ def test_what_is_no_line_is_refused(value):
 
 
 def answers(password="pw", **more):
-    place = Place("127.0.0.1", 993, "tls")
+    place = ProviderServer("127.0.0.1", 993, "tls")
     return Answers(
         owner=("@me:hs.test", "me@mail.test"),
         model=ModelOffer("openai/x", "openai", "", "sk-1"),
@@ -72,7 +72,7 @@ def answers(password="pw", **more):
 def write(config, given, environ=None):
     """Returns the settings, and the YAML of what a person has to write."""
     environ = environ or {}
-    settings, remains = put(plan(look(config, environ), given, environ), environ)
+    settings, remains = write_setup(plan(read_existing(config, environ), given, environ), environ)
     return settings, "\n".join(lines_of(remains))
 
 
@@ -138,9 +138,9 @@ def test_a_new_password_replaces_its_secret_and_needs_no_line(tmp_path):
     """Where the file names the secret already; a password that stands in it needs a line."""
     config = tmp_path / "squidbot.yaml"
     write(config, answers())
-    planned = plan(look(config, {}), answers("other"), {})
+    planned = plan(read_existing(config, {}), answers("other"), {})
     assert [line.split()[0] for line in planned.told] == ["REPLACES", "REPLACES"]
-    settings, remains = put(planned, {})
+    settings, remains = write_setup(planned, {})
     assert (settings.channels.matrix.password.get_secret_value(), remains) == ("other", {})
     config.write_text(config.read_text().replace('"${secret:matrix-password}"', "literal"))
     assert write(config, answers("third"))[1].splitlines()[-1].strip().startswith('password: "${secret:')

@@ -15,14 +15,14 @@ import yaml
 from agent_core.llm import providers
 from devservers.speech import SpeechServer
 from devservers.transcription import TranscriptionServer
-from gateway.cli.check.report import Report, Verdict
+from gateway.cli.check.report import CheckReport, FindingLevel
 from gateway.cli.check.voice import check_listening, check_speaking
 from gateway.cli.setup.config_lines import Answers, VoiceAnswers
-from gateway.cli.setup.config_write import look, plan, put
+from gateway.cli.setup.config_write import plan, read_existing, write_setup
 from gateway.cli.setup.dialogue import Silent
 from gateway.cli.setup.matrix_questions import InitFailed
 from gateway.cli.setup.model_probe import ModelOffer
-from gateway.cli.setup.options import Given, InitRefused, given_of
+from gateway.cli.setup.options import Given, InitRefused, parse_given
 from gateway.cli.setup.owner_questions import ask_voice
 from gateway.settings import Settings
 from gateway.system.clock import SystemClock
@@ -90,7 +90,7 @@ def test_nothing_is_asked_twice():
         with pytest.raises(InitFailed, match=f"--voice {given}"):
             ask_voice(Given(voice=given), Settings(), person, chosen=offer)
     with pytest.raises(InitRefused, match="--voice is no, listen or answer"):
-        given_of({"voice": "loud"}, {})
+        parse_given({"voice": "loud"}, {})
 
 
 async def test_what_is_written_works(servers, tmp_path):
@@ -98,18 +98,18 @@ async def test_what_is_written_works(servers, tmp_path):
     ears, mouth = servers
     path = tmp_path / "squidbot.yaml"
     answers = Answers(("@me:hs.test",), OPENAI, BOTH)
-    settings, _ = put(plan(look(path, {}), answers, {}), {})
+    settings, _ = write_setup(plan(read_existing(path, {}), answers, {}), {})
     assert yaml.safe_load(path.read_text())["voice"] == {
         "transcribe": {"provider": "openai", "model": BOTH.listens},
         "speak": {"provider": "openai", "model": BOTH.speaks},
     }
-    report = Report()
+    report = CheckReport()
     built = SimpleNamespace(clock=SystemClock(), models=SimpleNamespace(litellm=None))
     await check_listening(report, settings, built)
     await check_speaking(report, settings, built)
-    assert [finding.verdict for finding in report.findings] == [Verdict.OK] * 2
+    assert [finding.verdict for finding in report.findings] == [FindingLevel.OK] * 2
     assert (sum(ears.asked.values()), len(mouth.asked)) == (1, 1)
-    assert not plan(look(path, {}), answers, {}).lacks
+    assert not plan(read_existing(path, {}), answers, {}).lacks
 
 
 def squidbot(home, *arguments, types="", **environ):

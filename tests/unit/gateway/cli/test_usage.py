@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
 from agent_core.models import Purpose, Usage
-from gateway.cli.render.usage import bar, shortened
+from gateway.cli.render.usage import bar, shorten
 from gateway.cli.render.usage import usage as shown
 from gateway.operations.service import Operations
 from gateway.operations.usage import Costs
@@ -116,8 +116,8 @@ class TestUsage:
 
     def test_long_names_keep_both_ends(self):
         """The middle is left out, never the ends."""
-        assert shortened("matrix/!abcdefghijklmnop:server.example", 15) == "matrix/…example"
-        assert shortened("short", 15) == "short"
+        assert shorten("matrix/!abcdefghijklmnop:server.example", 15) == "matrix/…example"
+        assert shorten("short", 15) == "short"
 
     async def test_a_hundred_thousand_rows_are_summed_quickly(self, store, clock):
         """Each row of a database of years is looked at once, and those of other days not at all."""

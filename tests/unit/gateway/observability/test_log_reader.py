@@ -13,7 +13,7 @@ import structlog
 
 from gateway.errors import NotFound
 from gateway.observability.logs import configure_logs
-from gateway.observability.logs.lines import Wanted, parse_line, parse_since, shown
+from gateway.observability.logs.lines import LineFilter, format_line, parse_line, parse_since
 from gateway.observability.logs.reader import from_files, from_journal, log_files
 
 NOW = datetime(2026, 1, 3, 14, 5, tzinfo=UTC)
@@ -28,25 +28,25 @@ def test_what_is_asked_for():
     """By session and turn (or how they begin), by level and above, by age; each refuses what it should."""
     one = line("warning", 10, session="matrix/!room:hs", turn="17-ab")
     for wanted in (
-        Wanted(),
-        Wanted(session="matrix/!room:hs"),
-        Wanted(session="matrix/"),
-        Wanted(turn="17"),
-        Wanted(level="info"),
-        Wanted(level="warning"),
-        Wanted(since=NOW - timedelta(minutes=10)),
+        LineFilter(),
+        LineFilter(session="matrix/!room:hs"),
+        LineFilter(session="matrix/"),
+        LineFilter(turn="17"),
+        LineFilter(level="info"),
+        LineFilter(level="warning"),
+        LineFilter(since=NOW - timedelta(minutes=10)),
     ):
         assert wanted.holds(one)
     for wanted in (
-        Wanted(session="email"),
-        Wanted(turn="18"),
-        Wanted(level="error"),
-        Wanted(since=NOW - timedelta(minutes=9)),
+        LineFilter(session="email"),
+        LineFilter(turn="18"),
+        LineFilter(level="error"),
+        LineFilter(since=NOW - timedelta(minutes=9)),
     ):
         assert not wanted.holds(one)
     other = parse_line("Traceback (most recent call last):\n")
-    assert Wanted().holds(other)
-    assert not Wanted(level="info").holds(other)
+    assert LineFilter().holds(other)
+    assert not LineFilter(level="info").holds(other)
 
 
 def test_times():
@@ -63,13 +63,15 @@ def test_times():
 
 def test_a_line_for_people_steers_no_terminal():
     """Names and values on one line, a trace below, and nothing in it that is not printable."""
-    text = shown(line(session="s", why="two words", exception="Trace\n  x", evil="\x1b[31m", n=3, none=None))
+    text = format_line(
+        line(session="s", why="two words", exception="Trace\n  x", evil="\x1b[31m", n=3, none=None)
+    )
     assert "turn.answered" in text
     assert 'why="two words"' in text
     assert "\n    Trace\n" in text
     assert text.replace("\n", "").isprintable()
     for raw in ("", "{", "[]", "{}", '{"time": 5}', "\x1b[31m", '{"a":' * 5000):
-        assert shown(parse_line(raw)).replace("\n", "").isprintable()
+        assert format_line(parse_line(raw)).replace("\n", "").isprintable()
 
 
 @pytest.fixture

@@ -156,7 +156,7 @@ async def test_the_index_can_be_made_anew(desk: Desk) -> None:
     await desk.talk(10)
     answer = await desk.ask.call("sessions_reindex", {})
     assert (answer["sessions"], answer["messages"], answer["complete"]) == (1, 10, True)
-    assert "10 messages of 1 sessions" in render.reindexed(answer)
+    assert "10 messages of 1 sessions" in render.render_reindex(answer)
     with pytest.raises(NotFound):
         await Operations(desk.store, desk.memory).call("sessions_reindex", {})
 

@@ -7,8 +7,8 @@ import os
 import pytest
 
 from agent_core.sandbox.removal import remove_folder
-from gateway.operations.backup.contents import Choice, Part
-from gateway.operations.privacy.erasure import still_named
+from gateway.operations.backup.contents import BackupPart, Choice
+from gateway.operations.privacy.erasure import files_naming
 from gateway.system.home import open_home
 from gateway.system.ownership import Host
 
@@ -33,7 +33,7 @@ def home(request, tmp_path):
 
 def test_a_backup_has_the_rest_and_says_what_it_has_not(home):
     choice = Choice(home.root, home.root / "workspace")
-    names = [found.name for found in choice.files(Part.LATE)]
+    names = [found.name for found in choice.files(BackupPart.LATE)]
     assert names == ["workspace/work/before", "workspace/work/z-behind"]
     assert len(choice.left_out) == 1
     assert choice.left_out[0].startswith("workspace/work/d")
@@ -42,7 +42,7 @@ def test_a_backup_has_the_rest_and_says_what_it_has_not(home):
 
 def test_a_name_is_found_in_the_rest(home):
     """And where nobody can look is named, too."""
-    found = list(still_named(home.root, ["ann@example.org"]))
+    found = list(files_naming(home.root, ["ann@example.org"]))
     assert found[:2] == ["workspace/work/before", "workspace/work/z-behind"]
 
 

@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 from pydantic import ValidationError
 
-from gateway.operations.http.charts import Line, ceiling, chart
+from gateway.operations.http.charts import ChartLine, ceiling, chart
 from gateway.operations.http.health import Health, serve
 from gateway.operations.http.samples import Counters, DayHistory
 from gateway.operations.http.status_page import StatusPage, render
@@ -161,8 +161,8 @@ def test_the_axis_ends_at_a_round_number(value, top):
 def test_what_is_too_old_is_not_drawn():
     """A value from before the span is left out instead of being drawn outside."""
     old, new = EPOCH - 2 * DAY, EPOCH
-    assert "<polyline" not in chart("x", [Line("a", [(old, 5.0)])], until=new, span=DAY)
-    assert "<polyline" in chart("x", [Line("a", [(new, 5.0)])], until=new, span=DAY)
+    assert "<polyline" not in chart("x", [ChartLine("a", [(old, 5.0)])], until=new, span=DAY)
+    assert "<polyline" in chart("x", [ChartLine("a", [(new, 5.0)])], until=new, span=DAY)
 
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:8811", "192.168.1.2:8811"])

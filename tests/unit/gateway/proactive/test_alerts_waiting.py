@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from agent_core.messages import Audience, Sender, SessionKey
-from gateway.cli.render.schedule import at_a_glance
+from gateway.cli.render.schedule import summary_lines
 from gateway.proactive.alerts import MAX_ALERTS, OwnerAlerts
 from gateway.proactive.owner_contact import OwnerContact
 from gateway.proactive.owner_notifier import OwnerNotifier
@@ -80,7 +80,7 @@ async def test_an_alert_without_a_place_is_kept_over_a_restart_shown_and_told_on
     await first._deliver_alerts()
     assert await texts(store) == []
     assert first.state() == {"alerts_waiting": 1, "why": "the owner has no direct conversation yet"}
-    assert at_a_glance({"owner": first.state()}) == [
+    assert summary_lines({"owner": first.state()}) == [
         "owner      1 alert for you waits: the owner has no direct conversation yet"
     ]
     second = notes_of(store)

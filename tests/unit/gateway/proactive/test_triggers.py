@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent_core.tools.schedule import ScheduleTool
-from gateway.proactive.jobs.trigger_parsing import TriggerRequest, format_timing, parse_request, zone_named
+from gateway.proactive.jobs.trigger_parsing import TriggerRequest, format_timing, parse_request, zone_name
 from gateway.proactive.jobs.triggers import (
     Cron,
     Interval,
@@ -402,7 +402,7 @@ async def test_no_repetition_passes_for_a_reminder_that_comes_once(said: str) ->
 def test_coordinated_universal_time_has_one_name(name: str) -> None:
     """However a machine or a person calls it, it is shown as UTC."""
     assert format_timing(checked_cron("0 9 * * *", name), name) == "every day at 09:00 (UTC)"
-    assert zone_named(zone_of(name).key) == "UTC"
+    assert zone_name(zone_of(name).key) == "UTC"
 
 
 def test_two_readings_are_named() -> None:

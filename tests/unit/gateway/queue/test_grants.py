@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from agent_core.provenance import untrusted
+from agent_core.provenance import untrusted_origin
 from agent_core.tools.grants import Grant, GrantKind, Scope
 from gateway.queue.model import APPROVAL
 from gateway.queue.persons import erase_rows, person_rows
@@ -28,7 +28,7 @@ GRANT = Grant(
     "@owner:hs.test",
     EPOCH,
     EPOCH + timedelta(hours=1),
-    origins=(untrusted("web", "https://example.org", EPOCH),),
+    origins=(untrusted_origin("web", "https://example.org", EPOCH),),
 )
 
 

@@ -11,7 +11,7 @@ import pytest
 from agent_core.messages import Amendment, SessionKey
 from agent_core.models import Message
 from gateway.queue.errors import TooManyJobs
-from gateway.queue.model import Collected, Entry, Job, JobKind, JobState, Outcome
+from gateway.queue.model import Collected, Job, JobKind, JobState, LedgerEntry, RunOutcome
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.stores import Completion, LostTurn, NewOutbound, Pending
 from tests.clock import EPOCH, ManualClock
@@ -79,11 +79,13 @@ class TestLedger:
     async def test_skips_in_a_row_are_one_line_and_nothing_is_noted_twice(self, store):
         """A week of nothing is one line; a run in between begins another; a repetition adds nothing."""
         for minute in (0, 1, 1, 0, 2):
-            await store.jobs.note(Entry("h", AT + timedelta(minutes=minute), Outcome.SKIPPED, "nothing"))
+            await store.jobs.note(
+                LedgerEntry("h", AT + timedelta(minutes=minute), RunOutcome.SKIPPED, "nothing")
+            )
         for _ in range(2):
-            await store.jobs.note(Entry("h", AT + timedelta(minutes=3), Outcome.DELIVERED, said="f"))
-        await store.jobs.note(Entry("h", AT + timedelta(minutes=4), Outcome.SKIPPED, "nothing"))
-        await store.jobs.note(Entry("h", AT + timedelta(minutes=5), Outcome.SKIPPED, "else"))
+            await store.jobs.note(LedgerEntry("h", AT + timedelta(minutes=3), RunOutcome.DELIVERED, said="f"))
+        await store.jobs.note(LedgerEntry("h", AT + timedelta(minutes=4), RunOutcome.SKIPPED, "nothing"))
+        await store.jobs.note(LedgerEntry("h", AT + timedelta(minutes=5), RunOutcome.SKIPPED, "else"))
         lines = await store.jobs.ledger(name="h")
         assert [(one.outcome, one.ticks) for one in lines] == [
             ("skipped", 1), ("skipped", 1), ("delivered", 1), ("skipped", 3),
@@ -95,9 +97,13 @@ class TestLedger:
     async def test_a_skip_for_a_reason_of_its_own_is_noted_in_the_middle_of_others(self, store):
         """A check-in that was on its way while later ones had nothing to do, and then is left out, has its line."""
         for minute in (0, 2):
-            await store.jobs.note(Entry("h", AT + timedelta(minutes=minute), Outcome.SKIPPED, "nothing"))
+            await store.jobs.note(
+                LedgerEntry("h", AT + timedelta(minutes=minute), RunOutcome.SKIPPED, "nothing")
+            )
         for _ in range(2):
-            await store.jobs.note(Entry("h", AT + timedelta(minutes=1), Outcome.SKIPPED, "no target"))
+            await store.jobs.note(
+                LedgerEntry("h", AT + timedelta(minutes=1), RunOutcome.SKIPPED, "no target")
+            )
         assert [(one.reason, one.ticks) for one in await store.jobs.ledger(name="h")] == [
             ("no target", 1),
             ("nothing", 2),
@@ -105,10 +111,12 @@ class TestLedger:
 
     async def test_a_row_of_skips_is_not_drawn_over_another_line(self, store):
         """After a clock that showed 1970 for a moment a row does not last for half a century."""
-        await store.jobs.note(Entry("h", AT, Outcome.DELIVERED))
-        await store.jobs.note(Entry("h", AT - timedelta(days=20_000), Outcome.SKIPPED, "nothing"))
+        await store.jobs.note(LedgerEntry("h", AT, RunOutcome.DELIVERED))
+        await store.jobs.note(LedgerEntry("h", AT - timedelta(days=20_000), RunOutcome.SKIPPED, "nothing"))
         for minute in (1, 2):
-            await store.jobs.note(Entry("h", AT + timedelta(minutes=minute), Outcome.SKIPPED, "nothing"))
+            await store.jobs.note(
+                LedgerEntry("h", AT + timedelta(minutes=minute), RunOutcome.SKIPPED, "nothing")
+            )
         lines = await store.jobs.ledger(name="h")
         assert [(one.instant, one.ticks) for one in lines] == [
             (AT + timedelta(minutes=1), 2),
@@ -121,7 +129,7 @@ class TestLedger:
         clock = ManualClock()
         async with await SqliteQueue.open(tmp_path / "g.db", clock=clock) as store:
             for number in range(5):
-                await store.jobs.note(Entry("h", AT + timedelta(days=number), Outcome.SILENT))
+                await store.jobs.note(LedgerEntry("h", AT + timedelta(days=number), RunOutcome.SILENT))
             await store.jobs.add_job(a_job(), at_most=1)
             await store.jobs.job_fired("abcde", 1, AT, None)
             clock.advance(100 * 86_400)
@@ -143,7 +151,7 @@ class TestTogether:
         completion = Completion(
             outbound=[NewOutbound("matrix", "bot", other, "milk")],
             others=((other, (line,)),),
-            entry=Entry("h", AT, Outcome.DELIVERED, said="f"),
+            entry=LedgerEntry("h", AT, RunOutcome.DELIVERED, said="f"),
             collected=(Collected("email", "a@x", "milk", AT),),
         )
         with pytest.raises(LostTurn):

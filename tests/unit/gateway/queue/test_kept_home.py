@@ -14,8 +14,8 @@ from agent_core.models import MemoryScope, ScopeKind
 from agent_core.storage.jsonl import JsonlMemory
 from agent_core.storage.layout import Layout
 from agent_core.storage.search_index import SearchIndex
-from gateway.cli.check import Verdict, check_data
-from gateway.queue.model import JobState, Outcome
+from gateway.cli.check import FindingLevel, check_data
+from gateway.queue.model import JobState, RunOutcome
 from gateway.queue.sql.tables import VERSION
 from gateway.queue.sqlite import schema
 from gateway.queue.sqlite.store import SqliteQueue
@@ -68,7 +68,9 @@ def test_the_schema_has_not_changed_behind_its_number(tmp_path):
 def test_nothing_is_wrong_with_it(home):
     """`squidbot check --data` walks through all of it without a complaint."""
     report = check_data(home, home.config_file)
-    assert [one.text for one in report.findings if one.verdict in (Verdict.FAILED, Verdict.WARNING)] == []
+    assert [
+        one.text for one in report.findings if one.verdict in (FindingLevel.FAILED, FindingLevel.WARNING)
+    ] == []
 
 
 async def test_every_row_is_read_and_goes_on(home):
@@ -101,7 +103,7 @@ async def test_plans_are_there(home):
     """Jobs in every state, every line of the ledger, and what waits for the digest."""
     async with await SqliteQueue.open(home.database, clock=ManualClock()) as store:
         assert {job.state for job in await store.jobs.jobs(done=True)} == set(JobState)
-        assert {entry.outcome for entry in await store.jobs.ledger()} == set(Outcome)
+        assert {entry.outcome for entry in await store.jobs.ledger()} == set(RunOutcome)
         assert [one.text for one in await store.jobs.collected()] == ["an alert"]
 
 

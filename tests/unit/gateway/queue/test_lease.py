@@ -90,7 +90,7 @@ class World:
             await other.take()
         except LeaseTaken:
             return False
-        await other.give_back()
+        await other.release()
         return True
 
 
@@ -116,7 +116,7 @@ async def test_it_is_kept_for_as_long_as_it_is_renewed_with_one_fence(world):
         [held] = await world.server.leases()
         assert (held.name, held.holder, held.fence) == (DAEMON, first.holder, first.fence)
         assert world.server.renewals >= 30 and not world.ended
-        await one.give_back()  # and `run` ends by itself
+        await one.release()  # and `run` ends by itself
     await two.take()
 
 
@@ -149,7 +149,7 @@ async def test_an_outage_that_is_over_in_time_ends_nothing(world):
             world.server.away = False
             await anyio.sleep(2.5)
             assert not await world.is_free()
-        await one.give_back()
+        await one.release()
     assert not world.ended
 
 
@@ -186,7 +186,7 @@ async def test_whoever_slept_is_ended_before_it_does_anything(world, capsys):
 async def test_who_has_given_it_back_may_sleep(world):
     one = world.keeper("one")
     await one.take()
-    await one.give_back()
+    await one.release()
     world.slept_s = 60
     one.check()
     one.confirm()
@@ -202,7 +202,7 @@ async def test_a_lease_that_another_one_has_had_is_not_renewed(world):
     await two.take()
     with pytest.raises(LeaseLost, match=r"another squidbot has taken over .*process \d+ on"):
         await one.run()
-    await two.give_back()
+    await two.release()
     with pytest.raises(LeaseLost):
         await one.run()
 
@@ -343,7 +343,7 @@ async def test_a_standby_takes_the_lease_at_most_a_second_after_its_end(world):
     assert await two.wait(stop, standing_by)
     assert now() - killed_at <= 31
     given_back_at = now()
-    await two.give_back()
+    await two.release()
     three = world.keeper("three")
     assert await three.wait(stop, standing_by)
     assert now() - given_back_at <= 1

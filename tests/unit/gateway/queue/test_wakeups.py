@@ -22,7 +22,7 @@ from gateway.queue.model import Completion, Job, JobKind, JobState, Step, Stoppe
 from gateway.queue.sql.signals import Signals
 from gateway.queue.sqlite import connection
 from gateway.queue.sqlite.store import SqliteQueue
-from gateway.queue.sqlite.watching import Watch
+from gateway.queue.sqlite.watching import CommitWatch
 from gateway.queue.states import InboxState
 from gateway.queue.stores import LostTurn, NewOutbound, Queue, StoreUnavailable
 from gateway.queue.wakeups import Signal, Wakeups, Work
@@ -176,7 +176,7 @@ async def test_what_came_is_told_with_whose_it_is(house):
     assert heard == [Work(ROOM, 0.0, "matrix", "@alice:hs.test", True, "message")]
     [command] = await house.told("session", accept(house.store, "c", alone=True))
     [reaction] = await house.told("session", accept(house.store, "r", kind="reaction"))
-    assert [one.overtakes for one in (*heard, command, reaction)] == [False, True, True]
+    assert [one.is_quick for one in (*heard, command, reaction)] == [False, True, True]
     assert await house.told("session", accept(house.store, "a")) == []
     assert await house.told("session", accept(house.store, "i", ignore="no")) == []
     assert await house.told("session", accept(house.store, "q", quarantine="why")) == []
@@ -197,7 +197,7 @@ async def test_what_waits_is_told_with_when_it_is_due(house):
     )
     assert [one.after_s for one in await house.told("session", asked)] == [60.0]
     decided = store.approvals.decide("t1", {"verdict": "approved"})
-    assert [(one.after_s, one.overtakes) for one in await house.told("session", decided)] == [(0.0, False)]
+    assert [(one.after_s, one.is_quick) for one in await house.told("session", decided)] == [(0.0, False)]
     # A question that was decided while its turn ran: nobody else will ever say that the turn can go on.
     again = store.approvals.ask(
         await claim(store), replace(question(), result=None), [], why="", delay_s=60.0
@@ -456,7 +456,7 @@ async def test_a_damaged_row_keeps_no_other_session_from_its_wake_up(house):
     # An empty text is no time, and sorts behind all of them.
     told = await house.told("session", house.store.database.writer.call("damage", damage))
     assert [one.session for one in told] == [OTHER]
-    watch = Watch(Signals(wakeups := Wakeups(), lambda: 0.0))
+    watch = CommitWatch(Signals(wakeups := Wakeups(), lambda: 0.0))
     wakeups.outbox.connect((heard := []).append)
     watch.tell([("session", str(ROOM), "soon", "matrix", "chat", 1, "x", 1), ("outbox", "matrix")])
     await anyio.sleep(0)

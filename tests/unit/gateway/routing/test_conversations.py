@@ -26,6 +26,6 @@ ANN = "@ann:hs.test"
 )
 def test_only_what_the_owner_has_said_with_a_proven_address(more: dict[str, Any], belongs: bool) -> None:
     given = message("a", **more)
-    of = Conversations(Access([Alias("matrix", ANN)], {}), shared=True).of(given)
+    of = Conversations(Access([Alias("matrix", ANN)], {}), shared=True).conversation_for(given)
     assert (of == SHARED) is belongs
-    assert Conversations(Access([Alias("matrix", ANN)], {})).of(given) == given.session
+    assert Conversations(Access([Alias("matrix", ANN)], {})).conversation_for(given) == given.session

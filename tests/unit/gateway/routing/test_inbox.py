@@ -7,7 +7,7 @@ from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.states import InboxState
 from gateway.queue.wakeups import Wakeups
 from gateway.routing.access import Access, Alias
-from gateway.routing.inbox import ChannelInbox, IntakeGate, admission
+from gateway.routing.inbox import AcceptGate, ChannelInbox, admission
 from tests.clock import ManualClock
 from tests.contract.queue_data import BOT, OTHER, ROOM, claim, message
 
@@ -35,7 +35,7 @@ class Bench:
             BOT,
             store=store,
             access=ACCESS,
-            intake=IntakeGate(),
+            intake=AcceptGate(),
             report=lambda *_: None,
             is_command=lambda said: said.text.startswith("!"),
             is_stop=lambda said: said.text == "!stop",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.routing.names import addresses_called
+from gateway.routing.names import addresses_for
 
 KNOWN = {
     "@bob:hs.test": "Bob Miller",
@@ -31,4 +31,4 @@ KNOWN = {
 )
 def test_who_is_called(wanted: str, found: list[str]) -> None:
     """By the whole name before a part of it, in any case; of two with the same name it is not certain."""
-    assert addresses_called(wanted, KNOWN) == found
+    assert addresses_for(wanted, KNOWN) == found

@@ -89,7 +89,7 @@ import time
 from gateway.supervision.turn_watchdog import ProcessWatchdog
 resort = ProcessWatchdog(0.6)
 for _ in range(4):
-    resort.heard()
+    resort.note_progress()
     time.sleep(0.3)
 print("alive", flush=True)
 {end}

@@ -208,7 +208,7 @@ async def test_a_drain_is_no_alarm():
 async def test_the_watch_is_watched():
     """When nobody looks any more, that is told as well."""
     world = World()
-    await world.watchdog.look()
+    await world.watchdog.check_once()
     assert world.watchdog.reason() is None
     await anyio.sleep(3600)
     assert world.watchdog.reason() == "the turn watchdog has stopped"

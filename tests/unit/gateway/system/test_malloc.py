@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.system.malloc import give_back
+from gateway.system.malloc import trim_memory
 
 ROOT = Path(__file__).resolve().parents[4]
 
@@ -39,7 +39,7 @@ C.fclose(ctypes.c_void_p(told))
 
 _FREED = """
 import ctypes, sys
-from gateway.system.malloc import give_back
+from gateway.system.malloc import trim_memory
 C = ctypes.CDLL(None)
 C.malloc.restype = ctypes.c_void_p
 C.memset.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]
@@ -51,7 +51,7 @@ last = blocks.pop()  # above all others: what is below cannot be cut off from th
 for block in blocks: C.free(ctypes.c_void_p(block))
 before = resident()
 if sys.argv[1] == "asked":
-    assert give_back()
+    assert trim_memory()
 print(before - resident())
 """
 
@@ -88,6 +88,6 @@ def test_sources_are_not_kept_for_tracebacks_that_are_over():
     except ValueError:
         assert 'raise ValueError("seen")' in traceback.format_exc()
     assert __file__ in linecache.cache  # the control
-    give_back()
+    trim_memory()
     assert __file__ not in linecache.cache
     assert linecache.getline(__file__, 1).startswith('"""')

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
 from agent_core.models import Usage
-from gateway.queue.model import Receipt
+from gateway.queue.model import EffectReceipt
 from gateway.system.durations import span
 from gateway.turns.commands import COMMANDS, Command, Misread, parse_command
 from gateway.turns.commands.help import help_text
@@ -251,7 +251,7 @@ def test_who_is_in_a_hurry_may_say_as_much_as_they_like() -> None:
 
 def test_lines_of_what_a_tool_was_given_are_told_apart() -> None:
     """A line break becomes a blank; what cannot be printed and what ends the quotation is left out."""
-    done = Receipt(
+    done = EffectReceipt(
         SessionKey("matrix", "!r"), "write_file", "write", {"text": "one\ntwo\r\n\tth`r\x1bee"}, "@a:b"
     )
     assert "`write_file: text one two three`" in about_receipt(done, owner=True)
@@ -260,7 +260,9 @@ def test_lines_of_what_a_tool_was_given_are_told_apart() -> None:
 def test_the_owner_undoes_a_change_of_a_file_where_they_read_of_it() -> None:
     """By a command of the chat; others need somebody at the machine, as does everything else."""
     told = [
-        about_receipt(Receipt(SessionKey("matrix", "!r"), "t", "write", {}, "@a:b", undo=undo), owner=owner)
+        about_receipt(
+            EffectReceipt(SessionKey("matrix", "!r"), "t", "write", {}, "@a:b", undo=undo), owner=owner
+        )
         for undo in ("squidbot files undo 3", "squidbot memory undo owner", "squidbot cron remove ab12")
         for owner in (True, False)
     ]

@@ -10,7 +10,7 @@ import pytest
 
 from channels.base import LinkState
 from channels.status import ChannelStatus
-from gateway.queue.states import BUDGET, link_of
+from gateway.queue.states import BUDGET, link_wait
 from gateway.queue.wakeups import Wakeups
 from gateway.turns.deferral_wakeups import DeferralWakeups
 from tests.clock import EPOCH, LoopClock
@@ -69,4 +69,4 @@ async def test_what_waits_for_credit_is_due_when_a_model_has_some_again() -> Non
 async def test_waits_end_when_the_link_comes_up_and_when_it_has_caught_up(
     states: list[LinkState], times: int
 ) -> None:
-    assert await ended_by(*states) == [link_of("matrix")] * times
+    assert await ended_by(*states) == [link_wait("matrix")] * times

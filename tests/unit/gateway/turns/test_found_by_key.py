@@ -18,7 +18,7 @@ from gateway.queue.stores import Completion, NewOutbound
 from gateway.queue.wakeups import Wakeups
 from gateway.routing.access import Access, Alias
 from gateway.routing.acknowledgements import StaleAcknowledgements
-from gateway.turns.approvals.drafts_and_quarantine import ASKING, Approvals
+from gateway.turns.approvals.drafts_and_quarantine import OWNER_QUESTIONS, ReviewQuestions
 from tests.clock import ManualClock
 from tests.contract.queue_data import BOT, OTHER, ROOM, accept, claim, message, out, pending
 
@@ -42,9 +42,9 @@ class Reached:
         return self
 
 
-def approvals_of(store: SqliteQueue) -> Approvals:
+def approvals_of(store: SqliteQueue) -> ReviewQuestions:
     """A new process."""
-    return Approvals(
+    return ReviewQuestions(
         store=store,
         notifier=Reached(),
         access=Access([Alias(channel="matrix", address=ALICE)], {}),
@@ -60,18 +60,21 @@ def sign(notice: str):
 
 
 async def asked(store: SqliteQueue) -> list[str]:
-    return [row.message.native_id for row in reversed(await store.inbox.rows(session=ASKING, limit=10_000))]
+    return [
+        row.message.native_id
+        for row in reversed(await store.inbox.rows(session=OWNER_QUESTIONS, limit=10_000))
+    ]
 
 
 async def test_a_sign_below_an_old_notice_counts(store) -> None:
     """Hundreds of messages have gone out since the owner was asked, and hundreds of questions were put."""
     approvals = approvals_of(store)
     (draft,) = await store.outbox.post([out("a draft", hold=True)])
-    await approvals._find()
+    await approvals._ask_new_items()
     context = {"approves": [f"d{draft.id}"]}
     [notice] = await store.outbox.post([NewOutbound("matrix", BOT, ROOM, "?", OutboundKind.NOTICE, context)])
     await store.outbox.post([out(f"{number}", hold=number % 2 == 0) for number in range(2 * MORE)])
-    await approvals._find()
+    await approvals._ask_new_items()
     assert await approvals.react(sign("none of ours")) is None
     told = await approvals.react(sign(notice.message.id))
     assert (await store.outbox.row(draft.id)).state is OutboxState.PENDING, told
@@ -102,12 +105,12 @@ async def test_whatever_waits_is_asked_about_once(store) -> None:
         [f"m{number}" for number in range(1, MORE + 1)] + [f"d{row.id}" for row in [first, *drafts]]
     )
     approvals = approvals_of(store)
-    await approvals._find()
+    await approvals._ask_new_items()
     assert sorted(await asked(store)) == wanted
-    await approvals._find()
+    await approvals._ask_new_items()
     (new,) = await store.outbox.post([out("new", hold=True)])
-    await approvals._find()
-    await approvals_of(store)._find()
+    await approvals._ask_new_items()
+    await approvals_of(store)._ask_new_items()
     assert sorted(await asked(store)) == sorted([*wanted, f"d{new.id}"])
 
 
@@ -136,12 +139,12 @@ async def test_what_is_committed_late_with_a_low_id_is_asked_about(
         for text, states, row_id in moves:
             move = partial(_run, text, (states[step], row_id))
             await store.database.writer.call("commit", move, locks=NOTHING)
-        await approvals._find()
+        await approvals._ask_new_items()
     seen = {f"d{other.id}", f"m{later.id}"}
     assert set(await asked(store)) == (seen if by_highest else seen | {f"d{late.id}", f"m{kept.id}"})
     if not by_highest:
         await approvals.decide(f"d{other.id}", yes=True)
-        await approvals._find()
+        await approvals._ask_new_items()
         assert (approvals._drafts_known, approvals._kept_known) == ({late.id}, {kept.id, later.id})
 
 
@@ -165,6 +168,6 @@ async def test_a_question_taken_back_is_found_behind_the_talk_of_a_group(store) 
     talk = [pending(f"t{number}", session=group, ignore="not_addressed") for number in range(MORE)]
     await store.inbox.accept("matrix", BOT, talk, {})
     looking = StaleAcknowledgements(store, Marks(), {})
-    await looking.look()
-    await looking.look()
+    await looking.clear_stale()
+    await looking.clear_stale()
     assert told == [f"a {AckState.FAILED}"]

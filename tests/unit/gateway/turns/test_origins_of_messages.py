@@ -18,7 +18,7 @@ from agent_core.messages import (
     SessionKey,
 )
 from agent_core.models import Purpose
-from agent_core.provenance import Trust, described, trust_of
+from agent_core.provenance import Trust, describe, trust_of
 from gateway.queue.stores import Turn
 from gateway.routing.access import Access, Alias
 from gateway.turns.user_input import session_of, trusted_before, user_lines
@@ -144,7 +144,7 @@ def test_what_stands_below_a_mail_is_anybodys() -> None:
             turn_of(message("ann@mail.test", context=context, background=below)), ACCESS, Purpose.CHAT
         )
         assert trust_of(session.origins) is Trust.UNTRUSTED
-        assert described(session.origins, dated=False).endswith("a mail from `somebody else`")
+        assert describe(session.origins, dated=False).endswith("a mail from `somebody else`")
 
 
 def test_what_we_began_with_is_looked_up() -> None:

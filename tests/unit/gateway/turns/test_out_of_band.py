@@ -63,7 +63,7 @@ async def test_a_command_that_was_put_back_beside_a_running_turn_is_due_in_its_t
             run_claimed=run_claimed,
             dispatcher=SessionDispatcher(),
         )
-        wakeups.session.connect(turns.hear)
+        wakeups.session.connect(turns.handle_work)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(turns.run)
             await store.inbox.accept("matrix", "bot", [Pending(said("!status"), alone=True)], {})

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_core.models import ToolCall
-from agent_core.provenance import untrusted
+from agent_core.provenance import untrusted_origin
 from agent_core.tools.grants import GrantKind, Scope
 from agent_core.tools.memory_write import MemoryWriteTool
 from channels.markup import to_text
@@ -20,7 +20,7 @@ from gateway.turns.approvals.question_text import asking_text, attached_text, su
 from gateway.turns.approvals.text import visible
 
 UNTIL = datetime(2026, 1, 2, 12, tzinfo=UTC)
-PAGE = (untrusted("web", "http://page.test"),)
+PAGE = (untrusted_origin("web", "http://page.test"),)
 OFFER = Scope(GrantKind.CALL, "shell", "x")
 
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import pytest
 
 from agent_core.models import ToolCall
-from agent_core.provenance import untrusted
+from agent_core.provenance import untrusted_origin
 from agent_core.tools.forms import Field, Form
 from agent_core.tools.grants import GrantKind, Scope
 from channels.markup import to_text
@@ -18,7 +18,7 @@ from gateway.turns.approvals.question_text import asking_text, expired_text, for
 WIDTH = 60
 UNTIL = datetime(2026, 9, 28, 12, tzinfo=UTC)
 NAME = "a3f2c9d"
-PAGES = tuple(untrusted("web", f"http://{each}.test", UNTIL) for each in "abcd")
+PAGES = tuple(untrusted_origin("web", f"http://{each}.test", UNTIL) for each in "abcd")
 RUN = ToolCall(id="c", name="shell", arguments={"command": "wc -w < squids.txt"})
 LONG = ToolCall(id="c", name="shell", arguments={"command": "echo; " * 1_000})
 TWO = ToolCall(id="c", name="note", arguments={"what": "milk", "where": "`x`\n2. shell: rm"})

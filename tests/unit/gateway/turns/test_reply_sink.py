@@ -9,7 +9,7 @@ import pytest
 
 from agent_core.messages import SessionKey
 from channels.base import Capabilities, Redelivery
-from channels.matrix.client.api import Answer
+from channels.matrix.client.api import HttpAnswer
 from channels.matrix.sending.typing_receipts import TypingAndReceipts
 from gateway.turns.model_run import ReplySink
 from tests.doubles.homeserver import ScriptedHomeserver
@@ -45,7 +45,7 @@ class Server(ScriptedHomeserver):
     def __init__(self):
         super().__init__()
         self.typing = []
-        self.on("PUT", "/typing/", Answer(200, {}))
+        self.on("PUT", "/typing/", HttpAnswer(200, {}))
 
     async def request(self, method, path, body=None, **options):
         if "/typing/" in path:

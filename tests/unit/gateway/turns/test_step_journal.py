@@ -10,7 +10,7 @@ import pytest
 
 from agent_core.messages import InboundMessage, Sender, SessionKey
 from agent_core.models import Answer, MemoryScope, ScopeKind, ToolCall, ToolResult, Usage
-from agent_core.provenance import untrusted
+from agent_core.provenance import untrusted_origin
 from agent_core.tools.attachments import ReadAttachmentTool, SendFileTool
 from agent_core.tools.effects import Effect
 from agent_core.tools.memory_write import MemoryWriteTool
@@ -237,7 +237,7 @@ async def test_one_that_a_limit_cut_off_is_unknown_too(store: SqliteQueue) -> No
     turn = await store.turns.claim(SESSION)
     assert turn is not None
     steps = await store.turns.steps(turn)
-    proposal = Proposal(CALL, Effect.PERSIST, (untrusted("web", "https://example.org"),))
+    proposal = Proposal(CALL, Effect.PERSIST, (untrusted_origin("web", "https://example.org"),))
     permission = await asking().consent(turn, steps).permission(1, "d1", proposal)
     assert permission.approval == ("@ann:hs", (), "", ())
     again = await loaded(store, turn)

@@ -11,26 +11,26 @@ import pytest
 from agent_core.errors import AwaitsApproval
 from agent_core.messages import InboundMessage, Sender, SessionKey
 from agent_core.models import ToolCall, ToolResult
-from agent_core.provenance import Trust, person, untrusted
+from agent_core.provenance import Trust, person, untrusted_origin
 from agent_core.tools.attachments import ReadAttachmentTool, SendFileTool
 from agent_core.tools.effects import Effect, Review
 from agent_core.tools.files import file_tools
 from agent_core.tools.files.change_tools import DeleteFileTool, EditFileTool, MoveFileTool, WriteFileTool
 from agent_core.tools.files.read_tools import ListFilesTool, ReadFileTool, SearchFilesTool
 from agent_core.tools.memory_write import MemoryWriteTool
-from agent_core.tools.policy import Approval, Permission, Proposal, Verdict
+from agent_core.tools.policy import Approval, Permission, PolicyVerdict, Proposal
 from agent_core.tools.read_skill import ReadSkillTool
 from agent_core.tools.schedule import ScheduleTool
 from agent_core.tools.search_history import SearchHistoryTool
 from agent_core.tools.shell.tool import ShellTool
 from agent_core.tools.web.fetch import WebFetchTool
 from agent_core.tools.web.search import WebSearchTool
-from gateway.queue.model import Question
+from gateway.queue.model import ToolQuestionRow
 from gateway.queue.stores import Step, Turn
 from gateway.routing.access import Access, Alias
 from gateway.settings.cross_checks import TOOLS
-from gateway.turns.approvals.tool_decisions import ToolDecisions, cleaned, is_call, name_of
-from gateway.turns.approvals.tool_questions import ToolQuestions, Waiting
+from gateway.turns.approvals.tool_decisions import ToolDecisions, clean_name, is_call, name_of
+from gateway.turns.approvals.tool_questions import ApprovalPending, ToolQuestions
 from tests.clock import EPOCH, ManualClock
 from tests.doubles.agent import FakeTool, Journey, call
 
@@ -55,7 +55,7 @@ def turn_of(kind: str = "message") -> Turn:
 class Quiet:
     """No question waits."""
 
-    async def questions(self) -> list[Question]:
+    async def questions(self) -> list[ToolQuestionRow]:
         return []
 
 
@@ -72,7 +72,7 @@ class Now:
     def replies(self, *arguments: Any, **named: Any) -> list[Any]:
         return []
 
-    async def until_stored(self, write: Any) -> Any:
+    async def retry_until_stored(self, write: Any) -> Any:
         return await write()
 
 
@@ -142,11 +142,11 @@ async def test_a_question_waits_until_its_time_is_over():
 
     clock, store = ManualClock(), Store()
     one = asking(store, clock)
-    with pytest.raises(Waiting) as first:
+    with pytest.raises(ApprovalPending) as first:
         await one.consent(turn_of(), []).permission(1, "digest", PROPOSAL)
     step = first.value.step
     clock.advance(59.9)
-    with pytest.raises(Waiting) as again:
+    with pytest.raises(ApprovalPending) as again:
         await one.consent(turn_of(), [step]).permission(1, "digest", PROPOSAL)
     assert again.value.step == step
     assert store.settled == []
@@ -161,7 +161,7 @@ def test_names_of_calls():
     """A name is recognised however it is written, and a draft's or a message's is none."""
     name = name_of("0123456789abcdef")
     assert is_call(name)
-    assert is_call(cleaned(f" `{name.upper()}`. "))
+    assert is_call(clean_name(f" `{name.upper()}`. "))
     for other in ("a12", "d12", "m7", "", "approve", "a12345g", "agents1"):
         assert not is_call(other)
 
@@ -201,7 +201,7 @@ async def test_what_is_approved_is_what_runs() -> None:
     names = [name_of("digest")]
     for state in ("hash 2", "hash 1"):
         states.append(state)
-        with pytest.raises(Waiting) as waiting:
+        with pytest.raises(ApprovalPending) as waiting:
             await asking().consent(turn_of(), [yes]).permission(1, "digest", proposal)
         request = waiting.value.step.request
         assert request["state"] == state
@@ -216,9 +216,9 @@ async def test_a_guest_does_not_say_yes_to_what_reaches_further(
     effect: Effect, asked: list[str], guarded: bool
 ) -> None:
     """The owner alone does; that a tool always needs a yes does not make it the guest's."""
-    page = (untrusted("web", "https://example.org"),)
+    page = (untrusted_origin("web", "https://example.org"),)
     proposal = Proposal(CALL, effect, page, guarded=guarded)
-    with pytest.raises(Waiting) as waiting:
+    with pytest.raises(ApprovalPending) as waiting:
         await asking().consent(turn_of(), []).permission(1, "digest", proposal)
     assert waiting.value.step.request["asked"] == asked
 
@@ -239,14 +239,14 @@ async def test_the_owner_has_one_question_of_each_guest(
     """Nobody can bury the owner in questions: the next one is refused until the first is answered."""
 
     class Store:
-        async def questions(self) -> list[Question]:
+        async def questions(self) -> list[ToolQuestionRow]:
             session = SessionKey("loopback", "elsewhere")
-            return [Question("a123456", session, asked, "effect", EPOCH, verdict, people)]
+            return [ToolQuestionRow("a123456", session, asked, "effect", EPOCH, verdict, people)]
 
     consent = asking(Store()).consent(turn_of(), [])
-    proposal = replace(PROPOSAL, origins=(untrusted("web", "https://example.org"),))
+    proposal = replace(PROPOSAL, origins=(untrusted_origin("web", "https://example.org"),))
     if is_asked:
-        with pytest.raises(Waiting):
+        with pytest.raises(ApprovalPending):
             await consent.permission(1, "digest", proposal)
     else:
         refused = (await consent.permission(1, "digest", proposal)).refusal
@@ -257,8 +257,8 @@ async def test_the_owner_has_one_question_of_each_guest(
 async def test_a_policy_may_forbid_reading() -> None:
     """After a page; the control is the same before it."""
     one = asking()
-    one.policy = {Effect.PRIVATE_READ: {Trust.UNTRUSTED: Verdict.DENY}}
-    page = (untrusted("web", "https://example.org"),)
+    one.policy = {Effect.PRIVATE_READ: {Trust.UNTRUSTED: PolicyVerdict.DENY}}
+    page = (untrusted_origin("web", "https://example.org"),)
     for origins, refused in (((), False), (page, True)):
         permission = await one.consent(turn_of(), []).permission(
             1, "digest", Proposal(CALL, Effect.PRIVATE_READ, origins)
@@ -291,7 +291,7 @@ def test_a_guest_answers_where_the_question_was_asked(place: str, person: str, m
     access = Access([Alias("test", "owner")], {"test": ["*"]})
     decisions = ToolDecisions(Quiet(), access)  # type: ignore[arg-type]
     asked = SessionKey("test", "dm-bob")
-    question = Question(
+    question = ToolQuestionRow(
         "a123456", SessionKey("test", "job-1"), ("bob",), "effect", EPOCH, None, ("bob",), (asked,)
     )
     said = turn_of().head.message.model_copy(
@@ -309,7 +309,9 @@ def test_what_was_let_in_answers_no_question_not_even_its_own(context: dict[str,
     """A question of the same doubtful sender needs no better proof; a person who let two in proved neither."""
     access, place = Access([Alias("test", "owner")], {}), SessionKey("test", "dm-owner")
     decisions = ToolDecisions(Quiet(), access)  # type: ignore[arg-type]
-    question = Question("a123456", place, ("owner",), "effect", EPOCH, None, ("owner",), (place,), proof=0)
+    question = ToolQuestionRow(
+        "a123456", place, ("owner",), "effect", EPOCH, None, ("owner",), (place,), proof=0
+    )
     said = turn_of().head.message.model_copy(
         update={
             "channel": "test",

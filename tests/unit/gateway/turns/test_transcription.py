@@ -21,12 +21,12 @@ from agent_core.media.media_client import build_transcriber
 from agent_core.messages import KNOWN_WORDS, SPOKEN, Attachment, InboundMessage
 from agent_core.models import Purpose, Usage
 from agent_core.voice.config import TranscribeSettings
-from agent_core.voice.transcript import Heard, Transcript
+from agent_core.voice.transcript import StoredTranscript, Transcript
 from devservers.transcription import Reply, TranscriptionServer
 from gateway.budget.policy import BudgetTier
 from gateway.queue.stores import StoreUnavailable, Turn
 from gateway.system.clock import SystemClock
-from gateway.turns.transcription import STEP, Transcription, TranscriptionLimits, sounds_of
+from gateway.turns.transcription import STEP, Transcription, TranscriptionLimits, sound_files
 from gateway.turns.user_input import user_input
 from tests.clock import EPOCH
 from tests.sounds import m4a, mp3, ogg_opus, wav
@@ -110,7 +110,7 @@ class Slow:
     async def transcribe(self, clip):
         self.begun += 1
         await self.go.wait()  # a sound is measured in a thread before
-        return Transcript(Heard("hm"), Usage(calls=1))
+        return Transcript(StoredTranscript("hm"), Usage(calls=1))
 
     async def aclose(self):
         pass
@@ -148,7 +148,7 @@ class World:
         claimed = Turn("t", messages[0].session, 1, rows, 1, 0, **turn)
         steps = [SimpleNamespace(number=s.number, kind=s.kind, digest=s.digest, result=s.result)
                  for s in self.journal.kept.values()]  # fmt: skip
-        return await self.transcription.hear(claimed, claimed, steps, meter or self.meter)
+        return await self.transcription.transcribe_turn(claimed, claimed, steps, meter or self.meter)
 
 
 def question(hearing):
@@ -437,7 +437,7 @@ async def test_a_provider_fills_no_memory_with_an_answer_to_a_short_sound(server
 )
 async def test_nothing_is_made_where_nothing_is_to_be_heard(world, given):
     """A song that is sent as a file in a room is a file."""
-    assert not sounds_of(given)
+    assert not sound_files(given)
     await world.hear(given)
     assert world.made == 0
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.turns.approvals.yes_and_no import _TABLE, Reading, Sign, asks, read_answer, yes_or_no
+from gateway.turns.approvals.yes_and_no import _TABLE, AnswerReading, Sign, asks, read_answer, yes_or_no
 
 YES = {
     "en": "yes please|Yes.|YES!|yes, thank you|ok do it|okay|sure, go ahead|`yes`|👍|👍🏽|✅ thanks|approve",
@@ -114,13 +114,13 @@ def test_anything_else(text: str) -> None:
 )  # fmt: skip
 def test_a_yes_for_a_while(text: str, span: str) -> None:
     """It is no yes for once."""
-    assert read_answer(text) == Reading(Sign.YES, span)
+    assert read_answer(text) == AnswerReading(Sign.YES, span)
     assert yes_or_no(text) is None
 
 
 @pytest.mark.parametrize("text", ["ok", "👍", "do it", "gerne", "好的", "tak"])
 def test_what_may_take_note_of_something_is_a_weaker_yes(text: str) -> None:
-    assert read_answer(text) == Reading(Sign.FINE)
+    assert read_answer(text) == AnswerReading(Sign.FINE)
 
 
 @pytest.mark.parametrize(("text", "question"), [("Shall I?", True), ("行きますか？", True), ("Να το κάνω;", True),

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from agent_core.errors import ToolError
-from agent_core.provenance import untrusted
+from agent_core.provenance import untrusted_origin
 from agent_core.tools.files.journaled_files import By
 from tests.file_tools_world import FileDesk
 
@@ -91,7 +91,7 @@ async def test_an_undo_brings_back_mode_and_origins(desk):
     desk.journaled.undo(1, by=ME)
 
     assert (desk.ws / "a").stat().st_mode & 0o777 == 0o640
-    assert (await desk.ok("read_file", path="a")).origins == (untrusted("file", "a"),)
+    assert (await desk.ok("read_file", path="a")).origins == (untrusted_origin("file", "a"),)
 
 
 async def test_what_does_not_exist_is_said(desk):
@@ -108,7 +108,7 @@ async def test_what_does_not_exist_is_said(desk):
 
 async def test_old_versions_go_and_what_files_are_made_of_stays_known(desk):
     """After the days, change and version are gone; of a file that is still so, its origins are known."""
-    mail = untrusted("mail", "mallory@example.org")
+    mail = untrusted_origin("mail", "mallory@example.org")
     desk.origins = lambda: (mail,)
     await desk.ok("write_file", path="kept", content="tainted")
     desk.origins = lambda: ()

@@ -14,14 +14,14 @@ import time
 
 import pytest
 
-from agent_core.provenance import Trust, trust_of, untrusted
+from agent_core.provenance import Trust, trust_of, untrusted_origin
 from agent_core.tools.files import command_origins
 from agent_core.tools.files.command_origins import CommandFiles
 from agent_core.tools.files.journaled_files import By
 from tests.file_tools_world import FileDesk
 
 EVIL = "EVILWORDS"
-PAGE = (untrusted("web", "https://evil.example/"),)
+PAGE = (untrusted_origin("web", "https://evil.example/"),)
 
 
 class Desk(FileDesk):
@@ -563,7 +563,7 @@ def test_what_a_command_hears_from_elsewhere_is_in_its_output_and_its_files(desk
     assert trust_of(desk.files.end(calm)) == Trust.OWNER
     first = desk.files.begin(())
     beside = desk.files.begin(())
-    desk.files.heard(first, PAGE)
+    desk.files.note_other_writer(first, PAGE)
     desk.sh(f"echo {EVIL} > heard; cp heard copied")
     assert trust_of(desk.files.end(beside)) == Trust.UNTRUSTED
     assert trust_of(desk.files.end(first)) == Trust.UNTRUSTED

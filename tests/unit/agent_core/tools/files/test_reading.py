@@ -7,7 +7,7 @@ import io
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_core.tools.files.reading import diff_text, replaced, reviewed_change, window
+from agent_core.tools.files.reading import diff_text, replace_text, reviewed_change, window
 
 LINES = st.lists(st.text(alphabet="ab \t", max_size=5), max_size=30)
 
@@ -76,7 +76,7 @@ def test_a_difference_of_large_texts_takes_no_time_to_speak_of():
 def test_a_replacement_is_the_plain_one(text, old, new):
     """For text with plain line endings, every match is replaced and nothing else."""
     if old in text and "\r" not in text + old + new and not text.startswith("\ufeff"):
-        done = replaced(text.encode(), old, new, everywhere=True, shown="f")
+        done = replace_text(text.encode(), old, new, everywhere=True, shown="f")
         assert done == text.replace(old, new).encode()
 
 

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from agent_core.errors import ToolError
-from agent_core.provenance import Trust, person, trust_of, untrusted
+from agent_core.provenance import Trust, person, trust_of, untrusted_origin
 from agent_core.tools.effects import Effect, effect_of, review_of
 from agent_core.tools.files.journaled_files import By
 from agent_core.tools.registry import definition_of
 from tests.file_tools_world import FileDesk
 
 _ROOT = Path(__file__).resolve().parents[5]
-MAIL = untrusted("mail", "mallory@example.org")
+MAIL = untrusted_origin("mail", "mallory@example.org")
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
-from agent_core.tools.mcp.connection import Connection
+from agent_core.tools.mcp.connection import McpConnection
 from agent_core.tools.mcp.link import ServerError, ServerLost
 
 
@@ -56,7 +56,7 @@ async def test_a_look_that_fails_costs_no_call(error, lost):
         await anyio.sleep(60)
         return "done"
 
-    one = Connection("far", connect, on_connected=nothing, on_changed=look, start_s=5, idle_s=900)
+    one = McpConnection("far", connect, on_connected=nothing, on_changed=look, start_s=5, idle_s=900)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(one.run)
         if lost:

@@ -12,7 +12,7 @@ import mcp_types as types
 from mcp.shared.exceptions import MCPError
 from pydantic import TypeAdapter
 
-from agent_core.tools.mcp.offers import offered
+from agent_core.tools.mcp.offers import list_offers
 
 RESOURCES = types.ListResourcesResult(resources=[types.Resource(uri="file:///a", name="a")])
 TEMPLATES = types.ListResourceTemplatesResult(resource_templates=[])
@@ -44,7 +44,7 @@ def invalid():
 
 
 async def names(**answers):
-    return [each.name for each in await offered(Session(**answers))]
+    return [each.name for each in await list_offers(Session(**answers))]
 
 
 async def test_what_is_answered_wrong_is_nothing_and_costs_nothing_else():

@@ -19,7 +19,7 @@ import pytest
 import trustme
 
 from agent_core.tools.web.client import WebFailed, is_own_address
-from agent_core.tools.web.ip_rules import Reach
+from agent_core.tools.web.ip_rules import AddressReach
 from tests.web_world import OPEN, PRIVATE, PUBLIC, SAFE, Names, client, http, redirect, server
 
 
@@ -438,7 +438,7 @@ def test_this_machine_knows_its_own_addresses():
 @pytest.mark.parametrize("named", [False, True])
 async def test_the_own_network_is_reached_only_where_a_person_has_named_it(way, named):
     """A stranger's link, name or redirect does not lead to a device, although its network is allowed."""
-    reach = Reach(allow_private=(ip_network(PUBLIC), ip_network(PRIVATE)))
+    reach = AddressReach(allow_private=(ip_network(PUBLIC), ip_network(PRIVATE)))
     async with server() as public, server(PRIVATE) as device:
         device.answers["/reboot"] = http(200, b"rebooting")
         names = Names(device_test=[PRIVATE], page_test=[PUBLIC])
@@ -458,7 +458,7 @@ async def test_a_device_may_redirect_within_itself():
     async with server(PRIVATE) as device:
         device.answers["/"] = redirect("/home")
         device.answers["/home"] = http(200, b"hello")
-        found = await client(Reach(allow_private=(ip_network(PRIVATE),))).get(device.url())
+        found = await client(AddressReach(allow_private=(ip_network(PRIVATE),))).get(device.url())
         assert found.body == b"hello"
 
 

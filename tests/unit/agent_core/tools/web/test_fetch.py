@@ -10,11 +10,11 @@ import pytest
 
 from agent_core.errors import ToolFailed
 from agent_core.html_to_text import html_to_text, read_web_page
-from agent_core.provenance import Trust, calling, person, trust_of, untrusted
+from agent_core.provenance import Trust, calling, person, trust_of, untrusted_origin
 from agent_core.tools.effects import Effect, effect_of, targets_of
 from agent_core.tools.web import page
 from agent_core.tools.web.fetch import WebFetchTool
-from agent_core.tools.web.ip_rules import Reach
+from agent_core.tools.web.ip_rules import AddressReach
 from agent_core.tools.web.page import read_content
 from agent_core.tools.web.urls import addresses_in
 from tests.clock import EPOCH, ManualClock
@@ -204,12 +204,12 @@ async def test_what_may_not_be_reached_is_told_with_what_helps():
 
 
 @pytest.mark.parametrize(
-    "read", [untrusted("attachment", "letter.png"), untrusted("web", "x"), person("@bob:hs")]
+    "read", [untrusted_origin("attachment", "letter.png"), untrusted_origin("web", "x"), person("@bob:hs")]
 )
 async def test_what_somebody_handed_on_names_no_device(read):
     """Anybody may have made it; a person's own words name one, and so does the owner's yes."""
     names = Names(device_test=[PRIVATE])
-    web = client(Reach((ip_network("127.0.0.0/8"),)), names)
+    web = client(AddressReach((ip_network("127.0.0.0/8"),)), names)
     fetch = WebFetchTool(lambda: web, ManualClock())
     async with server(PRIVATE) as device:
         device.answers["/"] = http(200, b"<p>on</p>")

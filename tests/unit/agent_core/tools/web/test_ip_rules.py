@@ -6,7 +6,7 @@ from ipaddress import ip_address, ip_network
 
 import pytest
 
-from agent_core.tools.web.ip_rules import Reach, allowed_network, embedded
+from agent_core.tools.web.ip_rules import AddressReach, allowed_network, embedded_ipv4
 
 REFUSED = """
 0.0.0.0 0.1.2.3 10.0.0.1 10.255.255.255 100.64.0.1 100.127.255.255 100.100.100.200 127.0.0.1 127.1.2.3
@@ -29,12 +29,12 @@ PUBLIC = """
 
 @pytest.mark.parametrize("text", REFUSED)
 def test_what_is_not_the_public_internet_is_refused(text):
-    assert Reach().refusal(ip_address(text), 443)
+    assert AddressReach().refusal(ip_address(text), 443)
 
 
 @pytest.mark.parametrize("text", PUBLIC)
 def test_the_public_internet_is_reached(text):
-    assert Reach().refusal(ip_address(text), 443) is None
+    assert AddressReach().refusal(ip_address(text), 443) is None
 
 
 @pytest.mark.parametrize(
@@ -51,11 +51,11 @@ def test_the_public_internet_is_reached(text):
     ],
 )
 def test_an_ipv4_address_inside_an_ipv6_address_is_found(text, inner):
-    assert embedded(ip_address(text)) == (None if inner is None else ip_address(inner))
+    assert embedded_ipv4(ip_address(text)) == (None if inner is None else ip_address(inner))
 
 
 def test_an_allowed_network_opens_exactly_itself_on_any_port():
-    reach = Reach(allow_private=(ip_network("192.168.1.0/24"),))
+    reach = AddressReach(allow_private=(ip_network("192.168.1.0/24"),))
     assert reach.refusal(ip_address("192.168.1.7"), 8123) is None
     assert reach.refusal(ip_address("::ffff:192.168.1.7"), 8123) is None
     assert reach.refusal(ip_address("192.168.2.7"), 8123)
@@ -67,23 +67,23 @@ def test_an_allowed_network_opens_exactly_itself_on_any_port():
 )
 def test_no_setting_opens_the_addresses_where_clouds_keep_keys(text):
     networks = ("169.254.0.0/16", "fc00::/7", "64:ff9b::/96", "::ffff:0:0/96")
-    reach = Reach(allow_private=tuple(map(ip_network, networks)))
+    reach = AddressReach(allow_private=tuple(map(ip_network, networks)))
     assert "keys" in (reach.refusal(ip_address(text), 80) or "")
     assert reach.refusal(ip_address("169.254.1.1"), 80) is None  # so the networks are open
 
 
 def test_an_allowed_tunnel_does_not_open_what_is_behind_it():
-    reach = Reach(allow_private=(ip_network("2002::/16"),))
+    reach = AddressReach(allow_private=(ip_network("2002::/16"),))
     assert reach.refusal(ip_address("2002:808:808::1"), 80) is None
     assert reach.refusal(ip_address("2002:7f00:1::1"), 80)
 
 
 def test_public_addresses_of_this_machine_and_other_ports_are_refused():
     own = ip_address("8.8.4.4")
-    reach = Reach(is_own=own.__eq__)
+    reach = AddressReach(is_own=own.__eq__)
     assert "this machine" in (reach.refusal(own, 443) or "")
     assert "8443" in (reach.refusal(ip_address("8.8.8.8"), 8443) or "")
-    assert Reach(ports=(443, 8443)).refusal(ip_address("8.8.8.8"), 8443) is None
+    assert AddressReach(ports=(443, 8443)).refusal(ip_address("8.8.8.8"), 8443) is None
 
 
 @pytest.mark.parametrize("text", ["0.0.0.0/0", "::/0", "0.0.0.0/1", "2000::/3", "192.168.1.7/24", "home", ""])

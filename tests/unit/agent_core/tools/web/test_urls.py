@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_core.tools.web.urls import addresses_in, followed, host_of, is_written, normalised
+from agent_core.tools.web.urls import addresses_in, host_of, is_written, normalise_url, resolve_link
 
 
 @pytest.mark.parametrize(
@@ -30,8 +30,8 @@ from agent_core.tools.web.urls import addresses_in, followed, host_of, is_writte
     ],
 )  # fmt: skip
 def test_each_address_has_one_spelling(written, meant):
-    assert normalised(written) == meant
-    assert normalised(meant) == meant
+    assert normalise_url(written) == meant
+    assert normalise_url(meant) == meant
 
 
 @pytest.mark.parametrize(
@@ -75,25 +75,25 @@ def test_each_address_has_one_spelling(written, meant):
 )
 def test_what_is_no_plain_address_is_refused(written):
     with pytest.raises(ValueError):
-        normalised(written)
+        normalise_url(written)
 
 
 @given(st.text(alphabet="htps:/[]@.%#?\\0123456789abcx \t\n１。ß-_", max_size=60))
 def test_a_normalised_address_is_ascii_and_stays_as_it_is(text):
     for written in (text, f"http://{text}"):
         try:
-            once = normalised(written)
+            once = normalise_url(written)
         except ValueError:
             continue
         assert once.isascii() and once.isprintable() and " " not in once
-        assert normalised(once) == once
+        assert normalise_url(once) == once
         assert "@" not in once.split("/")[2]
 
 
 def test_a_redirect_is_followed_from_where_it_stands():
-    assert followed("https://a.org/b/c?d", "e") == "https://a.org/b/e"
-    assert followed("https://a.org/b", "//c.org/d") == "https://c.org/d"
-    assert host_of(followed("https://a.org/b", "http://[::1]/")) == "::1"
+    assert resolve_link("https://a.org/b/c?d", "e") == "https://a.org/b/e"
+    assert resolve_link("https://a.org/b", "//c.org/d") == "https://c.org/d"
+    assert host_of(resolve_link("https://a.org/b", "http://[::1]/")) == "::1"
     for target in (
         "javascript:alert(1)",
         "file:///etc/passwd",
@@ -103,7 +103,7 @@ def test_a_redirect_is_followed_from_where_it_stands():
         "x" * 5000,
     ):
         with pytest.raises(ValueError):
-            followed("https://a.org/", target)
+            resolve_link("https://a.org/", target)
 
 
 TEXT = """
@@ -142,8 +142,8 @@ def test_the_addresses_of_a_text_are_found():
 def test_an_address_is_not_found_by_its_beginning_or_with_more_behind():
     found = addresses_in("https://a.org/b?c=1")
     assert found == {"https://a.org/b?c=1"}
-    assert normalised("https://a.org/b?c=1&secret=2") not in found
-    assert normalised("https://a.org/") not in found
+    assert normalise_url("https://a.org/b?c=1&secret=2") not in found
+    assert normalise_url("https://a.org/") not in found
 
 
 @given(
@@ -154,7 +154,7 @@ def test_an_address_is_not_found_by_its_beginning_or_with_more_behind():
 )
 def test_whatever_stands_in_a_text_gives_only_normalised_addresses(parts):
     for address in addresses_in("".join(parts)):
-        assert normalised(address) == address
+        assert normalise_url(address) == address
 
 
 @pytest.mark.parametrize(
@@ -181,4 +181,4 @@ def test_whatever_stands_in_a_text_gives_only_normalised_addresses(parts):
     ],
 )
 def test_an_address_that_somebody_wrote_may_differ_in_what_says_nothing(said, wanted, is_so):
-    assert is_written(normalised(wanted), addresses_in(said)) is is_so
+    assert is_written(normalise_url(wanted), addresses_in(said)) is is_so

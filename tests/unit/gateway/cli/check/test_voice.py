@@ -8,7 +8,7 @@ from agent_core.voice.sound_file import sound_file_of
 from devservers.provider import Trouble
 from devservers.speech import SpeechServer
 from devservers.transcription import Reply, TranscriptionServer
-from gateway.cli.check.report import Report, Verdict
+from gateway.cli.check.report import CheckReport, FindingLevel
 from gateway.cli.check.voice import check_listening, check_speaking, silence
 from gateway.cli.render import _speech
 from gateway.settings import Settings
@@ -27,11 +27,15 @@ def settings(server, **more):
 
 @pytest.mark.parametrize(
     ("reply", "verdict"),
-    [(Reply(), Verdict.OK), (Reply(status=401), Verdict.FAILED), (Reply(body=b"<html>"), Verdict.FAILED)],
+    [
+        (Reply(), FindingLevel.OK),
+        (Reply(status=401), FindingLevel.FAILED),
+        (Reply(body=b"<html>"), FindingLevel.FAILED),
+    ],
 )
 async def test_the_provider_is_tried(reply, verdict):
     """An answer is enough; a wrong key and garbage are failures with the setting to look at."""
-    report = Report()
+    report = CheckReport()
     with TranscriptionServer() as server:
         server.always = reply
         built = SimpleNamespace(clock=SystemClock(), models=SimpleNamespace(litellm=None))
@@ -44,22 +48,24 @@ async def test_the_provider_is_tried(reply, verdict):
 
 async def test_an_engine_whose_weights_are_missing_is_a_failure(tmp_path):
     """Whether the extra is installed or not: in words, and nothing is left running."""
-    report = Report()
+    report = CheckReport()
     with TranscriptionServer() as server:
         wished = settings(server, provider="local", model=str(tmp_path / "none"))
         built = SimpleNamespace(clock=SystemClock(), models=SimpleNamespace(litellm=None))
         await check_listening(report, wished, built)
 
     [finding] = report.findings
-    assert finding.verdict is Verdict.FAILED
+    assert finding.verdict is FindingLevel.FAILED
     assert "faster-whisper" in finding.text
     assert not server.asked
 
 
-@pytest.mark.parametrize(("trouble", "verdict"), [((), Verdict.OK), ((Trouble(401, b"{}"),), Verdict.FAILED)])
+@pytest.mark.parametrize(
+    ("trouble", "verdict"), [((), FindingLevel.OK), ((Trouble(401, b"{}"),), FindingLevel.FAILED)]
+)
 async def test_one_word_is_spoken(trouble, verdict):
     """A sound is enough; a wrong key is a failure with the setting to look at. With ``never`` nobody is asked."""
-    report = Report()
+    report = CheckReport()
     with SpeechServer() as server:
         server.plan(*trouble)
         built = SimpleNamespace(clock=SystemClock(), models=SimpleNamespace(litellm=None))
@@ -78,7 +84,7 @@ async def test_one_word_is_spoken(trouble, verdict):
 
 async def test_without_the_setting_nothing_is_said():
     """Nobody who does not want it reads of it."""
-    report = Report()
+    report = CheckReport()
     await check_listening(report, Settings(), SimpleNamespace())
     await check_speaking(report, Settings(), SimpleNamespace())
     assert report.findings == []

@@ -45,27 +45,27 @@ async def test_what_comes_in_time_is_handed_on(server: Server):
     """A result as well as an error."""
     server.answers.set()
     moment = Moment("db")
-    assert moment.waited_for(server.ask, PLENTY_S) == "first"
+    assert moment.wait_for(server.ask, PLENTY_S) == "first"
 
     def fails(wanted: Wanted) -> None:
         wanted()
         raise TimeoutError("of the call itself")
 
     with pytest.raises(TimeoutError, match="of the call itself"):
-        moment.waited_for(fails, PLENTY_S)
+        moment.wait_for(fails, PLENTY_S)
 
 
 async def test_who_has_not_answered_is_not_asked_again_before_that(server: Server):
     """The event loop waits once, and is refused at once from then on, until the call has ended."""
     moment = Moment("db")
     with pytest.raises(StateAway, match="within"):
-        moment.waited_for(server.ask, SHORT_S)
+        moment.wait_for(server.ask, SHORT_S)
     with pytest.raises(StateAway, match="still"):
-        moment.waited_for(lambda wanted: server.ask(wanted, "second"), PLENTY_S)
+        moment.wait_for(lambda wanted: server.ask(wanted, "second"), PLENTY_S)
     assert server.asked == ["first"]
     server.answers.set()
     ended(moment)
-    assert moment.waited_for(lambda wanted: server.ask(wanted, "third"), PLENTY_S) == "third"
+    assert moment.wait_for(lambda wanted: server.ask(wanted, "third"), PLENTY_S) == "third"
 
 
 async def test_what_was_late_before_it_began_never_begins(server: Server):
@@ -79,7 +79,7 @@ async def test_what_was_late_before_it_began_never_begins(server: Server):
                 return server.ask(wanted)
 
         with pytest.raises(StateAway):
-            moment.waited_for(behind, SHORT_S)
+            moment.wait_for(behind, SHORT_S)
     ended(moment)
     assert server.asked == []
 
@@ -88,5 +88,5 @@ def test_a_thread_without_an_event_loop_waits_as_long_as_it_takes(server: Server
     """Nobody else is held up by it, so no limit is needed; a second thread lets the server answer."""
     timer = threading.Timer(4 * SHORT_S, server.answers.set)
     timer.start()
-    assert Moment("db").waited_for(server.ask, SHORT_S) == "first"
+    assert Moment("db").wait_for(server.ask, SHORT_S) == "first"
     timer.join()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.queue.postgres.dialect import translated
+from gateway.queue.postgres.dialect import translate
 
 
 @pytest.mark.parametrize(
@@ -27,4 +27,4 @@ from gateway.queue.postgres.dialect import translated
     ],
 )
 def test_a_statement_is_translated(ours, theirs):
-    assert translated(ours) == theirs
+    assert translate(ours) == theirs
