@@ -66,7 +66,7 @@ _PICTURES = 9
 """So many of one question are shown, and the newest three of what was said before."""
 _CONVERSATIONS = 200
 """So many conversations know which files they have read."""
-_Family = Callable[[Session], list[ToolPort]]
+_Family = Callable[[Session], Sequence[ToolPort]]
 """Makes the tools of one kind for one run."""
 _log = structlog.get_logger(__name__)
 
