@@ -1,7 +1,7 @@
 """
 Name and manner of the assistant, as its owner wants them: the file ``PERSONA.md`` of the workspace is part of
-every prompt, for everybody. It is read before each run, so a change counts at once. A tool writes it only after
-the owner's yes: it is one of the files that prompts are built from (`agent_core.workspace`).
+every prompt, for everybody. It is read before each run, so a change counts at once. A tool writes it only
+after the owner's yes: it is one of the files that prompts are built from (`agent_core.workspace`).
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ class PersonaCommand:
         self._persona = persona
 
     async def answer(self, asked: CommandContext) -> str:
-        """Show the persona, or replace it by what stands behind the command; a second time changes nothing."""
+        """Show the persona, or replace it by what stands behind the command; doing it twice is harmless."""
         if not asked.owner:
             return NOT_HERE
         wanted = asked.command.argument
