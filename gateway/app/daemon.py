@@ -246,23 +246,9 @@ def _keep_settings(settings: Settings, home: Home) -> None:
         _log.warning("settings.not_kept", path=str(home.last_good), error=str(error))
 
 
-async def _serve(stack: AsyncExitStack, built: Gateway, settings: Settings, home: Home) -> None:
-    """The ways in besides the channels: the port for machines, the sockets for the command line."""
-
-    async def refresh() -> None:
-        show_store(await built.store.maintenance.stats())
-        if not built.stands_by:
-            show_heartbeat(await built.proactive.monitor.state())
-
-    watchdog = built.watchdog
-    watch_vitals(
-        lambda: watchdog.reason() is not None,
-        lambda: watchdog.oldest_s,
-        lambda: watchdog.blocked,
-        lambda: disk_usage(home.root).free,
-    )
-
-    operations = Operations(
+def make_operations(built: Gateway, settings: Settings) -> Operations:
+    """Return what an operator may ask of a running gateway."""
+    return Operations(
         built.store,
         built.memory,
         status=built.status.read,
@@ -279,7 +265,27 @@ async def _serve(stack: AsyncExitStack, built: Gateway, settings: Settings, home
         files=built.files,
         background=built.proactive.background_jobs,
         mcp=built.mcp,
+        console=built.console,
     )
+
+
+async def _serve(stack: AsyncExitStack, built: Gateway, settings: Settings, home: Home) -> None:
+    """The ways in besides the channels: the port for machines, the sockets for the command line."""
+
+    async def refresh() -> None:
+        show_store(await built.store.maintenance.stats())
+        if not built.stands_by:
+            show_heartbeat(await built.proactive.monitor.state())
+
+    watchdog = built.watchdog
+    watch_vitals(
+        lambda: watchdog.reason() is not None,
+        lambda: watchdog.oldest_s,
+        lambda: watchdog.blocked,
+        lambda: disk_usage(home.root).free,
+    )
+
+    operations = make_operations(built, settings)
     health = Health(
         lambda: [] if built.stands_by else built.supervisor.statuses(),
         operations.status,
@@ -298,6 +304,10 @@ async def _serve(stack: AsyncExitStack, built: Gateway, settings: Settings, home
 
             day = DayHistory(built.store.maintenance.stats, built.clock)
             more = StatusPage(operations.status, day, built.clock, stuck=watchdog.reason).routes()
+        if built.console is not None:
+            from gateway.operations.http.console.server import Console  # noqa: PLC0415 - as above
+
+            more += Console(operations, built.console, built.not_here).routes()
         app = health.app(host=host, more=more)
         chosen = await stack.enter_async_context(serve(app, host=host, port=port))
         if day is not None:  # a group would wrap the reason why the port cannot be used

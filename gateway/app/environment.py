@@ -17,6 +17,7 @@ from gateway.routing.access import Access
 from gateway.routing.conversations import Conversations
 from gateway.settings import Settings
 from gateway.system.clock import SystemClock
+from gateway.system.console_logins import ConsoleLogins
 from gateway.system.home import Home
 from gateway.turns.approvals.drafts_and_quarantine import Approval
 from gateway.turns.kinds import TurnPolicy
@@ -69,6 +70,7 @@ class Environment:
     access: Access
     wakeups: Wakeups
     conversations: Conversations
+    console: ConsoleLogins | None = None
 
     @classmethod
     def from_settings(cls, settings: Settings, home: Home, overrides: Overrides) -> Environment:
@@ -76,4 +78,7 @@ class Environment:
         access = access_of(settings, overrides.allow_from)
         conversations = Conversations(access, shared=settings.owner.conversation == "shared")
         clock = overrides.clock or SystemClock()
-        return cls(settings, home, overrides, clock, access, Wakeups(), conversations)
+        http, console = settings.gateway.http, None
+        if http is not None and http.console:
+            console = ConsoleLogins(clock, http.console_url or f"http://{http.listen}")
+        return cls(settings, home, overrides, clock, access, Wakeups(), conversations, console)

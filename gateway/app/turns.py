@@ -39,6 +39,7 @@ from gateway.turns.approvals.tool_questions import ToolQuestions
 from gateway.turns.background_job import BackgroundTurns
 from gateway.turns.chat import ChatTurns
 from gateway.turns.commands.carry_on import CarryOn
+from gateway.turns.commands.console import ConsoleCommand
 from gateway.turns.commands.conversation import ConversationCommands
 from gateway.turns.commands.handlers import CommandHandlers
 from gateway.turns.commands.histories import Histories
@@ -183,6 +184,8 @@ def _commands(shared: _Shared) -> CommandService:
     """What answers without a model."""
     env, queue, agent, proactive = shared.env, shared.queue, shared.agent, shared.proactive
     access, histories, by_name = env.access, shared.histories, shared.by_name
+    conversation = ConversationCommands(histories, agent.search, agent.attachments.save)
+    take_back = TakeBack(queue, histories, access, by_name)
     handlers = CommandHandlers(
         store=queue,
         memory=agent.memory,
@@ -197,10 +200,15 @@ def _commands(shared: _Shared) -> CommandService:
         owner_addresses=proactive.owner,
         grants=shared.grants,
         models=shared.choice,
-        carry_on=CarryOn(queue, histories, env.conversations, env.clock),
-        take_back=TakeBack(queue, histories, access, by_name),
-        persona=PersonaCommand(agent.persona),
-        conversation=ConversationCommands(histories, agent.search, agent.attachments.save),
+        others={
+            "search": conversation.search,
+            "export": conversation.export,
+            "continue": CarryOn(queue, histories, env.conversations, env.clock).answer,
+            "retry": take_back.retry,
+            "undo": take_back.undo,
+            "persona": PersonaCommand(agent.persona).answer,
+            "console": ConsoleCommand(env.console).answer,
+        },
     )
     return CommandService(
         commit=shared.commit,

@@ -86,6 +86,14 @@ def demo(*, keep: Path | None = None, tour: bool = False) -> int:
     return run_demo(keep=keep, tour=tour)
 
 
+@app.command
+def console(*, where: Where = HERE, as_json: Json = False) -> int:
+    """Print a link that lets one browser into the console, once, within two minutes."""
+    answer = ask(where, "console_link")
+    print_result(as_json, answer, answer["url"])
+    return 0
+
+
 @app.command(alias="doctor")
 def check(*, data: bool = False, repair: bool = False, where: Where = HERE, as_json: Json = False) -> int:
     """

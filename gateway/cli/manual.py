@@ -29,6 +29,7 @@ EXAMPLES = {
     "chat": "squidbot chat --session ideas",
     "check": "squidbot check --json",
     "config check": "squidbot config check /etc/squidbot/squidbot.yaml",
+    "console": "squidbot console",
     "config example": "squidbot config example > squidbot.yaml",
     "config restore": "squidbot config restore --yes",
     "config schema": "squidbot config schema > squidbot.schema.json",

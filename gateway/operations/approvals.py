@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable, Container, Mapping
 from typing import Any
 
+from agent_core.provenance import describe, from_json
 from agent_core.tools.forms import Form, NotAnAnswer, form_of
 from gateway.errors import GatewayError, NotFound
 from gateway.operations.arguments import RequestInvalid, within
@@ -104,6 +106,9 @@ def _shown(question: ToolQuestionRow) -> Mapping[str, Any]:
         "session": str(question.session),
         "asked": list(question.asked),
         "tool": question.tool,
+        "arguments": json.dumps(question.arguments, ensure_ascii=False, indent=2),
+        "review": question.review,
+        "because": describe(from_json(question.origins)),
         "form": None if question.form is None else _form(form_of(question.form)),
         "until": question.until.isoformat(),
         "verdict": None if question.verdict is None else question.verdict.get("verdict"),

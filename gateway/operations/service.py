@@ -26,6 +26,7 @@ from gateway.operations.arguments import (
 )
 from gateway.operations.background import JOB_OPERATIONS, BackgroundOperations
 from gateway.operations.channels import MAIL_OPERATIONS, MATRIX_OPERATIONS, MailOperations, MatrixOperations
+from gateway.operations.console import ConsoleOperations
 from gateway.operations.files import FILE_OPERATIONS, FileOperations
 from gateway.operations.grants import GRANT_OPERATIONS, GrantOperations
 from gateway.operations.mcp import MCP_OPERATIONS, McpOperations
@@ -43,6 +44,7 @@ from gateway.queue.states import IllegalMove, InboxState
 from gateway.queue.stores import InboxRow, QuestionStore, Queue
 from gateway.routing.access import Access
 from gateway.routing.let_in import let_in, shut_out, was_refused
+from gateway.system.console_logins import ConsoleLogins
 
 if TYPE_CHECKING:
     from agent_core.tools.files.journaled_files import JournaledFiles
@@ -68,6 +70,7 @@ class Operations(
     FileOperations,
     BackgroundOperations,
     McpOperations,
+    ConsoleOperations,
 ):
     """
     Answers an operator's requests.
@@ -81,6 +84,7 @@ class Operations(
         files: The files that the assistant works on.
         background: What is done beside the conversations.
         mcp: The MCP servers.
+        console: Who is let into the console, if it is served.
     """
 
     def __init__(
@@ -100,7 +104,9 @@ class Operations(
         files: Callable[[], JournaledFiles] | None = None,
         background: BackgroundJobs | None = None,
         mcp: McpServers | None = None,
+        console: ConsoleLogins | None = None,
     ) -> None:
+        self._console = console
         self._questions = questions
         self._waiting = waiting
         self._files = files
@@ -211,6 +217,7 @@ class Operations(
 OPERATIONS = frozenset(
     {
         "status",
+        "console_link",
         "inbox_list",
         "inbox_show",
         "inbox_retry",

@@ -451,6 +451,7 @@ class ToolQuestionRow:
         proof: How well the messages of the turn prove their senders; see `proof_of`.
         form: The form that a server wants filled in (`agent_core.tools.forms.Form`), as a JSON value; None if
             the question wants a yes.
+        arguments, review: What the tool is called with, and what it says that it would do.
     """
 
     name: str
@@ -468,6 +469,8 @@ class ToolQuestionRow:
     origins: Any = None
     form: Any = None
     proof: int = 0
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    review: str = ""
 
 
 class Decided(NamedTuple):

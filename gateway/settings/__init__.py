@@ -175,7 +175,8 @@ class HttpSettings(_Strict):
     Address for health checks and metrics. An address that other machines can reach requires ``allow_remote:
     true``.
 
-    ``status_page`` adds a status page for your browser at ``/``, on this machine only.
+    ``status_page`` adds a status page for your browser at ``/``, on this machine only. ``console`` adds pages
+    in which you read and decide; ``squidbot console`` or ``!console`` lets your browser in.
     """
 
     listen: Annotated[str, AfterValidator(_listen)]
@@ -183,6 +184,12 @@ class HttpSettings(_Strict):
     allow_remote: bool = False
     """Whether to allow an address that other machines can reach."""
     status_page: bool = False
+    console: bool = False
+    console_url: str = Field(default="", pattern=r"^$|^https://[^/?#@]+$")
+    """
+    Address of the console if a proxy with TLS is in front of it, such as ``https://squid.example.org``;
+    required for an address that other machines can reach.
+    """
 
     @model_validator(mode="after")
     def _this_machine_only(self) -> Self:
@@ -194,6 +201,11 @@ class HttpSettings(_Strict):
         if self.status_page and not is_loopback(parse_listen(self.listen)[0]):
             raise ValueError(
                 "status_page: true is for this machine only; listen on 127.0.0.1, or leave it out"
+            )
+        if self.console and not self.console_url and not is_loopback(parse_listen(self.listen)[0]):
+            raise ValueError(
+                "console: true on an address that other machines can reach requires console_url, the https "
+                "address of the proxy in front of it"
             )
         return self
 

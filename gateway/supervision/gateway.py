@@ -50,6 +50,7 @@ from gateway.routing.inbox import AcceptGate
 from gateway.supervision.status import StatusReport
 from gateway.supervision.supervisor import Supervisor
 from gateway.supervision.turn_watchdog import TurnWatchdog
+from gateway.system.console_logins import ConsoleLogins
 from gateway.system.malloc import trim_memory
 from gateway.turns.dispatcher import SessionDispatcher
 from gateway.turns.handler import TurnHandler
@@ -130,6 +131,7 @@ class Gateway:
         standing_by: Runs while the lease is waited for.
         lease: Waited for before anything else, and kept until everything is closed; whoever loses it is
             cancelled. None: there is one process.
+        console: Who is let into the console; None: there is none.
         comes_first: Whether a session that waits since before the start is the owner's.
         drain_s: How long a stop waits for turns in flight.
     """
@@ -167,6 +169,7 @@ class Gateway:
         begin: Callable[[], Awaitable[None]] = _nothing,
         standing_by: Callable[[], Coroutine[Any, Any, None]] = _nothing,
         lease: LeaseKeeper | None = None,
+        console: ConsoleLogins | None = None,
         drain_s: float = 20.0,
     ) -> None:
         self.clock = clock
@@ -197,6 +200,7 @@ class Gateway:
         self.settled = anyio.Event()
         """Set when it is up, or stands by."""
         self.lease = lease
+        self.console = console
         self._at_close = at_close
         self._background = background
         self._begin = begin

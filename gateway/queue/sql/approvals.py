@@ -281,6 +281,8 @@ def _question(raw: Raw) -> ToolQuestionRow | None:
                 origins=told.get("origins"),
                 proof=int(told.get("proof", 0)),
                 further=bool(told.get("further")),
+                arguments=dict(told["call"].get("arguments") or {}),
+                review=str(told.get("review") or ""),
                 people=tuple(str(address) for address in told.get("people", told["asked"])),
                 places=tuple(
                     place for each in told.get("places", ()) if (place := session_or_none(str(each)))

@@ -34,16 +34,12 @@ from gateway.turns.approvals.grants import ToolGrants, parse_terms
 from gateway.turns.approvals.text import safe_line
 from gateway.turns.approvals.tool_decisions import clean_name, is_call
 from gateway.turns.commands.asked import NOT_HERE, CommandContext
-from gateway.turns.commands.carry_on import CarryOn
-from gateway.turns.commands.conversation import ConversationCommands
 from gateway.turns.commands.help import help_text
 from gateway.turns.commands.jobs import about_jobs
 from gateway.turns.commands.new_conversation import NewConversation
 from gateway.turns.commands.parsing import Command
-from gateway.turns.commands.persona import PersonaCommand
 from gateway.turns.commands.reminders import about_reminders
 from gateway.turns.commands.stop import stopped_text
-from gateway.turns.commands.take_back import TakeBack
 from gateway.turns.commands.text import (
     about_budget,
     about_changes,
@@ -73,8 +69,17 @@ _NOT_YOURS = (
 _MORE = "\n\n(I have run only the command in the first line. Please send the rest as a separate message.)"
 
 
+Handler = Callable[[CommandContext], Awaitable[CommandReply | str]]
+"""Answers one command."""
+
+
 class CommandHandlers:
-    """Runs commands. One instance for all sessions."""
+    """
+    Runs commands. One instance for all sessions.
+
+    Args:
+        others: The commands that have files of their own, by name.
+    """
 
     def __init__(
         self,
@@ -92,10 +97,7 @@ class CommandHandlers:
         owner_addresses: Sequence[str],
         grants: ToolGrants,
         models: ModelChoice,
-        conversation: ConversationCommands,
-        persona: PersonaCommand,
-        take_back: TakeBack,
-        carry_on: CarryOn,
+        others: Mapping[str, Handler],
     ) -> None:
         self._store = store
         self._memory = memory
@@ -110,13 +112,12 @@ class CommandHandlers:
         self._models = models
         self._owner_addresses = owner_addresses
         self._grants = grants
-        self._handlers: dict[str, Callable[[CommandContext], Awaitable[CommandReply | str]]] = {
+        self._handlers: dict[str, Handler] = {
             "help": self._help,
             "new": self._new,
             "stop": self._stop,
             "status": self._status_text,
             "memory": self._memory_text,
-            "persona": persona.answer,
             "usage": self._usage,
             "approve": self._approve,
             "allow": self._allow,
@@ -129,12 +130,8 @@ class CommandHandlers:
             "did": self._did,
             "jobs": self._jobs_text,
             "model": self._model,
-            "search": conversation.search,
             "remind": self._remind,
-            "export": conversation.export,
-            "continue": carry_on.answer,
-            "retry": take_back.retry,
-            "undo": take_back.undo,
+            **others,
         }
 
     async def to(self, turn: Turn, command: Command, session: Session) -> CommandReply:

@@ -16,6 +16,10 @@ _HELP: dict[str, tuple[str, str]] = {
         "I do not answer what waits or is in progress here. In a group, that is what you have asked.",
     ),
     "status": ("show whether I work", "My state, my channels, and what waits in this conversation."),
+    "console": (
+        "send a link to my console",
+        "The link counts once, for two minutes. There you see what waits for you, and decide.",
+    ),
     "memory": (
         "show what I remember about you",
         "My notes for this conversation, word for word. `!memory undo` takes back their last change.",
@@ -93,10 +97,15 @@ _HELP: dict[str, tuple[str, str]] = {
 }
 _GROUPS = (
     ("In this conversation", ("new", "stop", "retry", "undo", "continue", "search", "export", "model")),
-    ("What I do for you", ("remind", "jobs", "memory", "persona", "files", "did", "status", "usage")),
+    (
+        "What I do for you",
+        ("remind", "jobs", "memory", "persona", "files", "did", "status", "console", "usage"),
+    ),
     ("When I ask", ("approve", "reject", "allow", "answer", "grant", "grants", "trust")),
 )
-_FOR_THE_OWNER = frozenset({"persona", "allow", "approve", "reject", "trust", "files", "model", "continue"})
+_FOR_THE_OWNER = frozenset(
+    {"console", "persona", "allow", "approve", "reject", "trust", "files", "model", "continue"}
+)
 _SEEN = (
     "My owner sees that you use me, which tools I use for you and when, but what you say only if you ask for "
     "something that needs the owner's yes."

@@ -31,6 +31,7 @@ COMMANDS: dict[str, Takes] = {
     "new": Takes.NOTHING,
     "stop": Takes.ANYTHING,
     "status": Takes.NOTHING,
+    "console": Takes.NOTHING,
     "memory": Takes.WORD,
     "persona": Takes.ANYTHING,
     "usage": Takes.NOTHING,

@@ -1,0 +1,141 @@
+"""The pages of the console: which operations each of them reads, and which of them its buttons may call."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Call = Callable[..., Awaitable[dict[str, Any]]]
+"""Calls an operation by its name, with its arguments."""
+Query = Mapping[str, str]
+_PAGE = 100
+
+ACTIONS: Mapping[str, str] = {
+    "calls_decide": "Decided.",
+    "calls_answer": "Answered.",
+    "drafts_approve": "Approved; it is being sent.",
+    "drafts_reject": "Rejected; nothing is sent.",
+    "inbox_release": "Released; it is being answered.",
+    "inbox_allow": "Let in; what was kept is being answered.",
+    "inbox_retry": "It is tried again.",
+    "inbox_drop": "Dropped.",
+    "grants_revoke": "Revoked.",
+    "memory_write": "Saved.",
+    "memory_undo": "The version before is restored.",
+    "cron_run": "It runs now.",
+    "cron_pause": "Paused.",
+    "cron_resume": "Resumed.",
+    "cron_remove": "Removed.",
+    "heartbeat_now": "The check-in has run.",
+    "jobs_stop": "Stopped.",
+    "files_undo": "Undone, as a new change.",
+}
+"""The operations that a form may call, and what the next page says of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """
+    A page.
+
+    Args:
+        title: Its heading.
+        load: Reads what its template shows.
+        in_menu: It stands in the menu; the others are reached from a row of another page.
+        live: It is fetched again every few seconds.
+    """
+
+    title: str
+    load: Callable[[Call, Query], Awaitable[dict[str, Any]]]
+    in_menu: bool = True
+    live: bool = False
+
+
+async def _now(call: Call, _query: Query) -> dict[str, Any]:
+    return {
+        "report": await call("status", reasons=True),
+        "jobs": (await call("jobs_list", open_only=True))["jobs"],
+    }
+
+
+async def _waiting(call: Call, _query: Query) -> dict[str, Any]:
+    held = await call("drafts_list")
+    return {
+        "calls": held["calls"],
+        "drafts": held["rows"],
+        "refused": (await call("inbox_list", refused=True))["rows"],
+        "grants": (await call("grants_list"))["rows"],
+    }
+
+
+async def _messages(call: Call, query: Query) -> dict[str, Any]:
+    state = query.get("state", "dead")
+    rows = await call("inbox_list", states=None if state == "all" else [state], limit=_PAGE)
+    return {"state": state, "rows": rows["rows"]}
+
+
+async def _message(call: Call, query: Query) -> dict[str, Any]:
+    return await call("inbox_show", id=query.get("id", ""))
+
+
+async def _draft(call: Call, query: Query) -> dict[str, Any]:
+    return {"draft": await call("drafts_show", id=query.get("id", ""))}
+
+
+async def _conversations(call: Call, _query: Query) -> dict[str, Any]:
+    return await call("sessions_list")
+
+
+async def _conversation(call: Call, query: Query) -> dict[str, Any]:
+    session = query.get("session", "")
+    about = await call("sessions_show", session=session, limit=1)
+    start = int(query.get("start") or max(0, int(about["messages"]) - _PAGE))
+    page = await call("sessions_page", session=session, start=start, limit=_PAGE)
+    return {"about": about, "page": page, "before": max(0, start - _PAGE) if start else None}
+
+
+async def _memory(call: Call, query: Query) -> dict[str, Any]:
+    scope = query.get("scope", "owner")
+    return {
+        "scopes": (await call("memory_list"))["scopes"],
+        "document": await call("memory_show", scope=scope),
+        "versions": (await call("memory_history", scope=scope))["versions"],
+        "diff": (await call("memory_diff", scope=scope))["diff"],
+    }
+
+
+async def _schedule(call: Call, _query: Query) -> dict[str, Any]:
+    return {
+        "jobs": (await call("cron_list"))["jobs"],
+        "log": (await call("heartbeat_log", jobs=True))["entries"],
+    }
+
+
+async def _effects(call: Call, query: Query) -> dict[str, Any]:
+    change = query.get("change")
+    return {
+        "receipts": (await call("receipts"))["rows"],
+        "changes": (await call("files_history"))["changes"],
+        "shown": await call("files_diff", id=change) if change else None,
+    }
+
+
+async def _cost(call: Call, query: Query) -> dict[str, Any]:
+    by = query.get("by", "day")
+    return await call("usage", by=by, days=30)
+
+
+VIEWS: Mapping[str, View] = {
+    "now": View("Now", _now, live=True),
+    "waiting": View("Waiting for you", _waiting, live=True),
+    "conversations": View("Conversations", _conversations),
+    "memory": View("Memory", _memory),
+    "schedule": View("Schedule", _schedule),
+    "effects": View("Files and effects", _effects),
+    "cost": View("Cost", _cost),
+    "messages": View("Messages", _messages),
+    "message": View("Message", _message, in_menu=False),
+    "draft": View("Draft", _draft, in_menu=False),
+    "conversation": View("Conversation", _conversation, in_menu=False),
+}

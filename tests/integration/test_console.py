@@ -1,0 +1,236 @@
+"""The console through a real gateway and real HTTP: who is let in, what is refused, and that a click decides once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import anyio
+import pytest
+from yarl import URL
+
+from gateway.app.daemon import make_operations
+from gateway.operations.http.console.server import Console
+from gateway.operations.http.console.views import ACTIONS, VIEWS
+from gateway.operations.http.health import Health, serve
+from gateway.operations.service import OPERATIONS
+from gateway.queue.states import OutboxState
+from gateway.settings import Settings
+from gateway.system.clock import SystemClock
+from gateway.system.console_logins import LINK_S, SESSION_S, ConsoleLogins
+from tests.clock import ManualClock
+from tests.integration.gateway_world import World
+from tests.integration.test_approvals import ANN, BOB, BOBS, SETTINGS, deciding, held, notices
+
+BAD = "<script>alert('x')</script>\"'&"
+
+
+@dataclass
+class Browser:
+    """A browser and the console that it looks at."""
+
+    client: aiohttp.ClientSession
+    url: str
+    logins: ConsoleLogins
+    csrf: str = ""
+
+    async def enter(self) -> None:
+        link = self.logins.new_link()
+        async with self.client.get(link) as door:
+            assert door.status == 200
+            token = URL(link).query["token"]
+            assert token in await door.text()
+        async with self.client.post(
+            f"{self.url}/console/enter", data={"token": token}, headers={"Origin": self.url}
+        ) as entered:
+            assert entered.status == 200, await entered.text()
+        found = re.search(r'name="csrf" value="([^"]+)"', await self.page("now"))
+        assert found is not None
+        self.csrf = found[1]
+
+    async def page(self, path: str, *, status: int = 200, **more: Any) -> str:
+        async with self.client.get(f"{self.url}/console/{path}", **more) as answer:
+            text = await answer.text()
+            assert answer.status == status, text
+            return text
+
+    async def do(
+        self, operation: str, *, headers: dict[str, str] | None = None, **form: str
+    ) -> tuple[int, str]:
+        data = {"csrf": self.csrf, **form}
+        origin = {"Origin": self.url} if headers is None else headers
+        async with self.client.post(
+            f"{self.url}/console/do/{operation}", data=data, headers=origin
+        ) as answer:
+            return answer.status, await answer.text()
+
+
+@asynccontextmanager
+async def looking(one: World, *, clock: Any = None) -> AsyncIterator[Browser]:
+    """A browser that has come in to the console of a gateway."""
+    logins = ConsoleLogins(clock or SystemClock(), "http://127.0.0.1:0")
+    operations = make_operations(one.built, Settings.model_validate(SETTINGS))
+    health = Health(list, operations.status)
+    app = health.app(host="127.0.0.1", more=Console(operations, logins).routes())
+    jar = aiohttp.CookieJar(unsafe=True)
+    async with (
+        serve(app, host="127.0.0.1", port=0) as port,
+        aiohttp.ClientSession(cookie_jar=jar) as client,
+    ):
+        logins.address = f"http://127.0.0.1:{port}"
+        browser = Browser(client, logins.address, logins)
+        await browser.enter()
+        yield browser
+
+
+async def test_a_draft_is_edited_and_sent_by_a_click_and_only_once(tmp_path: Path) -> None:
+    async with deciding(tmp_path, "strangers") as one, looking(one) as browser:
+        await one.asked("!help", person=ANN)
+        one.server.say(BOB, "may I come?")
+        await notices(one)
+        (draft,) = await held(one)
+        page = await browser.page("waiting")
+        assert f"d{draft}" in page
+        assert (
+            "echo: may I come?" not in page
+        )  # the words of an answer to somebody else, until they are asked for
+        assert "echo: may I come?" in await browser.page(f"draft?id={draft}")
+        status, after = await browser.do("drafts_approve", id=str(draft), text="Yes, do.", back="waiting")
+        assert (status, "Approved" in after) == (200, True)
+        (answer,) = await one.server.answers(1, conversation=BOBS)
+        assert answer.text == "Yes, do."
+        await browser.do("drafts_approve", id=str(draft), text="Twice?", back="waiting")
+        assert [each.text for each in one.server.seen(BOBS)] == ["Yes, do."]
+
+
+async def test_every_page_opens_and_every_button_is_an_operation(tmp_path: Path) -> None:
+    """With words of strangers that would be script: in no page do they stand as they are."""
+    async with deciding(tmp_path, "strangers") as one, looking(one) as browser:
+        await one.asked(f"hello {BAD}", person=ANN)
+        one.server.say(BOB, f"let me in {BAD}")
+        await notices(one)
+        (draft,) = await held(one)
+        operations = make_operations(one.built, Settings())
+        with anyio.fail_after(60):
+            while not (sessions := (await operations.sessions_list())["sessions"]):
+                await anyio.sleep(0.02)
+        session = sessions[0]["session"]
+        rows = await one.built.store.inbox.rows(limit=5)
+        details = {
+            "message": f"?id={rows[0].id}",
+            "draft": f"?id={draft}",
+            "conversation": f"?session={URL.build(path=session).raw_path}",
+            "messages": "?state=all",
+        }
+        pages = [await browser.page(name + details.get(name, "")) for name in VIEWS]
+    assert any("&lt;script&gt;" in page for page in pages)
+    assert not any("<script>alert" in page for page in pages)
+    assert set(ACTIONS) <= set(OPERATIONS)
+
+
+@pytest.mark.parametrize(
+    ("headers", "form", "status"),
+    [
+        ({"Origin": "https://evil.example"}, {}, 403),
+        ({}, {}, 403),
+        (None, {"csrf": "guessed"}, 403),
+        (None, {"csrf": ""}, 403),
+        (None, {}, 200),
+    ],
+    ids=["other origin", "no origin", "wrong secret", "no secret", "control"],
+)
+async def test_a_form_of_another_page_does_nothing(
+    tmp_path: Path, headers: dict[str, str] | None, form: dict[str, str], status: int
+) -> None:
+    async with deciding(tmp_path, "strangers") as one, looking(one) as browser:
+        await one.asked("!help", person=ANN)
+        one.server.say(BOB, "may I come?")
+        await notices(one)
+        (draft,) = await held(one)
+        found, _ = await browser.do("drafts_reject", headers=headers, id=str(draft), **form)
+        rows = await one.built.store.outbox.rows(states=[OutboxState.HELD])
+    assert found == status
+    assert len(rows) == (0 if status == 200 else 1)
+
+
+async def test_nobody_comes_in_without_a_link_that_counts(tmp_path: Path) -> None:
+    """Other names for this machine, used links, old links, old sessions, and after signing out."""
+    clock = ManualClock()
+    async with deciding(tmp_path, "none") as one, looking(one, clock=clock) as browser:
+        await browser.page("now", status=403, headers={"Host": "rebound.example"})
+        link = browser.logins.new_link()
+        token = URL(link).query["token"]
+        for _ in range(2):  # a program that previews links uses nothing up
+            async with browser.client.get(link) as door:
+                assert door.status == 200
+        post = {"url": f"{browser.url}/console/enter", "data": {"token": token}}
+        async with browser.client.post(**post, headers={"Origin": "https://evil.example"}) as foreign:
+            assert foreign.status == 403
+        async with browser.client.post(**post, headers={"Origin": browser.url}) as first:
+            assert first.status == 200
+        async with browser.client.post(**post, headers={"Origin": browser.url}) as second:
+            assert second.status == 403
+        late = browser.logins.new_link()
+        clock.advance(LINK_S + 1)
+        async with browser.client.get(late) as door:
+            assert door.status == 403
+        await browser.page("now")
+        clock.advance(SESSION_S)
+        await browser.page("now", status=401)
+        await browser.enter()
+        async with browser.client.post(
+            f"{browser.url}/console/leave", data={"csrf": browser.csrf}, headers={"Origin": browser.url}
+        ) as left:
+            assert left.status == 200
+        await browser.page("now", status=401)
+
+
+async def test_a_cookie_that_was_set_before_is_not_taken_over(tmp_path: Path) -> None:
+    """Fixation: the session's secret is new, whatever the browser had."""
+    async with deciding(tmp_path, "none") as one, looking(one) as browser:
+        browser.client.cookie_jar.clear()
+        planted = {"squidbot_console": "planted"}
+        browser.client.cookie_jar.update_cookies(planted, URL(f"{browser.url}/console"))
+        await browser.page("now", status=401)
+        await browser.enter()
+        cookies = browser.client.cookie_jar.filter_cookies(URL(f"{browser.url}/console"))
+        assert cookies["squidbot_console"].value != "planted"
+
+
+async def test_a_refusal_is_told_in_words(tmp_path: Path) -> None:
+    async with deciding(tmp_path, "none") as one, looking(one) as browser:
+        status, text = await browser.do("inbox_retry", id="99999")
+        assert (status, "there is no message 99999" in text) == (400, True)
+        status, _ = await browser.do("send", to="owner", text="x")  # an operation, but no button
+        assert status == 404
+        await browser.page("nothing", status=404)
+        assert "signed in" in await browser.page("enter?token=wrong", status=403)
+
+
+async def test_the_policy_allows_nothing_but_its_own(tmp_path: Path) -> None:
+    async with deciding(tmp_path, "none") as one, looking(one) as browser:
+        async with browser.client.get(f"{browser.url}/console/now") as answer:
+            policy = answer.headers["Content-Security-Policy"]
+            cookie = browser.client.cookie_jar.filter_cookies(URL(f"{browser.url}/console"))[
+                "squidbot_console"
+            ]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert len(cookie.value) > 40
+
+
+async def test_the_owner_gets_a_link_in_a_chat_and_nobody_else(tmp_path: Path) -> None:
+    settings = {**SETTINGS, "gateway": {"http": {"listen": "127.0.0.1:8811", "console": True}}}
+    async with deciding(tmp_path, "none", settings=settings) as one:
+        with anyio.fail_after(60):
+            mine = await one.asked("!console", person=ANN)
+            other = await one.asked("!console", person=BOB)
+    assert "http://127.0.0.1:8811/console/enter?token=" in mine.text
+    assert "Only my owner" in other.text
+    async with deciding(tmp_path / "off", "none") as one:
+        assert "I have no console" in (await one.asked("!console", person=ANN)).text
