@@ -301,7 +301,7 @@ class _Stripper:
             self._links.append((_BLANKS.sub("", target) if usable else "", self._shown if hidden else -1))
 
     def _resolved(self, target: str) -> str:
-        """Where a link of a page leads to; nowhere, if only to another part of the page."""
+        """Return the absolute address of a link, or "" if it leads to another part of the same page."""
         target = self._joined(target.strip()).partition("#")[0]
         self._address_chars += len(target)
         # A page of short links below one long address would become a hundred times as long.

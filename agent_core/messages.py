@@ -75,7 +75,7 @@ class SessionKey:
         return name if name == name.lower() or "=~" in name else self._hashed(name)
 
     def is_named(self, name: str) -> bool:
-        """Whether files with this name belong to this session."""
+        """Return True if files with this name belong to this session."""
         return name in (self.file_name, self.caseless_name)
 
     def _hashed(self, name: str) -> str:
@@ -145,7 +145,7 @@ SessionKeyField = Annotated[
 
 
 class Audience(StrEnum):
-    """Who can read along in a conversation, as far as the channel can tell."""
+    """Who can read a conversation, as far as the channel can tell."""
 
     DIRECT = "direct"
     """One person and the bot."""
@@ -159,11 +159,11 @@ class _Frozen(BaseModel):
 
 class Sender(_Frozen):
     """
-    Who wrote a message.
+    The author of a message.
 
-    ``address`` identifies (an MXID, a mail address without display name, ``local`` on the terminal);
-    ``name`` is decoration chosen by the sender and is never compared with anything. ``verified`` says that
-    the channel has evidence that the address is not forged; nothing is trusted without it.
+    ``address`` identifies (an MXID, a mail address without display name, ``local`` on the terminal); ``name``
+    is chosen by the sender and never compared. ``verified`` means that the channel has evidence that the
+    address is not forged; nothing is trusted without it.
     """
 
     address: str

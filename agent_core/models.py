@@ -361,7 +361,7 @@ class Skill:
 
     @property
     def available(self) -> bool:
-        """Whether this machine meets the skill's requirements."""
+        """Return True if this machine meets the skill's requirements."""
         return not self.missing
 
 

@@ -47,16 +47,16 @@ class LLMPort(Protocol):
 
 
 class AllowancePort(Protocol):
-    """How much more a run may spend, besides its own limits."""
+    """Limits what a run may spend, in addition to the run's own limits."""
 
     async def final_call_reason(self, tokens: int, *, begun: bool) -> str:
         """
-        Why the next model call must be the last of the run; empty if it need not be.
+        Return why the next model call must be the last of the run; empty if it need not be.
 
         Args:
-            tokens: About how many the call reads.
-            begun: Whether the run has something in hand: then one more call is always possible, so that it
-                can answer with that. Otherwise a call that is too much is refused when it is made.
+            tokens: Estimated prompt tokens of the call.
+            begun: The run has results to report: one more call is then always allowed so that it can answer.
+                Otherwise a call that exceeds the allowance is refused when it is made.
         """
         ...
 

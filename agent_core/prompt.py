@@ -58,7 +58,7 @@ def fence(tag: str, text: str) -> str:
 
 
 def without_tags(text: str) -> str:
-    """What stands between tags of ours, for people."""
+    """Return the text between our tags, for people."""
     return " ".join(part.strip() for part in _TAG.split(text)).strip()
 
 
@@ -357,7 +357,7 @@ def _unclaimed(text: str) -> str:
 
 
 def _tagless(text: str) -> str:
-    """What looks like one of our tags looks so no longer."""
+    """Escape everything in a text that looks like one of our tags."""
     return _LOOKS_LIKE_OURS.sub(r"<\\", text)
 
 

@@ -49,7 +49,7 @@ def _other_scripts(text: str, chars: int, plain: int) -> float:
 
 
 def _count(text: str) -> tuple[int, float]:
-    """How many letters and spaces a text has, and the tokens of everything else in it."""
+    """Return the number of letters and spaces of a text, and the estimated tokens of its other characters."""
     plain = text.encode("ascii", "ignore")
     dense = len(plain.translate(None, _LETTERS_AND_SPACE))
     others = dense * _DENSE
@@ -73,7 +73,7 @@ def _count_short(text: str) -> tuple[int, float]:
 
 
 def message_chars(message: Message) -> int:
-    """How many characters a message adds to a prompt, its tool calls included."""
+    """Return the characters a message adds to a prompt, including its tool calls."""
     return _MESSAGE_OVERHEAD_CHARS + len(message.content) + sum(len(text) for text in _call_texts(message))
 
 
@@ -237,7 +237,7 @@ def sound_history(messages: Sequence[Message]) -> list[Message]:
 
 
 def is_picture(attachment: Attachment) -> bool:
-    """Whether it is a picture of a kind that models look at."""
+    """Return True for a picture of a type that models accept."""
     return attachment.media_type in _PICTURE_TYPES
 
 
@@ -260,7 +260,7 @@ def with_newest_pictures(messages: Sequence[Message], most: int, scope: str) -> 
 
 
 def _answered_calls(messages: Sequence[Message]) -> set[tuple[int, str]]:
-    """Which calls have their result in the messages that follow, before anybody else speaks."""
+    """Return the calls whose result follows before any message of another role."""
     answered: set[tuple[int, str]] = set()
     caller: Message | None = None
     for message in messages:

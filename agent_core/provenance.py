@@ -28,7 +28,7 @@ _WHERE_CHARS = 200
 
 
 class Trust(IntEnum):
-    """How far words are trusted; of several, the highest number counts."""
+    """Trust levels of words; of several, the highest number counts."""
 
     OWNER = 0
     """The owner's own words, or the program's."""
@@ -62,7 +62,7 @@ class Origin(BaseModel):
 
     @property
     def trust(self) -> Trust:
-        """How far the origin is trusted."""
+        """Return the trust level of this origin; an unknown kind is untrusted."""
         return _TRUSTS.get(self.kind, Trust.UNTRUSTED)
 
 

@@ -38,7 +38,10 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """Whose work comes after that of all people; ``conversation`` is where it was asked for."""
+    """
+    The key of background work, which runs after the work of all people; ``conversation`` is where it was
+    requested.
+    """
 
     conversation: str
     is_owners: bool = False
@@ -182,7 +185,7 @@ class SessionRunner:
         return tuple(session for session, queue in self._queues.items() if queue.running)
 
     def has_waiting(self, session: SessionKey) -> bool:
-        """Whether a job of this session waits."""
+        """Return True if a job of this session is queued."""
         queue = self._queues.get(session)
         return queue is not None and bool(queue.jobs)
 
@@ -218,7 +221,7 @@ class SessionRunner:
             self._of_owner += more * person.is_owners
 
     def _next(self) -> _Person | None:
-        """Who is the first of the line, without those who have their share of places."""
+        """Return the first in line who has not used up their share of the places."""
         behind: Behind | None = None
         left = max(1, self._concurrency - 1) - self._behind
         for person in self._line:

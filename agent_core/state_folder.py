@@ -75,7 +75,7 @@ class StateFolder(Protocol):
 
     @property
     def row_store(self) -> RowStore | None:
-        """Where the rows of local files are stored, too; None: there are only the local files."""
+        """Return the store that also holds the rows of local files; None if there are only local files."""
         ...
 
     def read(self, name: str) -> bytes | None:

@@ -32,7 +32,7 @@ _WORDS = re.compile(r"\b[^\W_\u0e00-\uffff]{3,4}|[\u0e00-\uffff]{2}")
 
 
 def is_quoted(line: str) -> bool:
-    """Whether a line is marked as somebody else's; programs put signs that nobody sees before the mark."""
+    """Return True if a line begins with a quotation mark, possibly after invisible characters."""
     return line.lstrip().lstrip(_UNSEEN).startswith((">", "＞"))
 
 
@@ -43,7 +43,7 @@ def one_line(text: str, most: int) -> str:
 
 
 def is_visible(text: str) -> bool:
-    """Whether a text holds anything to see: more than blanks, zero-width and control characters."""
+    """Return True if a text has a visible character: not blank, zero-width or control."""
     return any(not char.isspace() and category(char) not in ("Cf", "Cc") for char in text)
 
 

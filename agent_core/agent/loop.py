@@ -143,10 +143,10 @@ class AgentLoop:
 
 
 class _RefusingApprovals:
-    """Where no person can be asked, nothing that needs one's yes is run."""
+    """Approvals where nobody can be asked: a call that needs an approval is refused."""
 
     async def permission(self, number: int, digest: str, proposal: Proposal) -> Permission:
-        """What the policy allows without a question."""
+        """Permit what the policy allows without a question; refuse the rest."""
         if verdict_on(proposal) is PolicyVerdict.ALLOW:
             return Permission()
         text = "This needs a person's approval, and nobody can be asked here; it was not run."

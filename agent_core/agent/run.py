@@ -196,7 +196,6 @@ class AgentRun:
         return self._deferred.found
 
     def _final_call_reason(self) -> str:
-        """Why the next model call is the last one; empty if it is not."""
         if self._stop_reason:
             return self._stop_reason
         if self.steps >= self._limits.steps - 1:
@@ -224,7 +223,7 @@ class AgentRun:
         return prompt
 
     def _note_quoted(self, before: Sequence[Message]) -> None:
-        """What is quoted has the origins of the line in which it stands, if that is shown."""
+        """Add the origins of the line in which a quotation stands, if the model has seen that line."""
         if not self._session.quotes:
             return
         known = "\n".join(_words(message.content) for message in before)
@@ -241,7 +240,7 @@ class AgentRun:
             self.origins = join_origins(self.origins, *new)
 
     def _trust_time(self) -> datetime | None:
-        """Until when somebody who may has called everything fine."""
+        """Return until when a person has approved earlier content, ignoring a time in the future."""
         trusted = self._session.trusted_before
         if trusted is not None and trusted > self._clock.now():
             return None  # said by a clock that was wrong
@@ -277,7 +276,7 @@ class AgentRun:
         return answer, last
 
     async def _no_more_after(self, tokens: int) -> str:
-        """Why the next model call, of so many tokens, is the last that is allowed; empty if it is not."""
+        """Return why the allowance permits only one more call of ``tokens``; empty if it permits more."""
         if self._allowance is None:
             return ""
         return await self._allowance.final_call_reason(tokens, begun=self.steps > 0)
@@ -327,8 +326,8 @@ class AgentRun:
 
     def _is_too_long(self, error: ModelError, tokens: int) -> bool:
         """
-        Whether a shorter request may be answered: the model says so, or refuses a request that fills most of
-        its window without a reason that is understood.
+        Return True if a shorter request may succeed: the model says it is too long, or refuses one that fills
+        most of its window with an unclear status.
         """
         if isinstance(error, ContextTooLong):
             return True
@@ -456,7 +455,7 @@ class AgentRun:
         return result
 
     def _following(self, ahead: Sequence[ToolCall]) -> list[tuple[int, Proposal]]:
-        """What the model wants to have done in the same answer besides; each call takes one step."""
+        """Return the remaining calls of the same answer, numbered; each takes one step."""
         return [
             (later, self._proposal(each))
             for later, each in enumerate(ahead, start=1)
@@ -464,7 +463,7 @@ class AgentRun:
         ]
 
     def _proposal(self, call: ToolCall) -> Proposal:
-        """What a call would do, and whose idea it may be."""
+        """Describe a call for the policy: its effect, its targets and whether a person named them."""
         tool = self._tools[call.name]
         effect, targets = effect_of(tool, call.arguments), targets_of(tool, call.arguments)
         return Proposal(
@@ -480,7 +479,7 @@ class AgentRun:
         )
 
     def _is_own_words(self) -> bool:
-        """Whether the message in hand is made of the words of allowed people alone."""
+        """Return True if the current message consists only of words of allowed people."""
         return trust_of((*self._session.origins, *self.quoted)) <= Trust.KNOWN
 
     async def _as_worded(self, proposal: Proposal) -> Proposal:
@@ -507,8 +506,10 @@ class AgentRun:
 
     def _are_named(self, effect: Effect, targets: Sequence[str] | None) -> bool:
         """
-        Whether a person has named all of them. A tool that fetches without a choice of address says so by
-        none; one that does not say whom it reaches is not named.
+        Return True if a person has named all targets.
+
+        A fetching tool without a choice of address has no targets and counts as named; a tool that does not
+        report its targets (None) does not.
         """
         if not targets:
             return targets is not None and effect is Effect.NETWORK_GET

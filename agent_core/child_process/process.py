@@ -182,7 +182,7 @@ class ChildProcess:
 
     @property
     def told(self) -> Mapping[str, Any]:
-        """What the process reported when it was ready: its start time and its confinement."""
+        """Return the ready report of the process: its start time and its confinement."""
         told = {} if self._link is None else self._link.told.get("ready")
         return told if isinstance(told, dict) else {}
 
@@ -327,7 +327,7 @@ class ChildProcess:
         return link
 
     def _environment(self) -> dict[str, str]:
-        """What every program needs, where our modules are, and what was asked for; nothing else."""
+        """Build the environment: what every program needs, our module path, the requested variables."""
         kept = {
             name: value
             for name, value in os.environ.items()
@@ -366,8 +366,9 @@ class ChildProcess:
 
 def _name_files() -> list[tuple[int, int]]:
     """
-    Which files say where names are looked up. A confined process may read these and not their successors: a
-    change of network puts a new file in the place of the old one.
+    Return device and inode of the resolver's files.
+
+    A confined process may read these and not their successors: a change of network replaces the files.
     """
     found = []
     for path in _NAME_FILES:

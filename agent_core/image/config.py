@@ -47,7 +47,7 @@ class ImageSettings(BaseModel):
 
 
 def is_plain_image(settings: ImageSettings, provider: ProviderSpec) -> bool:
-    """Whether our own client asks for the pictures."""
+    """Return True if our own client requests the pictures instead of litellm."""
     if settings.client != "auto":
         return settings.client == "openai"
     return settings.model.startswith("openai/") or (

@@ -28,7 +28,7 @@ class Payment(Protocol):
     """The cost of one request, from its reservation until it is recorded."""
 
     async def begin(self, tokens: int, usd: float | None) -> str:
-        """Why the budget refuses the request; empty: it allows it. None: the cost is unknown."""
+        """Return why the budget refuses the request, or "". ``usd`` None: the cost is unknown."""
         ...
 
     async def end(self, usage: Usage | None) -> None:
@@ -83,7 +83,7 @@ class ImageTool:
         self._made = 0
 
     def state(self) -> int:
-        """How many pictures were made in this turn."""
+        """Return the number of pictures made in this turn."""
         return self._made
 
     def restore(self, state: Any) -> None:

@@ -128,8 +128,9 @@ def _only_operator_can_help(status: int | None, told: str) -> bool:
 
 def _is_credit_spent(failure: Failure, told: str, now: datetime) -> bool:
     """
-    Whether the account has nothing left. A quota of a minute or a day (429 with the time when it is over) is
-    a limit of requests.
+    Return True if the account has no credit left.
+
+    A quota of a minute or a day (429 with the time of its end) is a rate limit instead.
     """
     match failure.status:
         case 402:
@@ -142,7 +143,7 @@ def _is_credit_spent(failure: Failure, told: str, now: datetime) -> bool:
 
 
 def for_operator(error: Exception) -> str:
-    """What the operator reads of a refusal that only the operator can mend; empty for any other error."""
+    """Describe a refusal that only the operator can resolve; empty for any other error."""
     if (
         not isinstance(error, ModelError)
         or not error.fields.get("operator")
@@ -174,9 +175,9 @@ def _wait_s(failure: Failure, now: datetime) -> float | None:
 
 def retry_after_s(headers: Mapping[str, str], now: datetime) -> float | None:
     """
-    How long the server asks to wait: ``retry-after-ms``, or ``retry-after`` as seconds or as a date.
+    Return the seconds to wait, from ``retry-after-ms`` or ``retry-after`` (seconds or a date).
 
-    Never negative and never above one hour; None if it says nothing that can be read.
+    Always between 0 and one hour; None if there is no readable header.
     """
     plain = {name.lower(): value.strip() for name, value in headers.items()}
     wait = _number_or_none(plain.get("retry-after-ms", ""))

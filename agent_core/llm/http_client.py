@@ -80,7 +80,7 @@ class HttpModelClient(ModelClient):
         await self._server.aclose()
 
     async def _pieces(self, asked: Request) -> AsyncGenerator[Piece, None]:
-        """What the server sends; every exception is one of ours."""
+        """Yield the pieces of the server's answer; raises only `ModelError`."""
         read = self._reader()
         with self._server.judged():
             data = json.dumps(self._body(asked), ensure_ascii=False, separators=(",", ":")).encode()

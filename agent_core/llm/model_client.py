@@ -57,7 +57,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class Refusals:
-    """What one model has refused, and what is therefore left out of its requests."""
+    """The parameters and contents that one model has refused; later requests leave them out."""
 
     max_tokens: int | None = None
     all_tools: bool = False

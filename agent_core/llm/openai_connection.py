@@ -67,7 +67,7 @@ class OpenAIConnection:
         return self._opened().post(self._url, data=data, allow_redirects=False)
 
     async def told(self, url: str, data: Any = None) -> Any:
-        """What another address of the server says, as JSON; posted is ``data``. Raises `ModelError`."""
+        """Return the JSON answer of another URL; with ``data`` it is a POST. Raises `ModelError`."""
         method, content = "GET" if data is None else "POST", bytearray()
         with self.judged(), anyio.fail_after(_TOLD_LIMIT_S):
             session = self._opened()
@@ -181,7 +181,7 @@ def failure_in(body: object, *, status: int | None, headers: Mapping[str, str] |
 
 
 def is_loopback(url: str) -> bool:
-    """Whether an address is on this machine, so that no proxy is used."""
+    """Return True if a URL is on this machine, so that no proxy is used."""
     host = urlsplit(url).hostname or ""
     if host == "localhost":
         return True

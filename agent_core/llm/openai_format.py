@@ -147,8 +147,9 @@ CACHE_CONTROL = {"cache_control": {"type": "ephemeral"}}
 
 def cached_places(shaped: Sequence[WireMessage]) -> set[int]:
     """
-    Where a provider that keeps prompts up to explicit marks is told to: after the system text, after the last
-    message of the history (the question has the facts of its moment and will not come again), and after the
+    Return the indices of the messages after which an explicit cache mark is set.
+
+    These are the system text, the last message of the history (the question has volatile facts), and the
     results of tools, for the next step of this turn.
     """
     kept = [number for number, message in enumerate(shaped) if message.is_kept]
@@ -202,7 +203,7 @@ def _content(message: WireMessage) -> str | list[dict[str, Any]]:
 
 
 def _signature(call: ToolCall) -> dict[str, Any]:
-    """What proves that the model made this call; another model's call goes with the word for "none"."""
+    """Build the field that carries Gemini's thought signature; another model's call gets the dummy value."""
     return {"extra_content": {"google": {"thought_signature": call.signature or _UNSIGNED}}}
 
 
@@ -250,12 +251,12 @@ def _parts(content: object) -> list[dict[str, Any]]:
 
 
 def _is_said(part: Mapping[str, Any]) -> bool:
-    """Whether a part of an answer is text for a person, and not thinking."""
+    """Return True if a part of an answer is text for a person rather than reasoning."""
     return part.get("type", "text") in ("text", "output_text")
 
 
 def _thought(body: Mapping[str, Any]) -> int:
-    """How many characters of hidden thinking came in fields of their own."""
+    """Count the characters of reasoning that came outside of the text."""
     fields = (body.get(name) for name in ("reasoning_content", "reasoning"))
     told = next((len(text) for text in fields if isinstance(text, str) and text), 0)
     return told + sum(len(str(part)) for part in _parts(body.get("content")) if not _is_said(part))
@@ -290,7 +291,7 @@ def _signature_in(call: Mapping[str, Any]) -> str:
 
 
 def _cost(usage: object) -> float | None:
-    """What the provider itself says that it costs."""
+    """Return the cost in US dollars that the provider reports, if it is plausible."""
     cost = usage.get("cost") if isinstance(usage, dict) else None
     return float(cost) if isinstance(cost, int | float) and 0 <= cost < _MOST_TOKENS else None
 
@@ -386,7 +387,7 @@ class Assembler:
 
     @property
     def leaked_tool_calls(self) -> bool:
-        """Whether text that was already returned has turned out to be reasoning."""
+        """Return True if text that was already returned has turned out to be reasoning."""
         return self._thoughts.leaked
 
     def usage(self) -> TokenCounts | None:
@@ -487,5 +488,5 @@ def _joined_details(parts: Sequence[Any]) -> list[Any]:
 
 
 def _goes_on(block: Mapping[str, Any], part: Mapping[str, Any]) -> bool:
-    """Whether a piece belongs to a block of reasoning that is not signed yet."""
+    """Return True if a piece continues a block of reasoning that is not signed yet."""
     return not block.get("signature") and all(block.get(key) == part.get(key) for key in ("type", "index"))

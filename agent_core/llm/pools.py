@@ -59,7 +59,7 @@ _log = structlog.get_logger(__name__)
 
 
 def cool_down_s(error: ModelError, failures: int) -> float:
-    """How long a member is skipped after ``error``, its ``failures``-th in a row; 0.0: not at all."""
+    """Return the seconds to skip a member after its ``failures``-th error in a row; 0.0: not at all."""
     if needs_operator(error):
         return _OPERATOR_S
     if isinstance(error, ModelRateLimited) and error.retry_after_s is not None:
@@ -72,12 +72,12 @@ def cool_down_s(error: ModelError, failures: int) -> float:
 
 
 def is_firm(error: ModelError) -> bool:
-    """Whether it would be wrong to ask before the cool-down is over, even if nobody else is left."""
+    """Return True if the cool-down must be respected even if no other member is left."""
     return isinstance(error, ModelRateLimited) and error.retry_after_s is not None
 
 
 def needs_operator(error: ModelError) -> bool:
-    """Whether only the operator can help: a wrong key, an unknown model, no credit."""
+    """Return True if only the operator can help: a wrong key, an unknown model, no credit."""
     return bool(error.fields.get("operator")) or isinstance(error, ModelAuthFailed)
 
 
@@ -157,7 +157,7 @@ class _Member:
 
 
 def _choose(members: Sequence[_Member], now: float) -> list[_Member]:
-    """Whom to ask, in order; empty if all are cooling for a firm reason."""
+    """Return the members to call, in order; empty if all are cooling for a firm reason."""
     ready = [member for member in members if member.cools_until <= now]
     if ready:
         return ready

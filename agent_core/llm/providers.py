@@ -120,8 +120,9 @@ def endpoint_of(model: str, api_base: str) -> Endpoint | None:
 
 def is_ollama(model: str, api_base: str) -> bool:
     """
-    Whether a model is Ollama's: by its provider, or by the port of a server that is said to speak OpenAI's
-    protocol, as ``squidbot init`` once wrote it.
+    Return True for a model of Ollama: by its provider, or by Ollama's port in an "openai/" entry.
+
+    ``squidbot init`` once wrote such entries.
     """
     prefix, _, name = model.partition("/")
     if prefix == "openai":
@@ -130,7 +131,7 @@ def is_ollama(model: str, api_base: str) -> bool:
 
 
 def is_self_hosted(model: str, api_base: str) -> bool:
-    """Whether a model runs on a self-hosted server: by its provider, or by a private address."""
+    """Return True if a model runs on a self-hosted server: by its provider, or by a private address."""
     provider = _PROVIDERS.get(model.partition("/")[0])
     if not api_base:
         return provider is not None and provider.at_home
@@ -142,7 +143,7 @@ def is_self_hosted(model: str, api_base: str) -> bool:
 
 
 def takes_cache_control(model: str) -> bool:
-    """Whether a model caches prompts only up to explicit marks, as those of Anthropic do."""
+    """Return True if a model caches prompts only up to explicit marks, as Anthropic's do."""
     prefix, _, name = model.partition("/")
     return prefix == "anthropic" or (prefix in _SELLS_CLAUDE and "claude" in name)
 

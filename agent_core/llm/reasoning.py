@@ -42,7 +42,7 @@ _BLANK = re.compile(r"\s*")
 
 @dataclass(slots=True)
 class Habit:
-    """Whether a model's answers usually begin inside a block of reasoning."""
+    """Remembers if a model's answers usually begin inside a block of reasoning."""
 
     begins_inside: bool = False
 
@@ -114,7 +114,7 @@ class ReasoningFilter:
         return given
 
     def _in_thought(self, data: str, at: int, *, final: bool) -> tuple[int, bool]:
-        """Where the thought ends, and True; else how much of it need not be kept, and False."""
+        """Return the end of the reasoning and True; else the length that can be dropped and False."""
         found = _ENDS[self._closing].search(data, at)
         if found is not None:
             self.hidden += found.end() - at

@@ -47,7 +47,7 @@ class SseDecoder:
 
     @property
     def in_part(self) -> bool:
-        """Whether a part of an event has been read, and not only comments."""
+        """Return True if a part of an event has been read; comments do not count."""
         begun = next((piece[:1] for piece in self._begun if piece), b"")
         return bool(self._data) or begun not in (b"", b":", b"\r")
 
@@ -76,7 +76,7 @@ class LineDecoder:
 
     @property
     def in_part(self) -> bool:
-        """Whether a part of a line has been read."""
+        """Return True if a part of a line has been read."""
         return bool(self._begun.strip())
 
     def rest(self) -> Iterator[str]:

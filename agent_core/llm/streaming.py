@@ -40,11 +40,11 @@ _log = structlog.get_logger(__name__)
 @dataclass(frozen=True, slots=True)
 class AnswerLimits:
     """
-    How long one answer may take, and how long it may be.
+    The limits of one answer.
 
-    ``first_token_s`` until the first piece of a streamed answer (a whole one has ``total_s``, unless the
-    server sends keep-alives), ``idle_s`` between pieces, ``total_s`` for all of it, ``max_chars`` of text and
-    tool calls together.
+    ``first_token_s`` runs until the first piece of a streamed answer (a whole one has ``total_s``, unless the
+    server sends keep-alives), ``idle_s`` between pieces, ``total_s`` for all; ``max_chars`` counts text and
+    tool calls.
     """
 
     first_token_s: float = 55.0

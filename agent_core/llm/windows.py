@@ -54,7 +54,7 @@ def model_window(shown: Mapping[str, Any]) -> int | None:
 
 
 def capabilities(shown: Mapping[str, Any]) -> frozenset[str] | None:
-    """What a model of Ollama can do; None where a server is too old to say."""
+    """Return the capabilities of an Ollama model; None if the server is too old to report them."""
     told = shown.get("capabilities")
     return frozenset(map(str, told)) if isinstance(told, list) else None
 
@@ -71,7 +71,7 @@ def least_tokens(messages: Sequence[Message]) -> int:
 
 
 def answer_room(window: int) -> int:
-    """What of a window is left for the answer."""
+    """Return the tokens of a window that are reserved for the answer."""
     return window // 8
 
 

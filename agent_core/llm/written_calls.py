@@ -78,7 +78,7 @@ class WrittenCalls:
 
     @property
     def held(self) -> int:
-        """How many characters are held back."""
+        """Return the number of characters held back."""
         return len(self._held)
 
     def feed(self, text: str) -> str:
@@ -138,7 +138,7 @@ class WrittenCalls:
         return any(tag in asked for tag in _TAGS if text.startswith(tag))
 
     def _is_copied(self, text: str) -> bool:
-        """Whether somebody else has written the same before, whatever the blanks."""
+        """Return True if a message of another role contains the same text, ignoring blanks."""
         bare = "".join(text.split())
         return any(
             bare in "".join(message.content.split())
@@ -162,7 +162,7 @@ def _calls_in(text: str) -> tuple[list[tuple[str, dict[str, Any]]], str]:
 
 
 def _one_at(text: str, at: int) -> tuple[int, list[tuple[str, dict[str, Any]]]]:
-    """What one form says at a position, and where it ends."""
+    """Parse the calls that begin at a position; return the end and the calls. Raises ValueError."""
     if text[at] in "[{":
         value, end = _value_at(text, at)
         return end, [_call_of(one) for one in (value if isinstance(value, list) else [value])]

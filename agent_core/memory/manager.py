@@ -112,7 +112,7 @@ class MemoryManager(Consolidation):
 
     @property
     def context_tokens(self) -> int:
-        """What a prompt may take now."""
+        """Return the most tokens that a prompt may have at present."""
         return self._most_tokens if self._window is None else min(self._most_tokens, self._window() * 3 // 4)
 
     @property
@@ -308,7 +308,7 @@ class MemoryManager(Consolidation):
     # ── inside ──
 
     async def _began(self, session_id: str, since: datetime | None) -> bool:
-        """Whether nothing was said in a session before ``since``; its summary holds nothing older then."""
+        """Return True if nothing was said before ``since``; the summary then holds nothing older."""
         if since is None:
             return True
         beginning = await self._storage.load_segment(session_id, start=0, max_messages=1)
@@ -321,7 +321,7 @@ class MemoryManager(Consolidation):
             self._shown.popitem(last=False)
 
     def _warns(self, tail: HistoryTail, tool_names: Collection[str]) -> bool:
-        """Whether consolidation is near, will happen, and something can be done about it."""
+        """Return True if consolidation is near and the model can still save notes with the memory tool."""
         near = tail.unconsolidated >= max(1, self._rules.threshold - _WARN_BEFORE)
         return near and self._llm is not None and _MEMORY_TOOL in tool_names
 
@@ -331,7 +331,7 @@ class MemoryManager(Consolidation):
         return tuple(file for file in attachments if is_picture(file))[:most]
 
     def _fitting(self, tail: HistoryTail, room: int, single: int, scope: str) -> PromptWindow:
-        """What of the history fits into ``room`` tokens, no message taking more than ``single``."""
+        """Return the part of the history that fits into ``room`` tokens, each message cut to ``single``."""
         sound = with_newest_pictures(sound_history(tail.messages), self._pictures // 3, scope)
         short = self.estimate.fitting(single)
         history = [

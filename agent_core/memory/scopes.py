@@ -66,9 +66,9 @@ def private_in(scopes: Iterable[str | None]) -> frozenset[str]:
 
 def hidden_from(scope: str | None, private: Iterable[str]) -> bool:
     """
-    Whether messages of these private scopes must not be shown in a turn of ``scope``.
+    Return True if messages of these private scopes must not be shown in a turn of ``scope``.
 
-    A turn without a scope is no turn but somebody at the machine, who sees everything.
+    The scope None stands for somebody at the machine, who sees everything.
     """
     return scope is not None and bool(set(private) - {scope})
 

@@ -221,16 +221,16 @@ class _Run:
         os.close(handle)
 
     def _limit(self, began: float) -> str:
-        """Which limit is passed that needs no look at the tree."""
+        """Return the name of an exceeded limit that needs no scan of the process tree, or ""."""
         if time.monotonic() - began >= self._order["seconds"]:
             return "time"
         return "output" if self._output.count > self._order["output"] else ""
 
     def _is_still(self, tree: list[int]) -> bool:
         """
-        Whether nothing has happened for as long as it may, by looks and not by time.
+        Return True if the tree has been idle for the allowed time.
 
-        On a busy machine both the tree and this process wait for a processor, and there are fewer looks.
+        Idle time is counted in scans: on a busy machine both the tree and this process wait for a processor.
         """
         most = float(self._order["still"])
         if not most:
@@ -241,7 +241,7 @@ class _Run:
         return most <= self._still_looks * _LOOK_EVERY_S
 
     def _look(self, program: int) -> str:
-        """Which limit of the whole tree is passed; orphans that have ended are reaped on the way."""
+        """Scan the process tree and return the exceeded limit, or ""; ended orphans are reaped."""
         order, tree = self._order, descendants()
         if self._is_still(tree):
             return "still"
@@ -342,10 +342,10 @@ class _Output:
 
 class _Disks:
     """
-    How much the disks below some folders have lost since the start.
+    Measures how much free space the disks of some folders have lost since the start.
 
-    That is one call for each. Only when more is gone than may be, it is counted who has it: in files that
-    have changed since, and in files without a name that the tree has open.
+    This is one system call per disk. Only when the loss exceeds the limit are files counted that changed
+    since, and open files without a name.
     """
 
     def __init__(self, folders: list[str], order: dict[str, Any]) -> None:
@@ -372,7 +372,7 @@ class _Disks:
         return ""
 
     def _is_too_much(self) -> bool:
-        """Whether it was the tree, as far as that can be seen."""
+        """Return True if changed files and open nameless ones of the tree exceed the limit."""
         size = files = 0
         waiting = list(self._folders)
         while waiting and files < _MOST_ENTRIES:
@@ -447,7 +447,7 @@ def _hand_over(program: bytes, listener: int) -> None:
 
 
 def _allow(ruleset: int, path: str, rights: int) -> None:
-    """What is not there is not allowed; a link is not followed."""
+    """Add a Landlock rule for a path; a missing path or a link is skipped."""
     try:
         opened = os.open(path, os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:

@@ -49,7 +49,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What is known of the sandbox: ``held`` None before it was tried; else what would ``help``."""
+    """The result of the sandbox's self-test; ``held`` is None before it, ``help`` is the remedy."""
 
     held: bool | None = None
     told: str = "the sandbox has not been tried yet"
@@ -113,17 +113,17 @@ class CommandSandbox:
 
     @property
     def limits(self) -> Ceilings:
-        """What one run may take."""
+        """Return the limits of one run."""
         return self._limits
 
     @property
     def connects(self) -> bool:
-        """Whether commands have a listener in their network; it is for whoever runs them to serve it."""
+        """Return True if commands get a listener in their network; the caller serves it."""
         return self._may_connect and self._way != "landlock"
 
     @property
     def work(self) -> Path:
-        """Where commands begin."""
+        """Return the directory in which commands start."""
         return self._workspace / "work"
 
     async def prove(self) -> Proof:
@@ -250,7 +250,7 @@ class CommandSandbox:
         return Proof(True, self._told())
 
     def _told(self) -> str:
-        """What confines."""
+        """Describe the confinement for people."""
         landlock = f"Landlock {self._version}" if self._version else "no Landlock"
         told = ("a unit for each command, " if self._way == "unit" else "") + (
             "bubblewrap" if self._way == "bubblewrap" else landlock
@@ -261,7 +261,7 @@ class CommandSandbox:
         return told
 
     def _trouble_of(self, tried: ProgramOutcome) -> str:
-        """Why nothing could be tried; empty if it could."""
+        """Return why the self-test could not run, or "". Raises TimeoutError if it took too long."""
         if tried.limit == "time":
             raise TimeoutError
         if tried.limit == "still" and self._way != "bubblewrap":
@@ -274,7 +274,7 @@ class CommandSandbox:
         return tried.error
 
     def _missing(self) -> Proof | None:
-        """What the way needs and is not there."""
+        """Return a failed proof if the program or socket that this backend needs is missing."""
         if self._way == "bubblewrap" and not self._wrapper:
             return Proof(False, "there is no bubblewrap", "install it (bwrap), or let backend be auto")
         if self._way == "unit" and (self._unit is None or not self._unit.is_socket()):
@@ -282,7 +282,7 @@ class CommandSandbox:
         return None
 
     def _cannot(self) -> Proof | None:
-        """Why there is nothing to try."""
+        """Return a failed proof if a requirement rules the sandbox out before the self-test."""
         if (missing := self._missing()) is not None:
             return missing
         if self._version < 1 and self._way in ("unit", "landlock"):
@@ -332,7 +332,7 @@ async def _run(order: Mapping[str, Any], serve: Serve | None = None) -> ProgramO
 
 
 def _entries(workspace: Path) -> list[str]:
-    """What lies in the workspace and may be written: no links, nothing hidden, nothing of the prompt."""
+    """Return the writable entries of the workspace: no links, hidden files or prompt files."""
     found = []
     with os.scandir(workspace) as entries:
         for entry in entries:

@@ -96,7 +96,7 @@ async def _asked(
 
 
 class _Pieces:
-    """What comes from a stream, also over several attempts to read it to its end."""
+    """Collects a stream's data, also over several attempts to read it to its end."""
 
     def __init__(self, stream: ByteReceiveStream) -> None:
         self._stream = stream

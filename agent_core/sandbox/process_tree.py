@@ -70,7 +70,7 @@ def send_signal(number: int, processes: list[int]) -> None:
 
 
 def _is_wrapper(pid: int) -> bool:
-    """Whether it may be the first process of bubblewrap's namespace, which ends by itself after the last."""
+    """Return True for the first process of bubblewrap's namespace, which ends by itself after the last."""
     return content_of(f"/proc/{pid}/comm").strip() == b"bwrap"
 
 
@@ -97,7 +97,7 @@ def descendants(root: int = 0) -> list[int]:
 
 
 def own_children() -> list[int]:
-    """Whose parent this process is."""
+    """Return the pids of the children of this process."""
     return _children(os.getpid())
 
 
@@ -116,7 +116,7 @@ def _state(pid: int) -> str:
 
 
 def processor_time(tree: list[int]) -> list[tuple[int, int]]:
-    """What each process that is still there has used so far, in hundredths of a second."""
+    """Return pid and processor time (hundredths of a second) of each process that still exists."""
     used = []
     for pid in tree:
         words = content_of(f"/proc/{pid}/stat").rpartition(b")")[2].split()
@@ -141,7 +141,7 @@ def threads_in(pid: int, states: bytes) -> int:
 
 
 def threads_of(user: int) -> int:
-    """How many a user has already: the limit counts them all."""
+    """Count the threads of a user: RLIMIT_NPROC counts them all."""
     count = 0
     for name in os.listdir("/proc"):
         if name.isdigit():

@@ -52,7 +52,7 @@ class SkillsLoader:
 
     @property
     def problems(self) -> list[str]:
-        """What is wrong with the skills that were skipped, one sentence each."""
+        """Describe each skipped skill in one sentence."""
         self._scan()
         return [f"{path}: {read.problem}" for path, read in sorted(self._read.items()) if read.problem]
 

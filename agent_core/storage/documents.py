@@ -151,7 +151,10 @@ class DocumentFile:
             os.close(handle)
 
     def unusable(self) -> DocumentUnusable | None:
-        """What is wrong if one of the two files is not a regular file; None if both are, or do not exist."""
+        """
+        Return the error if the document or its versions are not a regular file; None if both are, or are
+        missing.
+        """
         for path in (self._path, self._versions):
             if not file_access.is_file_or_nothing(path):
                 return DocumentUnusable(f"{path} is {_kind(path)}, and should be a file", path=str(path))
@@ -234,7 +237,7 @@ class DocumentFile:
 
 
 def _kind(path: Path) -> str:
-    """What is in the place of a file, for people."""
+    """Name the kind of file at a path, for people."""
     if path.is_symlink():
         return "a link that leads to no file"
     return "a folder" if path.is_dir() else "not to be reached, or something special"

@@ -41,7 +41,7 @@ def storage_errors(action: str, path: Path) -> Iterator[None]:
 
 
 def is_file_or_nothing(path: Path) -> bool:
-    """Whether ``path`` is a regular file, a link to one, or free; not a folder, a pipe or a dead link."""
+    """Return True if ``path`` is a regular file, a link to one, or free."""
     try:
         return stat.S_ISREG(path.stat().st_mode)
     except FileNotFoundError:

@@ -95,7 +95,7 @@ class HistoryFile:
         return aside
 
     def end(self, hint: PageMark = PageMark()) -> int:  # noqa: B008 (a frozen constant)
-        """How many positions there are; at least as many as ``hint`` says, if it is valid."""
+        """Return the number of positions; at least that of a valid ``hint``."""
         with self._opened(hint) as handle:
             return self._end_after(handle, hint) if handle is not None else 0
 
@@ -139,8 +139,10 @@ class HistoryFile:
 
     def place(self, position: int, hint: PageMark) -> PageMark:
         """
-        Where the message at ``position`` begins, or the next one that can be read, as `segment` counts from
-        ``hint``. Behind the last one is the end; what is far from both is a place without offset.
+        Return the mark of the first readable message from ``position`` on, counted from ``hint`` like
+        `segment`.
+
+        Behind the last message it is the end; far from both ends it is a mark without offset.
         """
         with self._opened(hint) as handle:
             if handle is None or position <= 0:
@@ -259,7 +261,7 @@ class HistoryFile:
         return max(self._end, hint.position) if self._is_right(handle, hint) else self._end
 
     def _is_right(self, handle: int, hint: PageMark) -> bool:
-        """Whether the place still is what it was, as far as one look can tell."""
+        """Return True if the mark still fits the file, as far as one probe can tell."""
         if self._judged is None or self._judged[0] != hint:
             self._judged = (hint, self._looks_right(handle, hint))
         return self._judged[1]
@@ -357,7 +359,7 @@ class HistoryFile:
 
 
 def _state(handle: int) -> tuple[int, int, int, int]:
-    """What tells that a file is as it was: device, inode, size, time."""
+    """Return device, inode, size and modification time, which identify an unchanged file."""
     state = os.fstat(handle)
     if not stat.S_ISREG(state.st_mode):
         raise OSError(errno.EINVAL, "not a regular file")

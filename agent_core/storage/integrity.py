@@ -66,7 +66,7 @@ def version_files(layout: Layout) -> list[Path]:
 
 
 def documents(layout: Layout) -> Iterator[tuple[Path, Path]]:
-    """Where memory documents and their versions are, or should be; also under shortened names."""
+    """Yield the expected paths of memory documents and their versions, shortened names included."""
     yield layout.workspace / "MEMORY.md", layout.home / "memory" / "owner" / "MEMORY.history.jsonl"
     for kind in ("people", "rooms"):
         for folder in sorted((layout.home / "memory" / kind).glob("*")):

@@ -58,12 +58,12 @@ class _Slot(Generic[F]):
 
 class _Shelf(Generic[K, F]):
     """
-    What is open by name. What is in use stays; of the rest the least recently used goes.
+    Open objects by name; those in use stay, and of the rest the least recently used are dropped.
 
     Args:
-        held: How many bytes one keeps that it can do without.
-        let_go: Makes it do without.
-        held_limit: How many bytes all may keep.
+        held: Returns the bytes of a value's droppable cache.
+        let_go: Drops that cache.
+        held_limit: The most bytes of all caches together.
     """
 
     def __init__(

@@ -44,8 +44,10 @@ class DecodedTail:
 
     def before(self, end: int) -> tuple[int, int]:
         """
-        What the line before the tail is counted from: the position of the first line that can be read, or
-        ``end`` where there is none, and how many before it cannot.
+        Return the position from which the line before the tail is counted, and the unreadable lines before
+        it.
+
+        The position is that of the first readable line of the tail, or ``end`` if there is none.
         """
         unread = len(list(takewhile(lambda entry: entry.message is None, self._entries)))
         return (self._entries[unread].position if unread < len(self._entries) else end), unread
@@ -96,7 +98,7 @@ def _bytes_of(entry: Entry) -> int:
 
 class RecentIds:
     """
-    Which ids were written recently: at least the last ``keep`` of them.
+    A set of recently written ids that keeps at least the last ``keep``.
 
     Args:
         ids: Those on the disk, the oldest first.

@@ -11,7 +11,7 @@ from agent_core.models import HistoryTail, Message
 
 @dataclass(frozen=True, slots=True)
 class PageMark:
-    """Where in the file a position begins: ``message_id`` is that of the line there, if it has one."""
+    """The offset at which a position begins; ``message_id`` is that of the line there, if it has one."""
 
     position: int = 0
     offset: int = 0
@@ -63,7 +63,7 @@ class Numbering:
 
 
 def place_of(entry: Entry) -> PageMark:
-    """Where an entry begins, by the number that its line says it has: with that it is known again."""
+    """Return the mark of an entry with the number its line carries, by which it is recognised later."""
     position = entry.position if entry.number is None else entry.number
     return PageMark(position, entry.offset, entry.message.id if entry.message else None)
 

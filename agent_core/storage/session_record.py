@@ -40,7 +40,7 @@ class Record:
 
     @property
     def cursor(self) -> int:
-        """How many positions from the beginning are in the summary."""
+        """Return the number of positions from the beginning that the summary covers."""
         return self.place.position
 
     def changed(
@@ -108,7 +108,7 @@ class RecordFile:
         )
 
     def exists(self) -> bool:
-        """Whether there is a record."""
+        """Return True if the file exists."""
         return self._path.exists()
 
     def _parsed(self, raw: bytes) -> Record | None:

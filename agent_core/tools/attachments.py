@@ -267,7 +267,7 @@ class SendFileTool:
         return await self._attachments.keep_file(folder, inside, max_bytes=self._max_bytes)
 
     def _place(self, wanted: str) -> tuple[Path, str]:
-        """In which folder a file may be sent from, and its path there."""
+        """Return the allowed folder of a file and its path there. Raises ValueError if it may not be sent."""
         path = Path(wanted)
         if not path.is_absolute():
             return self._workspace, wanted

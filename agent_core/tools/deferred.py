@@ -85,7 +85,7 @@ class DeferredTools:
         return [self._definitions[name] for name in self.found if name in self._definitions]
 
     def origins_of(self, names: Iterable[str]) -> Origins:
-        """Whose words the definitions of these tools are."""
+        """Return the origins of the definitions of these tools."""
         return join_origins(*(self._definitions[name].origins for name in names if name in self._definitions))
 
     def load(self, names: Iterable[str]) -> None:
@@ -93,7 +93,7 @@ class DeferredTools:
         self.found = tuple(dict.fromkeys((*self.found, *names)))[-KEPT:]
 
     def answers(self, call: ToolCall) -> bool:
-        """Whether the call is answered here: it searches for tools, or its tool is not loaded."""
+        """Return True if this class answers the call: a search for tools, or a tool that is not loaded."""
         if call.name == FIND_TOOLS:
             return bool(self._definitions)
         return call.name in self._definitions and call.name not in self.found

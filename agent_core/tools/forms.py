@@ -91,7 +91,7 @@ class Form:
 
     @property
     def is_closed(self) -> bool:
-        """Whether only a few words can be an answer, so that other messages are rarely taken for one."""
+        """Return True if few words are valid answers, so that other messages are rarely mistaken for one."""
         return not self.fields or (len(self.fields) == 1 and self.fields[0].kind != "text")
 
     def as_json(self) -> dict[str, Any]:
@@ -151,11 +151,10 @@ def link_to_open(asker: str, message: str, address: str) -> Form:
 
 def read(form: Form, text: str) -> dict[str, Value]:
     """
-    What a person's words fill in: each line, or each part between semicolons, is ``name: value``. For a
-    single field the value alone is enough.
+    Parse a person's answer: ``name: value`` per line or semicolon; a single field needs only the value.
 
     Raises:
-        NotAnAnswer: They do not fit.
+        NotAnAnswer: The text does not fit the form.
     """
     text = text.strip()
     if len(text) > _ANSWER_CHARS:

@@ -30,7 +30,7 @@ _STRICT = frozenset({Effect.EXECUTE, Effect.NETWORK_SEND, Effect.SEND, Effect.PE
 
 
 class GrantKind(StrEnum):
-    """What a grant covers."""
+    """The extent of a grant."""
 
     CALL = "call"
     """Exactly this call, such as this command line."""
@@ -43,7 +43,7 @@ class GrantKind(StrEnum):
 
 
 class Scope(NamedTuple):
-    """What could be granted: ``what`` is the exact call, folder or host."""
+    """A possible extent of a grant: ``what`` is the exact call, folder or host."""
 
     kind: GrantKind
     tool: str
@@ -98,7 +98,7 @@ def scope_of(proposal: Proposal) -> Scope | None:
 def covers(
     grant: Grant, proposal: Proposal, *, conversation: str, people: Collection[str], turn: str, now: datetime
 ) -> bool:
-    """Whether a grant makes a question about this call unnecessary."""
+    """Return True if a grant makes a question about this call unnecessary."""
     if not in_force(grant, now) or (grant.turn and grant.turn != turn):
         return False
     if grant.conversation and grant.conversation != conversation:
@@ -109,7 +109,7 @@ def covers(
 
 
 def in_force(grant: Grant, now: datetime) -> bool:
-    """Whether a grant holds; it ends if the clock has gone back."""
+    """Return True while a grant is valid; it ends if the clock is set back."""
     return grant.at <= now < grant.until and (grant.seen_at is None or grant.seen_at <= now)
 
 
@@ -150,12 +150,11 @@ def _is_within(scope: Scope, proposal: Proposal) -> bool:
 
 def _is_foreign_idea(grant: Grant, proposal: Proposal) -> bool:
     """
-    Whether words that anybody may have written are in the prompt of a call that runs or sends something, or
-    of a tool of a server, whose arguments may say anything.
+    Return True if the prompt holds untrusted sources that the grant does not cover.
 
-    Only the very call that was shown passes then, and only after sources that its question has named. Files
-    are written and pages fetched only after those too; a page of the host itself is no other source. Where
-    there may be more sources than are kept, they are not known.
+    A call that runs or sends something, or a tool of a server, passes only as the exact call that was shown,
+    and only with sources its question named. Files are written and pages fetched only after named sources
+    too; a page of the granted host is none. A full list of sources may be incomplete and does not pass.
     """
     unknown = {(each.kind, each.where) for each in proposal.origins if each.trust > Trust.KNOWN}
     if grant.scope.kind is GrantKind.HOST:

@@ -25,7 +25,7 @@ def text_in(content: bytes, *, html: bool = False, cut: bool = False) -> str | N
 
 
 def looks_like_html(media_type: str, name: str) -> bool:
-    """Whether a file is called a web page."""
+    """Return True if a file's type or name says that it is a web page."""
     return media_type in ("text/html", "application/xhtml+xml") or name.lower().endswith((".html", ".htm"))
 
 
@@ -49,6 +49,6 @@ def _decoded(content: bytes, *, cut: bool) -> str | None:
 
 
 def _is_written(text: str) -> bool:
-    """Whether hardly a character is one that nobody writes."""
+    """Return True if a text has hardly any undecodable or control characters."""
     odd = sum(char == "\ufffd" or (char < " " and char not in "\t\n\r\f\x1b") for char in text)
     return odd <= len(text) * _ODD_SHARE

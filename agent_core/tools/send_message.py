@@ -33,7 +33,7 @@ class MessengerPort(Protocol):
     """
 
     def is_own(self, to: str) -> bool:
-        """Whether that is the owner, on one of the owner's own channels."""
+        """Return True if ``to`` is the owner, on one of the owner's own channels."""
         ...
 
     def worded(self, to: str, text: str) -> str:
@@ -49,7 +49,7 @@ class MessengerPort(Protocol):
         ...
 
     async def is_posted(self, key: str) -> bool:
-        """Whether a message was posted for this ``key``."""
+        """Return True if a message was posted for this ``key``."""
         ...
 
     async def send(
@@ -155,7 +155,7 @@ def _read(arguments: Mapping[str, Any]) -> tuple[str, str, list[str]]:
 
 
 def _key(to: str, text: str, paths: Sequence[str]) -> str:
-    """Which call of its turn this is: the same when its step is done again, and no other's."""
+    """Return a key of this call in its turn, the same when the step is repeated."""
     return hashlib.sha256(json.dumps([step_of_call(), to, text, list(paths)]).encode()).hexdigest()
 
 

@@ -108,7 +108,7 @@ def cost_of(answer: object, seconds: float, *, model: str, usd_per_minute: float
 
 
 def _is_silence(segment: Mapping[str, Any]) -> bool:
-    """Whether words were made up where nobody spoke."""
+    """Return True if the engine probably invented this segment from silence."""
     nobody = _number(segment, "no_speech_prob", 0.0) > _NOBODY_SPOKE
     return nobody and _number(segment, "avg_logprob", 0.0) < _IMPROBABLE
 

@@ -136,7 +136,7 @@ async def _pieces(request: Mapping[str, Any], *, stream: bool, cost: bool) -> As
 
 
 async def _transcribe(request: Mapping[str, Any]) -> Piece:
-    """What is said in a sound file, whose name, content and type stand in ``request["file"]``."""
+    """Transcribe the sound file in ``request["file"]``: name, base64 content and media type."""
     import litellm  # noqa: PLC0415 - see `_load`
 
     name, content, media_type = request["file"]

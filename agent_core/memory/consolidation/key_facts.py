@@ -230,7 +230,10 @@ def _plain(sentence: str, counted: dict[str, set[str]]) -> Iterator[KeyFact]:
 
 
 def _codes(text: str) -> Iterator[str]:
-    """What stands between backticks, the long ones, too: else what is between two would be taken for one."""
+    """
+    Yield the texts between backticks; long ones take part in the match, or the text between two would be a
+    code.
+    """
     for match in _CODE.finditer(text):
         code = match[1].strip()
         if 2 <= len(code) <= _LONGEST_CODE and _WORD.search(code):
@@ -244,7 +247,7 @@ def _count(text: str, counted: dict[str, set[str]]) -> None:
 
 
 def _counts_on(numbers: set[str]) -> bool:
-    """Whether these are many numbers close to each other."""
+    """Return True if these are many numbers close to each other."""
     values = [int(number) for number in numbers]
     return len(values) > _COUNTER and max(values) - min(values) < _DENSE * len(values)
 

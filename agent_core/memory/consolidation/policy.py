@@ -65,7 +65,7 @@ class ConsolidationRules:
 
     @property
     def keep(self) -> int:
-        """How many of the newest messages stay."""
+        """Return how many of the newest messages stay unconsolidated."""
         return max(1, int(self.threshold * self.keep_recent_ratio))
 
 
@@ -86,18 +86,18 @@ class Segment:
 
     @property
     def sentences(self) -> int:
-        """How many sentences its summary may have."""
+        """Return the most sentences its summary may have."""
         return sentence_budget(len(self.messages))
 
 
 def sentence_budget(messages: int) -> int:
-    """How many sentences a summary of so many messages may have."""
+    """Return the most sentences that a summary of this many messages may have."""
     return max(_LEAST_SENTENCES, messages // _MESSAGES_PER_SENTENCE)
 
 
 def keep_for(tail: HistoryTail, rules: ConsolidationRules, estimate: TokenEstimate) -> int | None:
     """
-    How many of the newest messages are to be kept when consolidating now, or None if it is not due.
+    Return how many of the newest messages to keep when consolidating now, or None if it is not due.
 
     Args:
         tail: The newest messages after the cursor, read up to about ``rules.max_tokens``.
@@ -225,7 +225,7 @@ def accept_summary(answer: str, source: str, sentences: int) -> str | None:
 
 
 def _copied(text: str, source: str) -> float:
-    """Which part of the text stands word for word in the source."""
+    """Return the share (0 to 1) of the text that stands word for word in the source."""
     words, known = text.split(), source.split()
     runs = {tuple(known[at : at + _SHINGLE]) for at in range(len(known))}
     shingles = [tuple(words[at : at + _SHINGLE]) for at in range(0, len(words), _SHINGLE)]
@@ -236,7 +236,7 @@ def _copied(text: str, source: str) -> float:
 
 
 def too_long_to_keep(summary: str, max_tokens: int, estimate: TokenEstimate) -> bool:
-    """Whether a summary is to be rewritten: too many words, or longer than its share of a prompt."""
+    """Return True if a summary must be rewritten: too many words, or more than ``max_tokens``."""
     return word_count(summary) > META_SUMMARY_WORD_LIMIT or estimate.text(summary) > max_tokens
 
 

@@ -206,7 +206,7 @@ class Consolidation(ABC):
         return page
 
     async def _undone(self, session_id: str) -> frozenset[str]:
-        """What was taken back after the cursor."""
+        """Return the ids withdrawn as far as the history after the cursor shows."""
         return withdrawn_ids((await self._storage.load_history(session_id)).messages)
 
     async def _check_undone(self, session_id: str, segment: Segment, undone: frozenset[str]) -> None:
@@ -280,7 +280,7 @@ class Consolidation(ABC):
         return join_list(shorter, listed)
 
     async def _lost(self, wanted: Sequence[KeyFact], *texts: str) -> list[KeyFact]:
-        """Which of these are in none of the texts. In a thread: long texts take hundredths of a second."""
+        """Return the facts that no text contains. In a thread: long texts take hundredths of a second."""
         return await anyio.to_thread.run_sync(missing, wanted, *texts)
 
     async def _with_addition(
@@ -366,7 +366,7 @@ class Consolidation(ABC):
 
 
 def _failure(text: str, end: AnswerEnd) -> str:
-    """Why an answer is no summary; empty if it is one."""
+    """Return why an answer is no summary; empty if it is one."""
     if end.is_refusal:
         return f"the model refused: {text[:200]}"
     if end.is_cut:
@@ -375,5 +375,5 @@ def _failure(text: str, end: AnswerEnd) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """Why it failed, for people; what nobody has foreseen with its kind."""
+    """Describe an error for people; an unexpected one with its class."""
     return str(error) if isinstance(error, AgentError) else f"{type(error).__name__}: {error}"

@@ -120,7 +120,7 @@ class ConsolidationQueue:
         }
 
     def trouble(self, session_id: str) -> dict[str, Any] | None:
-        """Why a session cannot be consolidated, or None."""
+        """Return failures, last error and the time of the next try of a session, or None if it works."""
         found = self._trouble.get(session_id)
         if found is None:
             return None

@@ -25,9 +25,9 @@ Found = tuple[str, list[SearchLine], int]
 @dataclass(slots=True)
 class Budget:
     """
-    How much may still be scanned line by line, in total and per history.
+    The bytes that may still be scanned line by line, in total and per history.
 
-    ``cut`` says that something was left out.
+    ``cut`` means that something was left out.
     """
 
     bytes: int = 1024 * 1024
@@ -36,7 +36,7 @@ class Budget:
 
     @property
     def spent(self) -> bool:
-        """Whether nothing more may be read."""
+        """Return True if no byte is left."""
         return self.bytes <= 0
 
 

@@ -261,7 +261,7 @@ class SearchIndex:
         return {**self.state(), "sessions": counts[0], "messages": counts[1]}
 
     def state(self) -> dict[str, Any]:
-        """Whether everything is in the index, and how many sessions are known not to be."""
+        """Return ``complete`` and ``behind``, the number of sessions known not to be indexed."""
         return {"complete": self._caught_up, "behind": len(self._behind)}
 
     async def aclose(self) -> None:
@@ -271,7 +271,7 @@ class SearchIndex:
             await self._in_thread(self._close)
 
     async def _written(self, work: Callable[[], _Result]) -> _Result | None:
-        """What ``work`` gives, or None if the index could not be written."""
+        """Run ``work`` on the index, once more after removing a damaged one; None if writing failed."""
         async with self._writing:
             if self._closed:
                 return None
@@ -369,12 +369,12 @@ class SearchIndex:
 
 
 def _still(mark: Mark, handle: int, inode: int, size: int) -> bool:
-    """Whether what was read of a file is still what it says, as far as one look can tell."""
+    """Return True if a file still matches its mark, as far as one probe can tell."""
     if mark.inode != inode or mark.byte > size:
         return False
     return mark.byte == 0 or pread(handle, 1, mark.byte - 1) == b"\n"
 
 
 def _is_damage(error: Exception) -> bool:
-    """Whether the file itself is wrong, not only the moment."""
+    """Return True if the index file itself is damaged rather than the operation having failed."""
     return isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.OperationalError)

@@ -111,7 +111,7 @@ class SearchLine:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """How far a session has been indexed."""
+    """The position up to which a session is indexed."""
 
     session: int
     inode: int
@@ -162,7 +162,7 @@ class Rows:
     # ── writing ──
 
     def mark(self, name: str) -> Mark | None:
-        """How far the session with this name has been indexed."""
+        """Return the mark of the session with this name."""
         row = self._db.execute(
             "SELECT id, inode, position, byte, last_ms FROM sessions WHERE name = ?", (name,)
         ).fetchone()
@@ -264,7 +264,7 @@ class Rows:
         self._db.executescript("PRAGMA incremental_vacuum;")  # `execute` frees a single page
 
     def counts(self) -> tuple[int, int]:
-        """How many sessions and lines there are."""
+        """Return the numbers of sessions and lines."""
         sessions = self._db.execute("SELECT count(*) FROM sessions").fetchone()[0]
         return sessions, self._db.execute("SELECT count(*) FROM lines").fetchone()[0]
 

@@ -76,7 +76,7 @@ class WorkspaceScan:
     """The commands that have run while this one was looking around at its start; None: that is over."""
 
     def has_made(self, one: _Seen) -> bool:
-        """Whether something that nobody knows has come since this command began."""
+        """Return True if an unknown file has appeared since this command began."""
         if one.known is not None or not one.mine or self.strange is None:
             return False
         return (one.path, one.identity) not in self.strange
@@ -255,7 +255,7 @@ class CommandFiles:
         return identity
 
     def _has_telling_marks(self, full: str, status: os.stat_result) -> bool:
-        """Whether each change of a file changes its marks, if nothing runs that had written before."""
+        """Return True if each change of a file changes its marks, provided no earlier writer still runs."""
         if status.st_dev not in self._telling:
             self._telling[status.st_dev] = _tells_changes(full.rpartition("/")[0], status.st_dev)
         return self._telling[status.st_dev]
@@ -293,10 +293,10 @@ def walk(top: str, left: list[int]) -> Iterator[tuple[str, os.stat_result]]:
 
 def identity_of_file(path: str, left: list[int]) -> str:
     """
-    What stands for the content of a file; empty if it is being changed, or is none that can be read.
+    Return the identity of a file's content; empty if it is changing or cannot be read.
 
     Raises:
-        TooMuchError: All files together have more than ``left[1]`` bytes.
+        TooMuchError: All files together exceed the bytes left.
     """
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -326,7 +326,7 @@ def _identity_of_large(handle: int) -> str:
 
 
 def _tells_changes(folder: str, device: int) -> bool:
-    """Whether a write through a mapped page that was read before shows on a folder's disk: it is tried."""
+    """Test if a write through a previously read mapped page changes the file's marks on this disk."""
     try:
         handle = os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
     except OSError:

@@ -78,12 +78,12 @@ class FileState:
 
 
 def state_of(found: FileState | None) -> str:
-    """What stands for a file, or for none, in a `agent_core.tools.effects.Review`."""
+    """Return the content digest of a file, or "none", for a `agent_core.tools.effects.Review`."""
     return found.digest if found else "none"
 
 
 def is_leftover(name: str) -> bool:
-    """Whether a file is a temporary one of a change, or one that a kill left behind."""
+    """Return True for a temporary file of a change, also one left behind by a crash."""
     return name.startswith(_TEMPORARY[0]) and name.endswith(_TEMPORARY[1])
 
 
@@ -302,7 +302,7 @@ class JournaledFiles:
         return FileState(content, digest_of(content), status)
 
     def _is_done(self, change: FileChange, found: FileState | None) -> bool:
-        """Whether a call that was cut off had its effect."""
+        """Return True if an interrupted change took effect. Raises ToolFailed if another interfered."""
         now = found.digest if found else None
         if now == change.after:
             return True
@@ -441,7 +441,12 @@ def _differs(found: FileState | None, new: bytes | None) -> bool:
 
 
 def _is_moved(change: FileChange, found: FileState | None, there: FileState | None) -> bool:
-    """Whether a file that was to be moved is at its new place, be it also still at the old one."""
+    """
+    Return True if an interrupted move took place, even if the old name is still there.
+
+    Raises:
+        ToolFailed: Another writer changed the file meanwhile.
+    """
     at = there.digest if there else None
     if at == change.after and (found is None or found.digest == change.after):
         return True
@@ -536,7 +541,7 @@ _SAID = {
 
 @contextmanager
 def _explain_errors(place: RootedPath) -> Iterator[None]:
-    """What the operating system refuses becomes a sentence."""
+    """Turn an OSError into a sentence for the model. Raises ToolFailed."""
     try:
         yield
     except OSError as error:

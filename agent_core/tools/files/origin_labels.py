@@ -46,19 +46,19 @@ class Labels:
         self.note({_TRUSTED + path: identity}, ())
 
     def is_trusted(self, path: str, identity: str) -> bool:
-        """Whether the owner has called this very content fine."""
+        """Return True if the owner has trusted exactly this content."""
         with self._lock:
             known = self._loaded().get(_TRUSTED + path)
         return known is not None and bool(identity) and known[0] == identity
 
     def of(self, path: str, identity: str) -> Origins | None:
-        """Whose words are in ``path`` if it holds that; None: no command has made it so."""
+        """Return the origins of ``path`` if it has that content; None: no command has written it."""
         with self._lock:
             known = self._loaded().get(path)
         return known[1] if known is not None and identity and known[0] == identity else None
 
     def of_name(self, path: str) -> Origins | None:
-        """Whose idea the name was, if a command or a person has given it."""
+        """Return the origins of the name ``path``, if a command or a person has given it."""
         with self._lock:
             known = self._loaded().get(path)
         return None if known is None else known[1]

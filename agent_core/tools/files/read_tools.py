@@ -37,10 +37,10 @@ _MOST_HITS = 100
 @dataclass(frozen=True, slots=True)
 class PictureViewer:
     """
-    How pictures get to a model that looks at them.
+    Passes pictures to a model that accepts them.
 
     Args:
-        keep: Keeps a file of this name; None: it is not kept, or no picture that can be shown.
+        keep: Stores a file of this name; None: it is not stored, or no picture that can be shown.
         max_bytes: Larger ones are not shown.
     """
 

@@ -141,10 +141,10 @@ class Roots:
 
     def is_there(self, place: RootedPath) -> bool:
         """
-        Whether something with that name exists.
+        Return True if something with that name exists.
 
         Raises:
-            ToolError: That cannot be seen.
+            ToolError: Access is refused.
         """
         with suppress(LookupError, FileNotFoundError), self.folder(place) as folder:
             os.stat(place.name, dir_fd=folder, follow_symlinks=False)
@@ -229,7 +229,7 @@ class Roots:
         return frozenset(inside | _identities([skills]))
 
     def _in_home(self, file: Identity) -> bool:
-        """Whether a file with several names has one of them in the home."""
+        """Return True if a file with several names has one of them in the home folder."""
         workspace = _identities([self.workspace.path])
         for number, (_, status) in enumerate(_below(self._home, but=workspace, files=True)):
             if identity_of(status) == file or number > _MOST_LOOKED_AT:

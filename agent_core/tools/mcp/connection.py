@@ -90,7 +90,7 @@ class McpConnection:
 
     @property
     def wait_s(self) -> float:
-        """How long until the next attempt."""
+        """Return the seconds until the next attempt."""
         return max(0.0, self._again_at - anyio.current_time())
 
     async def ask(self, work: Callable[[Link], Awaitable[_T]], *, seconds: float) -> _T:

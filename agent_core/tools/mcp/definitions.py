@@ -111,7 +111,7 @@ class Pins:
         ][:MOST_TOOLS]
 
     def holds(self, name: str) -> bool:
-        """Whether a tool is still the approved one."""
+        """Return True if a tool is unchanged since its approval."""
         approved, seen = self.approved.get(name), (self.seen or {}).get(name)
         return approved is not None and seen is not None and approved.digest == seen.digest
 
@@ -144,7 +144,7 @@ class Pins:
 
 
 def is_usable_name(name: object) -> TypeGuard[str]:
-    """Whether something of that name can be asked for."""
+    """Return True if a tool of that name can be called."""
     return isinstance(name, str) and bool(name.strip()) and len(name) <= _NAME_CHARS and name.isprintable()
 
 

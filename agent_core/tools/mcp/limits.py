@@ -24,10 +24,10 @@ class Misbehaviour(Exception):
 
 def check_message(message: bytes) -> None:
     """
-    Whether a message can be parsed without harm.
+    Check that a message can be parsed safely.
 
     Raises:
-        Misbehaviour: It is too large, or of too many parts.
+        Misbehaviour: It is too large, or has too many parts.
     """
     if len(message) > MOST_BYTES:
         raise Misbehaviour(f"it sent a message of more than {MOST_BYTES // 1_000_000} MB")
@@ -37,7 +37,7 @@ def check_message(message: bytes) -> None:
 
 def check_babble(lines: int) -> None:
     """
-    Whether so many lines that are no messages can be overlooked: some servers greet.
+    Tolerate a few lines that are no messages: some servers print a greeting.
 
     Raises:
         Misbehaviour: There are too many.
@@ -106,7 +106,7 @@ class EventGuard:
 
 
 class Allowance:
-    """How many messages, and bytes of them, a server may send: a burst, and a rate."""
+    """Rate limit for the messages and bytes of a server: a burst, and a rate."""
 
     def __init__(self) -> None:
         self._messages, self._bytes = float(_FLOOD_MESSAGES), float(_FLOOD_BYTES)

@@ -73,7 +73,7 @@ class Stderr:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What a server offers; ``left_out``: what of it cannot be used, and why."""
+    """The offers of a server; ``left_out`` names the unusable ones and the reason."""
 
     definitions: tuple[Definition, ...]
     left_out: tuple[str, ...] = ()
@@ -84,7 +84,7 @@ class Link(Protocol):
 
     @property
     def why(self) -> str:
-        """Why the connection has ended; empty while it is open."""
+        """Return why the connection has ended; empty while it is open."""
         ...
 
     async def wait_ended(self) -> None:
@@ -92,7 +92,7 @@ class Link(Protocol):
         ...
 
     async def definitions(self, *, allowed: frozenset[str]) -> Offer:
-        """What the server offers; of these only those that are allowed, if any are named."""
+        """Return the server's offers, restricted to ``allowed`` unless that is empty."""
         ...
 
     async def wait_changed(self) -> None:

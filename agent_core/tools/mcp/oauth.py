@@ -56,11 +56,10 @@ logging.getLogger("mcp").setLevel(logging.CRITICAL + 1)
 
 async def is_public(url: str) -> bool:
     """
-    Whether a server is one of the public Internet: any of its addresses is. One at home may have its provider
-    at home.
+    Return True if any address of a server is public. A private server may have a private provider.
 
     Raises:
-        ServerUnavailable: Its addresses are not known.
+        ServerUnavailable: Its addresses cannot be resolved.
     """
     host, port = _place(httpx2.URL(url))
     with anyio.move_on_after(_EXCHANGE_S):
@@ -313,18 +312,18 @@ async def _addresses(host: str, port: int) -> list[str]:
 
 
 def _refusals(addresses: Sequence[str], port: int, reach: AddressReach) -> list[str]:
-    """Why some of these may not be reached."""
+    """Return the reasons why some of these addresses may not be reached."""
     each = [reach.refusal(ip_address(address), port) for address in addresses]
     return [why for why in each if why]
 
 
 def _are_at_home(addresses: Sequence[str], port: int) -> bool:
-    """Whether none of these is one of the public Internet."""
+    """Return True if none of these addresses is public."""
     return len(_refusals(addresses, port, _PUBLIC)) == len(addresses)
 
 
 def _why(error: BaseException) -> str:
-    """What has gone wrong, without what providers wrote into it."""
+    """Describe an error without text that a provider wrote."""
     while isinstance(error, BaseExceptionGroup) and error.exceptions:
         error = error.exceptions[0]
     if isinstance(error, ServerUnavailable):

@@ -40,7 +40,7 @@ RESULTS: Mapping[Kind, TypeAdapter[Any]] = {
 
 
 def is_lost(error: MCPError) -> bool:
-    """Whether an error says that there was no answer, and is not what a server has answered."""
+    """Return True if there was no answer; False for an error that the server reported."""
     if error.error.code in (types.CONNECTION_CLOSED, types.PARSE_ERROR, types.REQUEST_TIMEOUT):
         return True
     return str(error.message).startswith(_NOT_SAID_BY_SERVERS)
@@ -48,7 +48,7 @@ def is_lost(error: MCPError) -> bool:
 
 async def list_offers(session: ClientSession) -> list[Definition]:
     """
-    What a server offers besides tools; what it does not answer as it should is nothing.
+    Return the server's resources and prompts as tools; invalid answers count as none.
 
     Raises:
         MCPError: The connection has ended.

@@ -113,11 +113,11 @@ class McpServer:
 
     @property
     def is_listed(self) -> bool:
-        """Whether it has ever said what it offers."""
+        """Return True if the server has ever listed its offers."""
         return self.pins.seen is not None
 
     def effect_of(self, tool: str) -> Effect | None:
-        """What the owner has said that a tool does."""
+        """Return the effect that the owner has configured for a tool."""
         said = self.settings.effects.get(tool) or self.settings.effects.get("*")
         return None if said is None else Effect(said)
 

@@ -124,7 +124,7 @@ class McpTool:
         return () if self._own else (untrusted_origin("mcp", self._server, self._clock.now()),)
 
     async def _kept(self, answer: ServerAnswer) -> tuple[list[str], list[Attachment]]:
-        """What is kept of an answer beside its text: notes about it for a model, and the pictures to show."""
+        """Store large texts, files and pictures of an answer; return notes and pictures for the model."""
         notes, pictures = [], []
         if len(answer.text) > _SHOWN_CHARS:
             path = await self._keep(

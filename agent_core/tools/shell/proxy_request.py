@@ -42,7 +42,7 @@ class ProxyRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ProxyRequest:
-    """Where to connect to; ``head`` and ``body_bytes`` of the body are sent there, unless it is a tunnel."""
+    """The target of a connection; ``head`` and the body are forwarded unless it is a tunnel."""
 
     host: str
     port: int
@@ -51,7 +51,7 @@ class ProxyRequest:
 
     @property
     def is_tunnel(self) -> bool:
-        """Whether it was asked for by CONNECT."""
+        """Return True for a request by CONNECT."""
         return not self.head
 
 
@@ -71,7 +71,7 @@ def host_pattern(text: str) -> str:
 
 
 def is_listed(host: str, patterns: Iterable[str]) -> bool:
-    """Whether a host is one of those, or below one that begins with ``*.``."""
+    """Return True if a host is one of the patterns, or below one that begins with ``*.``."""
     return any(host == each or (each.startswith("*.") and host.endswith(each[1:])) for each in patterns)
 
 
@@ -143,7 +143,7 @@ def _headers(lines: list[str]) -> tuple[list[str], int]:
 
 
 def is_address(host: str) -> bool:
-    """Whether a host is an address and no name."""
+    """Return True for an IP address, False for a name."""
     try:
         ip_address(host)
     except ValueError:

@@ -69,7 +69,7 @@ class Relay:
             self.received += piece
 
     async def _moved(self, source: socket.socket, target: socket.socket, most: int) -> int:
-        """How many bytes have gone on; 0 at the end."""
+        """Forward one piece; return its number of bytes, 0 at the end."""
         await anyio.lowlevel.checkpoint()  # where bytes are always there, nothing below waits
         loop = asyncio.get_running_loop()
         piece = await loop.sock_recv(source, most)

@@ -70,8 +70,10 @@ class WebLimits:
 @dataclass(frozen=True, slots=True)
 class Received:
     """
-    What a server answered. ``address`` is where it stood after all redirects; ``is_cut`` says that the body
-    goes on, which is empty where the answer is no success.
+    The answer of a server.
+
+    ``address`` is the URL after all redirects; ``is_cut`` means that the body continues. The body is empty
+    unless the answer is a success.
     """
 
     address: str
@@ -258,10 +260,10 @@ class WebClient:
 
 def is_own_address(address: IPAddress) -> bool:
     """
-    Whether a public address belongs to this machine or to its IPv6 network.
+    Return True if a public address belongs to this machine or to its IPv6 network.
 
-    The kernel is asked: it binds own addresses only, unless it was told to bind any, and it talks to its
-    main addresses from those very addresses. Nothing is sent.
+    The kernel decides: it binds only own addresses, unless configured otherwise, and reaches its main
+    addresses from themselves. Nothing is sent.
     """
     family, stranger = (
         (socket.AF_INET6, "2001:db8::1")
@@ -329,7 +331,7 @@ class SystemResolver(AbstractResolver):
 
 
 def _error_text(error: Exception, host: str, refused: Sequence[str], limits: WebLimits) -> str:
-    """What went wrong, for the model and whoever it tells; the first that fits counts."""
+    """Describe an error for the model; the first reason that fits counts."""
     if _NOT_NAMED in refused:
         return f"This address may not be reached: {_NOT_NAMED}. Ask the person to write the address."
     if refused:

@@ -95,7 +95,7 @@ class WebFetchTool:
 
 
 def status_text(received: Received) -> str:
-    """Why there is nothing to read, by the server's status; empty if there is something."""
+    """Return why the status leaves nothing to read; empty if there is content."""
     status = received.status
     if status in (204, 205, 304):
         return f"The server answered {status}: there is no content."

@@ -40,7 +40,7 @@ class Readable:
 
 
 def is_pdf(content_type: str) -> bool:
-    """Whether a server calls it a PDF document."""
+    """Return True if the media type is that of a PDF document."""
     return _media_type(content_type) in PDF_TYPES
 
 

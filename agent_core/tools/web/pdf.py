@@ -29,7 +29,7 @@ MAX_DOCUMENT_BYTES = 25_000_000
 
 
 def can_read_pdf() -> bool:
-    """Whether the PDF library is installed."""
+    """Return True if the PDF library is installed."""
     return find_spec("pypdf") is not None
 
 
@@ -92,7 +92,7 @@ def _a(kind: str) -> str:
 
 
 async def _said(content: bytes, seconds: float) -> list[dict[str, object]]:
-    """What a child has said, of which nothing is left afterwards."""
+    """Run the child on the content and return its output; the child is gone afterwards."""
     # -I: neither the environment nor the current folder says what is loaded.
     process = await anyio.open_process(
         [sys.executable, "-I", str(_CHILD)], stdin=PIPE, stdout=PIPE, stderr=DEVNULL, env={}

@@ -151,7 +151,7 @@ def _request(settings: SearchSettings, query: str, count: int) -> _Request:
 
 
 def _problem(settings: SearchSettings, received: Received) -> str:
-    """Why there is no answer, with what helps; empty if there is one."""
+    """Return why there is no answer, with the remedy; empty if there is one."""
     status, provider = received.status, settings.provider
     if provider == "searxng" and status == 403:
         return _unreadable(settings)

@@ -81,8 +81,10 @@ def has_public_name(address: str) -> bool:
 
 def is_written(address: str, written: Iterable[str]) -> bool:
     """
-    Whether a normalised address is one of those that were written, or differs from one in nothing that could
-    carry anything out: ``www.``, a slash at the end, and TLS where none was asked for.
+    Return True if a person wrote this normalised address.
+
+    Differences that cannot carry data out are ignored: ``www.``, a trailing slash, and TLS where none was
+    named.
     """
     spelt = {_plain(each) for each in written}
     plain = _plain(address)
