@@ -85,7 +85,7 @@ class DeliveryUncertain(ChannelError):
 
 
 class Redelivery(StrEnum):
-    """What makes it safe to deliver a message again that may already have been taken."""
+    """Why repeating a delivery that may already have been taken is safe."""
 
     SAME_KEY = "same_key"
     """The server recognises the repetition by its key: deliver again."""
@@ -97,7 +97,7 @@ class Redelivery(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a channel can do, so that the gateway asks for nothing else."""
+    """The abilities of a channel; the gateway uses no others."""
 
     redelivery: Redelivery
     previews: bool = False
@@ -283,8 +283,10 @@ class SupportsDirectMessages(Protocol):
 
     async def alone_with(self, session: SessionKey, person: str) -> bool:
         """
-        Whether nobody but ``person`` can read along in ``session`` now; what cannot be determined is no.
-        Raises `ChannelUnavailable`.
+        Return True if only ``person`` can read ``session`` now; False if that cannot be determined.
+
+        Raises:
+            ChannelUnavailable: The server could not be asked.
         """
         ...
 
@@ -294,7 +296,7 @@ class SupportsLeaving(Protocol):
     """A further ability: the bot can leave the channel's conversations, or be removed from them."""
 
     async def is_in(self, session: SessionKey) -> bool:
-        """Whether the bot is in the room of ``session`` now. Raises `ChannelUnavailable`."""
+        """Return True if the bot is in the room of ``session`` now. Raises `ChannelUnavailable`."""
         ...
 
 
@@ -304,8 +306,10 @@ class SupportsRoomPolicy(Protocol):
 
     def allowed_here(self, session: SessionKey, person: str) -> bool | None:
         """
-        Whether ``person`` may talk to the bot in ``session`` by the rule of this conversation; None: there is
-        no rule. Raises `ChannelUnavailable`.
+        Return the verdict of this conversation's own rule on ``person``; None: it has no rule.
+
+        Raises:
+            ChannelUnavailable: The rule is not known yet.
         """
         ...
 

@@ -245,7 +245,7 @@ class LocalFiles:
         return copy
 
     def _aside(self, final: Path) -> Path:
-        """Where a file lies while it is being removed."""
+        """Return the path of a file while it is being removed."""
         return self._temporary / f"{final.name}{_ASIDE}"
 
     def _put_back(self, final: Path) -> bool:
@@ -268,7 +268,7 @@ class LocalFiles:
 
 
 def _saved_at(path: Path) -> float:
-    """When a file was saved: opened first, so that a network's file system asks its server."""
+    """Return a file's modification time; opening it makes a network file system ask its server."""
     handle = os.open(path, READ)
     try:
         return os.fstat(handle).st_mtime

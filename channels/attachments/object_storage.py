@@ -257,7 +257,7 @@ class ObjectFiles:
         return True
 
     def _head(self, key: str) -> Any:
-        """What is known about an object; None: there is none."""
+        """Return an object's metadata; None if it does not exist."""
         with self._asking(missing_is_away=False) as api:
             try:
                 return api.head(self._store(), key)
@@ -350,17 +350,17 @@ class ObjectFiles:
 
 
 def _age_s(found: Any) -> float:
-    """How long ago an object was written; by two clocks."""
+    """Return an object's age in seconds, measured by two clocks."""
     return float((datetime.now(UTC) - found["last_modified"]).total_seconds())
 
 
 def _is_not_implemented(text: str) -> bool:
-    """Whether a store says that it does not know what was asked for."""
+    """Return True if a store does not implement the request."""
     return _STATUS.findall(text)[:1] == ["501"] or "NotImplemented" in _CODE.findall(text)
 
 
 def _error_text(error: Exception) -> str:
-    """What is wrong, in our words."""
+    """Describe an error in our own words."""
     text = str(error)
     status = _STATUS.findall(text)
     codes = _CODE.findall(text)

@@ -104,12 +104,12 @@ class AttachmentStore:
 
     @property
     def is_shared(self) -> bool:
-        """Whether the storage is on another machine, so that a request may take long."""
+        """Return True if the storage is on another machine, so that requests may take long."""
         return self._storage.is_shared
 
     @property
     def is_away(self) -> bool:
-        """Whether a shared storage did not respond to the last request."""
+        """Return True if a shared storage did not respond to the last request."""
         return self._away is not None
 
     async def wait_unavailable(self) -> None:
@@ -306,10 +306,9 @@ class AttachmentStore:
 
     async def belongs_to(self, database: str) -> bool:
         """
-        Whether the storage belongs to the squidbot with this database (any text that distinguishes it from
-        others).
+        Return True if the storage belongs to the squidbot with this database (any distinguishing text).
 
-        What another one's messages name, nobody here knows. The home's own folder belongs to nobody else.
+        Files of another squidbot must not be judged by our messages. The home's own folder is always ours.
         """
         if not self._storage.is_shared:
             return True
@@ -354,7 +353,7 @@ class AttachmentStore:
     # ── inside ──
 
     async def _asked(self, do: Callable[[], _T], limit_s: float = _REMOTE_LIMIT_S) -> _T:
-        """What the storage says. A shared one has a limit, and threads of its own to hang in."""
+        """Call the storage in a thread; a shared one with a deadline and threads of its own."""
         if not self._storage.is_shared:
             return await anyio.to_thread.run_sync(do)
         self._threads = self._threads or anyio.CapacityLimiter(_REMOTE_THREADS)
@@ -467,7 +466,7 @@ class AttachmentStore:
             _log.info("attachment.leftover_removed")
 
     def _counted(self) -> tuple[int, list[tuple[str, int]]]:
-        """What all files take, and the shares; marks of files that are not there any more are removed."""
+        """Return the total bytes and each person's; marks of missing files are removed."""
         marks = list(self._storage.marks())
         marked = {name for _, name, _ in marks}
         total, sizes = 0, dict[str, int]()

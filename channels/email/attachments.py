@@ -28,7 +28,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class _Room:
-    """What one mail may still bring."""
+    """The room left for the attachments of one mail."""
 
     files: int
     bytes: int
@@ -52,14 +52,14 @@ class Keeper:
         self._max_bytes = int(config.max_files_mb * 1_000_000)
 
     def takes_long(self, message: InboundMessage, mail: ParsedMail | None) -> bool:
-        """Whether storing a mail's files may take long, so that no other mail should wait for it."""
+        """Return True if storing a mail's files may be slow, so that no other mail should wait for it."""
         if self._store is None or not self._store.is_shared or mail is None or not mail.attachments:
             return False
         return message.addressed and self._knows(message.sender.address)
 
     @property
     def is_away(self) -> bool:
-        """Whether the file storage did not respond to the last request."""
+        """Return True if the file storage did not respond to the last request."""
         return self._store is not None and self._store.is_away
 
     async def ready(self) -> None:

@@ -315,7 +315,7 @@ class EmailChannel(EmailDirectMessages):
 
     @property
     def _can_look(self) -> bool:
-        """Whether a copy of what we have sent can be found."""
+        """Return True if the Sent folder can be searched for copies of our mails."""
         return self._config.sent_copy != "none"
 
     def _never_came(self, which: str, about: str) -> None:

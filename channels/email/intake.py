@@ -152,7 +152,7 @@ def read_arrival(uid: int, received_at: datetime, raw: bytes, *, whole: bool) ->
 
 
 def given_up(uid: int, received_at: datetime, raw: bytes, trouble: str) -> Arrival:
-    """What is left of a mail whose reading had no end, or a bad one; total. Call it in a worker thread."""
+    """Return the arrival of a mail that could not be parsed; total. Call it in a worker thread."""
     headers = Headers(()) if ambiguous_header(raw) else headers_of(raw)
     digest = hashlib.sha256(raw).hexdigest()
     return _examined(Arrival(uid, received_at, headers, digest, trouble=trouble), raw)
@@ -213,13 +213,14 @@ class MailIntake:
         self._limiter = limiter
 
     def is_owners(self, addresses: Iterable[str]) -> bool:
-        """Whether one of the possible senders is the owner, if that can be proven."""
+        """Return True if one of the possible senders is the owner, provided that is proven later."""
         return any(map(self._is_owner, addresses))
 
     def seems_owners(self, header: Arrival, *, signed: bool) -> bool:
         """
-        Whether a mail of which the header is there is the owner's: by what our provider says, or, where it is
-        to be ``signed``, if its signature holds.
+        Return True if a mail, of which only the header is read, is probably the owner's.
+
+        The provider's verdict decides, or, where it is to be ``signed``, a usable signature of the domain.
         """
         if not self._is_owner(sender_of(header.headers)):
             return False
@@ -256,9 +257,10 @@ class MailIntake:
         ours: Mapping[str, str] = _NONE,
     ) -> InboundMessage | OwnCopy:
         """
-        What this mail becomes. ``verification`` is further evidence for its sender, ``doubt`` says why there
-        is none; ``now`` is the time of intake if that is not the arrival; ``ours`` are our ids of mails in
-        its thread, by the ids that a server gave them.
+        Turn a mail into a message, or an `OwnCopy`.
+
+        ``verification`` is further evidence for the sender, ``doubt`` the reason why there is none; ``now``
+        is the time of intake if it differs from the arrival; ``ours`` maps ids that a server changed to ours.
         """
         headers = arrival.headers
         verdict = inspect(headers, self._own, claims=arrival.claims, verification=verification)
@@ -356,12 +358,12 @@ class MailIntake:
         return message.model_copy(update=update)
 
     def _text(self, arrival: Arrival, *, unproven: bool) -> str:
-        """What it says: of a mail that nothing proves only as much as a person needs to judge it."""
+        """Return the text; without proof of the sender only as much as a person needs to judge it."""
         said = self._without_secrets(text_of(arrival.mail, arrival.headers, arrival.trouble))
         return f"{said[:MOST_UNPROVEN]}\n\n{_CUT}" if unproven and len(said) > MOST_UNPROVEN else said
 
     def _background(self, mail: ParsedMail | None) -> tuple[Background, ...]:
-        """What others may have written in it, without secrets, as its own text."""
+        """Return what others may have written in the mail, without secrets."""
         clean = self._without_secrets
         return tuple(
             each.model_copy(update={"sender": clean(each.sender), "text": clean(each.text)})
@@ -374,7 +376,7 @@ class MailIntake:
         return {OTHERS_WORDS: True} if arrival.mail is not None and arrival.mail.is_mixed else {}
 
     def _quotation(self, arrival: Arrival) -> dict[str, Any]:
-        """What an answer needs to quote it; others may get a copy of that answer."""
+        """Return the quotation for an answer, without secrets: others may get a copy of it."""
         found = quotation(arrival.mail, arrival.headers, self._quote)
         if "quoted" in found:
             found["quoted"]["text"] = self._without_secrets(found["quoted"]["text"])
@@ -383,7 +385,7 @@ class MailIntake:
     def _for_the_answer(
         self, arrival: Arrival, verdict: SenderVerdict, word: str, ours: Mapping[str, str]
     ) -> dict[str, Any]:
-        """What an answer needs to know besides: whom else to write to, what to quote, our address there."""
+        """Return the context for an answer: further recipients, the quotation, our address there."""
         found = self._quotation(arrival)
         if word:
             local, _, domain = self.account.rpartition("@")
@@ -435,7 +437,7 @@ class MailIntake:
         )
 
     def _is_named(self, address: str) -> bool:
-        """Whether the settings mean this address when they say who may write, and not simply everybody."""
+        """Return True if an entry of ``allow_from`` names or matches this address, other than "*"."""
         return any(
             "@" in entry and (entry == address or ("*" in entry and fnmatch.fnmatchcase(address, entry)))
             for entry in self._allow_from
@@ -445,7 +447,7 @@ class MailIntake:
         return word == SEND_COPY_TAG or word in (secret.lower() for secret in self._secrets)
 
     def _claimed(self, headers: Headers) -> str:
-        """Whom a mail without a single sender means to be from: somebody who may write, if there is one."""
+        """Return the probable sender of a mail without a single one: a welcome person if there is one."""
         claimed = claimed_senders(headers)
         return next((who for who in claimed if self._welcome(who)), claimed[0] if claimed else "unknown")
 
@@ -483,10 +485,7 @@ class MailIntake:
         *,
         taken_at: datetime,
     ) -> tuple[str, str, AnswerSlot]:
-        """
-        Why it is not answered at all, or why a person must say so first, both empty for an answer; and when
-        that is given.
-        """
+        """Return the reasons for no answer and for quarantine (both "" for an answer), and its time."""
         now = AnswerSlot()
         if _is_unread(arrival) and (verdict.refused is not None or self._read_only(person)):
             return f"{MailRefused.UNREADABLE}_{arrival.trouble}", "", now
@@ -512,7 +511,7 @@ class MailIntake:
         return str(MailRefused.BREAKER_OPEN) if self._breaker_is_open(thread, person=person) else ""
 
     def _place(self, native_id: str, sender: str, at: datetime, now: datetime) -> AnswerSlot | None:
-        """When a mail that may be answered is answered; None if too many of its sender wait already."""
+        """Return when a mail is answered; None if too many of its sender wait already."""
         if self._is_owner(sender):
             return AnswerSlot()
         place = self._limiter.place(native_id, sender=sender, at=at, now=now)
@@ -534,7 +533,7 @@ class MailIntake:
 
 
 def _about_the_sender(verdict: SenderVerdict, doubt: str) -> dict[str, Any]:
-    """By what the sender was verified, or what speaks against it."""
+    """Return the evidence for the sender, or what is against it, as keys of the context."""
     found: dict[str, Any] = {"evidence": verdict.authentication} if verdict.authentication else {}
     if (proof := strength(verdict.authentication)) is not None:
         found["proof"] = proof
@@ -560,12 +559,12 @@ def _how_to_answer(
 
 
 def _is_unread(arrival: Arrival) -> bool:
-    """Whether nobody knows what the mail says, not even roughly."""
+    """Return True if no part of the mail's content is known."""
     return arrival.mail is None and arrival.trouble != TOO_LARGE
 
 
 def is_ingest_only(address: str, patterns: Iterable[str]) -> bool:
-    """Whether ``ingest_only_from`` names an address."""
+    """Return True if ``ingest_only_from`` names an address."""
     return any(_fits(address, pattern) for pattern in patterns)
 
 

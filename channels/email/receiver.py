@@ -498,8 +498,9 @@ class MailReceiver:
         self, message: InboundMessage, raw: bytes, arrival: Arrival | None
     ) -> list[tuple[str, BounceReport, bool]]:
         """
-        Which mails of ours are said not to have arrived, and whether there is evidence of it; one that we
-        never sent is somebody's game.
+        Return our mails that a bounce reports as failed, each with True if there is evidence of it.
+
+        Reports about mails that we never sent are ignored.
         """
         if message.context.get("refused") != BOUNCE or (arrival and arrival.trouble == KILLS):
             return []

@@ -113,7 +113,7 @@ def authentication_servers(raws: Iterable[bytes]) -> list[str | None]:
 
 
 def status_facts(config: EmailConfig, mailbox: Mailbox) -> dict[str, Any]:
-    """What ``status`` shows an operator of a working connection."""
+    """Return the facts about a working connection for ``status``."""
     return {
         "idle": "IDLE" in mailbox.capabilities,
         "capabilities": sorted(mailbox.capabilities & _TOLD),
@@ -148,7 +148,7 @@ def _mail(config: EmailConfig, message_id: str, now: datetime) -> bytes:
 
 
 def _authentication(config: EmailConfig, raws: Iterable[bytes]) -> str:
-    """Which ways there are, and whether the provider says what the settings expect."""
+    """Describe the ways of verification, and whether the provider's fields match the settings."""
     ways = [
         *(["signatures (dkim: verify)"] if config.dkim == "verify" else []),
         *(["secret addresses"] if config.subaddress_secrets else []),

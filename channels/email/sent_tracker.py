@@ -37,7 +37,7 @@ class SentTracker:
         self._unclaimed: OrderedDict[str, FileCopy] = OrderedDict()
 
     def is_delivered(self, row: str) -> bool:
-        """Whether the server accepted the mail of an outbox row."""
+        """Return True if the server accepted the mail of an outbox row."""
         return row in self._delivered
 
     def delivered(self, row: str, message_id: str) -> FileCopy | None:
@@ -48,11 +48,11 @@ class SentTracker:
         return self._unclaimed.pop(message_id, None)
 
     def was_sent(self, message_id: str) -> bool:
-        """Whether the server accepted a mail with this id."""
+        """Return True if the server accepted a mail with this id."""
         return message_id in self._ids
 
     def is_first_copy(self, message_id: str, copy: FileCopy) -> bool:
-        """Whether no other copy with this id came before; remembers the first."""
+        """Return True if no other copy with this id came before; remembers the first."""
         first = self._first_copies.get(message_id, copy)
         _remember(self._first_copies, message_id, first)
         return first == copy
@@ -72,11 +72,11 @@ class SentTracker:
         _remember(self._copies, message_id, None)
 
     def has_copy(self, message_id: str) -> bool:
-        """Whether that happened."""
+        """Return True if a copy of this mail has arrived."""
         return message_id in self._copies
 
     def is_uncertain(self, row: str) -> bool:
-        """Whether the mail may have been sent without confirmation."""
+        """Return True if the mail may have been sent without confirmation."""
         return row in self._doubts
 
     def mark_uncertain(self, row: str) -> None:

@@ -67,12 +67,12 @@ class ReadMail:
 
     @property
     def is_needed(self) -> bool:
-        """Whether its bytes are in use at this moment."""
+        """Return True while the mail's bytes are in use."""
         return bool(self.raw) and (self.verification is None or self.complete is not None)
 
     @property
     def most_bytes(self) -> int:
-        """How many bytes of all mails may be kept if this is one of them."""
+        """Return the most bytes of all mails that may be kept if this is one of them."""
         return KEPT_BYTES_OF_OWNER if self.is_owners else KEPT_BYTES
 
 
@@ -143,7 +143,7 @@ class VerificationQueue:
 
     @property
     def full(self) -> bool:
-        """Whether so many mails wait that no more may be read."""
+        """Return True if so many mails wait that no more may be read."""
         size = sum(len(mail.raw) for mail in self._mails.values())
         return size > MOST_BYTES or len(self._mails) > 2 * MOST_MAILS
 
@@ -162,14 +162,14 @@ class VerificationQueue:
             shares.update(dict.fromkeys(mail.senders, size))
 
     def has_room(self, mail: ReadMail) -> bool:
-        """Whether a mail may keep its bytes while it waits for its files; those behind others make room."""
+        """Return True if a mail may keep its bytes while it waits for its files; idle ones make room."""
         needed = sum(
             len(other.raw) for other in self._mails.values() if other.is_needed and other is not mail
         )
         return needed + mail.info.size <= mail.most_bytes
 
     def is_crowded(self, mail: ReadMail) -> bool:
-        """Whether too many wait for a mail to wait for its files; the owner waits longest."""
+        """Return True if too many wait for this mail to wait for its files; the owner's waits longest."""
         if len(self._mails) > MOST_MAILS and not mail.is_owners:
             return True
         others = (other.senders for other in self._mails.values() if other is not mail)

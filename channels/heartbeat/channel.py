@@ -70,8 +70,10 @@ class TickLog(Protocol):
 
     async def ended(self, name: str, instant: datetime) -> bool | None:
         """
-        How the tick at ``instant`` ended: True, with an answer; False, without one (it has failed, or was
-        left out), so that nobody was told what it was about; None: not yet, or it cannot be said.
+        Return True if the tick at ``instant`` ended with an answer, False if without one; else None.
+
+        A tick without an answer has failed or was left out: nobody was notified. None: it has not ended, or
+        that is unknown.
         """
         ...
 
@@ -188,7 +190,7 @@ class HeartbeatChannel:
             self._report(inbox, last)
 
     async def _rests(self, now: datetime, last: datetime, *, resting: bool) -> bool:
-        """Whether a tick waits for the active hours; that is noted once, when it begins."""
+        """Return True if ticks wait for the active hours; the beginning is recorded once."""
         if self.schedule.is_open(now):
             return False
         if not resting and self.schedule.newest(now) > last:
@@ -219,7 +221,7 @@ class HeartbeatChannel:
         return instant, found
 
     async def would_find(self, instant: datetime) -> TickWork:
-        """What a tick at ``instant`` would find; nothing is accepted or remembered as seen."""
+        """Return the work of a tick at ``instant``; nothing is accepted or marked as seen."""
         return await self.look(self._inbox, instant, forced=True)
 
     async def look(self, inbox: Inbox | None, instant: datetime, *, forced: bool = False) -> TickWork:
@@ -271,8 +273,10 @@ class HeartbeatChannel:
 
     async def _unreported(self, inbox: Inbox | None) -> tuple[list[str], dict[str, list[str]]]:
         """
-        What watches have called for without anybody being told, because a change is seen only once: in ticks
-        that have come to nothing, and, by the name of the tick, in those that have not ended yet.
+        Return reports of watches that nobody has received, because a change is seen only once.
+
+        The first are those of ticks without an answer; the others, by tick name, of ticks that have not
+        ended.
         """
         untold: list[str] = []
         open_ticks: dict[str, list[str]] = {}
@@ -327,7 +331,7 @@ class HeartbeatChannel:
 
 
 def _reported_before(kept: str | None) -> dict[str, list[str]]:
-    """What ticks were about, by their names; nothing of what cannot be read."""
+    """Parse the reports of earlier ticks, by name; unreadable ones are left out."""
     try:
         ticks = json.loads(kept or "{}")
     except ValueError:

@@ -35,7 +35,7 @@ class _Line(Enum):
 
 
 def has_work(text: str) -> bool:
-    """Whether ``text`` contains anything that is left to do."""
+    """Return True if ``text`` contains an open item."""
     ticked_at: int | None = None
     for line in _without_comments(text).replace("\ufeff", "").splitlines():
         if not line.strip():
@@ -93,7 +93,7 @@ def _is_decoration(content: str) -> bool:
 
 
 def _width(line: str) -> int:
-    """How far a line is indented, a tab counting as four columns."""
+    """Return the indentation of a line, a tab counting as four columns."""
     expanded = line.expandtabs(4)
     return len(expanded) - len(expanded.lstrip(" "))
 

@@ -171,7 +171,7 @@ class HeartbeatConfig(BaseModel):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What is allowed and yet hardly meant, as sentences for the operator."""
+        """Return warnings about valid settings that are probably a mistake."""
         if self.enabled and self.active_hours_start == self.active_hours_end:
             same = self.active_hours_start
             return (f"the active hours start and end at {same}, so the heartbeat never fires; {_WHOLE_DAY}",)

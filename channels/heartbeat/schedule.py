@@ -58,7 +58,7 @@ class Schedule:
         return self.newest(now) + self.interval
 
     def next_run(self, now: datetime) -> datetime | None:
-        """When a tick fires next, if none is late: within the active hours. None: there are none."""
+        """Return the next tick in the active hours if none is late; None: there are no active hours."""
         if self.is_open(now):
             fired = self.newest(now)
         elif (closed := self._first(now, -_MINUTE)) is not None:
@@ -78,7 +78,7 @@ class Schedule:
         return None
 
     def is_open(self, now: datetime) -> bool:
-        """Whether ``now`` is within the active hours."""
+        """Return True if ``now`` is within the active hours."""
         local = now.astimezone(self.zone)
         minute = local.hour * 60 + local.minute
         if self.start_minute <= self.end_minute:
@@ -93,7 +93,7 @@ class Schedule:
         return newest if newest > last and self.is_open(now) else None
 
     def open_between(self, since: datetime, until: datetime, *, at_most: int) -> int:
-        """How many ticks after ``since`` up to ``until`` are in active hours, counted up to ``at_most``."""
+        """Count the ticks after ``since`` up to ``until`` in active hours, at most ``at_most``."""
         count, looked_at, instant = 0, 0, self.newest(until)
         while instant > since and count < at_most and looked_at < _LOOKED_AT:
             count += self.is_open(instant)

@@ -72,11 +72,11 @@ _CHATTER = re.compile(
 @dataclass(frozen=True, slots=True)
 class SilenceVerdict:
     """
-    What happens with an answer.
+    The decision about an answer.
 
     Args:
-        text: What is delivered; empty for silence.
-        urgent: It was marked by a leading ``URGENT:`` (the mark is taken off).
+        text: The text to deliver; empty for silence.
+        urgent: The answer began with ``URGENT:`` (removed).
         reason: Why there is silence, a short constant.
     """
 
@@ -107,7 +107,7 @@ def judge(answer: str) -> SilenceVerdict:
 
 
 def is_silence(text: str) -> bool:
-    """Whether an answer is not to be delivered."""
+    """Return True if an answer is not to be delivered."""
     return not judge(text).text
 
 

@@ -72,7 +72,7 @@ def open_decryption(
     is_owner: Callable[[str], bool],
     send_in_room: SendInRoom,
 ) -> tuple[Decryption, MatrixAdmin] | tuple[None, None]:
-    """What reads encrypted messages in one run, and what an operator can ask about it."""
+    """Build the decryption of one run and the operator's view of it; None without encryption."""
     if crypto is None:
         return None, None
     verifications = Verifications(

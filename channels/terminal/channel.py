@@ -205,7 +205,7 @@ class TerminalChannel:
 
 
 def _waiting(receive: MemoryObjectReceiveStream[_Typed]) -> list[_Typed]:
-    """What has been typed meanwhile."""
+    """Return the lines typed meanwhile."""
     found: list[_Typed] = []
     while True:
         try:

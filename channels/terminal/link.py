@@ -27,7 +27,7 @@ _REMEMBERED = 1000
 
 
 class LinkOwner(Protocol):
-    """What a link needs of its channel."""
+    """The part of its channel that a link uses."""
 
     async def take_in(self, session: SessionKey, text: str, native_id: str) -> None:
         """Hand over what was typed; returns once it is accepted, else raises `ChannelUnavailable`."""

@@ -140,7 +140,7 @@ def compose(
 
 
 def _is_notice(message: OutboundMessage) -> bool:
-    """Whether it only says to somebody's mail that it is not answered, or not now."""
+    """Return True for a message that only says that a mail is not answered, or not now."""
     return message.kind is OutboundKind.APOLOGY or (
         message.kind is OutboundKind.NOTICE and bool(message.context.get("message_id"))
     )
@@ -159,7 +159,7 @@ def _no_recipients() -> str:
 
 
 def _cc(message: OutboundMessage, known: set[str]) -> tuple[str, ...]:
-    """Who gets it besides; what is no address is left out."""
+    """Return the further recipients, without invalid and own addresses."""
     given = message.context.get("cc")
     found: list[str] = []
     mine = {without_tag(one) for one in known}
@@ -199,7 +199,7 @@ def subject_of(message: OutboundMessage) -> str:
 
 
 def _headline(line: str) -> str:
-    """What a mail that answers nothing is about: its first sentence, or as much as a glance takes in."""
+    """Return the subject of a mail that answers nothing: its first sentence, or its beginning."""
     sentence = _SENTENCE.match(line)
     if sentence is not None and len(sentence[0]) <= _MAX_HEADLINE:
         return sentence[0]
@@ -241,7 +241,7 @@ def _with(text: str, missing: Sequence[str]) -> str:
 
 
 def _quoted(message: OutboundMessage) -> tuple[str, str]:
-    """What stands above the quotation, and the quoted text; both empty where nothing is quoted."""
+    """Return the line above the quotation and the quoted text; both are empty without one."""
     given = message.context.get("quoted")
     if not isinstance(given, dict) or message.context.get("part"):
         return "", ""

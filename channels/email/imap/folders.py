@@ -54,8 +54,9 @@ SENT = WantedFolder(("Sent", "Sent Items", "Sent Messages"), mark="\\sent")
 
 def _namespace(folders: Sequence[Folder]) -> tuple[str, str]:
     """
-    What a person's folders begin with, and the delimiter. Judged by what is there: if all folders besides
-    INBOX lie below it, new ones must as well (Courier, Cyrus).
+    Return the prefix and delimiter of a person's folders, deduced from the existing ones.
+
+    If all folders except INBOX lie below it, new ones must as well (Courier, Cyrus).
     """
     delimiter = next((folder.delimiter for folder in folders if folder.delimiter), "")
     others = [folder.name for folder in folders if folder.name.upper() != "INBOX"]

@@ -128,7 +128,7 @@ class Mailbox:
 
     @property
     def capabilities(self) -> frozenset[str]:
-        """What the server can do, in capitals."""
+        """Return the server's capabilities, in capitals."""
         return frozenset(self._protocol.capabilities)
 
     async def select(self, folder: str = "INBOX", *, read_only: bool = False) -> Selected:
@@ -299,12 +299,12 @@ class Mailbox:
 
     @property
     def takes_keywords(self) -> bool:
-        """Whether the open folder can store new keywords: its PERMANENTFLAGS say so with a star."""
+        """Return True if the open folder can store new keywords (a star in its PERMANENTFLAGS)."""
         return self._takes_keywords
 
     @property
     def read_only(self) -> bool:
-        """Whether the server allows no change in the open folder."""
+        """Return True if the server allows no change in the open folder."""
         return self._read_only
 
     def look(self) -> None:

@@ -48,7 +48,7 @@ class Position:
         }
 
     def is_older(self, info: MailInfo, *, now: datetime) -> bool:
-        """Whether a mail existed before the first start."""
+        """Return True if a mail existed before the first start."""
         if self.floor is None or info.received_at is None:
             return False
         if info.uid <= self.again_to:

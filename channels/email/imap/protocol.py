@@ -367,5 +367,5 @@ class ImapCommand(aioimaplib.Command):  # type: ignore[misc]  # aioimaplib has n
 
     @property
     def done(self) -> bool:
-        """Whether it has ended."""
+        """Return True if the command has ended."""
         return bool(self._event.is_set())

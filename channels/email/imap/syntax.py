@@ -37,7 +37,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 class WireError(Exception):
-    """What the server sent is not IMAP, or too much of it."""
+    """The server sent something that is not IMAP, or too much of it."""
 
 
 class ResponseReader:
@@ -52,7 +52,7 @@ class ResponseReader:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is buffered."""
+        """Return True if nothing is buffered."""
         return not self._buffer and not self._parts and self._literal is None
 
     def feed(self, data: bytes) -> Iterator[ImapResponse]:
@@ -228,7 +228,7 @@ def _quoted(text: bytes, position: int) -> tuple[bytes, int]:
 
 
 def _atom_end(text: bytes, position: int) -> int:
-    """Where an atom ends; parentheses and spaces inside ``BODY[…]`` belong to it."""
+    """Return the end of an atom; parentheses and spaces inside ``BODY[…]`` belong to it."""
     depth = 0
     while position < len(text):
         char = text[position]

@@ -110,7 +110,7 @@ class CircuitBreaker:
         self.changed = True
 
     def is_new(self, tripped: BreakerOpen) -> bool:
-        """Whether it has opened since the last call."""
+        """Return True once after the circuit breaker has opened."""
         if tripped.thread not in self._untold:
             return False
         self._untold.discard(tripped.thread)

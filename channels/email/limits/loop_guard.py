@@ -108,7 +108,7 @@ class LoopGuard:
         self.patience = LoginPatience(clock.monotonic)
 
     def breaker_is_open(self, thread: str, *, person: str = "") -> bool:
-        """Whether nothing that ``person`` writes is answered in a thread."""
+        """Return True if mails of ``person`` in a thread are not answered."""
         owner = self._is_owner(person)
         return self._breaker.tripped(thread, self._clock.monotonic(), owner=owner) is not None
 
@@ -155,7 +155,7 @@ class LoopGuard:
 
     @property
     def releasable(self) -> bool:
-        """Whether mails may be in quarantine that the circuit breaker held back where it is closed now."""
+        """Return True if the quarantine may hold mails of a circuit breaker that has closed."""
         return self._breaker.keeps_back
 
     def open_threads(self) -> frozenset[str]:
@@ -267,7 +267,7 @@ class LoopGuard:
 
 
 def _recipient(message: OutboundMessage) -> str:
-    """Whom a mail goes to; empty if it is no address, and goes nowhere."""
+    """Return the recipient's address, or "" if it is invalid."""
     try:
         return normalise(str(message.context.get("reply_to") or recipient_of(message.session) or ""))
     except AddressInvalid:

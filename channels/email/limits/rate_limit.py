@@ -31,8 +31,9 @@ MAX_WAITING_IN_ALL = 1000
 @dataclass(frozen=True, slots=True)
 class AnswerSlot:
     """
-    When a mail is answered: so many seconds after it was taken in. ``first`` says that nothing else of its
-    sender waits, so the sender does not know yet that there is something to wait for.
+    The time of an answer: ``wait_s`` seconds after the intake.
+
+    ``first`` means that no other mail of the sender waits, so the sender does not know of the wait yet.
     """
 
     wait_s: float = 0.0
@@ -62,15 +63,14 @@ class AnswerLimiter:
         self, native_id: str, *, sender: str, at: datetime, now: datetime | None = None
     ) -> AnswerSlot | None:
         """
-        When this mail is answered; its place is then taken.
+        Reserve the next time for the answer to a mail.
 
         Args:
-            native_id: The mail. Asking twice for one mail gives the same answer and counts once.
-            at: When it arrived; a mail from the future has arrived now.
-            now: When it is taken in, from which the wait is counted; None: when it arrived.
+            native_id: The mail. A repeated call returns the same time and counts once.
+            at: Its arrival; a time in the future counts as now.
+            now: The intake, from which the wait is counted; None: the arrival.
 
-        Returns:
-            None if too many mails of this sender, or of all, wait already.
+        Returns: None if too many mails of this sender, or of all, wait already.
         """
         if not self._rules:
             return AnswerSlot()  # nothing to remember either
@@ -96,10 +96,10 @@ class AnswerLimiter:
 
     def admit(self, native_id: str, *, sender: str, at: datetime) -> bool:
         """
-        Whether there is room for this mail now; if so it is counted.
+        Count this mail and return True if the limit allows it now.
 
         Args:
-            native_id: The mail. Asking twice for one mail gives the same answer and counts once.
+            native_id: The mail. A repeated call returns the same answer and counts once.
         """
         known = self._entries.get(native_id)
         if known is not None:
@@ -111,7 +111,7 @@ class AnswerLimiter:
         return allowed
 
     def _counted(self, now: float) -> list[_Entry]:
-        """What counts: an arrival more than a day ahead was noted by a clock that was wrong."""
+        """Return the counted entries; an arrival over a day ahead came from a wrong clock."""
         return [entry for entry in self._entries.values() if entry.allowed and entry.at < now + DAY_S]
 
     def _note(self, native_id: str, entry: _Entry) -> None:

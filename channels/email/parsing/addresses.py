@@ -193,13 +193,13 @@ class _Reader:
 
 def _mailbox(text: str, bare: str, angle: str | None, *, quoted: bool) -> MailboxAddress | None:
     """
-    What was read up to a comma, as a mailbox; None for nothing.
+    Build the mailbox from the parts read up to a comma; None for nothing.
 
     Args:
         text: All words outside of angle brackets.
-        bare: The same without what stood in quotes.
-        angle: What stood in angle brackets.
-        quoted: Whether anything stood in quotes, be it nothing.
+        bare: The same without quoted strings.
+        angle: The text in angle brackets.
+        quoted: True if there was a quoted string, even an empty one.
     """
     if angle is not None:
         address = normalise(angle)

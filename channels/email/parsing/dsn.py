@@ -52,12 +52,12 @@ class DeliveryStatus(StrEnum):
 @dataclass(frozen=True, slots=True)
 class BounceReport:
     """
-    What a bounce says about mails of ours.
+    The content of a bounce about our mails.
 
     Args:
-        fate: The worst that is said of any recipient.
-        recipient: Of whom; empty if it is not said.
-        why: In the words of the server that refused it, on one line.
+        fate: The worst status of any recipient.
+        recipient: That recipient; empty if unknown.
+        why: The refusing server's words, on one line.
     """
 
     message_ids: tuple[str, ...]
@@ -67,7 +67,7 @@ class BounceReport:
 
 
 def read_report(raw: bytes, *, account: str) -> BounceReport | None:
-    """What a report says about mails of this account; None if it names none. Total."""
+    """Parse a report about mails of this account; None if it names none. Total."""
     data = normalise_lines(raw[:MAX_BYTES])
     try:
         parts = list(_leaves(parse_structure(data, Caps())))

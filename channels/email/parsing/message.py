@@ -189,7 +189,7 @@ class _Reading:
         (self._data, self._pictures), self._depth = outer, self._depth - 1
 
     def _choose(self, part: MimePart) -> None:
-        """Of several versions of the same text the plain one, else the one that has any."""
+        """Take the plain one of several versions of a text, else the first that has words."""
         chosen: list[str] = []
         kept, others = self.texts, list[str]()
         for child in sorted(part.children, key=lambda child: child.media_type != "text/plain"):
@@ -232,7 +232,7 @@ class _Reading:
         self.notes.append(_note(self._data, part, len(self.notes) + 1))
 
     def _read_inner(self, part: MimePart) -> None:
-        """What a forwarded mail says; two levels deep, and without its attachments."""
+        """Read a forwarded mail, at most two levels deep and without its attachments."""
         if self._depth >= 2 or len(self.forwarded) >= MAX_FORWARDED:
             return
         data = decode_transfer(self._data[part.start : part.end], _encoding(part))
@@ -262,7 +262,7 @@ def _encoding(part: MimePart) -> str:
 
 
 def _differ(plain: str, other: str) -> bool:
-    """Whether two versions of a text have few words in common: one of them is not what people see."""
+    """Return True if two versions of a text share few words: one of them is not what people see."""
     one, two = (set(_WORD.findall(text[:100_000].lower())[:_COMPARED_WORDS]) for text in (plain, other))
     if not one or not two or max(len(one), len(two)) < 5:
         return False

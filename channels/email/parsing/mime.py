@@ -165,12 +165,11 @@ class MimePart:
 
 def ambiguous_header(raw: bytes) -> bool:
     """
-    Whether two programs can read different senders from this header, and what is ambiguous.
+    Return True if other programs can read a different sender in this header.
 
-    A carriage return alone, a line feed alone among whole line ends, and a NUL are a line end for one program
-    and nothing for the next. With them somebody can show his own From field to the server that vouches for
-    it, and another one to us. So the header is read in the other ways too. One in which there is no From
-    field is nobody's way to vouch for it; all others must agree with ours.
+    A bare carriage return, a line feed among CRLFs, and a NUL end a line for some programs only. An attacker
+    could show one From field to the server that vouches for it and another to us. So the header is read in
+    these ways too: all readings that have a From field must agree with ours.
     """
     try:
         ours, others = _readings(raw)
@@ -279,7 +278,7 @@ def decode_text(data: bytes, charset: str | None) -> str:
 
 
 def _codec(label: str) -> str:
-    """What Python calls the charset that a label means on the web; empty for none."""
+    """Return Python's name of a charset label by the rules of the web, or ""."""
     try:
         label = _UNKNOWN_LABELS.get(label.lower(), label)
         name = codecs.lookup(label).name if len(label) < 40 else ""

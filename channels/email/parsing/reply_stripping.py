@@ -99,7 +99,7 @@ def _unmarked(line: str) -> str:
 
 
 def _others_begin(lines: Sequence[str]) -> int:
-    """Where somebody else's mail may begin that is not marked as quoted; the number of lines for nowhere."""
+    """Return the first line of another's mail that is not marked as quoted; the line count if none."""
     header = _HeaderLines()
     introduced = -1
     before = ""
@@ -130,7 +130,7 @@ class _HeaderLines:
         self._when = self._who = False
 
     def is_one_with(self, at: int, line: str, *, goes_on: bool) -> bool:
-        """Whether they are, with one more line; ``goes_on`` if it may be the rest of the one before."""
+        """Add a line and return True if the lines now are a header; ``goes_on`` allows a continuation."""
         if not _LABEL.match(line):
             self._labels *= goes_on
             return False
@@ -150,14 +150,14 @@ def _says_when(line: str) -> bool:
 
 
 def _is_ruled(line: str) -> bool:
-    """Whether words stand between two rules."""
+    """Return True if words stand between two rules."""
     inner = line.strip(_RULES + " ")
     is_between = line[:2].strip(_RULES) == line[-2:].strip(_RULES) == ""
     return is_between and any(map(str.isalpha, inner))
 
 
 def _is_whole_header(line: str) -> bool:
-    """Whether one line says who and when, or has all the fields of a header in it."""
+    """Return True if one line names a person and a time, or has all fields of a header."""
     who = _WHO.search(line) is not None
     if who and _DAY.search(line):
         return not line.endswith((":", "：")) and not _LABEL.match(line)
@@ -165,7 +165,7 @@ def _is_whole_header(line: str) -> bool:
 
 
 def _introduces(line: str) -> bool:
-    """Whether it says when, and by its colon that something comes."""
+    """Return True if a line has a date and ends in a colon, as above a quotation."""
     is_open = line.rstrip("* ").endswith((":", "："))
     return (
         is_open
@@ -175,7 +175,7 @@ def _introduces(line: str) -> bool:
 
 
 def _introduction_at(lines: Sequence[str], end: int) -> int:
-    """Where the lines begin that introduce a quotation, which may be wrapped."""
+    """Return the first line of the (possibly wrapped) introduction of a quotation."""
     while end and not lines[end - 1].strip():
         end -= 1
     for start in range(end - 1, max(end - 4, -1), -1):
@@ -189,8 +189,9 @@ def _introduction_at(lines: Sequence[str], end: int) -> int:
 
 class _Sent:
     """
-    What we have written in one mail, by its letters and digits alone: mail programs change what else stands
-    between them. It is compared in its order, so that what somebody else repeats of it is not taken for it.
+    The letters and digits of one mail that we sent; mail programs change all other characters.
+
+    Lines are compared in their order, so that repetitions by others do not count as ours.
     """
 
     def __init__(self, texts: Sequence[str]) -> None:
@@ -199,7 +200,7 @@ class _Sent:
         self._searches = _MOST_SEARCHES
 
     def has(self, line: str) -> bool | None:
-        """Whether a quoted line is ours; None for one that says nothing."""
+        """Return True if a quoted line is ours; None for a line without content."""
         signs = _alphanumerics(line)
         if not signs:
             sign = line.strip("> \t")

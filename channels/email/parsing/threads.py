@@ -42,7 +42,7 @@ def message_id_of(outbound_id: str, session: SessionKey, *, account: str) -> str
 
 
 def names_outbound(message_id: str, outbound_id: str, *, account: str) -> bool:
-    """Whether a Message-ID belongs to an outgoing mail, whatever its thread."""
+    """Return True if a Message-ID belongs to an outgoing mail, whatever its thread."""
     return is_own_id(message_id, account=account) and message_id.startswith(
         _own_beginning(outbound_id, account)
     )
@@ -53,7 +53,7 @@ def _own_beginning(outbound_id: str, account: str) -> str:
 
 
 def is_own_id(message_id: str, *, account: str) -> bool:
-    """Whether a Message-ID has the form of our own."""
+    """Return True if a Message-ID has the form of our own."""
     match = _OWN.fullmatch(message_id)
     return match is not None and match.group(2).lower() == account.rpartition("@")[2].lower()
 

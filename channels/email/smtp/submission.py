@@ -160,9 +160,9 @@ class Submission:
 
     async def _goes_on(self, client: aiosmtplib.SMTP, envelope: Envelope, size: int) -> bool:
         """
-        Whether a connection on which a mail was handed in just now takes another one.
+        Return True if a used connection accepts another mail; else close it.
 
-        If not it is closed. Why does not matter: a fresh one will tell, if it was not the connection.
+        The reason does not matter: a new connection will show it.
         """
         try:
             await self._begin(client, envelope, size)
@@ -180,7 +180,7 @@ class Submission:
         raw: bytes,
         uncertain: Callable[[], Awaitable[None]],
     ) -> str:
-        """What follows on MAIL."""
+        """Send the recipients and the data, after MAIL; return the server's reply."""
         with self._door(_Step.RECIPIENT):
             await client.rcpt(envelope.recipient)
         await self._add_cc(client, envelope.cc)
@@ -235,7 +235,7 @@ class Submission:
             raise MailTooLarge(f"the mail has {size} bytes, and the mail server accepts at most {limit}")
 
     async def _add_cc(self, client: aiosmtplib.SMTP, addresses: Sequence[str]) -> None:
-        """Who gets it besides. One that the server does not take keeps it from nobody else."""
+        """Add the further recipients; a refused one does not stop the mail."""
         for address in addresses:
             try:
                 await client.rcpt(address)

@@ -88,7 +88,7 @@ class SignatureClaim:
     recipients: frozenset[str] = frozenset()
 
     def names(self, address: str) -> bool:
-        """Whether the signed mail is addressed to this address."""
+        """Return True if the signed mail is addressed to this address."""
         return without_tag(address) in {without_tag(each) for each in self.recipients}
 
 
@@ -280,7 +280,7 @@ def _relaxed_body(body: bytes) -> Iterator[bytes]:
 
 
 def _end_without_empty_lines(text: bytes) -> int:
-    """Where the whole line ends begin with which a text ends."""
+    """Return the offset of the trailing empty lines, which both canonicalisations drop."""
     end = len(text.rstrip(b"\r\n"))
     tail = text[end:]
     if not tail.endswith(b"\n"):
@@ -310,7 +310,7 @@ def verify(raw: bytes, signature: Signature, key: Key) -> frozenset[str]:
 
 
 def _signed_data(fields: Sequence[tuple[str, bytes]], signature: Signature) -> bytes:
-    """What was signed: the named fields, each time the lowest one left, then the signature without itself."""
+    """Return the signed data: the lowest unused instance of each named field, then the signature field."""
     left: dict[str, list[bytes]] = {}
     for position, (name, field) in enumerate(fields):
         if position != signature.position:

@@ -97,7 +97,7 @@ class SenderVerifier:
             self._slow.popitem(last=False)
 
     async def _find(self, raw: bytes, domain: str, *, anybody: bool) -> str:
-        """Why no signature proves the domain; empty if one does."""
+        """Return why no signature proves the domain, or "" if one does."""
         signatures = await anyio.to_thread.run_sync(find_signatures, raw, self._now())
         its_own = [signature for signature in signatures if signature.domain == domain]
         why = "no usable signature of the domain" if signatures else "no usable signature"

@@ -57,7 +57,7 @@ _DELIVERED_TO = ("delivered-to", "x-original-to", "envelope-to", "x-envelope-to"
 
 
 class MailRefused(StrEnum):
-    """Why a mail is not answered."""
+    """The reasons why a mail is not answered."""
 
     OWN_COPY = "own_copy"
     """Our own mail, come back to us: a copy for the Sent folder."""
@@ -114,13 +114,13 @@ class SenderVerdict:
 
     @property
     def redirected(self) -> bool:
-        """Whether the answer goes to another mailbox than the sender's. No server vouches for Reply-To."""
+        """Return True if the answer goes to another mailbox: no server vouches for Reply-To."""
         return without_tag(self.reply_to) != without_tag(self.address)
 
 
 @dataclass(frozen=True, slots=True)
 class _Authentication:
-    """What proves the sender, whether he is proven wrong, and why a trusted word did not help."""
+    """The proof of the sender, its denial, or the doubt about a trusted verdict."""
 
     verification: str = ""
     denied: bool = False
@@ -186,9 +186,9 @@ def open_question(
 
 def strength(authentication: str) -> int | None:
     """
-    How well `Verdict.authentication` proves a sender, where that is less than a server's word or a signature.
+    Return the strength of an authentication that is weaker than a server's word or a signature.
 
-    Whoever has once seen a secret address can write to it. None: it is proven as well as it can be.
+    Anybody who has seen a secret address can write to it. None: it is as strong as it can be.
     """
     return {"": 0, _NOT_ASKED: 0, _SECRET: 1}.get(authentication)
 
@@ -240,7 +240,7 @@ def _authentication(
 def _doubt(
     headers: Headers, told: Told, sender: str, own: OwnIdentity, claims: Sequence[SignatureClaim]
 ) -> str:
-    """Why a trusted server's good word may be for another mail than this one; empty if it is not."""
+    """Return why a trusted server's verdict may be about another mail, or ""."""
     only_read = own.ingested(sender)
     if came_directly(
         headers.consecutive_values("authentication-results", told.number), sender, any_mailbox=only_read
@@ -261,15 +261,15 @@ def _doubt(
 
 
 def _one_organisation(one: str, other: str) -> bool:
-    """Whether two domains may belong together: rather too often than not."""
+    """Return True if two domains may belong together; errs on the side of True."""
     return one.split(".")[-2:] == other.split(".")[-2:]
 
 
 def _knows_secret(headers: Headers, sender: str, own: OwnIdentity) -> bool:
     """
-    Whether the mail was sent to the secret form of our address that this sender was given.
+    Return True if the mail was sent to the secret address that this sender was given.
 
-    Every candidate is compared, each in constant time, so that the time tells nothing about the secret.
+    Every candidate is compared in constant time, so that timing reveals nothing.
     """
     secret = own.subaddress_secrets.get(sender)
     if not secret:
@@ -322,7 +322,7 @@ def _not_for_us(headers: Headers, own: OwnIdentity) -> MailRefused | None:
 
 
 def _others(headers: Headers, sender: str, own: OwnIdentity) -> bool:
-    """Whether anybody else has got the mail. Who cannot be read for certain is somebody else."""
+    """Return True if others may have received the mail; unreadable recipients count as others."""
     if headers.doubtful.intersection(FOR_WHOM):
         return True
     named = mailboxes_or_none(value for name in FOR_WHOM for value in headers.all(name))

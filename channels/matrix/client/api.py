@@ -83,7 +83,7 @@ class HttpAnswer:
 
     @property
     def good(self) -> bool:
-        """Whether the request was done."""
+        """Return True for a 2xx status."""
         return 200 <= self.status < 300
 
     @property
@@ -100,17 +100,17 @@ class HttpAnswer:
 
     @property
     def token_refused(self) -> bool:
-        """Whether the access token is not, or no longer, valid."""
+        """Return True if the access token is invalid."""
         return self.status == 401 and self.errcode in _TOKEN_CODES
 
     @property
     def soft_logout(self) -> bool:
-        """Whether the device still exists and only needs a new token."""
+        """Return True if the device still exists and only needs a new token."""
         return self.body.get("soft_logout") is True
 
     @property
     def wait_s(self) -> float:
-        """How long to send the server nothing after a 429."""
+        """Return the seconds to send the server nothing after a 429."""
         return min(self.retry_after_s or _DEFAULT_WAIT_S, _LONGEST_WAIT_S)
 
 
@@ -246,7 +246,7 @@ class AnswerTooLarge(DeliveryFailed):
 
 
 def send_problem(answer: HttpAnswer) -> ChannelError:  # noqa: PLR0911 - one per kind of answer
-    """What a refusal, or an unusable answer, means for the message."""
+    """Return the error that a refusal, or an unusable answer, is for a message."""
     code = answer.errcode
     if answer.status == 429:
         return problem(answer)

@@ -116,12 +116,12 @@ class MatrixLogin:
 
     @property
     def user_id(self) -> str:
-        """Whose login this is."""
+        """Return the user id of this account."""
         return self._config.user_id
 
     @property
     def has_password(self) -> bool:
-        """Whether a password is configured and used."""
+        """Return True if a password is configured and no access token replaces it."""
         return self._config.password is not None and self._config.access_token is None
 
     async def another_device(self, old: MatrixCredentials, reason: str) -> None:
@@ -277,7 +277,7 @@ class MatrixLogin:
 
 
 def unreachable(error: LinkBroken) -> ChannelError:
-    """What a broken link means for the channel."""
+    """Return the channel's error for a broken link."""
     if error.certificate:
         return ChannelMisconfigured(
             f"{error}; if that server is your own, put its authority's certificate into tls_ca_file, "

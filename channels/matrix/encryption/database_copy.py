@@ -141,7 +141,7 @@ class Shadow:
         self._whole = self._is_new or not self._same_schema()
 
     def _same_schema(self) -> bool:
-        """Whether the file was made of the tables that it has now; nio may have brought some up to date."""
+        """Return True if the copy has the current tables; nio may have migrated some."""
         kept = {key: values for _, key, values in self._rows.rows(self._device, _SCHEMA)}
         return kept == {name: _packed([text]) for name, text in _schema_of(self._database)}
 

@@ -91,11 +91,11 @@ class DeviceLists:
                 await event.wait()
 
     def knows(self, user_id: str) -> bool:
-        """Whether somebody's devices are known, as far as anybody has said."""
+        """Return True if somebody's device list is known."""
         return user_id in self._known
 
     def is_open(self, user_id: str) -> bool:
-        """Whether somebody's devices would be asked for now: their server has said nothing yet."""
+        """Return True if a person's devices are unknown and may be queried now."""
         return self._may_ask(user_id)
 
     def _may_ask(self, user_id: str) -> bool:
@@ -154,7 +154,7 @@ class DeviceLists:
             raise
 
     async def _answer_about(self, users: list[str]) -> Mapping[str, Any] | None:
-        """What the server says of these people; None: more than can be read, because of one of them."""
+        """Query these people's keys; None if the answer is too long because of one of several people."""
         try:
             return await self._requests.query(users)
         except AnswerTooLong:

@@ -207,7 +207,7 @@ class EncryptionEngine:
         return clear
 
     def has_key(self, room_id: str, session_id: str) -> bool:
-        """Whether a room key is there."""
+        """Return True if a room key is present."""
         return self._machine is not None and self._machine.has_key(room_id, session_id)
 
     async def maintain(
@@ -296,7 +296,7 @@ class EncryptionEngine:
         await self._lists.know(user_ids, machine.user_id)
 
     def knows(self, user_id: str) -> bool:
-        """Whether somebody's devices are known, as far as anybody has said."""
+        """Return True if somebody's device list is known."""
         return self._lists.knows(user_id)
 
     def fingerprint(self, user_id: str, device_id: str) -> str | None:
@@ -353,7 +353,7 @@ class EncryptionEngine:
 
 
 def _is_right(machine: OlmMachine, device_id: str) -> bool:
-    """Whether it is that device, and what is in memory is what is kept."""
+    """Return True if the machine is of that device and matches the store."""
     return machine.device_id == device_id and not machine.is_stale
 
 

@@ -81,7 +81,7 @@ class Identities:
             self._masters.pop(gone, None)
 
     def is_signed(self, user_id: str, device_id: str) -> bool:
-        """Whether a person has signed a device as their own."""
+        """Return True if a person's identity has signed the device."""
         return device_id in self._signed.get(user_id, ())
 
     def master_key(self, user_id: str) -> str:
@@ -89,7 +89,7 @@ class Identities:
         return self._masters.get(user_id, "")
 
     def is_verified(self, user_id: str) -> bool:
-        """Whether a person's identity is the one that was verified by emoji."""
+        """Return True if a person's identity is the one verified by emoji."""
         master = self._masters.get(user_id)
         return bool(master) and self._verified.get(user_id) == master
 

@@ -95,7 +95,7 @@ class KeySharing:
 
     @property
     def owes(self) -> bool:
-        """Whether somebody still has to get a key."""
+        """Return True if keys are still to be sent."""
         return bool(self._owed)
 
     def forget(self) -> None:

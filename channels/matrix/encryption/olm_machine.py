@@ -94,7 +94,7 @@ class OlmMachine(KeyStore):
 
     @property
     def shared(self) -> bool:
-        """Whether the server has the device's keys."""
+        """Return True if the server has the device's keys."""
         return bool(self._olm.account.shared)
 
     @shared.setter
@@ -184,7 +184,7 @@ class OlmMachine(KeyStore):
         self.robbed.add(user_id)
 
     def has_key(self, room_id: str, session_id: str) -> bool:
-        """Whether a room key is present."""
+        """Return True if a room key is present."""
         return bool(self.room_keys.of(room_id, session_id))
 
     def decrypt(self, room_id: str, event: Mapping[str, Any]) -> dict[str, Any]:
@@ -287,7 +287,7 @@ class OlmMachine(KeyStore):
         self._learned[user_id] = digest
 
     def _is_taken(self, user_id: str, device_id: str, keys: Mapping[str, str]) -> bool:
-        """Whether the Curve25519 key of a device is another one's, as far as is known."""
+        """Return True if the device's Curve25519 key is known as another device's."""
         curve, fingerprint = keys[f"curve25519:{device_id}"], keys[f"ed25519:{device_id}"]
         if curve == self._olm.account.identity_keys["curve25519"]:
             return True
@@ -419,7 +419,7 @@ class OlmMachine(KeyStore):
         return str(self._olm.sign_json(dict(value)))
 
     def is_signature(self, key: str, value: bytes, signature: str) -> bool:
-        """Whether an Ed25519 signature is valid; an invalid key or signature is not."""
+        """Return True if an Ed25519 signature is valid; malformed input is not."""
         try:
             theirs = vodozemac.Ed25519Signature.from_base64(signature)
             vodozemac.Ed25519PublicKey.from_base64(key).verify_signature(value, theirs)
@@ -473,7 +473,7 @@ def _signed_part(device: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_device(device_id: str, value: Any) -> bool:
-    """Whether nio will survive this device."""
+    """Return True if a device's keys are well-formed, so that nio does not fail on it."""
     keys = value.get("keys") if isinstance(value, Mapping) else None
     signatures = value.get("signatures") if isinstance(value, Mapping) else None
     if not isinstance(keys, Mapping) or not isinstance(signatures, Mapping):

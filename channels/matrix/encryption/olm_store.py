@@ -220,7 +220,7 @@ class RoomKeys:
         return found
 
     def senders(self, sender_key: str) -> set[tuple[str, str]]:
-        """Who has sent room keys with a Curve25519 key, and with which Ed25519 key: that one is theirs."""
+        """Return the user ids and Ed25519 keys that have sent room keys with a Curve25519 key."""
         rows = self._all(
             "SELECT DISTINCT user_id, fp_key FROM squidbot_room_keys AS key JOIN squidbot_key_owners"
             " USING (session_id, sender_key) WHERE key.sender_key = ?",

@@ -118,7 +118,7 @@ class OwnDevice:
         await self._replace(credentials, machine, why)
 
     async def _trouble(self, machine: OlmMachine, committed: str) -> str:
-        """Why the machine cannot be used, empty if it can."""
+        """Return why the machine cannot be used, or ""."""
         generation, _, device_id = committed.partition(" ")
         if device_id == machine.device_id and machine.generation < int(generation) and machine.shared:
             return _OLD

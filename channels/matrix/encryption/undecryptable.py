@@ -191,7 +191,7 @@ class UndecryptableEvents:
                 self._told_at[self._about_what(one)] = now
 
     def next_at(self) -> float | None:
-        """When the next notice may be due; None if nothing is open."""
+        """Return when the next notice may be due; None if no event is open."""
         waits = [one.since + (0.0 if self._reason(one) else PATIENCE_S) for one in self._open()]
         return min(waits, default=None)
 
@@ -207,11 +207,11 @@ class UndecryptableEvents:
         ]
 
     def _about_what(self, one: Reference) -> tuple[str, str, bool]:
-        """What one notice is about: a room, a reason, and whether it is the owner who waits."""
+        """Return the grouping key of a notice: room, reason, and if the owner waits."""
         return one.room_id, self._reason(one), self._is_owner(one.sender)
 
     def _reason(self, one: Reference) -> str:
-        """Why the key of a message is withheld; empty if that is not known."""
+        """Return why the key of a message is withheld, or "" if unknown."""
         return self._withheld.get(_about(one.sender, one.session_id), "")
 
 

@@ -47,7 +47,7 @@ SendInRoom = Callable[[str, str, JsonObject], Awaitable[None]]
 
 
 def is_verification(event: JsonObject) -> bool:
-    """Whether an event of a room belongs to a verification."""
+    """Return True if a room event belongs to a verification."""
     kind = text_of(event, "type")
     if kind == "m.room.message":
         return text_of(object_of(event, "content"), "msgtype") == f"{_PREFIX}request"

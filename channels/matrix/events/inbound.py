@@ -149,7 +149,7 @@ def read_event(  # noqa: PLR0911 - a chain of reasons to say no
 
 
 def mentions(content: JsonObject, me: Me) -> bool:
-    """Whether a message's content mentions the bot."""
+    """Return True if a message's content mentions the bot."""
     if isinstance(content.get("m.mentions"), Mapping):
         user_ids = object_of(content, "m.mentions").get("user_ids")
         return isinstance(user_ids, list) and me.user_id in user_ids
@@ -173,7 +173,7 @@ def replies_to(content: JsonObject) -> str:
 
 
 def _unreadable_in(kind: Any, content: JsonObject) -> str:
-    """What a message is that is only shown by clients; empty if it can be read, or is for programs."""
+    """Name the kind of a message the bot cannot read; "" if it can, or if it is for programs."""
     msgtype = content.get("msgtype")
     if kind in STARTS:
         return "" if poll_in(content) else "a poll"
@@ -250,9 +250,9 @@ def _is_not_named(content: JsonObject, me: Me) -> bool:
 
 def received_at(event: Mapping[str, Any], now: datetime) -> datetime:
     """
-    When the server took an event, which may be long before it was fetched: what was said while nobody ran, or
-    what a restored gateway fetches a second time. Other people's servers set this clock: never later than
-    ``now``, and ``now`` for what is no time at all.
+    Return when the server received an event, which may be long before it was fetched.
+
+    Other people's servers set this time: it is never later than ``now``, and ``now`` if it is no valid time.
     """
     sent_at_ms = event.get("origin_server_ts")
     if not isinstance(sent_at_ms, int) or not 0 < sent_at_ms < 10**14:

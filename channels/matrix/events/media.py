@@ -32,7 +32,7 @@ _VOICE = ("org.matrix.msc3245.voice", "org.matrix.msc3245.voice.v2", "m.voice")
 
 
 class MediaInvalid(Exception):
-    """What an event says about its file cannot be used. The text is a sentence that anybody may read."""
+    """An event describes its file in an unusable way. The text is a sentence that anybody may read."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,7 +56,7 @@ def transaction_of_event(event: JsonObject) -> str:
 
 
 def is_first_part(message: OutboundMessage) -> bool:
-    """Whether this is an answer to a question, or the first of its parts."""
+    """Return True for an answer to a question, or the first of its parts."""
     answers = message.kind in (OutboundKind.REPLY, OutboundKind.APOLOGY)
     return answers and not message.context.get("part") and bool(text_of(message.context, "event_id"))
 
@@ -161,12 +161,12 @@ def with_pills(rendered: str, names: Mapping[str, str]) -> tuple[str, list[str]]
 
 
 def _rings(message: OutboundMessage) -> bool:
-    """Whether clients shall notify people of it: by default they pass over an ``m.notice``."""
+    """Return True if clients shall notify people; by default they ignore an ``m.notice``."""
     return message.rings_for is not None
 
 
 def frame_of(message: OutboundMessage, name: str) -> dict[str, Any]:
-    """What a further event of a message shares with its text: the name, and the thread."""
+    """Build the content that a further event of a message shares with its text: name and thread."""
     frame: dict[str, Any] = {"m.mentions": {}, MARK: name, AUTHOR: message.account}
     if message.kind in (OutboundKind.REPLY, OutboundKind.APOLOGY):
         _relate(frame, message.context, reply="never", first=False)
@@ -202,7 +202,7 @@ def as_edit(
 
 
 def size_of(content: JsonObject) -> int:
-    """How many bytes this content takes in an event (canonical JSON)."""
+    """Return the bytes of this content in an event (canonical JSON)."""
     encoded = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
     return len(encoded.encode("utf-8", "surrogatepass"))
 

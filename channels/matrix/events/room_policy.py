@@ -104,11 +104,11 @@ class RoomRules:
                 return replace(changed, group_policy="allowlist", group_allow_from=(), silent=True)
 
     def allows(self, room_id: str, sender: str) -> bool | None:
-        """Whether the room's own list contains somebody; None if it has no list."""
+        """Return True if the room's own list contains the sender; None if it has no list."""
         entries = self.of(room_id).allow_from
         return None if entries is None else names_person(entries, sender)
 
     def is_context(self, room_id: str, sender: str) -> bool:
-        """Whether somebody may talk to the bot in a room, as far as the channel knows."""
+        """Return True if the sender may talk to the bot in a room, as far as the channel knows."""
         here = self.allows(room_id, sender)
         return self._allows(sender) if here is None else here

@@ -176,10 +176,10 @@ def own_membership(event: JsonObject, user_id: str) -> str:
 
 def was_just_joined(timeline: Sequence[JsonObject], user_id: str, *, is_new: bool) -> bool:
     """
-    Whether the bot joined the room within this part of its timeline.
+    Return True if the bot joined the room within this part of its timeline.
 
-    Not every server says what a membership event replaces. Then it may be a mere change of the bot's name,
-    unless the room is known to be ``is_new``.
+    Not every server reports the replaced membership. The event may then be a change of the bot's name, unless
+    the room ``is_new``.
     """
     no_join = {"join"} if is_new else {"join", ""}
     return any(
@@ -226,9 +226,9 @@ async def read_since_invitation(
 
 def _invited_at(events: Sequence[JsonObject], user_id: str) -> int | None:
     """
-    Where the newest invitation stands.
+    Return the index of the newest invitation.
 
-    An earlier stay of the bot in the room ends the search as well: what was said then is history.
+    An earlier stay of the bot in the room ends the search as well: messages of that time are history.
     """
     for place in range(len(events) - 1, -1, -1):
         if own_membership(events[place], user_id) in ("invite", "leave", "ban"):
@@ -265,7 +265,7 @@ async def _fetch(
 
 
 def _is_closed(answer: HttpAnswer) -> bool:
-    """Whether we may not look into this room (any more)."""
+    """Return True if we may not read this room, or no longer."""
     return answer.status in (403, 404) and answer.errcode not in ("", "M_UNRECOGNIZED")
 
 

@@ -89,8 +89,10 @@ class DirectRooms:
 
     async def alone_with(self, room_id: str, person: str) -> bool:
         """
-        Whether nobody but ``person`` and the bot is in a room or can join uninvited. Raises
-        `ChannelUnavailable`.
+        Return True if only ``person`` and the bot are in a room, and nobody can join uninvited.
+
+        Raises:
+            ChannelUnavailable: The server could not be asked.
         """
         try:
             return await self._fits(room_id, person)
@@ -98,7 +100,7 @@ class DirectRooms:
             raise ChannelUnavailable(str(error)) from error
 
     async def is_in(self, room_id: str) -> bool:
-        """Whether the bot is in a room of any kind. Raises `ChannelUnavailable`."""
+        """Return True if the bot is in a room of any kind. Raises `ChannelUnavailable`."""
         if self._rooms.get(room_id) is not None:
             return True
         try:  # what is known is learned anew when the link was broken
@@ -118,7 +120,7 @@ class DirectRooms:
         return None
 
     async def _fits(self, room_id: str, person: str) -> bool:
-        """Whether exactly this person and we are in a room; somebody invited counts as being there."""
+        """Return True if exactly this person and the bot are in a room; invited people count."""
         room = self._rooms.get(room_id)
         if room is None or room.is_open or not await check_room(self._homeserver, room) or room.is_open:
             return False
@@ -139,7 +141,7 @@ class DirectRooms:
         return room_id
 
     async def _invited_again(self, room_id: str, person: str) -> bool:
-        """Whether a room that we have made can still be used; whoever has left it is invited."""
+        """Return True if a room made by the bot can be used; a person who has left is invited again."""
         members = await members_of(self._homeserver, room_id)
         if members is None:
             return False  # we are not in it ourselves
@@ -225,7 +227,7 @@ class DirectRooms:
 
 
 def _refused(answer: HttpAnswer, person: str) -> ChannelError:
-    """Why somebody cannot be written to."""
+    """Return the error for a person who cannot be written to."""
     if answer.token_refused or answer.status == 429 or answer.status >= 500 or not answer.errcode:
         return problem(answer)
     error = send_problem(answer)

@@ -167,7 +167,7 @@ class Invites:
         self._add(_Invite(new, inviter, welcome=True, direct=direct, joined=joined, replaces=old))
 
     def expects(self, person: str) -> bool:
-        """Whether a person's invitation into a room of two is being accepted right now."""
+        """Return True if a person's invitation into a room of two is being accepted."""
         return any(
             one.direct
             and one.welcome
@@ -177,7 +177,7 @@ class Invites:
         )
 
     def wake(self) -> None:
-        """What `learn` found is committed and may be acted on."""
+        """Let the worker act on what `learn` found, once that is committed."""
         self._news.set()
         self._news = anyio.Event()
 
@@ -298,7 +298,7 @@ class Invites:
                     await news.wait()
 
     def _next(self, now: float, *, welcome: bool) -> list[_Invite]:
-        """What is to be tried at this moment."""
+        """Return the invitations to try now, the owner's first."""
         mine = [
             invite
             for invite in self._open.values()
@@ -384,7 +384,7 @@ class Invites:
         return None if progress.backoff.failures >= _MAX_MARK_TRIES else 0.0
 
     async def _is_genuine(self, invite: _Invite) -> bool | None:
-        """Whether our own server says that the inviter has invited us; None if it cannot say so now."""
+        """Return True if our own server confirms the inviter; None if it cannot say so now."""
         own = await self._state_of(invite.room_id, self._user_id)
         if own is None:
             return None
@@ -412,7 +412,7 @@ class Invites:
         return answer.body
 
     async def _is_successor(self, invite: _Invite) -> bool:
-        """Whether the room itself says so, too; what cannot be asked now is looked at with the next sync."""
+        """Return True if the room's creation event confirms its predecessor, or cannot be read now."""
         path = f"{CLIENT}/rooms/{part(invite.room_id)}/state/m.room.create"
         answer = await self._homeserver.request("GET", path)
         before = text_of(object_of(answer.body, "predecessor"), "room_id")
@@ -458,7 +458,7 @@ def _invites(event: JsonObject) -> bool:
 
 
 def _inviter_in(event: JsonObject) -> str:
-    """Who had sent the invitation that a membership event has replaced; empty if it does not say."""
+    """Return the sender of the invitation that a membership event replaced, or ""."""
     unsigned = object_of(event, "unsigned")
     if object_of(unsigned, "prev_content").get("membership") != "invite":
         return ""

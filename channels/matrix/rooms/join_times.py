@@ -85,9 +85,10 @@ class JoinTimes:
 
     def stamp(self, room_id: str, now: datetime, *, late_since: float | None = None) -> datetime | None:
         """
-        When something was seen in a room, later than everything before; None if its past is open.
+        Return when a message was seen, later than all before it; None if the room's past is open.
 
-        What could be read only now was seen ``late_since``, by our clock: before everything that came then.
+        A message that became readable late was seen at ``late_since`` by our clock, before all that came
+        after it.
         """
         if not self.is_closed(room_id):
             return None
@@ -98,7 +99,7 @@ class JoinTimes:
         return self._seen(now)
 
     def is_closed(self, room_id: str) -> bool:
-        """Whether people who join a room now do not see all of its history."""
+        """Return True if people who join a room now cannot see all of its history."""
         here = (room_id, *self._rooms.successors.earlier(room_id))
         for one in here:
             room = self._rooms.get(one)

@@ -54,17 +54,17 @@ def power_of(room: Replaced, user_id: str) -> float:
 
 
 def may_redact(room: Replaced, user_id: str) -> bool:
-    """Whether a person may redact other people's messages in a room, by its power levels."""
+    """Return True if a person's power level allows redacting others' messages."""
     return power_of(room, user_id) >= _level(room.power_levels.get("redact"), MODERATOR)
 
 
 def may_moderate(room: Replaced, user_id: str) -> bool:
-    """Whether a person has more power than others in a room, and may redact their messages."""
+    """Return True if a person is a moderator who may redact others' messages."""
     return power_of(room, user_id) >= MODERATOR and may_redact(room, user_id)
 
 
 def may_replace(room: Replaced, user_id: str) -> bool:
-    """Whether a person's statement that a room was replaced is believed."""
+    """Return True if a person's tombstone is believed: their power level allows it."""
     events = object_of(room.power_levels, "events")
     needed = _level(events.get("m.room.tombstone"), _level(room.power_levels.get("state_default"), MODERATOR))
     return power_of(room, user_id) >= max(needed, MODERATOR)
@@ -76,7 +76,7 @@ def predecessor_of(create: JsonObject) -> str:
 
 
 class Successors:
-    """Which rooms have replaced which."""
+    """Maps replaced rooms to their successors."""
 
     def __init__(self) -> None:
         self._before: dict[str, str] = {}

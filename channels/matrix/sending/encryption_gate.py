@@ -55,11 +55,11 @@ class EncryptionGate:
 
     async def is_encrypted(self, room_id: str) -> bool:
         """
-        Whether a room is encrypted; in doubt, the server is asked.
+        Return True if a room is encrypted; the server is asked if that is not certain.
 
         Raises:
-            ChannelError: It cannot be said.
-            TokenLost: The login is not valid any more.
+            ChannelError: It cannot be determined.
+            TokenLost: The login is no longer valid.
         """
         room = self._rooms.get(room_id)
         if room_id in self._rooms.secret:
@@ -85,7 +85,7 @@ class EncryptionGate:
         return room_id in self._rooms.secret  # it may have become so meanwhile
 
     def limit(self, *, encrypted: bool) -> int:
-        """How many bytes of content an event can carry."""
+        """Return the most bytes of content of an event."""
         return MAX_SECRET_BYTES if encrypted else MAX_CONTENT_BYTES
 
     async def put_on(
@@ -120,7 +120,7 @@ class EncryptionGate:
         return "m.room.encrypted", covered
 
     async def _members_of(self, room_id: str) -> list[str]:
-        """Who gets the key: everybody in the room, and who is invited."""
+        """Return the user ids that get the key: those joined or invited."""
         room = self._rooms.get(room_id)
         kept = self._members.get(room_id)
         if kept and room is kept[0] and room.revision == kept[1] and self._is_current():

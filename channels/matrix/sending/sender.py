@@ -343,13 +343,13 @@ class EventSender:
             raise problem(answer)
 
     def _key_may_be_forgotten(self, message: OutboundMessage, used: MatrixCredentials) -> bool:
-        """Whether the server may have taken the message and not know its transaction id any more."""
+        """Return True if the server may have taken the message and forgotten its transaction id."""
         # Both ways: a clock that was set back makes old messages look as if they came from the future.
         age_s = abs((self._now() - message.created_at).total_seconds())
         return message.created_at.timestamp() <= used.since or age_s > KEYS_KEPT_S
 
     async def _is_overheard(self, message: OutboundMessage) -> bool:
-        """Whether a message that is meant for one person would be read by another."""
+        """Return True if a message for one person would be read by another."""
         room_id, sender = message.session.conversation, message.context.get("sender")
         if message.context.get("direct") is not True and message.kind is not OutboundKind.ALERT:
             return False
@@ -357,8 +357,10 @@ class EventSender:
 
     async def is_overheard(self, room_id: str, partner: str | None) -> bool:
         """
-        Whether anybody besides ``partner`` can read messages in a room; asks the server if necessary. Raises
-        `ChannelUnavailable`.
+        Return True if others than ``partner`` can read a room; asks the server if necessary.
+
+        Raises:
+            ChannelUnavailable: The server could not be asked.
         """
         room = self._rooms.get(room_id)
         known = self._is_current() and room is not None and room.checked

@@ -46,11 +46,11 @@ _log = structlog.get_logger(__name__)
 
 class Pace:
     """
-    When an unfinished answer may be shown again. Pure: times are seconds.
+    Decides when an unfinished answer may be shown again. Pure: times are seconds.
 
     Args:
-        settings: How often at most, and how many times.
-        now: When the work began; the first look comes one interval later.
+        settings: The interval and the number of updates.
+        now: The start of the work; the first update comes one interval later.
     """
 
     def __init__(self, settings: StreamingConfig, now: float) -> None:
@@ -59,7 +59,7 @@ class Pace:
         self._next_at = now + self.interval_s
 
     def due(self, now: float) -> bool:
-        """Whether it may be shown now."""
+        """Return True if an update is allowed now."""
         return self._left > 0 and now >= self._next_at
 
     def shown(self, now: float) -> None:

@@ -123,7 +123,7 @@ class Uploads:
             )
 
     async def _asked_limit(self) -> int:
-        """What the homeserver says, 0 if it says nothing."""
+        """Return the homeserver's upload limit in bytes, 0 if it names none."""
         for path in _SETTINGS:
             try:
                 answer = await self._homeserver.request("GET", path)

@@ -242,7 +242,7 @@ class Decryption:
         return found
 
     def _is_still_secret(self, room_id: str, event: JsonObject) -> bool:
-        """Whether the key that has come is only for what was said later."""
+        """Return True if the received key does not fit the event: it starts with a later message."""
         try:
             self._crypto.decrypt(room_id, event)
         except NoKey:

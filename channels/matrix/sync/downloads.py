@@ -158,7 +158,7 @@ class Downloads:
         return self._finished(message, "there is too much to fetch at once" if wanted else None)
 
     def wants(self, message: InboundMessage) -> bool:
-        """Whether the message has a file to fetch."""
+        """Return True if the message has a file to fetch."""
         here = message.context.get("allowed_here")
         allowed = self._allows(message.sender.address) if here is None else bool(here)
         return MEDIA in message.context and message.addressed and allowed and self._store is not None
@@ -306,7 +306,7 @@ async def _save(
 
 
 def _file_name(media: Media) -> str:
-    """What the file is called here: nobody has chosen a name for what was recorded."""
+    """Return the file's name; a recording gets a plain one, because nobody chose its name."""
     if media.kind != VOICE_MESSAGE:
         return media.name
     ending = PurePosixPath(media.name).suffix.lower()
@@ -338,7 +338,7 @@ def _event_in(message: InboundMessage) -> tuple[Any, Any]:
 
 
 def _server_of(message: InboundMessage) -> str:
-    """Whose file it is; empty if that cannot be said."""
+    """Return the server of the message's file, or ""."""
     try:
         media = media_in(*_event_in(message))
     except MediaInvalid:
@@ -347,7 +347,7 @@ def _server_of(message: InboundMessage) -> str:
 
 
 def _problem(answer: HttpAnswer) -> Exception:
-    """What an answer that is no file means."""
+    """Return the error for an answer that is no file."""
     if answer.status == 404 and answer.errcode:
         return MediaInvalid("the homeserver does not have it, or no longer")
     if answer.errcode == "M_TOO_LARGE" or answer.status == 413:

@@ -137,7 +137,7 @@ class DeferredReading:
         return dict(self._since)
 
     def read_again(self, room_id: str) -> None:
-        """What an earlier run has left of a room was read."""
+        """Note that a room's messages of an earlier run were read."""
         if room_id not in self._held and not any(room == room_id for room, _ in self._queues):
             self._since.pop(room_id, None)
 
@@ -160,7 +160,7 @@ class DeferredReading:
         return {FETCHING: text}
 
     def must_defer(self, room_id: str, read: Read) -> bool:
-        """Whether this message has to wait: for a download, or for its sender's earlier messages."""
+        """Return True if a message must wait for a download or for its sender's earlier messages."""
         if isinstance(read, Unfinished):
             return True
         if isinstance(read, Amendment):
@@ -251,7 +251,7 @@ class DeferredReading:
         return self._shares.setdefault(of, anyio.CapacityLimiter(queues))
 
     async def _fetched(self, queue: _SenderQueue, item: _Item) -> InboundMessage | Amendment | Skip:
-        """What was read, with all that can be had of what it needs."""
+        """Return what was read, with everything it needs that can be fetched."""
         if isinstance(item.read, Amendment):
             return item.read
         read: InboundMessage | Skip = _message(item.read)

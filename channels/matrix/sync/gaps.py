@@ -87,7 +87,7 @@ class Gaps:
         self._news = anyio.Event()
 
     def __contains__(self, room_id: str) -> bool:
-        """Whether what comes in this room has to be left here."""
+        """Return True if the room's messages are deferred until its gap is filled."""
         return room_id in self._rooms
 
     def put(self, room_id: str, since: str, events: Sequence[JsonObject] | None = None) -> None:

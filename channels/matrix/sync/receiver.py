@@ -215,7 +215,7 @@ class SyncReceiver:
 
     @property
     def _has_more(self) -> bool:
-        """Whether messages whose keys have come are left to be read."""
+        """Return True if messages whose keys have arrived are still to be read."""
         return self._decryption is not None and self._decryption.has_more
 
     async def _restart_without_token(self, why: str) -> str:
@@ -344,7 +344,7 @@ class SyncReceiver:
         return await self._decryption.late()
 
     def _departures(self, body: JsonObject, known: set[str] | None) -> list[Amendment]:
-        """What is to be given up because the bot was put out of rooms, or has left them."""
+        """Return the amendments for rooms that the bot left or was removed from."""
         amendments = []
         for room_id in object_of(object_of(body, "rooms"), "leave"):
             if known is not None and room_id not in known:
@@ -443,6 +443,6 @@ class SyncReceiver:
 
 
 def _is_further_back(following: str, since: str) -> bool:
-    """Whether a token of Synapse, which counts up, is one of an earlier time. Others say nothing about it."""
+    """Return True if a sync token of Synapse is older than the last one; other formats give False."""
     new, old = _STREAM_TOKEN.match(following), _STREAM_TOKEN.match(since)
     return new is not None and old is not None and int(new[1]) < int(old[1])

@@ -89,7 +89,7 @@ class ReplyContext:
         self._seen.pop((room_id, event_id), None)
 
     async def is_for(self, room_id: str, seen: _Seen, asker: Asker) -> bool:
-        """Whether the asker has seen an event themselves; what is unknown counts as no."""
+        """Return True if the asker could see an event; an unknown membership counts as no."""
         if seen.sender == asker.address:
             return True
         membership = await self._membership(room_id, seen.event_id, asker.address)
@@ -127,7 +127,7 @@ class ReplyContext:
         return () if seen is None else (self._said("thread", room_id, seen, limit=_MAX_CHARS),)
 
     async def takes_part(self, room_id: str, root: str) -> bool:
-        """Whether the bot has written in a thread, as far as the homeserver tells."""
+        """Return True if the bot has written in a thread, as far as the homeserver reports."""
         seen = await self._find(room_id, root, self._user_id)
         return seen is not None and seen.joined
 
@@ -180,7 +180,7 @@ class ReplyContext:
         return self._seen[key]
 
     async def _membership(self, room_id: str, event_id: str, person: str) -> str:
-        """What somebody was in a room at an event; empty if that is not known."""
+        """Return a person's membership at an event, or "" if unknown."""
         key = (room_id, event_id, person)
         if key not in self._memberships:
             await self._look(room_id, event_id, person)

@@ -179,7 +179,7 @@ class Timeline:
         return found
 
     def _read_rooms(self, body: JsonObject) -> JsonObject:
-        """What an answer says of rooms, those excepted that cannot be read."""
+        """Return the rooms of an answer that can be read."""
         joined = object_of(object_of(body, "rooms"), "join")
         return {room_id: room for room_id, room in joined.items() if room_id not in self._rooms.unread}
 
@@ -246,7 +246,7 @@ class Timeline:
     async def _begun(
         self, room_id: str, event: JsonObject, *, finish: bool, seen_at: float | None
     ) -> InboundMessage | Amendment | Unfinished | None:
-        """What an event says, with ``finish`` also what it needs; None if that is nothing for us."""
+        """Read an event, with ``finish`` also what it needs; None if it is not for us."""
         try:
             clear = event if self._decryption is None else self._decryption.decrypt(room_id, event)
             if clear is None:
@@ -303,7 +303,7 @@ class Timeline:
 
     @property
     def _patience_s(self) -> float:
-        """How long something is waited for that may need somebody's server."""
+        """Return the seconds to wait for data that may need another server."""
         lately = anyio.current_time() - self._hung_at < _ASK_AGAIN_S
         return _HUNG_LIMIT_S if lately else math.inf
 
