@@ -145,7 +145,7 @@ SessionKeyField = Annotated[
 
 
 class Audience(StrEnum):
-    """Who can read a conversation, as far as the channel can tell."""
+    """The readers of a conversation, as far as the channel can tell."""
 
     DIRECT = "direct"
     """One person and the bot."""

@@ -85,7 +85,7 @@ class DeliveryUncertain(ChannelError):
 
 
 class Redelivery(StrEnum):
-    """Why repeating a delivery that may already have been taken is safe."""
+    """The reason why repeating a delivery that may already have been taken is safe."""
 
     SAME_KEY = "same_key"
     """The server recognises the repetition by its key: deliver again."""

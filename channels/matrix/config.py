@@ -54,7 +54,7 @@ class _Strict(BaseModel):
 
 
 class DisplayConfig(_Strict):
-    """Settings for the display of answers."""
+    """Display of answers."""
 
     reply: Literal["groups", "always", "never"] = "groups"
     """Where an answer is sent as a reply to its question: in rooms with several people, always, or never."""

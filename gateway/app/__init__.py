@@ -69,7 +69,7 @@ def _addresses(channels: Configured) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """What the other files of this package have built."""
+    """The parts that the other files of this package have built."""
 
     agent: AgentParts
     channels: Configured
@@ -81,7 +81,7 @@ class _Parts:
 
 
 def _gateway(env: Environment, opened: OpenQueue, parts: _Parts) -> Gateway:
-    """What runs from start to stop."""
+    """Build the gateway, which runs from start to stop."""
     agent, channels, proactive, supervision = parts.agent, parts.channels, parts.proactive, parts.supervision
     turns, routing, speech = parts.turns, parts.routing, parts.speech
     queue, state, guard = opened.queue, opened.account_state, opened.guard

@@ -159,7 +159,7 @@ def _ending_signals() -> tuple[signal.Signals, ...]:
 
 @contextmanager
 def _ended_by_signals(ending: _Ending) -> Iterator[anyio.CancelScope]:
-    """What is awaited inside is cancelled by a signal, and ends in order."""
+    """Yield a cancel scope that SIGINT, SIGTERM and SIGHUP cancel, so that work ends in order."""
     loop, numbers = asyncio.get_running_loop(), _ending_signals()
 
     def end(number: signal.Signals) -> None:

@@ -57,10 +57,7 @@ class Overrides:
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """
-    What every part of one gateway is built with. `Wakeups` is made before everything that fires or hears
-    them.
-    """
+    """The common dependencies of one gateway's parts. `Wakeups` is made before all that use it."""
 
     settings: Settings
     home: Home

@@ -85,7 +85,7 @@ async def build_speech(
 
 
 class _Speaker:
-    """What speaks for all accounts; made with the first text, so that nothing of it is loaded before."""
+    """The speech engine of all accounts; loaded with the first text."""
 
     def __init__(self, settings: SpeakSettings, env: Environment, agent: AgentParts) -> None:
         self._settings = settings

@@ -65,21 +65,23 @@ class Metering:
         return UsageMeter(self, session, purpose, tier_of(purpose, owner=owner))
 
     async def decision(self, tier: BudgetTier, needs: Amount = Amount()) -> BudgetDecision:  # noqa: B008 - frozen
-        """Whether a call may be made now. Raises `StoreUnavailable`."""
+        """Decide about a call now. Raises `StoreUnavailable`."""
         if not self.limits.any:
             return BudgetDecision(go=True)
         spent = await self.spent()
         return decide(spent, self.limits, tier, self._clock.now(), needs=needs)
 
     async def refusal(self, purpose: Purpose, *, owner: bool) -> BudgetDecision | None:
-        """Why nothing may start for this purpose now; None: it may. Raises `StoreUnavailable`."""
+        """Return the refusal of new work of this purpose; None: it may start. Raises `StoreUnavailable`."""
         decision = await self.decision(tier_of(purpose, owner=owner))
         return None if decision.go else decision
 
     async def spent(self, *, reserved: bool = True) -> Amount:
         """
-        What this day has cost, with ``reserved`` also the probable cost of calls in flight. Raises
-        `StoreUnavailable`.
+        Return the cost of this day, with ``reserved`` also the expected cost of calls in flight.
+
+        Raises:
+            StoreUnavailable: The store could not be read.
         """
         day, before, kept = day_of(self._clock.now(), self.limits.zone), Amount(), Amount()
         for _ in range(_READ_AGAIN):
@@ -97,7 +99,7 @@ class Metering:
         return now
 
     def last_seen(self) -> Amount:
-        """What this day had cost at the last look, for gauges; nothing is read."""
+        """Return the day's cost as last read, for gauges; reads nothing."""
         day, amount = self._seen
         return amount if day == day_of(self._clock.now(), self.limits.zone) else Amount()
 
@@ -149,7 +151,7 @@ class Metering:
         self._tidy(meter)
 
     def recorded(self, meter: UsageMeter, count: int) -> None:
-        """So many calls of a meter are in the store."""
+        """Note that the first ``count`` calls of a meter are stored."""
         self._commits += 1
         del meter.unrecorded[:count]
         self._tidy(meter)
@@ -179,7 +181,7 @@ class Metering:
 
 
 class UsageMeter:
-    """What one run has cost. Made by `Metering.meter`."""
+    """The cost of one run. Made by `Metering.meter`."""
 
     def __init__(self, spending: Metering, session: SessionKey, purpose: Purpose, tier: BudgetTier) -> None:
         self.session = session
@@ -199,7 +201,7 @@ class UsageMeter:
         return _Paid(self, self._spending, llm)
 
     def may_close(self) -> bool:
-        """Whether one last call may use what is left of the budget."""
+        """Return True if one last call may use the rest of the budget."""
         return self._closing and not self._closed
 
     async def final_call_reason(self, tokens: int, *, begun: bool) -> str:
@@ -326,7 +328,7 @@ class _Paid:
     def _cost(
         self, guess: int, texts: Sequence[str], calls: Sequence[ToolCall], told: Usage | None, *, failed: bool
     ) -> Usage | None:
-        """What a call has cost, as far as it can be known. None: it failed before anything came of it."""
+        """Return the cost of a call, estimated if not reported; None: it failed before any output."""
         if told is not None:
             return told
         if failed and not texts and not calls:

@@ -32,7 +32,7 @@ _NEARLY = "the budget of the day is nearly spent"
 
 
 class BudgetTier(StrEnum):
-    """Whose tokens are spent, ordered by who is refused first."""
+    """The payers of tokens, in the order in which they are refused."""
 
     OTHERS = "others"
     HEARTBEAT = "heartbeat"
@@ -60,13 +60,13 @@ class Amount:
 @dataclass(frozen=True, slots=True)
 class BudgetLimits:
     """
-    What a day may cost.
+    The limits of a day.
 
     Args:
         tokens: Tokens of a day; None: no limit.
         usd: US dollars of a day; None: no limit.
-        shares: The part of it, up to 1, up to which each tier may spend; the owner's is 1.
-        zone: Where days begin; None is the zone of this machine.
+        shares: The part (0 to 1) of it that each tier may use; the owner's is 1.
+        zone: The zone in which days begin; None is that of this machine.
     """
 
     tokens: int | None = None
@@ -76,7 +76,7 @@ class BudgetLimits:
 
     @property
     def any(self) -> bool:
-        """Whether there is a limit at all."""
+        """Return True if there is a limit."""
         return self.tokens is not None or self.usd is not None
 
     def share(self, tier: BudgetTier) -> float:
@@ -87,12 +87,12 @@ class BudgetLimits:
 @dataclass(frozen=True, slots=True)
 class BudgetDecision:
     """
-    Whether a call may be made.
+    The decision about a call.
 
     Args:
-        go: It may.
-        last: It may, and must be the last one: without tools, with what is there.
-        reason: Why it is refused, or the last one; for logs and ledgers.
+        go: It may be made.
+        last: It must be the last one, without tools.
+        reason: Why it is refused or the last one, for logs and ledgers.
     """
 
     go: bool
@@ -121,11 +121,11 @@ def decide(
     needs: Amount = Amount(),  # noqa: B008 - a frozen value
 ) -> BudgetDecision:
     """
-    Whether a call may be made now.
+    Decide about a call.
 
     Args:
-        spent: What this day has cost, and what calls in flight will probably cost.
-        needs: What the call will probably cost.
+        spent: The day's cost, including the expected cost of calls in flight.
+        needs: The expected cost of the call.
     """
     share = limits.share(tier)
     near = False
@@ -153,7 +153,7 @@ def spent_share(spent: Amount, limits: BudgetLimits) -> float:
 
 
 def budget_state(spent: Amount, limits: BudgetLimits, now: datetime) -> dict[str, Any]:
-    """What ``status`` and ``usage`` report of a day, as JSON can hold it."""
+    """Return the day's state for ``status`` and ``usage``, as JSON."""
     return {
         "day": day_of(now, limits.zone),
         "tokens": {"spent": spent.tokens, "limit": limits.tokens},
@@ -166,7 +166,7 @@ def budget_state(spent: Amount, limits: BudgetLimits, now: datetime) -> dict[str
 
 
 def opens_at(now: datetime, limits: BudgetLimits) -> str:
-    """When the next day begins, by the clock of its zone: ``on Tuesday at 00:00 (Europe/Berlin)``."""
+    """Return when the next day begins, in its zone: ``on Tuesday at 00:00 (Europe/Berlin)``."""
     at = next_day_at(now, limits.zone).astimezone(limits.zone)
     zone = getattr(limits.zone, "key", None) or at.tzname() or "local time"
     return f"on {at:%A} at {at:%H:%M} ({zone})"
@@ -178,7 +178,7 @@ def day_of(now: datetime, zone: tzinfo | None) -> str:
 
 
 def next_day_at(now: datetime, zone: tzinfo | None) -> datetime:
-    """When the next day begins in the zone, in UTC; always later than ``now``."""
+    """Return the begin of the zone's next day, in UTC; always later than ``now``."""
     today = now.astimezone(zone).date()
     for days in (1, 2):
         begins = _midnight(today + timedelta(days=days), zone)
@@ -205,5 +205,5 @@ def notice_name(session: SessionKey) -> str:
 
 
 def wait_s(now: datetime, limits: BudgetLimits) -> float:
-    """When to look again: when the next day begins, or sooner."""
+    """Return the seconds until the next check: at the latest when the next day begins."""
     return min((next_day_at(now, limits.zone) - now).total_seconds(), LOOK_AGAIN_S)

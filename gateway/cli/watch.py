@@ -58,7 +58,7 @@ def _looked(look: Callable[[], str]) -> str:
 
 
 def _leaves(keyboard: int) -> bool:
-    """Whether somebody has pressed q or Ctrl-D, or the terminal is gone."""
+    """Return True if q or Ctrl-D was pressed, or the terminal is gone."""
     keys = os.read(keyboard, 64)
     return not keys or bool(set(keys) & set(b"qQ\x04"))
 
@@ -85,7 +85,7 @@ class _Signals:
         return self._read
 
     def woken(self) -> bool:
-        """Whether a signal has come since the last time."""
+        """Return True if a signal has arrived since the last call."""
         with suppress(BlockingIOError):
             return bool(os.read(self._read, 64))
         return False

@@ -109,7 +109,7 @@ class Redactor:
 
 @lru_cache(maxsize=1024)
 def names_a_secret(name: str) -> bool:
-    """Whether a field of this name holds a secret. ``prompt_tokens`` does not, ``access_token`` does."""
+    """Return True if a field of this name holds a secret: ``access_token``, but not ``prompt_tokens``."""
     words = [word.lower() for word in _WORDS.findall(name)]
     return any(word in _SECRET_WORDS for word in words) or any(
         pair in _SECRET_PAIRS for pair in pairwise(words)

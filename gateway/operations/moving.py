@@ -191,10 +191,10 @@ def to_embedded(
 
 def _home_has_it(home: Home, layout: Layout, secret: str, marker: Marker | None) -> bool:
     """
-    Whether an earlier try was killed when all was in its place.
+    Return True if an earlier try was killed when all was in place.
 
     Raises:
-        ConfigInvalid: Something else is there.
+        ConfigInvalid: Another queue is there.
     """
     if not home.database.exists():
         if any(layout.sessions.glob("*.jsonl")):
@@ -284,10 +284,10 @@ def _refuse_elsewhere(marker: Marker | None, wanted: Marker, where: str) -> None
 
 def _has_it(target: PostgresTables, source: EmbeddedTables, marker: Marker | None) -> bool:
     """
-    Whether an earlier try was killed after its commit there.
+    Return True if an earlier try was killed after its commit there.
 
     Raises:
-        ConfigInvalid: Something else is there.
+        ConfigInvalid: Another queue is there.
     """
     if target.marker is not None:
         raise ConfigInvalid(

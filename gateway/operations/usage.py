@@ -25,7 +25,7 @@ _MOST_SESSIONS = 50
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What usage is made of: the sums, the limits of a day, and the time."""
+    """The sources of a usage report: the sums, the limits of a day, and the time."""
 
     store: UsageStore
     limits: BudgetLimits

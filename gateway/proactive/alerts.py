@@ -283,7 +283,7 @@ def _alerts_in(stored: Mapping[str, str]) -> list[Alert]:
 
 
 def _read(text: str | None) -> tuple[datetime | None, frozenset[int]]:
-    """When the digest was told, and of which messages."""
+    """Parse the time of the last digest and the ids in it."""
     try:
         kept = json.loads(text or "")
         return datetime.fromisoformat(kept["at"]), frozenset(map(int, kept["ids"]))

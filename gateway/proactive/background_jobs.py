@@ -149,8 +149,10 @@ class BackgroundJobs:
 
     async def output(self, job: BackgroundJob) -> tuple[str, Origins]:
         """
-        What a job has said so far, and whose words that is made of. Raises `StoreUnavailable` or
-        `StorageUnavailable`.
+        Return a job's output so far and its origins.
+
+        Raises:
+        StoreUnavailable, StorageUnavailable: Not now.
         """
         return await self._said(job)
 
@@ -220,7 +222,7 @@ class SessionBackgroundJobs:
         )
 
     async def output(self, job_id: str) -> tuple[str, Origins]:
-        """What a job has said so far."""
+        """Return a job's summary and output so far. Raises ToolFailed."""
         job = await self._find(job_id)
         try:
             text, origins = await self._jobs.output(job)

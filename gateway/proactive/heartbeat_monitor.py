@@ -227,10 +227,7 @@ class HeartbeatMonitor:
             _log.info("digest.sent", channel=target.channel, alerts=len(ids))
 
     async def _digest_target(self, name: str, person: str, at: str) -> Target | None:
-        """
-        Where alerts go that were collected for somebody: to that address, and if that is not possible any
-        more, or it is not the owner's any more, to where the owner is reached now.
-        """
+        """Return where collected alerts go: to their address while it is the owner's, else to the owner."""
         channel, topic = self._channels.get(name), f"digest {at}"
         if isinstance(channel, SupportsDirectMessages) and self._target.is_owner(name, person):
             try:
@@ -273,7 +270,7 @@ class HeartbeatMonitor:
 
 
 def alive_at(entries: list[LedgerEntry]) -> datetime | None:
-    """When a check-in has last done what it should, newest first; pure. None: never, as far as is known."""
+    """Return when a check-in last succeeded, or None. ``entries`` are newest first. Pure."""
     for entry in entries:
         good = entry.outcome in (RunOutcome.SILENT, RunOutcome.DELIVERED, RunOutcome.COLLECTED)
         if good or (entry.outcome is RunOutcome.SKIPPED and entry.reason.startswith(NOTHING)):
@@ -283,11 +280,10 @@ def alive_at(entries: list[LedgerEntry]) -> datetime | None:
 
 def outcome_text(entries: list[LedgerEntry], instant: datetime) -> bool | None:
     """
-    How the tick at ``instant``, for which there was something to do, has ended by the ledger, newest first.
-    Pure.
+    Return the outcome of the tick at ``instant`` by the ledger, newest first. Pure.
 
-    True: with an answer. False: without one. None: not yet. Ticks end in order, so one without a line of its
-    own has ended unheard when a later one has ended.
+    True: with an answer. False: without one. None: not yet. Ticks end in order, so one without an entry has
+    ended without an answer when a later one has ended.
     """
     passed = False
     for entry in entries:

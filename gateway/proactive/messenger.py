@@ -312,7 +312,7 @@ class RunMessages:
         self._turn = turn
 
     def is_own(self, to: str) -> bool:
-        """Whether that is the owner."""
+        """Return True if ``to`` is one of the owner's addresses."""
         return self._messenger.own_channel(to) is not None
 
     def worded(self, to: str, text: str) -> str:
@@ -320,7 +320,7 @@ class RunMessages:
         return text if self.is_own(to) else f"{self._who} says: {text}".strip()
 
     async def recipient(self, to: str) -> str:
-        """Who that is."""
+        """Return the recipient that ``to`` names."""
         return await self._messenger.recipient(to)
 
     def describe(self, recipient: str) -> str:
@@ -328,7 +328,7 @@ class RunMessages:
         return self._messenger.describe(recipient)
 
     async def is_posted(self, key: str) -> bool:
-        """Whether that was posted."""
+        """Return True if this turn has posted a message for ``key``."""
         return await self._messenger.is_posted(self._session, self._turn, key)
 
     async def send(

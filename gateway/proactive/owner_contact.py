@@ -56,9 +56,9 @@ class ContactResult:
 
 def is_preferred(new: Target, old: Target | None, kind: Callable[[str], str] = str) -> bool:
     """
-    Whether ``new`` replaces ``old``: the same channel moves on, another one must be preferred.
+    Return True if ``new`` replaces ``old``: the same channel, or one of a preferred kind.
 
-    ``kind`` tells what a channel is by its name, see `Access.kind`.
+    ``kind`` maps a channel's name to its kind, see `Access.kind`.
     """
     if old is None or new.channel == old.channel:
         return new != old
@@ -115,11 +115,11 @@ class OwnerContact:
         return min(able, key=lambda name: (contact_rank(self._kind(name)), name), default="")
 
     def is_owner(self, channel: str, person: str) -> bool:
-        """Whether this address is one of the owner's now."""
+        """Return True if this address is one of the owner's now."""
         return self._access is None or self._access.role(channel, person, verified=True) is Role.OWNER
 
     async def is_owner_session(self, session: SessionKey) -> bool:
-        """Whether a session is known to be the owner's own: an email thread, or where they last wrote."""
+        """Return True if a session is the owner's own: their email thread, or their last conversation."""
         if session == SHARED:
             return True
         person = session.thread or ""
@@ -162,8 +162,9 @@ class OwnerContact:
 
     async def reach_on(self, name: str, *, topic: str = "", person: str = "") -> ContactResult:
         """
-        Where the owner reads alone on this very channel, made if there is no such place; with ``person``
-        there at this one of the owner's addresses. Raises `StoreUnavailable`.
+        Return where the owner reads alone on this channel, starting a conversation if necessary.
+
+        With ``person``, it is the one at this address of the owner's. Raises `StoreUnavailable`.
         """
         known = await self.get()
         try:
@@ -246,7 +247,7 @@ class OwnerContact:
         return missed
 
     async def _checked(self, known: Target, channel: Channel, topic: str) -> ContactResult:
-        """What was learned, as far as it still holds."""
+        """Return the learned contact, as far as it is still valid."""
         if not known.person:
             return ContactResult(known)
         if not self.is_owner(known.channel, known.person):
@@ -305,7 +306,7 @@ class OwnerContact:
 
 
 def _parsed_or_none(text: str | None) -> Target | None:
-    """What `OwnerContact.learn` wrote; the owner's next message mends anything else."""
+    """Parse the record of `OwnerContact.learn`; the owner's next message repairs an unreadable one."""
     if not text:
         return None
     try:

@@ -64,8 +64,10 @@ class OwnerNotifier:
 
     async def reach(self, topic: str, kind: OutboundKind = OutboundKind.NOTICE) -> ContactResult:
         """
-        Where a message about ``topic`` goes now; why there is no such place is logged once until there is
-        one. Raises `StoreUnavailable`.
+        Return where a message about ``topic`` goes now; a missing place is logged once.
+
+        Raises:
+            StoreUnavailable: Not now.
         """
         reached = await self._contact.reach(topic=topic)
         waits = reached.later and not self._down
@@ -88,7 +90,7 @@ class OwnerNotifier:
         return place if self._conversations is None else self._conversations.reading_scope(place)
 
     def is_email_style(self, target: Target) -> bool:
-        """Whether each message there is an email of its own: nobody wants ten of them at once."""
+        """Return True if each message there is an email of its own: nobody wants ten of them at once."""
         return self._contact.channels[target.channel].capabilities.email_style
 
     async def notify(

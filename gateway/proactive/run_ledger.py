@@ -26,9 +26,9 @@ def failing_since(entries: list[LedgerEntry]) -> list[LedgerEntry]:
 
 def resting_until(entries: list[LedgerEntry], now: datetime, interval: timedelta) -> datetime | None:
     """
-    Until when check-ins rest after failures in a row, each rest twice as long as the one before; pure.
+    Return until when check-ins rest after failures in a row; None: they do not rest. Pure.
 
-    None: they do not rest now.
+    Each rest is twice as long as the one before.
     """
     failed = failing_since(entries)
     if len(failed) < _REST_AFTER or failed[0].at is None:

@@ -119,12 +119,12 @@ class BackgroundJob:
 
     @property
     def open(self) -> bool:
-        """Whether the job has not ended yet."""
+        """Return True if the job has not ended."""
         return self.state in (BackgroundState.WAITING, BackgroundState.RUNNING, BackgroundState.HELD)
 
 
 def is_background(session: SessionKey) -> bool:
-    """Whether a session belongs to a background job."""
+    """Return True if a session belongs to a background job."""
     return session.thread is not None and _THREAD.fullmatch(session.thread) is not None
 
 

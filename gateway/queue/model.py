@@ -38,7 +38,7 @@ By = Literal["day", "purpose", "session", "model"]
 
 
 def is_too_long(session: SessionKey) -> bool:
-    """Whether a conversation's name is too long to be stored; no server sends such a name."""
+    """Return True if a conversation's name is too long to be stored; no server sends such a name."""
     return len(str(session)) > LONGEST_NAME
 
 
@@ -138,7 +138,7 @@ class Turn:
 
     @property
     def place(self) -> SessionKey:
-        """Where its messages were written; its answer goes there."""
+        """Return the session where its messages were written and its answer goes."""
         return self.rows[-1].message.session
 
     @property
@@ -323,7 +323,7 @@ class UsageRow:
 
 
 class JobKind(StrEnum):
-    """What a job does when it is due."""
+    """The action of a job that is due."""
 
     REMIND = "remind"
     """The job sends its text as it is, without a model."""
@@ -332,7 +332,7 @@ class JobKind(StrEnum):
 
 
 class JobState(StrEnum):
-    """Whether a job will run again."""
+    """The state of a job: it will run again, is paused, or has ended."""
 
     ACTIVE = "active"
     PAUSED = "paused"

@@ -60,10 +60,10 @@ class Gap:
 
     def holds(self, instant: datetime) -> bool:
         """
-        Whether a message that was sent at this instant, and that the backup lacks, may have been answered.
+        Return True if a message of this time that the backup lacks may have been answered.
 
-        A message that was sent before the backup counts, too: it may have been fetched only afterwards, and a
-        mail has its date in whole seconds.
+        Times before the backup count, too: the message may have been fetched after it, and mail dates are in
+        whole seconds.
         """
         return instant <= self.until
 
@@ -198,7 +198,7 @@ class RollbackGuard:
         return mark
 
     def perhaps_answered(self, sent_at: datetime) -> bool:
-        """Whether a message of this time may have been answered by the gateway whose data is lost."""
+        """Return True if the gateway whose data is lost may have answered a message of this time."""
         own = self._mark.gap if self._mark is not None else None
         return any(gap is not None and gap.holds(sent_at) for gap in (own, self._gap))
 

@@ -8,7 +8,7 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What was copied: schema, highest ids, identity (a secret), lengths of the histories in bytes."""
+    """A copy's schema, highest ids, identity (a secret) and lengths of the histories in bytes."""
 
     schema: int
     inbox: int

@@ -69,7 +69,7 @@ class Work:
 
     @property
     def is_quick(self) -> bool:
-        """Whether it need not wait for a running turn: it needs no model."""
+        """Return True if the work needs no model and so need not wait for a running turn."""
         return self.kind in ("alone", "note", "reaction")
 
 

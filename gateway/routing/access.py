@@ -58,9 +58,9 @@ class Alias:
 @dataclass(frozen=True, slots=True)
 class AccessDecision:
     """
-    Whether a message is taken.
+    The decision about a message.
 
-    ``reason`` is a short constant, empty if it is allowed; a refused message is remembered with it.
+    ``reason`` is a short constant, empty if it is allowed; a refused message is stored with it.
     """
 
     allowed: bool
@@ -106,7 +106,7 @@ class Access:
         return sorted(self._exact)
 
     def let_in(self, channel: str, people: Iterable[str]) -> None:
-        """Whom the owner lets in beside the settings, in the place of those before."""
+        """Replace the people whom the owner has admitted in addition to the settings."""
         self._let_in[channel] = frozenset(map(normalise, people))
 
     @property
@@ -116,10 +116,10 @@ class Access:
 
     def decide(self, message: InboundMessage) -> AccessDecision:
         """
-        Whether ``message`` is taken, and as whose.
+        Decide about ``message`` and the role of its sender.
 
-        A channel may have a rule for the very room (``context["allowed_here"]``), which then counts instead
-        of its general list; the owner is let in everywhere.
+        A channel may have a rule for the very room (``context["allowed_here"]``), which then replaces its
+        general list; the owner is allowed everywhere.
         """
         role = self.role(message.channel, message.sender.address, verified=message.sender.verified)
         if role is Role.STRANGER and normalise(message.sender.address) in self._own:
@@ -163,7 +163,7 @@ class Access:
         return self.role(session.channel, address, verified=verified) is Role.OWNER
 
     def is_owner_work(self, work: Work) -> bool:
-        """Whether work is done before that of others: it is the owner's."""
+        """Return True for the owner's work, which is done before that of others."""
         return (
             work.kind not in ("job", "background_job")
             and self.role(work.channel, work.sender, verified=work.verified) is Role.OWNER
@@ -174,7 +174,7 @@ class Access:
         return sorted({address for name, address in self._owner if name in self._names(channel)})
 
     def is_owner_anywhere(self, address: str) -> bool:
-        """Whether an address is one of the owner's on some channel."""
+        """Return True if an address is one of the owner's on some channel."""
         return normalise(address) in {mine for _, mine in self._owner}
 
     def allowed_addresses(self, channel: str) -> list[str]:
@@ -195,7 +195,7 @@ class Access:
         return "/".join((channel, *_server_of(normal)))
 
     def is_apart(self, channel: str) -> bool:
-        """Whether an address there is not the same person as on the other accounts of the kind."""
+        """Return True if an address there may be another person than on other accounts of the kind."""
         return channel in self._apart
 
     def kind(self, channel: str) -> str:
@@ -213,7 +213,7 @@ class Access:
         return plugin is None or plugin.has_rooms
 
     def _names(self, channel: str) -> tuple[str, ...]:
-        """What aliases that count on this channel are for."""
+        """Return the alias names that apply to this channel."""
         return (channel,) if self.is_apart(channel) else (channel, self.kind(channel))
 
     def _add_entries(self, channel: str, entries: tuple[str, ...]) -> None:
@@ -231,7 +231,7 @@ class Access:
 
 
 def is_admitted(message: InboundMessage) -> bool:
-    """Whether a person has let it in out of quarantine: it is answered, and nothing proves its sender."""
+    """Return True if a person has released the message from quarantine; nothing proves its sender."""
     return message.context.get("admitted") is True
 
 

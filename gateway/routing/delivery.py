@@ -353,7 +353,7 @@ class Delivery:
 
 
 def _apology(row: OutboxRow, why: str) -> str | None:
-    """What to send in the place of an answer that is not taken; None if it may have arrived after all."""
+    """Return the text to send instead of a refused answer; None if the answer may have arrived."""
     answers = row.message.kind is OutboundKind.REPLY and row.inbox_id is not None
     answers = answers and SPEECH not in row.message.context  # the text of it has arrived
     if not answers or row.uncertain_since is not None:
@@ -362,7 +362,7 @@ def _apology(row: OutboxRow, why: str) -> str | None:
 
 
 def _is_certain(error: Exception) -> bool:
-    """Whether an error after the point of no return still says that the server does not have the message."""
+    """Return True if an error after the point of no return proves that the server lacks the message."""
     return not isinstance(error, (DeliveryUncertain, TimeoutError))
 
 

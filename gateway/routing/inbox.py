@@ -44,7 +44,7 @@ async def _nothing_waits(batch: Sequence[Pending]) -> list[Pending]:
 
 def ignore_reason(message: InboundMessage, access: Access) -> str | None:
     """
-    Why a message is only recorded as seen; None if it is to be answered.
+    Return why a message is only recorded as seen; None if it is to be answered.
 
     The channel may already have refused it (``context["refused"]``: a robot, a forged sender). A sender who
     is not allowed gets no answer.
@@ -64,11 +64,11 @@ def ignore_reason(message: InboundMessage, access: Access) -> str | None:
 
 def admission(message: InboundMessage, access: Access) -> tuple[str | None, str | None]:
     """
-    Why a message is ignored, or why it is quarantined; (None, None) if it is to be answered.
+    Return why a message is ignored, or quarantined; (None, None) if it is to be answered.
 
-    A channel may ask for quarantine (``context["quarantine"]``: a sender who could not be verified). That is
-    for senders who would be admitted if their address were verified. What somebody says who is verified, and
-    whom nobody has let in, is kept as `UNINVITED`; nothing is kept of all others.
+    A channel may ask for quarantine (``context["quarantine"]``) for a sender who is not verified; this
+    applies if the address would be allowed. A message of a verified stranger is kept as `UNINVITED`; nothing
+    is kept of others.
     """
     if message.context.get("invitation"):
         return None, UNINVITED
@@ -86,14 +86,14 @@ def admission(message: InboundMessage, access: Access) -> tuple[str | None, str 
 
 class AcceptGate:
     """
-    Whether messages are accepted at all; one for all channels.
+    The gate for accepting messages; one for all channels.
 
     Once closed, `ChannelInbox.accept` never returns: nothing more is acknowledged, while the links stay up
     for pending sends. The next start accepts what the servers have received meanwhile.
 
     Args:
-        perhaps_answered: Whether a message of this time may have been answered before a restore; such a
-            message waits for a person.
+        perhaps_answered: Returns True if a message of this time may have been answered before a restore; it
+            then waits for a person.
     """
 
     def __init__(self, perhaps_answered: Callable[[datetime], bool] = lambda _: False) -> None:

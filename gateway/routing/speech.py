@@ -208,10 +208,10 @@ class SpeechChannel:
 
     async def _why_not(self, row: OutboxRow) -> str:
         """
-        Why a text is not spoken; empty if it is.
+        Return why a text is not spoken, or "".
 
         Raises:
-            ChannelUnavailable: The channel cannot say now where it is.
+            ChannelUnavailable: The channel cannot say now if it is in the conversation.
         """
         message = row.message
         if self._is_late(message):
@@ -235,8 +235,9 @@ class SpeechChannel:
 
 def _sound_facts(spoken: Spoken) -> dict[str, Any]:
     """
-    What is known of a sound, for the channel that shows it; nothing of what is a file like any other. Clients
-    refuse a voice message that is no Ogg (Element X on iOS), and play the same as a file.
+    Return duration and waveform for a voice message; empty for any other file.
+
+    Clients refuse a voice message that is no Ogg (Element X on iOS), and play the same as a file.
     """
     if spoken.sound is None or spoken.media_type != "audio/ogg":
         return {}
@@ -244,7 +245,7 @@ def _sound_facts(spoken: Spoken) -> dict[str, Any]:
 
 
 def _caption(text: str, spoken: Spoken) -> str:
-    """What a mail says of the file that it brings."""
+    """Return the text of a mail that brings a spoken answer."""
     begins = text if len(text) <= _QUOTED_CHARS else text[:_QUOTED_CHARS].rsplit(" ", 1)[0] + " …"
     seconds = 0 if spoken.sound is None else round(spoken.sound.duration_s)
     lasts = f" ({seconds // 60}:{seconds % 60:02d})" if seconds else ""

@@ -163,7 +163,7 @@ def _section(inner: type[BaseModel], path: KeyPath, *, indent: int, mark: str) -
 
 
 def _entry(inner: type[BaseModel], *, indent: int) -> list[str]:
-    """What an entry of a list would look like, for people."""
+    """Render an example entry of a list."""
     lines = []
     for number, name in enumerate(inner.model_fields):
         lines += _comment(setting_text(inner, name), indent)

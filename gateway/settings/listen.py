@@ -22,7 +22,7 @@ def parse_listen(text: str) -> tuple[str, int]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach ``host``."""
+    """Return True if only this machine can reach ``host``."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

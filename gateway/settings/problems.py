@@ -100,7 +100,7 @@ def _known_path(loc: tuple[int | str, ...], source: Source) -> KeyPath:
 
 
 def _given(detail: ErrorDetails, path: KeyPath, source: Source) -> str:
-    """What stands there instead, if it may be shown."""
+    """Return the text about the given value, if it may be shown."""
     value = detail.get("input")
     if path in source.referenced or any(is_secret_name(part) for part in path):
         return ""

@@ -17,7 +17,7 @@ _CONTAINER = Path("/run/secrets")
 
 
 def is_secret_file_name(name: str) -> bool:
-    """Whether ``name`` can be the NAME of ``${secret:NAME}``: letters, digits and ``_ . -``, no path."""
+    """Return True if ``name`` is a NAME of ``${secret:NAME}``: letters, digits and ``_ . -``, no path."""
     return _NAME.fullmatch(name) is not None
 
 

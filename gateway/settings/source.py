@@ -75,7 +75,7 @@ class Source:
 
 
 def is_secret_name(name: str | int) -> bool:
-    """Whether a key of this name holds a secret."""
+    """Return True if a key of this name holds a secret."""
     return isinstance(name, str) and _SECRET_NAME.search(name) is not None
 
 

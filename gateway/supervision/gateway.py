@@ -239,7 +239,7 @@ class Gateway:
 
     @property
     def stopping(self) -> bool:
-        """Whether `stop` was called."""
+        """Return True if `stop` was called."""
         return self._stop.is_set()
 
     def stop(self) -> None:

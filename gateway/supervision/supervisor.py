@@ -136,12 +136,12 @@ class Supervisor:
         return _with_last_contact(self._watched[name])
 
     def is_up(self, name: str) -> bool:
-        """Whether one channel is connected and caught up."""
+        """Return True if one channel is connected and caught up."""
         return self.status(name).state is LinkState.UP
 
     @property
     def all_up(self) -> bool:
-        """Whether every channel is connected and caught up."""
+        """Return True if every channel is connected and caught up."""
         return all(status.state is LinkState.UP for status in self.statuses())
 
     async def wait(self, ready: Callable[[], bool]) -> None:
@@ -228,7 +228,7 @@ def _with_last_contact(watched: _Watched) -> ChannelStatus:
 
 
 def _speaker(error: BaseException | None) -> BaseException | None:
-    """Of a group, the error that decides: one for the operator, else any that we know, else the first."""
+    """Return a group's decisive error: one for the operator, else a defect, else a lost link."""
     if error is None:
         return None
     inner = list(leaves(error))

@@ -44,7 +44,7 @@ _log = structlog.get_logger(__name__)
 
 
 def allowed_seconds(longest_turn_s: float) -> float:
-    """How long a session may run at most if the longest legal turn takes ``longest_turn_s``."""
+    """Return the most seconds of a session's run if the longest legal turn takes ``longest_turn_s``."""
     return 2 * longest_turn_s + 300
 
 
@@ -125,16 +125,16 @@ class TurnWatchdog:
 
     @property
     def blocked(self) -> bool:
-        """Whether the disk accepts no writes."""
+        """Return True if the disk accepts no writes."""
         return self._blocked()
 
     @property
     def oldest_s(self) -> float:
-        """How long the oldest run has taken so far, time with a blocked disk apart; 0 without one."""
+        """Return the seconds of the oldest run without those of a blocked disk; 0 without a run."""
         return max((run.counted_s for run in self._runs), default=0.0)
 
     def reason(self) -> str | None:
-        """Why turns are stalled; None while they are not."""
+        """Return why turns are stalled; None while they are not."""
         if self._looked_at is not None and self._clock.monotonic() - self._looked_at > 5 * self._look_every_s:
             return "the turn watchdog has stopped"
         return self._reason

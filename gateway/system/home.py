@@ -54,7 +54,7 @@ class Home:
 
     @property
     def high_water_mark(self) -> Path:
-        """How far the durable queue was, see `gateway.queue.rollback_guard`."""
+        """Return the path of the queue's high-water mark, see `gateway.queue.rollback_guard`."""
         return self.root / "state" / "gateway-db.json"
 
     @property

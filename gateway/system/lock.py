@@ -110,7 +110,7 @@ def _opened(path: Path, flags: int) -> Iterator[int]:
 
 
 def _is_taken(descriptor: int) -> bool:
-    """Whether somebody holds the lock; what cannot be locked is held by nobody."""
+    """Return True if somebody holds the lock; False for a file that cannot be locked."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -140,7 +140,7 @@ def _take(descriptor: int, folder: int) -> None:
 
 
 def _holder_by_kernel(folder: int) -> int:
-    """Who holds the lock of the folder, as the kernel tells it; 0 if it does not."""
+    """Return the pid that holds the lock of the folder by /proc/locks; 0 if unknown."""
     found = os.fstat(folder)
     place = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
     with suppress(OSError):

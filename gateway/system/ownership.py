@@ -34,7 +34,7 @@ class Host:
 
     @property
     def is_somebody_else(self) -> bool:
-        """Whether this process is root and the home belongs to another user."""
+        """Return True if this process is root and the home belongs to another user."""
         return os.geteuid() == 0 and self._uid != 0
 
     def refuse_links(self) -> None:

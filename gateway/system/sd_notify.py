@@ -28,7 +28,7 @@ class Notifier:
 
     @property
     def watchdog_interval_s(self) -> float | None:
-        """How often to call `watchdog`: half of the limit; None if nobody watches."""
+        """Return the interval of `watchdog` calls, half of systemd's limit; None without a watchdog."""
         if not self._address or not self._watchdog_usec.isdigit():
             return None
         if self._watchdog_pid and self._watchdog_pid != str(os.getpid()):

@@ -55,7 +55,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackgroundPlan(Plan):
-    """How a job is run; ``began`` is on the monotonic clock."""
+    """The plan of a background job; ``began`` is on the monotonic clock."""
 
     order: Order
     began: float
@@ -124,11 +124,11 @@ class BackgroundTurns:
 
     async def plan(self, turn: Turn) -> BackgroundPlan | None:
         """
-        How the model does the job; None: it no longer runs.
+        Plan the model's work on a job; None: it needs no model, or no longer runs.
 
         Raises:
             StoreUnavailable: Not now.
-            PlaceUnknown: It cannot be said now who would read the answer.
+            PlaceUnknown: The readers of the answer cannot be determined now.
         """
         began = self.clock.monotonic()
         order = order_of(turn.head.message)
@@ -299,11 +299,11 @@ class BackgroundTurns:
         hold: bool = False,
     ) -> Completion:
         """
-        What tells a job's person something, and the line of it in the histories that are about it.
+        Build the message to a job's person and its line in the histories.
 
         Raises:
             StoreUnavailable: Not now.
-            PlaceUnknown: It cannot be said now who would read it.
+            PlaceUnknown: The readers cannot be determined now.
         """
         await self._after_the_start(order)
         where = await self._where(turn, order)
@@ -344,7 +344,7 @@ class BackgroundTurns:
         return Completion(outbound=outbound, purpose=Purpose.BACKGROUND, others=others)
 
     async def _where(self, turn: Turn, order: Order) -> _Where | None:
-        """Where its person is told; None: nowhere, because there is no such place any more."""
+        """Return where the job's person gets messages; None if there is no such place any more."""
         note, message = {"job": order.id}, turn.head.message
         if order.by_heartbeat:
             reached = await self.notifier.reach(f"alert {turn.id}", OutboundKind.ALERT)
@@ -371,7 +371,7 @@ class BackgroundTurns:
 
 
 def _receipt(turn: Turn, order: Order) -> EffectReceipt:
-    """Of a command that is about to run, beside that of the call that has ordered it."""
+    """Build the receipt of a command that is about to run, besides that of the ordering call."""
     return EffectReceipt(
         order.place,
         BACKGROUND_COMMAND,
@@ -383,13 +383,13 @@ def _receipt(turn: Turn, order: Order) -> EffectReceipt:
 
 
 def _in_short(text: str, took_s: float) -> str:
-    """How a command ended, how long it took, and where it was, without what it has said."""
+    """Summarise a command's end, duration and place, without its output."""
     ended, *more = text.partition("\n<output>")[0].split("\n")
     return "\n".join([f"{ended} It took {took_s:.1f} s.", *more])
 
 
 def _noted(result: Mapping[str, Any] | None) -> CommandEnd:
-    """What came of a command that was begun before; without a result the process has died with it."""
+    """Parse the recorded end of a command; without one, it ended with the process."""
     if result is None:
         return CommandEnd("The restart of squidbot ended it, and it does not run again.", failed=True)
     return CommandEnd(str(result["text"]), from_json(result["origins"]), result["failed"] is True)

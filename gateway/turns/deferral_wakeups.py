@@ -104,5 +104,5 @@ class DeferralWakeups:
 
 
 def _another_day(seen: datetime, now: datetime, zone: tzinfo | None) -> bool:
-    """Whether the budget may be another one: a new day, or a clock that was set back."""
+    """Return True on a new day, or after the clock was set back: the budget may differ."""
     return now < seen or day_of(now, zone) != day_of(seen, zone)

@@ -131,16 +131,16 @@ class SessionDispatcher:
         return self._runner.running()
 
     def full(self) -> bool:
-        """Whether every place is taken that a waiting person may have."""
+        """Return True if every place is taken that a waiting person may have."""
         running = len(self._runner.running())
         return running >= self._concurrency or (running > 0 and self.waiting() > 0)
 
     def waiting(self) -> int:
-        """How many sessions wait for a place."""
+        """Return the number of sessions that wait for a place."""
         return self._runner.statistics().waiting
 
     def delayed(self) -> int:
-        """How many sessions wait for a time."""
+        """Return the number of sessions that wait for a time."""
         return len(self._delays)
 
     def stop(self) -> None:

@@ -158,10 +158,7 @@ class TurnFailure:
         self._clock = clock
 
     async def prevented(self, turn: Turn, kind: TurnKind[Any]) -> bool:
-        """
-        Whether a turn must not be run, because the process dies of it or nobody could read it. Then its
-        claim has ended. Raises `LostTurn`.
-        """
+        """Fail a turn that kills the process or cannot be read, and return True. Raises `LostTurn`."""
         poison = poisonous(turn, self._suspects.turn_refusal(turn.id, self._policy.max_attempts))
         if poison is not None:
             await kind.failed(turn, poison)
@@ -234,7 +231,7 @@ def poisonous(turn: Turn, fatal: str | None) -> TurnFailureText | None:
 
 
 def _place_in_answer(error: Exception) -> str:
-    """Which error it is and at which step, for one in the middle of a model's answer; else empty."""
+    """Name the error and its step if it is in the middle of a model's answer; else ""."""
     fields = error.fields if isinstance(error, ModelError) else {}
     if not fields.get("in_answer") or "step" not in fields or fields.get("status") == 429:
         return ""

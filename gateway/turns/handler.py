@@ -59,10 +59,10 @@ class _Run:
 
 class Batching:
     """
-    How many waiting messages of a session become one turn.
+    Decides how many waiting messages of a session become one turn.
 
     Args:
-        modes: ``merge`` or ``each``, by the names of the channels that are on.
+        modes: ``merge`` or ``each``, by the names of the enabled channels.
         merge: The most messages that become one turn.
     """
 
@@ -76,8 +76,10 @@ class Batching:
 
     async def limit(self, session: SessionKey) -> int:
         """
-        How many messages the next turn of a session may take; 0: none, because its channel is off. Raises
-        `StoreUnavailable`.
+        Return the most messages of a session's next turn; 0 if its channel is disabled.
+
+        Raises:
+            StoreUnavailable: Not now.
         """
         mode = self._modes.get(await self._next_channel(session))
         if mode is None:

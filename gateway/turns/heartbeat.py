@@ -43,11 +43,11 @@ _log = structlog.get_logger(__name__)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatPlan(Plan):
     """
-    How a check-in is run.
+    The plan of a check-in.
 
     Args:
-        digest: Whether an alert that is not urgent waits for the digest.
-        began: When it began, on the clock that never goes back.
+        digest: An alert that is not urgent waits for the digest.
+        began: The start, on the monotonic clock.
     """
 
     target: Target
@@ -73,12 +73,11 @@ class HeartbeatTurns:
 
     async def plan(self, turn: Turn) -> HeartbeatPlan | None:
         """
-        How to ask the model; None: the check-in is skipped, since check-ins rest or no alert would reach
-        anybody.
+        Plan the model's question; None: check-ins rest, or no alert would reach anybody.
 
         Raises:
             StoreUnavailable: Not now.
-            OwnerAway: It cannot be said yet whom an alert would reach.
+            OwnerAway: It is not known yet whom an alert would reach.
         """
         began = self.clock.monotonic()
         message = turn.head.message

@@ -22,15 +22,15 @@ from gateway.routing.crash_isolation import MAX_DEATHS
 @dataclass(frozen=True, slots=True)
 class Plan:
     """
-    How the model answers a turn.
+    The plan of a model's answer.
 
     Args:
         turn: The turn as the model sees it.
-        purpose: What it is counted as; it decides the model.
-        question: What the model is asked; None is what was written.
-        hold: The reply waits for the owner's approval, and nobody sees a preview of it.
-        limits: What the run may cost; None is what any turn may cost.
-        quiet: Nobody is shown that it is being worked on.
+        purpose: The kind of work for the budget; it selects the model.
+        question: The question for the model; None: the written messages.
+        hold: The reply waits for the owner's approval and has no preview.
+        limits: The limits of the run; None: the usual ones.
+        quiet: No typing or progress is shown.
     """
 
     turn: Turn
@@ -61,7 +61,7 @@ class TurnPolicy:
 
 @dataclass(frozen=True, slots=True)
 class TurnFailureText:
-    """What to do about a failed turn: ``delay_s`` None means dead-letter it."""
+    """The handling of a failed turn: ``delay_s`` until the next try; None moves it to the dead letters."""
 
     delay_s: float | None
     public: str
@@ -80,7 +80,7 @@ class TurnKind(Protocol[PlanT]):
 
     async def plan(self, turn: Turn) -> PlanT | None:
         """
-        How the model answers a turn; None: the turn needs no model and has been committed.
+        Plan the model's answer; None: the turn needs no model and has been committed.
 
         Called at every start of a turn, also after a crash.
         """

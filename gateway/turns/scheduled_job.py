@@ -58,7 +58,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _JobPlan(Plan):
-    """How a question is asked; ``began`` is on the clock that never goes back."""
+    """The plan of a job's question; ``began`` is on the monotonic clock."""
 
     began: float
 
@@ -87,11 +87,11 @@ class JobTurns:
 
     async def plan(self, turn: Turn) -> _JobPlan | None:
         """
-        How to ask a question; None: the job was a reminder, or no longer runs.
+        Plan the model's question; None: the job was a reminder, or no longer runs.
 
         Raises:
             StoreUnavailable: Not now.
-            PlaceUnknown: It cannot be said now who would read it.
+            PlaceUnknown: The readers cannot be determined now.
         """
         began = self.clock.monotonic()
         await self.conversations.begin(turn)

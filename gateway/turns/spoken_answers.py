@@ -77,7 +77,7 @@ class SpokenAnswers:
 
 
 def _is_spoken(message: InboundMessage, channel: Channel) -> bool:
-    """Whether somebody has said this, and not written it; in a mail every sound is a file."""
+    """Return True if a message was spoken; in a mail every sound is a plain file."""
     if channel.capabilities.email_style:
         return any(says_sound(file.media_type) for file in message.attachments)
     return SPOKEN in message.context

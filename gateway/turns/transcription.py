@@ -176,7 +176,7 @@ class Transcription:
     async def _heard_until(
         self, until: float, turn: Turn, file: Attachment, left_s: float, meter: UsageMeter
     ) -> dict[str, Any]:
-        """What was said in a file, unless the time of the turn is over before."""
+        """Transcribe a file, unless the time of the turn ends before."""
         with anyio.move_on_after(max(0.0, until - anyio.current_time())):
             return await self._heard_once(turn, file, left_s, meter)
         _log.warning("voice.too_much", limit_s=self._limits.longest_s)
@@ -186,8 +186,9 @@ class Transcription:
         self, turn: Turn, file: Attachment, left_s: float, meter: UsageMeter
     ) -> dict[str, Any]:
         """
-        What was said in a file. The last ones are kept here and not paid again: while a full disk does not
-        take them, and when a question that failed for good, of which no step is left, is asked anew.
+        Transcribe a file, or return a recent result, so that it is not paid twice.
+
+        That happens while a full disk refuses the step, and when a failed question is asked again.
         """
         found = self._lately.get((str(turn.session), file.sha256))
         if found is None:
@@ -202,7 +203,7 @@ class Transcription:
         return found
 
     async def _heard(self, turn: Turn, file: Attachment, left_s: float, meter: UsageMeter) -> dict[str, Any]:
-        """What was said in a file, or ``why_not``; as JSON can hold it."""
+        """Transcribe a file; return the words, or ``why_not``, as JSON."""
         from agent_core.voice.sound_file import NotASound  # noqa: PLC0415 - only where there is sound
         from agent_core.voice.transcript import TranscriptionFailed  # noqa: PLC0415 - likewise
 
@@ -285,12 +286,12 @@ class Transcription:
 
 
 def says_sound(media_type: str) -> bool:
-    """Whether a file claims to be a sound."""
+    """Return True if a media type is that of a sound."""
     return media_type.startswith("audio/") or media_type == "application/ogg"
 
 
 def _hearing(turn: Turn) -> Hearing:
-    """What the person is told first, and whether that is all there is to say."""
+    """Return the text about failed and uncertain transcriptions, and if it is the whole answer."""
     told = [one for row in turn.rows for one in row.message.context.get(HEARD, ())]
     failed = [one for one in told if one.get("why_not")]
     reasons = dict.fromkeys(one["why_not"] for one in failed)
@@ -337,7 +338,7 @@ def _later(error: ModelError) -> ModelError:
 
 
 def _in_words(error: ModelError) -> str:
-    """Why a sound was not transcribed, as a clause that anybody may read."""
+    """Explain a failed transcription, as a clause that anybody may read."""
     if isinstance(error, ModelAuthFailed) or error.fields.get("operator"):
         return f"{_WHAT} refuses my login; my operator must check it"
     if isinstance(error, ModelUnreadable):

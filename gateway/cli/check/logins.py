@@ -121,7 +121,7 @@ class _ClosedInbox:
 
 
 def is_up(status: Mapping[str, Any], name: str) -> bool:
-    """Whether a running daemon has this channel connected."""
+    """Return True if a running daemon has this channel connected."""
     return bool(status.get("channels", {}).get(name, {}).get("state") == LinkState.UP.value)
 
 

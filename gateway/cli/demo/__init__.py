@@ -59,7 +59,7 @@ class Demo:
     room: str = ""
 
     def status(self) -> dict[str, Any]:
-        """What the daemon says of itself."""
+        """Return the daemon's status."""
         with urllib.request.urlopen(f"http://{self.listen}/status", timeout=10) as answer:
             status: dict[str, Any] = json.loads(answer.read())
         return status

@@ -66,14 +66,14 @@ class ModelOffer:
 
     @property
     def needs_litellm(self) -> bool:
-        """Whether its provider speaks a protocol that only litellm speaks."""
+        """Return True if only litellm speaks the protocol of its provider."""
         return bool(self.provider) and not is_plain(
             ModelSpec(model=self.model), ProviderSpec(api_base=self.api_base)
         )
 
     @property
     def is_own_server(self) -> bool:
-        """Whether its key is not a secret, because the server does not ask for one."""
+        """Return True if its key is no secret, because the server does not require one."""
         return bool(self.api_base) and self.api_key in ("", "ollama")
 
 
@@ -221,7 +221,7 @@ def ollama_models(url: str = OLLAMA_URL, *, limit_s: float = 0.5) -> list[str]:
 
 
 def ollama_problem(offer: ModelOffer, url: str = OLLAMA_URL, *, limit_s: float = 5) -> str:
-    """Why the local Ollama cannot answer with this model, if it is one of it; empty if it can."""
+    """Return why the local Ollama cannot answer with this model, or ""."""
     if offer.provider != "ollama" or not offer.api_base.startswith(url):
         return ""
     name, found = offer.model.partition("/")[2], _ollama_tags(url, limit_s)

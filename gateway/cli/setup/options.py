@@ -31,7 +31,7 @@ class InitRefused(GatewayError):
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What options and the environment give; None: not given. Secrets do not appear in its repr."""
+    """The values of options and environment; None: not given. Secrets do not appear in its repr."""
 
     yes: bool = False
     matrix: bool | None = None

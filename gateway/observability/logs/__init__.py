@@ -53,13 +53,13 @@ _FILES_KEPT = 5
 
 
 class _Drops:
-    """How many lines could not be written."""
+    """The number of lines that could not be written."""
 
     count = 0
 
 
 def dropped_lines() -> int:
-    """How many lines could not be written since the start of the process."""
+    """Return the number of lines that could not be written since the start of the process."""
     return _Drops.count
 
 
@@ -127,7 +127,7 @@ def adopt_library_loggers() -> None:
 
 
 class _Door:
-    """What structlog believes to be the logger: every method hands the event to loguru."""
+    """The logger of structlog: every method passes the event to loguru."""
 
     def msg(self, event: dict[str, Any]) -> None:
         try:

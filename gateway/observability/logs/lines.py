@@ -34,11 +34,11 @@ class LogLine:
 @dataclass(frozen=True, slots=True)
 class LineFilter:
     """
-    What is asked for; empty texts ask for nothing.
+    A filter of log lines; empty fields match all.
 
     Args:
-        session: The session stands in the line, whole or as its beginning.
-        since: Not older.
+        session: The line's session is this one, or begins with it.
+        since: The oldest time.
     """
 
     session: str = ""
@@ -47,7 +47,7 @@ class LineFilter:
     since: datetime | None = None
 
     def holds(self, line: LogLine) -> bool:
-        """Whether the line is wanted."""
+        """Return True if the line matches."""
         fields = line.fields
         if fields is None:
             return not (self.session or self.turn or self.level) and self.since is None

@@ -98,7 +98,7 @@ def refuse_damage() -> Iterator[None]:
 
 
 def needs_passphrase(path: Path) -> bool:
-    """Whether a backup is encrypted. Raises `BackupRefused`: the file cannot be read."""
+    """Return True if a backup is encrypted. Raises `BackupRefused` if the file cannot be read."""
     with _opened(path) as file:
         return is_encrypted(file.read(len(MAGIC)))
 
@@ -187,7 +187,7 @@ def _head(member: tarfile.TarInfo, content: BinaryIO) -> dict[str, Any]:
 
 
 def _stands(said: dict[str, Any], name: str, kind: type[_Kind]) -> _Kind:
-    """What stands there, if it is of this kind; else nothing."""
+    """Return the value of that name if it is of this kind; else an empty one."""
     value = said.get(name)
     return value if isinstance(value, kind) else kind()
 

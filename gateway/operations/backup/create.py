@@ -61,13 +61,13 @@ class BackupFailed(GatewayError):
 @dataclass(frozen=True, slots=True)
 class BackupSource:
     """
-    What is backed up.
+    The source of a backup.
 
     Args:
         snapshot: Copies the database; see `operations_backup.BackupOperations.backup_snapshot`.
-        config: The text of the configuration as it shall be kept, None without one.
-        facts: More for the head, for whoever restores it.
-        secrets: Files of secrets that lie elsewhere; they are restored to the folder secrets of the home.
+        config: The text of the configuration to keep, None without one.
+        facts: Additions to the head, for the person who restores it.
+        secrets: Secret files outside of the home; they are restored to its folder secrets.
     """
 
     choice: Choice

@@ -55,7 +55,7 @@ class BackupDamaged(GatewayError):
 
 
 def is_encrypted(beginning: bytes) -> bool:
-    """Whether a file that begins like this is an encrypted backup."""
+    """Return True if a file that begins like this is an encrypted backup."""
     return beginning.startswith(MAGIC)
 
 

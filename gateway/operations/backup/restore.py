@@ -169,7 +169,7 @@ def _leave_as_found(root: Path, found: Collection[str] | None) -> None:
 
 
 def _goes_aside(root: Path, backup: Path, looked: Looked) -> tuple[str, ...]:
-    """What is in the home and makes room; see ``replace`` of `restore`."""
+    """Return the names in the home that are moved aside; see ``replace`` of `restore`."""
     stays = {backup.resolve().relative_to(root.resolve()).parts[0]} if _is_in(backup, root) else set()
     if not any(name.startswith("secrets/") for name in looked.files):
         stays.add("secrets")
@@ -287,7 +287,7 @@ def _prepare(
 
 
 def runs_once(timing: str) -> bool:
-    """Whether a job with this trigger runs once only."""
+    """Return True if a job with this trigger runs only once; also for an invalid one."""
     try:
         return isinstance(parse_timing(str(timing)), Once)
     except TriggerInvalid:
@@ -295,7 +295,7 @@ def runs_once(timing: str) -> bool:
 
 
 def _content_of(root: Path) -> list[str]:
-    """What is in the home and was not made by looking at it."""
+    """Return the names in the home that are not by-products of opening it."""
     try:
         entries = sorted(root.iterdir())
     except FileNotFoundError:

@@ -208,7 +208,7 @@ class _Refusal(asyncio.Protocol):
 
 
 def _server_log() -> logging.Logger:
-    """Where the HTTP server logs its own defects; not, with a traceback each, what clients do wrong."""
+    """Return the logger for the HTTP server's own defects, without those of bad requests."""
     log = logging.getLogger("gateway.operations.http.health.http")
     log.addFilter(_is_no_bad_request)
     return log

@@ -52,7 +52,7 @@ class Sample:
 
 
 def read_counters() -> Counters:
-    """What the metrics have counted since the start."""
+    """Return the sums of the metrics since the start."""
     sums = {"sum": 0.0, "count": 0.0, "prompt": 0.0, "completion": 0.0}
     for metric in (metrics.TURN_SECONDS, metrics.TOKENS):
         for family in metric.collect():

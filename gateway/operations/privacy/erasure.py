@@ -58,9 +58,9 @@ _BLOCK = 1024 * 1024
 @dataclass(frozen=True, slots=True)
 class Forgotten:
     """
-    What was (or would be) removed, which files still name an address, and where backups are.
+    The result of an erasure: removed counts, files that still name an address, places of backups.
 
-    ``repeated`` are the places in answers to others where the person's words stand again; they stay.
+    ``repeated`` are the places in answers to others that repeat the person's words; they stay.
     """
 
     counts: dict[str, int]

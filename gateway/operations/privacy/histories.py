@@ -36,7 +36,7 @@ class KeptHistory(Protocol):
         ...
 
     def exists(self) -> bool:
-        """Whether there is any line."""
+        """Return True if there is any line."""
         ...
 
     def lines(self) -> Iterator[tuple[bytes, dict[str, Any] | None]]:
@@ -65,11 +65,11 @@ class KeptDocument(Protocol):
 
     @property
     def told(self) -> tuple[str, str]:
-        """Where the document and its versions are, for people."""
+        """Return the places of the document and its versions, for people."""
         ...
 
     def exists(self) -> bool:
-        """Whether it was ever written."""
+        """Return True if it was ever written."""
         ...
 
     def text(self) -> str | None:

@@ -44,7 +44,7 @@ class Person:
         return "owner" if self.owner else min(self.addresses)
 
     def speaks_as(self, sender: str) -> bool:
-        """Whether a sender is this person; for the owner also the terminal."""
+        """Return True if a sender is this person; for the owner also the terminal."""
         return person_name(sender) in self.addresses or (self.owner and sender == LOCAL_ADDRESS)
 
 
@@ -159,7 +159,7 @@ def find_files(kept: StoredHistories, database: QueuePlace, person: Person) -> P
 
 
 def is_person_data(line: dict[str, Any], person: Person, turns: Collection[str]) -> bool:
-    """Whether a line of a shared conversation is theirs, or was said or done to answer them."""
+    """Return True if a line of a shared conversation is the person's, or was an answer to them."""
     sender = line.get("sender")
     if isinstance(sender, str) and sender:
         return person.speaks_as(sender)
@@ -167,7 +167,7 @@ def is_person_data(line: dict[str, Any], person: Person, turns: Collection[str])
 
 
 def _share_of(history: KeptHistory, person: Person) -> tuple[Share | None, set[str]]:
-    """What of a conversation is theirs, and the files that it names."""
+    """Return a person's share of a conversation, and the files that it names."""
     turns: set[str] = set()
     others = quoted = False
     for _, line in history.lines():

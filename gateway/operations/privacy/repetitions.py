@@ -51,7 +51,7 @@ class Words:
         return Words(self.runs - other.runs, self.rare - other.rare)
 
     def are_in(self, text: str) -> bool:
-        """Whether a text repeats them."""
+        """Return True if a text repeats the words."""
         words = [match[0].casefold() for match in _WORD.finditer(text)]
         return any(word in self.rare for word in words) or any(
             " ".join(words[at : at + length]) in self.runs
@@ -60,7 +60,7 @@ class Words:
         )
 
     def are_in_value(self, value: Any) -> bool:
-        """Whether a text of a value of JSON repeats them, however deep; names do not count."""
+        """Return True if a text in a JSON value repeats the words, at any depth; keys do not count."""
         if isinstance(value, str):
             return self.are_in(value)
         if isinstance(value, list):
@@ -119,7 +119,7 @@ def places_of(kept: StoredHistories, database: QueuePlace, found: PersonFiles, w
 
 
 def _repeats(line: dict[str, Any], words: Words, found: PersonFiles, key: SessionKey) -> bool:
-    """Whether a line repeats them. What people have said is theirs; the person's own lines go otherwise."""
+    """Return True if a line repeats the words and is neither a person's own nor removed otherwise."""
     if line.get("role") == "user":
         return False
     turns = next((share.turns for share in found.shares if share.key == key), frozenset[str]())

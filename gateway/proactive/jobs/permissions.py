@@ -61,7 +61,7 @@ def role_now(access: Access, channel: Channel | None, message: InboundMessage) -
 
 async def can_others_read(channel: Channel | None, message: InboundMessage) -> bool:
     """
-    Whether somebody else would now read what was private when the job was made.
+    Return True if others could now read what was private when the job was made.
 
     An email has fixed recipients; only a room can be joined by others. Raises `PlaceUnknown`.
     """
@@ -77,15 +77,12 @@ async def can_others_read(channel: Channel | None, message: InboundMessage) -> b
 
 
 async def is_out_of_place(channel: Channel | None, message: InboundMessage) -> bool:
-    """
-    Whether an answer cannot be given where the job was made: somebody else reads along, or the bot has left.
-    Raises `PlaceUnknown`.
-    """
+    """Return True if the job's place has other readers now, or the bot has left. Raises `PlaceUnknown`."""
     return await can_others_read(channel, message) or await bot_has_left(channel, message.session)
 
 
 async def bot_has_left(channel: Channel | None, session: SessionKey) -> bool:
-    """Whether the bot has left a conversation. Raises `PlaceUnknown`."""
+    """Return True if the bot has left a conversation. Raises `PlaceUnknown`."""
     if not isinstance(channel, SupportsLeaving):
         return False
     try:

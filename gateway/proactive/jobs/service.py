@@ -76,12 +76,12 @@ class JobPlace:
     since: datetime | None = None
 
     def shows(self, job: Job) -> bool:
-        """Whether a job may be listed here: it is this person's, or was made in this shared room."""
+        """Return True if a job may be listed here: it is this person's, or of this shared room."""
         in_room = Audience.DIRECT not in (self.audience, job.audience) and job.session == self.session
         return in_room or self.owns(job)
 
     def owns(self, job: Job | BackgroundJob) -> bool:
-        """Whether a job is this person's, and may be shown here."""
+        """Return True if a job is this person's and may be shown here."""
         # The same address on another account may be somebody else, unless it is known to be the owner.
         theirs = job.person in self.persons or (
             job.person == self.person and job.session.channel == self.session.channel
@@ -96,9 +96,9 @@ def _without_marks(context: Mapping[str, Any]) -> dict[str, Any]:
 
 def _made_of(job_id: str) -> dict[str, Any]:
     """
-    Whose words the job is that a tool makes now, for its context; nothing if they are the owner's alone.
+    Return the origins of the job being made, for its context; empty if only the owner's.
 
-    Of what kind they are, not of whom: who is forgotten stands in no job of somebody else.
+    The entry names the job instead of people, so that forgetting a person leaves no trace in it.
     """
     behind = (each.model_copy(update={"where": f"behind the job {job_id}"}) for each in origins_of_call())
     origins = to_json(join_origins(behind))
@@ -134,7 +134,7 @@ class JobService:
 
     @property
     def enabled(self) -> bool:
-        """Whether jobs run at all."""
+        """Return True if jobs run at all."""
         return self._config.enabled
 
     async def add(
@@ -231,11 +231,12 @@ class JobService:
 
     async def _check_guest(self, place: JobPlace, timing: Timing, now: datetime) -> None:
         """
-        Whether a guest's jobs would keep the bot busy all day long, or those of many who come together:
-        whoever has a domain has any number of addresses.
+        Check that jobs of a guest, and of all guests of one server, leave the bot time for others.
+
+        The second limit exists because the owner of a domain has any number of addresses.
 
         Raises:
-            TimingInvalid: They would.
+            TriggerInvalid: A limit would be exceeded.
         """
         jobs = await self.plans.jobs()
         mine = [job for job in jobs if job.person == place.person]
@@ -305,7 +306,7 @@ class JobService:
         return f"{job.id}: {paused}{job.kind.value} {self.timing_text(job)}{text}{note}"
 
     def timing_text(self, job: Job, *, is_new: bool = False) -> str:
-        """When a job runs, in words; ``is_new`` adds the first day if it repeats by the calendar."""
+        """Describe when a job runs; ``is_new`` adds the first day if it repeats by the calendar."""
         try:
             timing = parse_timing(job.timing)
         except TriggerInvalid:
@@ -359,7 +360,7 @@ class SessionJobs:
         return "\n".join(await self._shown()) or "There are no jobs."
 
     async def origins(self) -> Origins:
-        """Whose words they were made of."""
+        """Return the origins of the listed jobs."""
         jobs = (await self._shown()).values()
         others = (person(job.person, job.created_at) for job in jobs if not self._place.owns(job))
         return join_origins(others, *(from_json(job.context.get(ORIGINS)) for job in jobs))

@@ -30,7 +30,7 @@ class AccountTables:
         self._where = where
 
     def used(self) -> bool:
-        """Whether an account has ever stored anything."""
+        """Return True if an account has ever stored anything."""
         query = "SELECT 1 FROM account_document WHERE folder <> '' LIMIT 1"
         return self._db.execute(query).fetchone() is not None
 

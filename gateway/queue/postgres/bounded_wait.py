@@ -29,7 +29,7 @@ Wanted = Callable[[], None]
 
 
 def on_event_loop() -> bool:
-    """Whether the caller would block an event loop."""
+    """Return True if the caller would block an event loop."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -187,7 +187,7 @@ def connect(url: str, *, database: str | None = None, **more: str | int) -> psyc
 
 
 def is_pooled(db: psycopg.Connection) -> bool:
-    """Whether a pooler is between us and the server."""
+    """Return True if a pooler is between us and the server."""
     found = db.execute("SELECT pg_backend_pid()", prepare=False).fetchone()
     return found is None or found[0] != db.info.backend_pid
 

@@ -125,7 +125,7 @@ class Pool:
 
     @property
     def failing(self) -> bool:
-        """Whether the server refused the newest call."""
+        """Return True if the server refused the newest call."""
         return self._failing
 
     async def aclose(self) -> None:
@@ -333,7 +333,7 @@ class _Serving:
 
 
 def _may_not_fail(call: Call) -> bool:
-    """Whether the call is an undo, which nobody else would repeat."""
+    """Return True if the call is an undo, which nobody else would repeat."""
     return (
         call.undoes
         and isinstance(call.error, StoreUnavailable)

@@ -111,7 +111,7 @@ class Waiting(Protocol):
 
     @property
     def closing(self) -> bool:
-        """Whether the pool is closing, so that nobody waits for long."""
+        """Return True if the pool is closing, so that waits are short."""
         ...
 
     def connected(self) -> tuple[psycopg.Connection, str]:
@@ -230,7 +230,7 @@ class Doubts:
 
 
 def _is_due(since: float, call: Call) -> bool:
-    """Whether it may be tried now. A refused call is not repeated at once: the disk may be full for hours."""
+    """Return True if a call may be repeated now; a refused one waits, as the disk may stay full."""
     return call.doubt is not None or time.monotonic() - since >= REPEATED_AFTER_S
 
 

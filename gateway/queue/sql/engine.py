@@ -166,7 +166,7 @@ class WritePort(WorkerPort, Protocol):
 
     @property
     def failing(self) -> bool:
-        """Whether the newest commit was refused."""
+        """Return True if the newest commit was refused."""
         ...
 
 

@@ -157,7 +157,7 @@ class JobStore(Store):
         return [_entry_of(raw) for raw in raws]
 
     async def was_said(self, said: str, *, since: datetime) -> bool:
-        """Whether something with this fingerprint was delivered or collected since then."""
+        """Return True if a text with this fingerprint was delivered or collected since then."""
         query = (
             "SELECT 1 FROM ledger WHERE said = ? AND said <> '' AND outcome IN ('delivered', 'collected')"
             " AND at >= ? LIMIT 1"
@@ -240,7 +240,7 @@ def note(db: ConnectionPort, entry: LedgerEntry, now: float) -> None:
 
 
 def _has_line_between(db: ConnectionPort, name: str, after: float, before: float) -> bool:
-    """Whether a run of skips would extend across another line, as after a wrong clock."""
+    """Return True if a run of skips would extend across another entry, as after a wrong clock."""
     query = "SELECT 1 FROM ledger WHERE name = ? AND instant > ? AND instant <= ? LIMIT 1"
     return db.execute(query, (name, after, before)).fetchone() is not None
 

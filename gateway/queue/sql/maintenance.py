@@ -170,7 +170,7 @@ class MaintenanceStore(Store):
 
     @property
     def refusing(self) -> bool:
-        """Whether the disk refused the newest commit."""
+        """Return True if the disk refused the newest commit."""
         return self._writer.failing
 
     @property

@@ -273,7 +273,7 @@ class Writer(Worker):
 
     @property
     def failing(self) -> bool:
-        """Whether the newest commit was refused."""
+        """Return True if the newest commit was refused."""
         return self._failing
 
     def _disconnect(self) -> None:

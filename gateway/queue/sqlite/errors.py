@@ -50,12 +50,12 @@ def name_of(error: sqlite3.Error) -> str:
 
 
 def is_damage(error: sqlite3.Error) -> bool:
-    """Whether the file itself is damaged."""
+    """Return True if the file itself is damaged."""
     return _code(error) in _DAMAGE
 
 
 def needs_reopening(error: sqlite3.Error) -> bool:
-    """Whether the connection must be replaced before it is used again."""
+    """Return True if the connection must be replaced before it is used again."""
     return _code(error) in _BREAKING
 
 

@@ -80,7 +80,7 @@ class EmbeddedTables:
         yield from self._db.execute(f"SELECT {columns} FROM {table}")  # noqa: S608 - constants
 
     def used(self) -> bool:
-        """Whether any table has rows."""
+        """Return True if any table has rows."""
         return any(next(self.rows(table), None) is not None for table in COLUMNS)
 
     def fill(self, secret: str, last_line: int, rows: Callable[[str], Iterable[Sequence[object]]]) -> None:

@@ -29,7 +29,7 @@ _UNITS = {"m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
 def parse_terms(words: Sequence[str]) -> Terms | None:
-    """What ``1h``, ``30m``, ``job`` and ``everywhere`` say; None if one says nothing, or more than a day."""
+    """Parse ``1h``, ``30m``, ``job`` and ``everywhere``; None if a word is unknown, or for over a day."""
     terms, longest = Terms(DEFAULT.total_seconds()), LONGEST.total_seconds()
     for word in (each.lower() for each in words):
         if word == "everywhere":

@@ -160,7 +160,7 @@ class ServerQuestions:
         return _reply(decided)
 
     async def _decided(self, name: str, news: anyio.Event) -> Mapping[str, Any]:
-        """What a person has decided, as soon as one has; a signal may be lost."""
+        """Wait for a person's decision and return it; polls too, because a signal may be lost."""
         while True:
             with anyio.move_on_after(_LOOK_EVERY_S):
                 await news.wait()

@@ -32,7 +32,7 @@ _MESSAGE = {
 
 
 def is_undecided(item: OutboxRow | InboxRow) -> bool:
-    """Whether the item is undecided."""
+    """Return True if the item is undecided."""
     return item.state in (OutboxState.HELD, InboxState.QUARANTINED)
 
 
@@ -109,8 +109,10 @@ def safe_line(text: str, most: int = 80) -> str:
 
 def extra_fields(message: InboundMessage | OutboundMessage, *, sender: str) -> dict[str, str]:
     """
-    What an approval includes besides the text, each by a name: the recipient if that is not ``sender``, who
-    gets a copy, what stands above the text, what others have written in it, and its files.
+    Return what an approval covers besides the text, by name.
+
+    These are the recipient if it is not ``sender``, recipients of copies, the subject, words of others in it,
+    and files.
     """
     context = message.context
     told: dict[str, str] = {}

@@ -72,7 +72,7 @@ def name_of(digest: str, again: int = 0) -> str:
 
 
 def is_call(name: str) -> bool:
-    """Whether a text can be the name of a call."""
+    """Return True if a text can be the name of a call."""
     return len(name) == _DIGITS + 1 and name[0] == "a" and not set(name[1:]) - set("0123456789abcdef")
 
 
@@ -249,11 +249,11 @@ class ToolDecisions:
         ]
 
     def has_ended(self, question: ToolQuestionRow) -> bool:
-        """Whether the call that asked this has ended, so that an answer would reach nobody."""
+        """Return True if the call that asked has ended, so that an answer would have no effect."""
         return has_ended(question, self._waiting)
 
     def may_decide(self, question: ToolQuestionRow, message: InboundMessage) -> bool:
-        """Whether a message may approve, reject or withdraw the question."""
+        """Return True if a message may approve, reject or withdraw the question."""
         return is_proven(question, message) and self._is_decider(question, message)
 
     def weak_proof_reply(self, question: ToolQuestionRow, message: InboundMessage) -> str | None:
@@ -263,7 +263,7 @@ class ToolDecisions:
         return weak_proof_text(question, message)
 
     def _is_decider(self, question: ToolQuestionRow, message: InboundMessage) -> bool:
-        """Whether the sender of a message may say yes or no."""
+        """Return True if the sender of a message may decide."""
         decision = self._access.decide(message)
         if decision.role is Role.OWNER:
             return True
@@ -280,13 +280,13 @@ class ToolDecisions:
 
 
 def proof_level(message: InboundMessage) -> int:
-    """How well a message proves its sender; one that a person has let in out of quarantine proves nothing."""
+    """Return the strength of the sender's proof; 0 for a message released from quarantine."""
     proof = message.context.get("proof", _BEST)
     return 0 if is_admitted(message) or not isinstance(proof, int) else proof
 
 
 def is_proven(question: ToolQuestionRow, message: InboundMessage) -> bool:
-    """Whether a message proves its sender at least as well as those that led to a question."""
+    """Return True if a message proves its sender at least as well as those that led to a question."""
     return not is_admitted(message) and proof_level(message) >= question.proof
 
 
@@ -297,7 +297,7 @@ def weak_proof_text(question: ToolQuestionRow, message: InboundMessage) -> str:
 
 
 def has_ended(question: ToolQuestionRow, waiting: Container[str]) -> bool:
-    """Whether a server has asked this during a call that has ended; ``waiting`` names those that have not."""
+    """Return True if a server asked this during a call that has ended; ``waiting`` names the open ones."""
     return question.form is not None and question.verdict is None and question.name not in waiting
 
 
@@ -315,7 +315,7 @@ def parse_scope(offer: object) -> Scope | None:
 
 
 def granted_text(grant: Grant) -> str:
-    """What follows the outcome of a question if the yes is one to such calls, too."""
+    """Return the sentence that follows an approval which also grants such calls."""
     return f" I allow {described(grant.scope)} as `{grant.id}`; `!grants revoke {grant.id}` ends that."
 
 

@@ -214,12 +214,12 @@ class ToolQuestions:
         return ApprovalPending(Step(number, APPROVAL, digest, request, None), call, until)
 
     def _is_the_owners_alone(self, turn: Turn, proposal: Proposal) -> bool:
-        """Whether nobody but the owner may decide about a call."""
+        """Return True if only the owner may decide about a call."""
         by_policy = self.verdict(replace(proposal, guarded=False)) is not PolicyVerdict.ALLOW
         return by_policy and proposal.effect in _OWNERS_ALONE and not self._all_owner(turn)
 
     async def _also(self, turn: Turn, number: int, proposal: Proposal) -> list[dict[str, Any]]:
-        """What else the same question is about: calls that the same people would be asked about next."""
+        """Return the next calls that the same people would be asked about, for the same question."""
         also, alone = list[dict[str, Any]](), self._is_the_owners_alone(turn, proposal)
         for later, each in proposal.following():
             if self.verdict(each) is PolicyVerdict.ASK and self._is_the_owners_alone(turn, each) is alone:
@@ -238,7 +238,7 @@ class ToolQuestions:
         return also[: _MOST_TOGETHER - 1]
 
     async def _owner_is_busy_with(self, people: Sequence[str]) -> bool:
-        """Whether the owner has not answered another question yet to which words of these have led."""
+        """Return True if the owner has not yet answered another question that these people's words led to."""
         mine = {person_name(address) for address in people}
         return any(
             one.verdict is None and not one.asked and mine & set(map(person_name, one.people))
@@ -315,7 +315,7 @@ class ToolQuestions:
         )
 
     def is_wanted(self, turn: Turn) -> bool:
-        """Whether everybody who has spoken in a turn may still talk to the bot. Raises `PlaceUnknown`."""
+        """Return True if all who spoke in a turn may still talk to the bot. Raises `PlaceUnknown`."""
         messages = [row.message for row in turn.rows if row.message.kind == "message"]
         try:
             return not any(
@@ -512,7 +512,7 @@ def _is_withdrawn(step: Step) -> bool:
 
 
 def _was_asked(step: Step) -> bool:
-    """Whether a step is a question, or a call that was made after one."""
+    """Return True if a step is a question, or a call that was made after one."""
     return step.kind == APPROVAL or bool(step.request.get("approval"))
 
 
@@ -527,7 +527,7 @@ def _job_as_asked(turn: Turn) -> Turn | None:
 
 
 def _approval(noted: object) -> Approval | None:
-    """What the journal has noted of a yes."""
+    """Parse the journal's record of an approval."""
     match noted:
         case {"by": str(by), "origins": origins, **more}:
             also: Any = more.get("also") or ()

@@ -181,7 +181,7 @@ class CarryOn:
         )
 
     async def _is_owners_alone(self, session: SessionKey) -> bool:
-        """Whether nobody else has ever said or read anything there, by all of its history."""
+        """Return True if nobody else has ever written or read there, by the whole history."""
         start, total = 0, 1
         while start < total:
             page = await self._memory.load_segment(
@@ -206,7 +206,7 @@ class CarryOn:
 
 
 def _title(asked: Sequence[Message], summary: str | None) -> str:
-    """By what was asked last, before what was itself taken over from elsewhere, which has words of nobody."""
+    """Make a title of the last question, if possible of one that was not taken over from elsewhere."""
     own = [each for each in asked if not each.content.startswith(TAKEN_OVER)]
     return title_of(next((each.content for each in reversed(own or asked)), summary or "")).strip("[]")
 
@@ -228,7 +228,7 @@ def title_of(content: str) -> str:
 
 
 def _is_read_only(message: Message) -> bool:
-    """What was filed for the owner to read, of somebody who takes no part (``ingest_only_from``)."""
+    """Return True for a line filed for the owner from a read-only sender (``ingest_only_from``)."""
     return message.scope == str(OWNER) and bool(message.sources)
 
 

@@ -112,7 +112,7 @@ class ConversationCommands:
 
 
 def _file_of(asked: CommandContext, lines: Sequence[Message], earlier: int) -> tuple[Sequence[Message], str]:
-    """What may be shown of a conversation, and the text of its file. Pure."""
+    """Select the lines that may be shown and render the text of the file. Pure."""
     session, scope = asked.session, str(asked.session.scope)
     seen = [
         line

@@ -45,8 +45,10 @@ class NewConversation:
 
     async def is_of_one(self, turn: Turn) -> bool:
         """
-        Whether only the sender of a turn has said what a reset would set aside. Raises `StoreUnavailable` or
-        `StorageUnavailable`.
+        Return True if only the sender of a turn wrote what a reset would set aside.
+
+        Raises:
+        StoreUnavailable, StorageUnavailable: Not now.
         """
         if turn.session == SHARED:
             return True
@@ -74,7 +76,7 @@ class NewConversation:
         return 0
 
     async def waits(self, session: SessionKey) -> bool:
-        """Whether a conversation is reset at a later message. Raises `StoreUnavailable`."""
+        """Return True if a conversation is reset at a later message. Raises `StoreUnavailable`."""
         return str(session) in await self._known()
 
     async def begin(self, turn: Turn) -> None:
@@ -121,7 +123,7 @@ class NewConversation:
 
 
 def _read(text: str | None) -> dict[str, int]:
-    """What was kept; nothing, if it cannot be read."""
+    """Parse the stored resets; an unreadable text counts as none."""
     try:
         return {str(name): int(after) for name, after in json.loads(text or "{}").items()}
     except (ValueError, TypeError, AttributeError):

@@ -18,7 +18,7 @@ _LONG_ENOUGH = 5
 
 
 class Takes(StrEnum):
-    """What may follow a command."""
+    """The words that may follow a command."""
 
     NOTHING = "nothing"
     WORD = "one word"
@@ -78,7 +78,7 @@ class Misread:
 
 
 def is_only_read(message: InboundMessage) -> bool:
-    """Whether the channel says that a message gets no answer."""
+    """Return True if the channel says that a message gets no answer."""
     return bool(message.context.get("read_only"))
 
 

@@ -57,7 +57,7 @@ class CommandService:
     email_style: Collection[str]
 
     def is_command(self, message: InboundMessage) -> bool:
-        """Whether a message is answered without a model, so that it gets a turn of its own."""
+        """Return True if a message is answered without a model, so that it gets a turn of its own."""
         return (
             self._command(message) is not None
             or is_only_read(message)
@@ -67,11 +67,11 @@ class CommandService:
         )
 
     def is_stop(self, message: InboundMessage) -> bool:
-        """Whether a message stops what was said before it."""
+        """Return True if a message stops earlier work."""
         return is_stop(self._command(message))
 
     def is_quick(self, turn: Turn) -> bool:
-        """Whether a turn is answered here without a model, out of band."""
+        """Return True if a turn is answered here without a model, out of band."""
         head = turn.head.message
         return head.kind == "reaction" or (len(turn.rows) == 1 and self.is_command(head))
 
@@ -107,7 +107,7 @@ class CommandService:
     async def _decision(
         self, turn: Turn, commands: Sequence[Command | Misread | None]
     ) -> CommandReply | None:
-        """What a command or a reaction is answered, after it was done; None: it decides nothing."""
+        """Execute a command or a reaction and return the reply; None: it decides nothing."""
         head = turn.head.message
         if head.kind == "reaction":
             return await self.approvals.react(head)

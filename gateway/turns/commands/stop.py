@@ -16,7 +16,7 @@ from gateway.turns.commands.parsing import Command, Misread
 
 
 def is_stop(command: Command | Misread | None) -> bool:
-    """Whether this is the command."""
+    """Return True for the stop command."""
     return isinstance(command, Command) and command.name == "stop"
 
 

@@ -83,7 +83,7 @@ class _Exchange:
     lines: Sequence[Message]
 
     def belongs_to(self, address: str) -> bool:
-        """Whether all its questions are this person's."""
+        """Return True if all its questions are this person's."""
         return all(
             each.sender is not None and normalise(each.sender) == normalise(address)
             for each in self.lines
@@ -175,7 +175,7 @@ class TakeBack:
     # ── inside ──
 
     async def _lines(self, asked: CommandContext) -> tuple[Sequence[Message], int]:
-        """What is not part of the summary yet, and how many lines there are in all."""
+        """Return the lines that are not summarised yet, and the number of all lines."""
         tail = await self.histories.tail(asked.turn.session)
         return tail.messages, tail.total
 
@@ -191,7 +191,7 @@ class TakeBack:
         return page.messages
 
     async def _is_busy(self, asked: CommandContext) -> bool:
-        """Whether something from before the command waits or is worked on."""
+        """Return True if a message from before the command is queued or in progress."""
         rows = await self.store.inbox.rows(
             states=[InboxState.READY, InboxState.RUNNING], session=asked.turn.session, limit=_LOOKED_AT
         )
@@ -242,7 +242,7 @@ class TakeBack:
         return [row for row in reversed(asked_before) if row.turn == turn]
 
     async def _done_before(self, asked: CommandContext, rows: Sequence[InboxRow]) -> dict[str, object]:
-        """Which tools have been used to answer these questions so far, for the model that answers anew."""
+        """Count the tools used for these questions so far, for the model that answers again."""
         used = used_before([row.message for row in rows])
         turns = {row.turn for row in rows}
         for receipt in await self.store.receipts.newest(session=asked.turn.session, limit=_RECEIPTS):
@@ -282,12 +282,12 @@ def _done_by(asked: CommandContext, lines: Sequence[Message]) -> str | None:
 
 
 def _is_shown(asked: CommandContext, each: Message) -> bool:
-    """Whether the conversation as it is now may be shown a line."""
+    """Return True if the present conversation may show a line."""
     return not hidden_from(str(asked.session.scope), private_in([each.scope]))
 
 
 def _place(row: InboxRow) -> int:
-    """Where in the order of the conversation it was said: what is asked anew, with its command."""
+    """Return a message's place in the conversation; a repeated question has that of its command."""
     noted = row.message.context.get(_ASKED_BY)
     return noted if isinstance(noted, int) else row.id
 
@@ -338,7 +338,7 @@ def _again(asked: CommandContext, questions: Sequence[InboundMessage], native_id
 
 
 def _known_words(rows: Sequence[InboxRow], lines: Sequence[Message]) -> dict[str, object]:
-    """What was heard in the sound files of a question, by their digests, so that nobody pays for it anew."""
+    """Return the transcripts of a question's sound files by digest, so that they are not paid again."""
     if any("[Spoken in" in row.message.model_dump_json() for row in rows):
         return {}  # somebody has written what a program might have heard
     turns = {row.turn for row in rows}
@@ -353,7 +353,7 @@ def _known_words(rows: Sequence[InboxRow], lines: Sequence[Message]) -> dict[str
 
 
 def _text_now(message: InboundMessage) -> str:
-    """What a message says by now: its sender may have edited it after it was answered."""
+    """Return the present text of a message, which may have been edited after its answer."""
     edited = message.context.get(EDITED)
     return edited if isinstance(edited, str) else message.text
 

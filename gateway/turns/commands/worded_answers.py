@@ -130,7 +130,7 @@ class WordedAnswers:
         return outcome(name, tool, counts)
 
     async def _decided_by_voice(self, turn: Turn, steps: Sequence[Step]) -> Mapping[str, Any] | str | None:
-        """What is noted of a decision by voice, or what is replied without one; None: it is neither."""
+        """Return the record of a decision by voice, or a reply without one; None: it is neither."""
         message, heard = turn.head.message, turn.head.message.context.get(HEARD, ())
         is_alone = len(turn.rows) == 1 and len(heard) == 1 and not message.text.strip()
         is_new = KNOWN_WORDS not in message.context and not any(step.number >= 0 for step in steps)
@@ -248,7 +248,7 @@ class WordedAnswers:
         return self._decided(entry, question, said)
 
     async def _is_answering(self, entry: Pending, question: ToolQuestionRow) -> bool:
-        """Whether a model may just be saying something else here, which can be read before it is sent."""
+        """Return True if a model is answering another message here, whose answer may come first."""
         running = await self.inbox.rows(states=[InboxState.RUNNING], session=entry.conversation)
         return any(
             row.message.native_id != entry.message.native_id
@@ -280,7 +280,7 @@ class WordedAnswers:
         return None
 
     def _decided(self, entry: Pending, question: ToolQuestionRow, said: AnswerReading) -> Pending | None:
-        """What a sign decides; one that is unclear is no answer to a server that wants to know more."""
+        """Return the decision of a sign, or a reply to an unclear one; None: it answers no question."""
         message, yes = entry.message, said.sign is not Sign.NO
         more = question.form is not None and not form_of(question.form).is_closed
         if said.sign is Sign.UNCLEAR or (said.span and question.form is not None):
@@ -316,7 +316,7 @@ def _is_doubt(said: AnswerReading | None) -> bool:
 
 
 def _is_name(text: str, message: InboundMessage) -> bool:
-    """Whether a line of a mail is its sender's name."""
+    """Return True if a line of a mail consists of its sender's name."""
     name = f"{message.sender.name} {message.sender.address.partition('@')[0]}".casefold()
     words = re.findall(r"\w+", text.casefold())
     return bool(words) and set(words) <= set(re.findall(r"[^\W_]+", name))
@@ -359,7 +359,7 @@ def _deciding_nothing(entry: Pending, about: Mapping[str, str], said: str) -> Pe
 
 
 def _takes_text(question: ToolQuestionRow) -> bool:
-    """Whether a no would be taken for the text of a single field."""
+    """Return True if a "no" would be taken as the text of a single field."""
     fields = form_of(question.form).fields
     return len(fields) == 1 and fields[0].kind == "text"
 
@@ -371,17 +371,17 @@ def _may_decide(entry: Pending) -> bool:
 
 
 def _is_reply(message: InboundMessage) -> bool:
-    """Whether a message answers another one, whoever wrote that: it decides nothing else."""
+    """Return True for a reply to any message: it decides nothing but that."""
     return bool(message.context.get("in_reply_to") or message.context.get("outbound"))
 
 
 def _is_here(question: ToolQuestionRow, entry: Pending) -> bool:
-    """Whether a question waits in the conversation of a message, or was asked where that was said."""
+    """Return True if a question is open in a message's conversation, or was asked where that was said."""
     return question.session == entry.conversation or entry.message.session in question.places
 
 
 def _is_own(question: ToolQuestionRow, entry: Pending) -> bool:
-    """Whether a question is about what the sender has wanted in this conversation."""
+    """Return True if a question is about a request of the sender in this conversation."""
     people = set(map(person_name, question.people))
     mine = person_name(entry.message.sender.address) in people or entry.session is not None
     return question.session == entry.conversation and mine
@@ -389,8 +389,10 @@ def _is_own(question: ToolQuestionRow, entry: Pending) -> bool:
 
 def _may_cross(question: ToolQuestionRow, entry: Pending, notice: OutboxRow | None = None) -> bool:
     """
-    Whether the sender may not have read a question before the message was written: one of somebody else, one
-    that followed another of the same turn, to which a second yes may have been, or one that was asked back.
+    Return True if the sender may not have read a question before writing the message.
+
+    That is possible with a question of somebody else, one that followed another of the same turn, and one
+    that was asked again.
     """
     at, message = question.at, entry.message
     if notice is not None and "answers" in notice.message.context:
@@ -402,14 +404,14 @@ def _may_cross(question: ToolQuestionRow, entry: Pending, notice: OutboxRow | No
 
 
 def _is_of(row: OutboxRow | None, question: ToolQuestionRow, message: InboundMessage) -> bool:
-    """Whether a row is the notice of a question, and may have been read."""
+    """Return True if a row is the notice of a question and may have been read."""
     return (
         row is not None and row.state is not OutboxState.PENDING and _names(row, message) == [question.name]
     )
 
 
 def _is_mere_notice(row: OutboxRow) -> bool:
-    """Whether a row asks nothing, and is no model's: notices, outcomes of questions, reminders."""
+    """Return True if a row asks nothing and is no model's: notices, outcomes, reminders."""
     message, job = row.message, row.message.context.get("job")
     is_reminder = isinstance(job, Mapping) and job.get("kind") == JobKind.REMIND
     is_ours = message.kind in (OutboundKind.NOTICE, OutboundKind.APOLOGY) or "answers" in message.context
