@@ -31,12 +31,7 @@ def identity_of(found: os.stat_result) -> Identity:
 
 
 def parts_of(path: str) -> tuple[str, ...]:
-    """
-    The parts of a relative path.
-
-    Raises:
-        ValueError: It is none that stays inside of a folder, or no system takes it.
-    """
+    """Return the parts of a relative path. Raises ValueError if it leaves the folder or is invalid."""
     parts = tuple(path.split("/"))
     if not path or "\0" in path or any(part in ("", ".", "..") for part in parts):
         raise ValueError("it must be the path of a file inside the folder, without '..'")

@@ -108,11 +108,7 @@ class WebPage:
 
 
 def read_web_page(source: str, address: str) -> WebPage:
-    """
-    Convert a page. Total: any text is a page.
-
-    Links are resolved against ``address``, where the page stands. Headings, code and tables are kept.
-    """
+    """Convert a page, resolving links against its ``address``. Total: any text is a page."""
     stripper = _Stripper(source[:MAX_CHARS], {}, address)
     text = stripper.text()
     return WebPage(stripper.title, text, stripper.hid_text, len(source) > MAX_CHARS)

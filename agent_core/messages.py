@@ -84,12 +84,7 @@ class SessionKey:
 
     @classmethod
     def from_file_name(cls, name: str) -> SessionKey:
-        """
-        Read what `file_name` wrote.
-
-        Raises:
-            ValueError: The name is a shortened one, or no such name at all.
-        """
+        """Read what `file_name` wrote. Raises ValueError for a shortened or invalid name."""
         if "=~" in name:
             raise ValueError(f"a shortened name cannot be read back: {name!r}")
         parts = [_unescape(part, "=") for part in name.split("=.")]

@@ -80,10 +80,7 @@ class Message(_Frozen):
 
     @property
     def sources(self) -> Origins:
-        """
-        The `origins`. Of a line that was written before they were noted: the owner, where the owner alone was
-        there, else somebody who was allowed to speak.
-        """
+        """Return the `origins`; for lines older than that field, the owner or an allowed person."""
         if self.origins is not None:
             return self.origins
         if self.role in {"system", "tool"} or self.scope == ScopeKind.OWNER.value:
@@ -236,12 +233,7 @@ class MemoryScope:
 
     @classmethod
     def parse(cls, text: str) -> MemoryScope:
-        """
-        Read what ``str()`` wrote: ``owner``, ``person:ADDRESS`` or ``room:SESSION``.
-
-        Raises:
-            ValueError: It is something else.
-        """
+        """Read ``owner``, ``person:ADDRESS`` or ``room:SESSION``. Raises ValueError."""
         kind, _, name = text.partition(":")
         scope = cls(ScopeKind(kind), name)
         if str(scope) != text or bool(name) == (scope.kind is ScopeKind.OWNER):

@@ -92,12 +92,7 @@ class OAuthTokens:
         return cls(**{**stored, "ends_at": float(stored["ends_at"])})
 
     def renewed(self, answer: Mapping[str, Any], now_s: float) -> Self:
-        """
-        Return these tokens as a token endpoint's answer changes them. Raises `ProviderAway`: it has none.
-
-        Args:
-            now_s: Seconds since 1970.
-        """
+        """Return the tokens updated by an endpoint's answer at Unix time ``now_s``. Raises `ProviderAway`."""
         if not (access := token_in(answer, "access_token")):
             raise ProviderAway("its answer contains no tokens")
         refresh = token_in(answer, "refresh_token") or self.refresh
@@ -139,12 +134,7 @@ class TokenStore(Generic[_T]):
             return None
 
     def save(self, tokens: _T) -> None:
-        """
-        Replace the stored tokens, durably; the earlier ones stay until then.
-
-        Raises:
-            OSError: They could not be stored.
-        """
+        """Replace the stored tokens durably. Raises OSError; the earlier ones then stay."""
         self._state.write(self.path.name, _encode(tokens))
 
     def renew(self, old: _T, new: _T) -> _T | None:
@@ -162,12 +152,7 @@ class TokenStore(Generic[_T]):
         return self._tokens_in(self._state.swap(self.path.name, raw, _encode(new)))
 
     def claim(self) -> bool:
-        """
-        Check that tokens can be stored before they are asked for. False: another process is asking right now.
-
-        Raises:
-            OSError: They could not.
-        """
+        """Check that tokens can be stored (else OSError). False: another process is logging in."""
         return self._state.claim(self.path.name, for_s=_CLAIMED_S)
 
     def _tokens_in(self, raw: bytes | None) -> _T | None:

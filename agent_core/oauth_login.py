@@ -185,12 +185,7 @@ class BrowserLogin:
         )
 
     async def wait(self) -> Mapping[str, str]:
-        """
-        Return the fields of the address at which the login ends, however it comes first; ``code`` is one.
-
-        Raises:
-            LoginFailed: It says no, belongs to another login, or did not come in time.
-        """
+        """Return the fields of the login's redirect, such as ``code``. Raises `LoginFailed`."""
         found: list[str] = []
         async with anyio.create_task_group() as tasks:
 

@@ -226,10 +226,5 @@ class SkillsPort(Protocol):
         ...
 
     def load_skill_body(self, name: str) -> str:
-        """
-        The text of a skill without its front matter.
-
-        Raises:
-            SkillInvalid: There is no such skill, or it cannot be read.
-        """
+        """Return a skill's text without front matter. Raises `SkillInvalid`."""
         ...

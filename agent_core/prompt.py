@@ -63,12 +63,7 @@ def without_tags(text: str) -> str:
 
 
 def build_skills_xml(skills: Iterable[Skill], *, with_reader: bool = False) -> str:
-    """
-    The index of skills, or an empty text if there are none.
-
-    Args:
-        with_reader: The run has the ``read_skill`` tool, so the index may point to it.
-    """
+    """Render the index of skills, or ""; ``with_reader`` mentions the ``read_skill`` tool."""
     rows = []
     for skill in skills:
         lacks = f' lacks="{escape(", ".join(skill.missing))}"' if skill.missing else ""
@@ -243,10 +238,7 @@ _SAID_BY = re.compile(r"\A\[[^\]\s]*+\] ")
 
 
 def own_part(text: str, account: str, *, alone: bool = False) -> str:
-    """
-    A person's own words in a question: without quotes, and without the bot's words before them; ``alone``
-    without anybody's. A quote ends with its paragraph, because programs break its lines.
-    """
+    """Remove quoted paragraphs and the bot's lines from a question; with ``alone`` everybody's lines."""
     own, quoted = list[str](), False
     for line in remove_words_of(text, lambda who: alone or who == account).split("\n"):
         quoted = is_quoted(_SAID_BY.sub("", line)) or (quoted and bool(line.strip()))
@@ -305,11 +297,7 @@ def attachment_lines(attachments: Iterable[Attachment]) -> str:
 def transcript_line(
     name: str, *, text: str = "", seconds: float = 0.0, unsure: bool = False, why_not: str = ""
 ) -> str:
-    """
-    The transcript of a sound file as one line, or the reason why there is none.
-
-    The words are one line, so that nothing in them can stand for a line of ours.
-    """
+    """Render a transcript, or why there is none, as one line, so that it cannot imitate our lines."""
     file = _one_line(name)
     if why_not:
         return f'[Not heard: "{file}" {_one_line(why_not)}]'
@@ -319,11 +307,7 @@ def transcript_line(
 
 
 def transcripts_in(text: str) -> dict[str, list[dict[str, Any]]]:
-    """
-    The arguments of each `heard_line` in a text, by the names of the files, in order.
-
-    Without what was not heard.
-    """
+    """Parse all `transcript_line` lines with words in a text, by file name, in order."""
     found: dict[str, list[dict[str, Any]]] = {}
     for name, seconds, doubt, said in _HEARD_LINE.findall(text):
         heard = {"text": said, "seconds": float(seconds), "unsure": doubt == "is not sure"}

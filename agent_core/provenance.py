@@ -142,11 +142,7 @@ _of_call: ContextVar[Origins] = ContextVar("origins_of_call", default=())
 
 
 def origins_of_call() -> Origins:
-    """
-    The origins of what the current tool call makes, for a tool that stores something.
-
-    They are those of everything that the model was shown; none where a person has said yes to this very call.
-    """
+    """Return the origins of the current call's result: all shown sources, or none after an approval."""
     return _of_call.get()
 
 

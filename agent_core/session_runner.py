@@ -145,11 +145,7 @@ class SessionRunner:
             self._fill()
 
     async def run(self) -> None:
-        """
-        Run jobs until `stop` or `drain` and then until nothing runs.
-
-        A job that raises is logged and counted and disturbs nobody. Cancelling this cancels what runs.
-        """
+        """Run jobs until stopped or drained. A job that raises is logged and disturbs no other."""
         if self._tasks is not None:
             raise RuntimeError("this runner is already running")
         try:

@@ -48,12 +48,7 @@ def is_visible(text: str) -> bool:
 
 
 def time_zone(name: str, *, or_local: bool = False) -> ZoneInfo:
-    """
-    The time zone of a name in the IANA database; the names of coordinated universal time are all ``UTC``.
-
-    Raises:
-        ValueError: There is none; the text says so, and with ``or_local`` that ``local`` can be given.
-    """
+    """Return an IANA time zone; all names of UTC are ``UTC``. Raises ValueError with a text."""
     from zoneinfo import ZoneInfo  # noqa: PLC0415 - commands that only cut a line need not load it
 
     try:
@@ -96,9 +91,6 @@ def _places_of(word: str, text: str) -> Iterator[int]:
 
 
 def word_count(text: str) -> int:
-    """
-    The number of words. `UNSPACED` scripts count one for two characters, about the mean length of a Chinese
-    or Japanese word.
-    """
+    """Count words; `UNSPACED` scripts count one per two characters, the mean length in Chinese."""
     dense = sum((len(run) + 1) // 2 for run in _WITHOUT_BLANKS.findall(text))
     return dense + sum(any(map(str.isalnum, word)) for word in _WITHOUT_BLANKS.sub(" ", text).split())

@@ -174,10 +174,7 @@ class AgentRun:
         return call if name == call.name else call.model_copy(update={"name": name})
 
     def _load_again(self, before: Sequence[Message]) -> None:
-        """
-        Load what was found in earlier turns. Of turns that a person has approved as a whole, definitions of
-        others are not loaded again: that approval is to last until something new is shown.
-        """
+        """Load tools found in earlier turns, except foreign ones where a turn is approved as a whole."""
         trusted = self._trust_time()
         for message in before:
             fine = trusted is not None and message.timestamp is not None and message.timestamp <= trusted
@@ -282,11 +279,7 @@ class AgentRun:
         return await self._allowance.final_call_reason(tokens, begun=self.steps > 0)
 
     async def _ask(self, last: str, guess: int | None) -> Answer:
-        """
-        A new answer, whose usage is known or estimated; the prompt is made shorter if it is too long.
-
-        ``guess`` is how many tokens the request has, where that is known.
-        """
+        """Ask the model, shortening a prompt that is too long; ``guess`` is its estimated size."""
         shortened = 0
         while True:
             request = [*self._prompt, *self._tail]
@@ -325,20 +318,14 @@ class AgentRun:
             return answer
 
     def _is_too_long(self, error: ModelError, tokens: int) -> bool:
-        """
-        Return True if a shorter request may succeed: the model says it is too long, or refuses one that fills
-        most of its window with an unclear status.
-        """
+        """Return True if a shorter request may succeed: it is too long, or large and refused unclearly."""
         if isinstance(error, ContextTooLong):
             return True
         unclear = isinstance(error, ModelRefused) and error.fields.get("status") in _UNCLEAR_STATUS
         return unclear and tokens > self._memory.context_tokens * _LARGE_SHARE
 
     async def _shorten(self, error: ModelError, times: int) -> None:
-        """
-        A prompt and results of tools that fit into the room that the error names, as its model measures;
-        without it half the prompt, once in a run.
-        """
+        """Shorten prompt and tool results to the room the error names, else to half, once in a run."""
         estimate = self._memory.estimate
         tokens = estimate.request(self._prompt)
         results = sum(message.role == "tool" for message in self._tail)
@@ -547,10 +534,7 @@ class AgentRun:
         return [*shown, *told, *self._untrusted_results]
 
     def _said(self, effect: Effect) -> list[str]:
-        """
-        The texts in which a person names what a call may reach: the owner's own words, and for addresses
-        that are fetched everybody's.
-        """
+        """Return the texts that may name a target: the owner's, and for fetched addresses anybody's."""
         fetched = effect is Effect.NETWORK_GET
         texts = [(each.content, each.sources) for each in self._prompt[:-1] if each.role == "user"]
         texts.append((self._question, (*self._session.origins, *self.quoted)))
@@ -569,10 +553,7 @@ class AgentRun:
 
 
 def _words(text: str) -> str:
-    """
-    The words of a text and what a shell obeys, between blanks: mail programs and Markdown change what else
-    stands between them.
-    """
+    """Return the words between blanks; mail programs and Markdown change the other characters."""
     return f" {' '.join(_WORD.findall(text))} "
 
 

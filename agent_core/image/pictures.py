@@ -33,12 +33,7 @@ class MakesPictures(Protocol):
     """A provider of pictures."""
 
     async def make(self, prompt: str, *, count: int, size: str) -> GeneratedPicture:
-        """
-        Make so many pictures of a prompt; ``size`` may be empty.
-
-        Raises:
-            ModelError: None was made, as far as is known; temporary or not.
-        """
+        """Make ``count`` pictures; ``size`` may be empty. Raises `ModelError` if none was made."""
         ...
 
     async def aclose(self) -> None:
@@ -54,12 +49,7 @@ def picture_type(content: bytes) -> str:
 
 
 def pictures_in(answer: Mapping[str, Any], *, most: int, max_bytes: int) -> tuple[bytes, ...]:
-    """
-    The pictures of an answer of ``/images/generations``, at most so many.
-
-    Raises:
-        ValueError: There is none, or one that is no picture or too large; the text says which.
-    """
+    """Return up to ``most`` pictures of an ``/images/generations`` answer. Raises ValueError."""
     data = answer.get("data")
     found = []
     for each in data[:most] if isinstance(data, list) else ():

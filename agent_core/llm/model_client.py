@@ -73,10 +73,7 @@ class Refusals:
     def learn(
         self, error: ModelError, tools: Sequence[ToolDefinition], shown: Pictures, sent: Collection[str] = ()
     ) -> str:
-        """
-        The part of the request that this refusal is about, noted; empty if it is about none. ``sent`` are its
-        parameters.
-        """
+        """Note what a refusal is about and return it, or ""; ``sent`` are the request's parameters."""
         status, text = error.fields.get("status"), str(error)
         if status is None or isinstance(error, ContextTooLong) or error.fields.get("operator"):
             return ""

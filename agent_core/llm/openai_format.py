@@ -411,12 +411,7 @@ class Assembler:
         call.arguments.append(fragment.arguments)
 
     def _open_call(self, fragment: ToolFragment) -> _Call | None:
-        """
-        The call that a fragment continues; None if it begins one. A known id wins over the index.
-
-        Raises:
-            ValueError: It continues none that is known.
-        """
+        """Return the call that a fragment continues, by its id, then index; None for a new one."""
         if fragment.id and not fragment.name:
             known = next((one for one in self._calls if one.id == fragment.id), None)
             if known is not None:
@@ -433,12 +428,7 @@ class Assembler:
         return None if begins else call
 
     def calls(self) -> list[ToolCall]:
-        """
-        The complete calls, in the order in which they began, with ids that differ.
-
-        Raises:
-            ValueError: One has no name, or arguments that are no JSON object; then none of them counts.
-        """
+        """Return the complete calls in order, with distinct ids. Raises ValueError if any is malformed."""
         out: list[ToolCall] = []
         seen: set[str] = set()
         for number, call in enumerate(self._calls):

@@ -133,10 +133,7 @@ class _Member:
     unreadable: set[str] = field(default_factory=set)
 
     def note_failure(self, error: ModelError, now: float, *, losses_before: int) -> None:
-        """
-        A call failed. ``losses_before`` is what ``losses`` was when it began: failures of calls that ran at
-        the same time count once, so that one outage is one step.
-        """
+        """Note a failure; concurrent ones count once (``losses_before``: `losses` at their start)."""
         if not (isinstance(error, ContextTooLong | ModelRefused) and not error.fields.get("operator")):
             self.failures += self.losses == losses_before
             self.losses += 1

@@ -88,12 +88,7 @@ _PROVIDERS: Mapping[str, _Provider] = {
 
 
 def endpoint_of(model: str, api_base: str) -> Endpoint | None:
-    """
-    The endpoint of a model in OpenAI's protocol; None if its provider does not speak it.
-
-    Args:
-        model: ``PREFIX/NAME``.
-    """
+    """Return the OpenAI-compatible endpoint of a model ``PREFIX/NAME``, or None."""
     prefix, _, name = model.partition("/")
     provider = _PROVIDERS.get(prefix)
     if provider is None or not name or (api_base and not provider.protocol_elsewhere):

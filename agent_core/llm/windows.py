@@ -60,10 +60,7 @@ def capabilities(shown: Mapping[str, Any]) -> frozenset[str] | None:
 
 
 def least_tokens(messages: Sequence[Message]) -> int:
-    """
-    A number of tokens below which no tokenizer comes: one for each word, and for each four characters of a
-    script that may have no blanks between words (three bytes of UTF-8 each).
-    """
+    """Return a lower bound of tokens: one per word, and per four characters of scripts without blanks."""
     return sum(
         max(len(text.split()), (len(text.encode(errors="replace")) - len(text)) // 8)
         for text in (message.content for message in messages)

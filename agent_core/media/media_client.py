@@ -93,12 +93,7 @@ class MediaClient:
         self.server = OpenAIConnection(address, model=self.model, clock=clock, api_key=key, headers=headers)
 
     async def post(self, data: Mapping[str, Any] | aiohttp.FormData, *, most_bytes: int, what: str) -> bytes:
-        """
-        The whole answer of a server of OpenAI's protocol; ``what`` is said of one that is too large.
-
-        Raises:
-            ModelError: There is none.
-        """
+        """Return the whole answer of an OpenAI-compatible server. Raises `ModelError`."""
         assert self.endpoint is not None
         body: Any = data
         if isinstance(data, Mapping):

@@ -242,11 +242,7 @@ class MemoryManager(Consolidation):
         return newest.messages
 
     async def preview(self, session_id: str) -> dict[str, Any]:
-        """
-        The parts of a session's next prompt with their estimated tokens, for people.
-
-        The scope is that of the last turn, the question empty, and tools are not counted.
-        """
+        """Estimate the parts of a session's next prompt, for people, without question and tools."""
         guess = self.estimate
         last = await self._last(session_id)
         tail = await self._storage.load_history(session_id, max_chars=guess.chars(self.context_tokens))
@@ -373,10 +369,7 @@ def _is_since(message: Message, since: datetime | None) -> bool:
 
 
 def _seen_by(scope: str | None, tail: HistoryTail, since: datetime | None) -> HistoryTail:
-    """
-    The history without what was taken back, what was said before ``since``, or to one person alone if others
-    read along now.
-    """
+    """Remove from a history what was withdrawn, older than ``since``, or private to others."""
     kept = in_force(tail.messages)
     if kept is not tail.messages:
         tail = replace(tail, messages=tuple(kept))
@@ -391,10 +384,7 @@ def _seen_by(scope: str | None, tail: HistoryTail, since: datetime | None) -> Hi
 
 
 def _dated(messages: Sequence[Message]) -> list[Message]:
-    """
-    The messages with a line of days, in the owner's time zone, before a question of another day than the one
-    before. It depends on those two alone, so that a provider's cache finds the same beginning again.
-    """
+    """Insert day lines before questions of a new day; stable, so that provider caches stay valid."""
     dated: list[Message] = []
     last = None
     for message in messages:

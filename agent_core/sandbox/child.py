@@ -120,11 +120,7 @@ def main(*, linked: bool = False) -> None:
 
 
 def _guard(order: dict[str, Any]) -> None:
-    """
-    Go on in a child, and end what it leaves if it is killed; returns in that child alone.
-
-    Who guards is the next subreaper, so whoever loses the child comes to it.
-    """
+    """Continue in a child while this process guards it as subreaper: it kills what is left behind."""
     guard = os.getpid()
     runner = os.fork()
     if runner == 0:

@@ -46,12 +46,7 @@ async def run_linked(order: Mapping[str, Any], serve: Serve | None = None) -> Pr
 
 
 async def _by_unit(order: Mapping[str, Any], tasks: TaskGroup, serve: Serve) -> Mapping[str, Any]:
-    """
-    The report of a runner that the service manager starts for a connection to its socket.
-
-    Raises:
-        OSError: There is no such socket, or nobody listens.
-    """
+    """Run an order in a unit of the service manager, by its socket. Raises OSError."""
     stream = await anyio.connect_unix(order["unit"])
     async with stream:
         pieces = _Pieces(stream)

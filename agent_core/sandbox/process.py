@@ -104,12 +104,7 @@ def landlock_version() -> int:
 
 
 def sandbox_of(confinement: Confinement, private: str) -> dict[str, Any]:
-    """
-    The part of an order that confines.
-
-    Raises:
-        LookupError: The system calls of this machine are not known.
-    """
+    """Return the confining part of an order. Raises LookupError on an unknown machine type."""
     rights = supported_by(confinement.landlock)
     # Where there are no others, a signal reaches nobody else.
     version = _NEWEST if confinement.bubblewrap else confinement.landlock

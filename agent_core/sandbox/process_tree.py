@@ -46,11 +46,7 @@ def end_all(report: dict[str, Any]) -> None:
 
 
 def end_below(root: int) -> None:
-    """
-    Kill all descendants of another process, for one that does not do it itself.
-
-    They stay below it as long as it is there and is their subreaper, so it is to be ended afterwards.
-    """
+    """Kill all descendants of another process, which must be their subreaper and is ended afterwards."""
     give_up_at = time.monotonic() + _END_LIMIT_S
     while time.monotonic() < give_up_at:
         tree = [pid for pid in descendants(root) if _state(pid) not in ("", "Z")]

@@ -151,10 +151,7 @@ class DocumentFile:
             os.close(handle)
 
     def unusable(self) -> DocumentUnusable | None:
-        """
-        Return the error if the document or its versions are not a regular file; None if both are, or are
-        missing.
-        """
+        """Return the error if the document or its versions are no regular file; else None."""
         for path in (self._path, self._versions):
             if not file_access.is_file_or_nothing(path):
                 return DocumentUnusable(f"{path} is {_kind(path)}, and should be a file", path=str(path))

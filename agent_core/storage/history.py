@@ -167,11 +167,7 @@ class HistoryFile:
     def append(
         self, messages: Sequence[Message], hint: Callable[[], PageMark], *, durable: bool = False
     ) -> int:
-        """
-        Append the new messages, in order, with one write. Returns how many were new.
-
-        With ``durable`` all of the file is on the disk when this returns, also what was there already.
-        """
+        """Append new messages in one write; return their number. ``durable`` syncs all of the file."""
         handle = self._opened_to_append()
         try:
             file_access.lock(handle)

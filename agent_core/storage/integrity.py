@@ -217,10 +217,7 @@ def record_troubles(layout: Layout, key: SessionKey) -> list[str]:
 
 
 def repair_record(layout: Layout, key: SessionKey, clock: Clock) -> None:
-    """
-    Make them fit: a bad record aside, the cursor inside of the history, the copy from the record.
-    Raises `OSError` or `StorageUnavailable`.
-    """
+    """Repair a session's record, cursor and copy. Raises OSError or `StorageUnavailable`."""
     SessionFiles(key, layout, clock, read_at=os.pread, sync=os.fdatasync).record()
 
 

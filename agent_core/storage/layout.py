@@ -73,12 +73,7 @@ def _stands(folder: Path, *names: str) -> bool:
 
 
 def scope_from_folder(folder: str) -> str:
-    """
-    Read what `folder_name` wrote.
-
-    Raises:
-        ValueError: The name is a shortened one, or no such name at all.
-    """
+    """Read what `folder_name` wrote. Raises ValueError for a shortened or invalid name."""
     if "=~" in folder:
         raise ValueError(f"a shortened name cannot be read back: {folder!r}")
     raw = re.sub(

@@ -179,10 +179,7 @@ class DeferredTools:
 
 
 def name_of_tool(said: str, names: Iterable[str]) -> str:
-    """
-    The name of the tool that a model means: in another case or with other separators, with a prefix of model
-    formats, or without the server's name. If that is not one tool alone, what was said.
-    """
+    """Return the tool a model means despite case, separators or prefixes; ``said`` if ambiguous."""
     known = list(names)
     if said in known:
         return said
@@ -207,10 +204,7 @@ def _words_of(definition: ToolDefinition) -> tuple[Counter[str], set[str]]:
 
 
 def _words(text: str) -> Sequence[str]:
-    """
-    The words of a text or a name, without the endings that change with grammar. Where there are no blanks
-    between words, each two letters that follow each other are one.
-    """
+    """Return the stems of a text's words; in scripts without blanks, each pair of characters."""
     words: list[str] = []
     for word in _WORD.findall(_HUMP.sub(" ", normalize("NFKC", text)).casefold()):
         if _PAIRED.match(word):

@@ -52,10 +52,7 @@ class ToolSource(ABC):
 
     @abstractmethod
     def tools(self, session: Session) -> Sequence[ToolPort]:
-        """
-        The tools of one run. Each is called like the family, or begins with its name and ``_``; what a tool
-        may declare is said in `agent_core.ports.ToolPort`.
-        """
+        """Return the tools of one run, each named like the family or beginning with its name and ``_``."""
 
     async def aclose(self) -> None:  # noqa: B027 - most hold nothing
         """Let go of what is held, at the end."""

@@ -116,12 +116,7 @@ def form_of(kept: Mapping[str, Any]) -> Form:
 
 
 def form_to_fill_in(asker: str, message: str, schema: Mapping[str, Any]) -> Form:
-    """
-    The form that a flat JSON schema describes.
-
-    Raises:
-        FormRefused: It asks for a secret, for too much, or for something that nobody can write in a message.
-    """
+    """Build the form of a flat JSON schema. Raises FormRefused for secrets or impossible fields."""
     properties = schema.get("properties", {})
     if not isinstance(properties, dict):
         raise FormRefused("its form cannot be read")
@@ -133,12 +128,7 @@ def form_to_fill_in(asker: str, message: str, schema: Mapping[str, Any]) -> Form
 
 
 def link_to_open(asker: str, message: str, address: str) -> Form:
-    """
-    The wish that a person opens an address.
-
-    Raises:
-        FormRefused: It is no address that may be shown to a person.
-    """
+    """Build the request to open an address. Raises FormRefused if it may not be shown."""
     try:
         parts = urlsplit(address)
         fit = parts.scheme in ("http", "https") and bool(parts.hostname) and not parts.username
@@ -150,12 +140,7 @@ def link_to_open(asker: str, message: str, address: str) -> Form:
 
 
 def read(form: Form, text: str) -> dict[str, Value]:
-    """
-    Parse a person's answer: ``name: value`` per line or semicolon; a single field needs only the value.
-
-    Raises:
-        NotAnAnswer: The text does not fit the form.
-    """
+    """Parse an answer: ``name: value`` lines, or the value of a single field. Raises NotAnAnswer."""
     text = text.strip()
     if len(text) > _ANSWER_CHARS:
         raise NotAnAnswer(f"That is more than {_ANSWER_CHARS} characters.")

@@ -34,10 +34,7 @@ class JobsPort(Protocol):
     """
 
     async def add(self, text: str, *, ask: bool, when: Mapping[str, Any], whom: str = "") -> tuple[str, str]:
-        """
-        Keep a job; ``when`` is what the model said of the time: at, in_minutes, cron, and so on; ``whom``
-        names those in a group for whom it is. Its id comes behind the text.
-        """
+        """Store a job at the model's ``when`` for ``whom`` in a group; return text and id."""
         ...
 
     async def listed(self) -> str:

@@ -58,10 +58,7 @@ class TranscribeSettings(_Strict):
     """The ``local`` process ends after this idle time and frees its memory."""
 
     def longest_s(self) -> float:
-        """
-        Return the most seconds that the transcriptions of one turn can take: half an hour plus the last
-        sound.
-        """
+        """Return the most seconds of one turn's transcriptions: half an hour plus the last sound."""
         local = self.provider == LOCAL
         one_s = max(self.timeout_s, self.max_seconds * SLOWNESS) if local else 2 * self.timeout_s
         return _ALL_OF_A_TURN_S + one_s

@@ -72,12 +72,7 @@ class LocalEngine:
         self._extra = extra
 
     async def ask(self, request: Mapping[str, Any], *, task: str, limit_s: float) -> Mapping[str, Any]:
-        """
-        Return the answer. Starting the process does not count for the time limit.
-
-        Raises:
-            ModelError: There is none.
-        """
+        """Return the engine's answer; its start does not count. Raises `ModelError`."""
         if self._extra and (install := missing_packages(self._extra)):
             raise self.error(Failure(status=404, text=f"{self._name} is not installed: {install}"))
         try:

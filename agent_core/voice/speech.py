@@ -59,12 +59,7 @@ def cost_of_chars(text: str, usd_per_million: float | None) -> float | None:
 
 
 def spoken_of(content: bytes) -> tuple[str, Sound | None]:
-    """
-    The media type of a sound by its content, and what it sounds like.
-
-    Raises:
-        ValueError: It is no sound that anybody could play.
-    """
+    """Return media type and facts of a sound, by its content. Raises ValueError if it is none."""
     if content.startswith(b"OggS"):
         return "audio/ogg", opus_in(content)
     if content.startswith(b"RIFF") and content[8:12] == b"WAVE":

@@ -69,12 +69,7 @@ class Transcribes(Protocol):
 
 
 def transcript_in(answer: object) -> StoredTranscript:
-    """
-    The transcript in an answer of ``/audio/transcriptions``, in any of its JSON formats.
-
-    Raises:
-        ValueError: It is none.
-    """
+    """Parse an ``/audio/transcriptions`` answer, any JSON format. Raises ValueError."""
     if not isinstance(answer, dict) or not isinstance(answer.get("text"), str):
         raise ValueError("an answer without a text")  # noqa: TRY004 - about content, not types
     language = answer.get("language")

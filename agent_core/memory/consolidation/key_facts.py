@@ -230,10 +230,7 @@ def _plain(sentence: str, counted: dict[str, set[str]]) -> Iterator[KeyFact]:
 
 
 def _codes(text: str) -> Iterator[str]:
-    """
-    Yield the texts between backticks; long ones take part in the match, or the text between two would be a
-    code.
-    """
+    """Yield the texts between backticks; matching long ones too keeps the pairs right."""
     for match in _CODE.finditer(text):
         code = match[1].strip()
         if 2 <= len(code) <= _LONGEST_CODE and _WORD.search(code):

@@ -127,11 +127,7 @@ class Consolidation(ABC):
         """The share of a prompt that a summary may have; a longer one is rewritten."""
 
     async def consolidate_if_due(self, session_id: str) -> ConsolidationResult:
-        """
-        Consolidate a session if it has grown too long. Raises nothing but cancellation.
-
-        While a visit to the session is on its way, a second one returns at once.
-        """
+        """Consolidate a session that is too long, unless that is running. Raises nothing but cancellation."""
         if self._llm is None or session_id in self._consolidating:
             return ConsolidationResult()
         self._consolidating.add(session_id)
@@ -320,11 +316,7 @@ class Consolidation(ABC):
     async def _call_llm(
         self, messages: list[Message], *, attempt: Attempt | None = None, max_chars: int = 50_000
     ) -> str | None:
-        """
-        The text of an answer, or None for a failure of any kind, an empty one and one that takes too long.
-
-        What comes after ``max_chars`` is not waited for.
-        """
+        """Return an answer up to ``max_chars``, or None for a failure, an empty one or a timeout."""
         llm = self._llm
         assert llm is not None
         attempt = attempt if attempt is not None else Attempt()

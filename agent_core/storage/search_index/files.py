@@ -169,11 +169,7 @@ def answer_in(lines: Sequence[SearchLine], at: int) -> SearchLine | None:
 
 
 def chosen(found: Iterable[Found | None], limit: int) -> tuple[tuple[SearchHit, ...], int]:
-    """
-    Return the first hits, and how many of ``found`` they are made of.
-
-    One that is already shown as a neighbour of a better one is left out.
-    """
+    """Return the first hits and the number of lines in them, without neighbours of better ones."""
     shown: set[tuple[str, int]] = set()
     hits: list[SearchHit] = []
     used = 0

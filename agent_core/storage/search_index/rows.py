@@ -305,11 +305,7 @@ class Rows:
     def candidates(
         self, query: Query, scope: str, filters: Filters
     ) -> tuple[dict[int, tuple[SearchLine, SearchLine | None]], Statistics]:
-        """
-        Return the lines of a scope that may be hits, and what rates them.
-
-        Each comes with its answer or its question, by the number of its row.
-        """
+        """Return the possible hits of a scope by row, each with its answer or question, and statistics."""
         number = self._scope_or_none(scope)
         places = "" if filters.sessions is None else self._session_labels(filters)
         if number is None or places is None:

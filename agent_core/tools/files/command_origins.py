@@ -267,12 +267,7 @@ def unknown(path: str, at: datetime) -> Origins:
 
 
 def walk(top: str, left: list[int]) -> Iterator[tuple[str, os.stat_result]]:
-    """
-    Each entry below, by its path from there; no link is followed, and nothing of the prompt is entered.
-
-    Raises:
-        TooMuchError: There are more than ``left[0]``.
-    """
+    """Yield the entries below by path; no links or prompt files. Raises TooMuchError past ``left[0]``."""
     waiting = [""]
     while waiting:
         folder = waiting.pop()
@@ -292,12 +287,7 @@ def walk(top: str, left: list[int]) -> Iterator[tuple[str, os.stat_result]]:
 
 
 def identity_of_file(path: str, left: list[int]) -> str:
-    """
-    Return the identity of a file's content; empty if it is changing or cannot be read.
-
-    Raises:
-        TooMuchError: All files together exceed the bytes left.
-    """
+    """Return a file's identity, "" if it changes or is unreadable. Raises TooMuchError."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:

@@ -101,12 +101,7 @@ class JournaledFiles:
     # ── reading ──
 
     def found(self, place: RootedPath) -> FileState | None:
-        """
-        Read a whole file; None if there is none.
-
-        Raises:
-            ToolError: It cannot be read, or is larger than `MAX_FILE_BYTES`.
-        """
+        """Read a whole file; None if there is none. Raises ToolError, also past `MAX_FILE_BYTES`."""
         with _explain_errors(place), suppress(LookupError), self.roots.folder(place) as folder:
             return self._found(place, folder)
         return None
@@ -186,12 +181,7 @@ class JournaledFiles:
         expected: Expected = ANYTHING,
         undoes: int | None = None,
     ) -> FileChange:
-        """
-        Move a file to a free name.
-
-        Raises:
-            ToolError: It is not done; the text says why and what to do.
-        """
+        """Move a file to a free name. Raises ToolError with the remedy."""
         with self.journal.lock, _explain_errors(source):
             earlier, folders = self.journal.of_call(by.key), list[str]()
             try:
@@ -441,12 +431,7 @@ def _differs(found: FileState | None, new: bytes | None) -> bool:
 
 
 def _is_moved(change: FileChange, found: FileState | None, there: FileState | None) -> bool:
-    """
-    Return True if an interrupted move took place, even if the old name is still there.
-
-    Raises:
-        ToolFailed: Another writer changed the file meanwhile.
-    """
+    """Return True if an interrupted move took place. Raises ToolFailed if another writer interfered."""
     at = there.digest if there else None
     if at == change.after and (found is None or found.digest == change.after):
         return True

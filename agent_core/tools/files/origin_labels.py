@@ -37,12 +37,7 @@ class Labels:
         """How often something was noted."""
 
     def trust(self, path: str, identity: str) -> None:
-        """
-        The owner's word that what a file holds now is fine; of another content it says nothing.
-
-        Raises:
-            OSError: The disk does not take it; then it does not count.
-        """
+        """Record the owner's trust in the present content of a file. Raises OSError if it is not stored."""
         self.note({_TRUSTED + path: identity}, ())
 
     def is_trusted(self, path: str, identity: str) -> bool:
@@ -72,12 +67,7 @@ class Labels:
                 yield path
 
     def note(self, made: Mapping[str, str], origins: Origins) -> None:
-        """
-        Note for each path what it holds now, and whose words that is.
-
-        Raises:
-            OSError: The disk does not take it; then nobody knows these files.
-        """
+        """Note content and origins of each path. Raises OSError; these files are then unknown."""
         if not made:
             return
         with self._lock:
@@ -97,11 +87,7 @@ class Labels:
             self._lines += len(lines)
 
     def keep_only(self, present: Collection[str], *, seen: int) -> None:
-        """
-        Forget files that are not there any more, now and then, unless something was noted since.
-
-        ``seen`` is what `noted` was when somebody began to look which ones are ``present``.
-        """
+        """Forget files that are gone, unless something was noted since ``seen`` (a value of `noted`)."""
         with self._lock:
             known = self._loaded()
             if self._lines <= 2 * len(present) + _FEW or self.noted != seen:

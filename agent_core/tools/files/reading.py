@@ -104,12 +104,7 @@ def _add(lines: list[str], number: int, raw: bytes) -> int:
 
 
 def replace_text(content: bytes, old: str, new: str, *, everywhere: bool, shown: str) -> bytes:
-    """
-    The content with ``old`` replaced; its byte order mark and its line endings are kept.
-
-    Raises:
-        ToolError: It is not text, or ``old`` is not in it exactly once; the text says what to do.
-    """
+    """Replace ``old``, keeping byte order mark and line endings. Raises ToolError with the remedy."""
     mark = _BOM if content.startswith(_BOM) else b""
     try:
         text = content.removeprefix(_BOM).decode()

@@ -140,12 +140,7 @@ class Roots:
             yield handle
 
     def is_there(self, place: RootedPath) -> bool:
-        """
-        Return True if something with that name exists.
-
-        Raises:
-            ToolError: Access is refused.
-        """
+        """Return True if something with that name exists. Raises ToolError if access is refused."""
         with suppress(LookupError, FileNotFoundError), self.folder(place) as folder:
             os.stat(place.name, dir_fd=folder, follow_symlinks=False)
             return True

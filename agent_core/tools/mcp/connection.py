@@ -125,11 +125,7 @@ class McpConnection:
         return cast("_T", request.result)
 
     async def run(self, *, eager: bool = False) -> None:
-        """
-        Connect when there is something to do, until cancelled. Ends the work in progress.
-
-        ``eager``: connect at once, and again after a loss.
-        """
+        """Connect on demand, or with ``eager`` always, until cancelled; ends the work in progress."""
         try:
             while True:
                 while not self._waiting and not eager:

@@ -77,12 +77,7 @@ class LoginFile(TokenStore[Login]):
         return self._state.remove(self.path.name)
 
     def login_notice_key(self) -> str:
-        """
-        A name for the need of a login: the same one over restarts, and another one after each login.
-
-        Raises:
-            OSError: It could not be kept.
-        """
+        """Return the id of a needed login: stable over restarts, new after each login. Raises OSError."""
         if (kept := self._state.read(self._need)) is not None:
             return kept.decode("ascii") or "told"
         need = secrets.token_hex(8)

@@ -55,12 +55,7 @@ logging.getLogger("mcp").setLevel(logging.CRITICAL + 1)
 
 
 async def is_public(url: str) -> bool:
-    """
-    Return True if any address of a server is public. A private server may have a private provider.
-
-    Raises:
-        ServerUnavailable: Its addresses cannot be resolved.
-    """
+    """Return True if any address of a server is public. Raises ServerUnavailable if none is known."""
     host, port = _place(httpx2.URL(url))
     with anyio.move_on_after(_EXCHANGE_S):
         return not _are_at_home(await _addresses(host, port), port)

@@ -47,12 +47,7 @@ def is_lost(error: MCPError) -> bool:
 
 
 async def list_offers(session: ClientSession) -> list[Definition]:
-    """
-    Return the server's resources and prompts as tools; invalid answers count as none.
-
-    Raises:
-        MCPError: The connection has ended.
-    """
+    """Return resources and prompts as tools; invalid answers count as none. Raises MCPError."""
     can = session.server_capabilities
     found: list[Definition | None] = []
     if can is not None and can.resources is not None:

@@ -81,12 +81,7 @@ for _name in ("mcp", "client"):
 async def connect(
     settings: McpServerSettings, stderr: Stderr, bearer: Bearer | None = None
 ) -> AsyncIterator[Link]:
-    """
-    A connection to a server, ready for use. Entered and left by one task.
-
-    Raises:
-        ServerUnavailable: It cannot be started or reached, or does not behave; the text says what.
-    """
+    """Connect to a server, entered and left by one task. Raises ServerUnavailable with a text."""
     end = End()
     try:
         async with (

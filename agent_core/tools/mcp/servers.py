@@ -195,12 +195,7 @@ class McpServer:
             return changes
 
     async def approve(self, names: list[str]) -> list[str]:
-        """
-        Approve definitions as they were shown; returns which.
-
-        Raises:
-            OSError: It could not be kept, so nothing is approved.
-        """
+        """Approve definitions as shown; return their names. Raises OSError: nothing is approved then."""
         async with self._one_change:
             changes = self.pins.changes(self.settings.tools)
             wanted = [each.name for each in changes if not names or each.name in names]
@@ -335,11 +330,7 @@ class McpServers:
         }
 
     async def run(self, *, ask_first: bool = True) -> None:
-        """
-        Own the connections until cancelled.
-
-        ``ask_first``: a server that was never asked what it offers is asked now, and eager ones are started.
-        """
+        """Own the connections until cancelled; ``ask_first`` lists new servers and starts eager ones."""
         if not self.by_name:
             return
         async with anyio.create_task_group() as tasks:

@@ -56,12 +56,7 @@ class ProxyRequest:
 
 
 def host_pattern(text: str) -> str:
-    """
-    A host of the setting ``network``, or ``*.`` and a name, for all hosts below it; in its one spelling.
-
-    Raises:
-        ValueError: It is neither.
-    """
+    """Normalise a host, or ``*.`` and a name, of the setting ``network``. Raises ValueError."""
     star, name = ("*.", text[2:]) if text.startswith("*.") else ("", text)
     address = normalise_url(f"https://{name}/")
     host = host_of(address)
@@ -76,12 +71,7 @@ def is_listed(host: str, patterns: Iterable[str]) -> bool:
 
 
 def request_of(head: bytes) -> ProxyRequest:
-    """
-    The request whose head this is, up to its empty line.
-
-    Raises:
-        ProxyRefused: It is none that is carried out.
-    """
+    """Parse a request's head, up to its empty line. Raises ProxyRefused."""
     first, *lines = head.decode("latin-1").split("\r\n")
     words = first.split(" ")
     if len(words) != 3 or words[2] not in ("HTTP/1.1", "HTTP/1.0") or not _METHOD.fullmatch(words[0]):
@@ -152,12 +142,7 @@ def is_address(host: str) -> bool:
 
 
 def check_tunnel(record: bytes, host: str) -> None:
-    """
-    Look whether a tunnel to a host is for that host.
-
-    Raises:
-        ProxyRefused: Its first record is none of TLS, or asks for another host than the one that is listed.
-    """
+    """Check that a tunnel's first record is TLS for this host. Raises ProxyRefused."""
     named = server_name_of(record)
     if not named and not is_address(host):
         raise ProxyRefused(403, "a tunnel must name its host")
@@ -166,12 +151,7 @@ def check_tunnel(record: bytes, host: str) -> None:
 
 
 def server_name_of(record: bytes) -> str:
-    """
-    The host that a first record of TLS asks for; empty if it names none.
-
-    Raises:
-        ProxyRefused: It is none, it names several hosts, or it hides the one that it means.
-    """
+    """Return the host of a TLS record's SNI, or "". Raises ProxyRefused if several or encrypted."""
     try:
         return _server_name(record)
     except (IndexError, UnicodeDecodeError):

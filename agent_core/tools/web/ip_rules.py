@@ -59,12 +59,7 @@ _WIDEST = {4: 8, 6: 7}
 
 
 def allowed_network(text: str) -> IPNetwork:
-    """
-    Parse a network of the setting ``allow_private``.
-
-    Raises:
-        ValueError: It is none, it has host bits, or it is so wide that it can only be a mistake.
-    """
+    """Parse a network of ``allow_private``. Raises ValueError for host bits or too wide a range."""
     network = ip_network(text.strip())
     if network.prefixlen < _WIDEST[network.version]:
         raise ValueError(f"{text} is too wide; name the networks of your home, such as 192.168.1.0/24")

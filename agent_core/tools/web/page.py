@@ -51,12 +51,7 @@ def may_be_document(content_type: str) -> bool:
 
 
 def check_type(content_type: str) -> None:
-    """
-    Refuse a content type that is not text.
-
-    Raises:
-        ValueError: The message says what it is instead.
-    """
+    """Raise ValueError, naming the type, for a content type that is not text."""
     media_type = _media_type(content_type)
     if media_type not in (*_HTML, *_UNKNOWN) and not _TEXT.fullmatch(media_type):
         raise ValueError(f"it is {_called(media_type)}, not text")

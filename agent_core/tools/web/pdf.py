@@ -60,12 +60,7 @@ def called_document(media_type: str, name: str = "") -> str:
 
 
 async def read_pdf(content: bytes, *, seconds: float = _SECONDS, kind: str = PDF) -> Readable:
-    """
-    The text of a document, page by page; if the time runs out, the pages so far.
-
-    Raises:
-        ValueError: There is nothing to read; the message says why.
-    """
+    """Return the text by page; if the time runs out, the pages so far. Raises ValueError with a text."""
     if kind == PDF and not can_read_pdf():
         raise ValueError(NO_LIBRARY)
     title, done = "", False

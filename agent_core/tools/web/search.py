@@ -101,12 +101,7 @@ class WebSearchTool:
 
 
 async def search_web(client: WebClient, settings: SearchSettings, query: str, count: int) -> Sequence[Hit]:
-    """
-    Ask the provider.
-
-    Raises:
-        ToolFailed: It did not answer as it should; the text says why, and what the owner can do about it.
-    """
+    """Ask the search provider. Raises ToolFailed with the remedy."""
     request = _request(settings, query, count)
     received = await client.ask(
         request.address,
@@ -177,12 +172,7 @@ def _unreadable(settings: SearchSettings) -> str:
 
 
 def _hits(provider: str, body: bytes) -> list[Hit]:
-    """
-    The results in an answer; entries that are none are left out.
-
-    Raises:
-        ValueError: It is no answer of that provider.
-    """
+    """Parse the results, leaving out invalid entries. Raises ValueError for an unknown answer."""
     answer = json.loads(body)
     if provider == "brave" and isinstance(answer, dict):
         answer = answer.get("web") or {"results": []}

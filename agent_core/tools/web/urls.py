@@ -56,12 +56,7 @@ def normalise_url(address: str) -> str:
 
 
 def resolve_link(base: str, target: str) -> str:
-    """
-    The address that ``target`` on a page at ``base`` leads to.
-
-    Raises:
-        ValueError: To no address that can be fetched.
-    """
+    """Resolve a link of a page at ``base``. Raises ValueError if it cannot be fetched."""
     target = target.strip()
     if len(target) > MAX_CHARS or _UNUSABLE.search(target):
         raise ValueError("the address is too long, or contains blanks or control characters")
