@@ -177,10 +177,7 @@ class Inbox(Protocol):
         ...
 
     async def release_quarantined(self, reason: str, may: Callable[[InboundMessage], bool]) -> int:
-        """
-        Let in what waits in quarantine for this ``reason`` of this channel, as far as it ``may``; how many
-        that was. For reasons that go away by themselves and were never about who the sender is.
-        """
+        """Release this channel's quarantine for a passing ``reason`` where ``may`` allows; count them."""
         ...
 
     def report(self, state: LinkState, detail: str = "", **facts: Any) -> None:
@@ -196,10 +193,7 @@ class Inbox(Protocol):
         ...
 
     async def unconfirmed(self) -> Sequence[str]:
-        """
-        The outbox ids that the server may have, and nobody knows under which name: somebody may answer one
-        of them before its sending is confirmed, over a restart too.
-        """
+        """Return outbox ids that the server may have under an unknown name, as they may be answered."""
         ...
 
 
@@ -305,12 +299,7 @@ class SupportsRoomPolicy(Protocol):
     """A further ability: the channel has rules for single conversations."""
 
     def allowed_here(self, session: SessionKey, person: str) -> bool | None:
-        """
-        Return the verdict of this conversation's own rule on ``person``; None: it has no rule.
-
-        Raises:
-            ChannelUnavailable: The rule is not known yet.
-        """
+        """Return the conversation's own rule about ``person``, or None. Raises `ChannelUnavailable`."""
         ...
 
 
@@ -331,10 +320,7 @@ class SupportsRoomNames(Protocol):
         ...
 
     async def people(self, conversation: str) -> Mapping[str, str]:
-        """
-        The addresses of those who are in a room besides the bot, each with the name that they use there.
-        Raises `ChannelUnavailable`.
-        """
+        """Return the names of a room's other people, by address. Raises `ChannelUnavailable`."""
         ...
 
 

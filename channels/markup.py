@@ -64,10 +64,7 @@ def to_html(markdown: str, *, max_bytes: int = MAX_BYTES) -> str:
 
 
 def sayable(text: str) -> str:
-    """
-    The text as it may be sent: half characters and NUL, which later encoders reject, are marked, and control
-    characters other than line breaks and tabs, such as escape sequences, are removed.
-    """
+    """Mark surrogates and NUL, which encoders reject; remove control characters except newlines and tabs."""
     return _STEERING.sub("", text.encode("utf-8", "replace").decode("utf-8").replace("\x00", "\ufffd"))
 
 

@@ -81,10 +81,7 @@ class AddressRules(ABC):
         return False
 
     def is_conversation(self, place: str) -> bool:
-        """
-        Return True for a place that can stand in a session as it is: a room, or a person whose conversation
-        the channel finds when it sends.
-        """
+        """Return True for a room, or a person whose conversation the channel finds when it sends."""
         return self.is_room(place) or self.parse(place) is not None
 
     def entry_problem(self, entry: str) -> str | None:

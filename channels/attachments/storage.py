@@ -61,11 +61,7 @@ class Storage(Protocol):
         ...
 
     def put(self, handle: int, temporary: Path, path: str, size: int) -> bool:
-        """
-        Store a content durably. False: it existed already; it then counts as saved at this moment.
-
-        ``handle`` and ``temporary`` are a file on a disk of this machine that may be moved away.
-        """
+        """Store a content durably from a local file that may be moved; False if it existed (now as new)."""
         ...
 
     def read(self, path: str, size: int, *, offset: int, max_bytes: int) -> bytes:

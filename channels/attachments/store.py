@@ -117,22 +117,14 @@ class AttachmentStore:
         await self._gone.wait()
 
     async def ready(self) -> None:
-        """
-        Count the stored files if that is still to be done; check whether a storage that was away responds.
-
-        Raises:
-            AttachmentsUnavailable: Nothing can be saved now.
-        """
+        """Count the stored files and test an absent storage. Raises `AttachmentsUnavailable`."""
         await self._ready()
         if self._away is not None:
             with disk_errors():
                 await self._asked(self._storage.prepare)
 
     async def count_until_cancelled(self) -> None:
-        """
-        Count from time to time, until cancelled, what other processes have added: no save waits for a long
-        listing.
-        """
+        """Count regularly what other processes add, until cancelled, so that no save waits for a listing."""
         pause_s = 0.0
         while self._storage.is_shared:
             await anyio.sleep(pause_s)
@@ -245,12 +237,7 @@ class AttachmentStore:
     # ── reading ──
 
     def path(self, attachment: Attachment) -> Path:
-        """
-        The file's path below the home folder, also after its removal: never outside of its folder.
-
-        Raises:
-            ValueError: ``attachment.path`` is none of ours.
-        """
+        """Return the file's path in its folder, also after removal. Raises ValueError for a foreign path."""
         return self._home / check_path(attachment.path)
 
     async def read(self, attachment: Attachment, *, max_bytes: int, offset: int = 0) -> bytes:
@@ -322,10 +309,7 @@ class AttachmentStore:
             return await self._asked(lambda: list(self._storage.stored()), _LIST_LIMIT_S)
 
     async def remove(self, files: Sequence[StoredFile]) -> int:
-        """
-        Remove files, except those that were saved again after they were listed. Returns how many were
-        removed.
-        """
+        """Remove files unless they were saved again after their listing; return the number removed."""
         if not files:
             return 0
         names = {PurePosixPath(file.path).name: list[str]() for file in files}
@@ -410,11 +394,7 @@ class AttachmentStore:
             raise AttachmentDamaged(f"{attachment.name} is damaged") from error
 
     async def _whole(self, attachment: Attachment) -> AsyncGenerator[bytes, None]:
-        """
-        The content in pieces, the last one only if together they have the hash.
-
-        What was wrong is fetched once more, as long as nothing of it was handed on.
-        """
+        """Yield the content, the last piece only if the hash fits; a bad start is fetched once more."""
         size = attachment.size_bytes
         last = max(0, size - 1) // _REMOTE_BLOCK_BYTES * _REMOTE_BLOCK_BYTES
         for tries_left in reversed(range(_READ_TRIES)):

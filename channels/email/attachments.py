@@ -143,12 +143,7 @@ def _described(note: AttachmentNote, why: str) -> str:
 async def read_files(
     attachments: tuple[Attachment, ...], store: AttachmentStore | None, *, max_bytes: int
 ) -> tuple[list[tuple[Attachment, bytes]], list[str]]:
-    """
-    The files of an answer that fit into ``max_bytes`` together, and a sentence about each that is missing.
-
-    Raises:
-        OSError: The disk does not give one now.
-    """
+    """Read files up to ``max_bytes`` in all; return a sentence per missing one. Raises OSError."""
     found: list[tuple[Attachment, bytes]] = []
     missing: list[str] = []
     left = max_bytes

@@ -329,10 +329,7 @@ class EmailChannel(EmailDirectMessages):
         )
 
     def _undelivered(self, report: BounceReport) -> None:
-        """
-        A mail of ours is said not to have arrived: the owner is told, once an hour for each person to whom we
-        wrote, or for all whom one pattern lets in. Whom the report names is anybody's word.
-        """
+        """Alert the owner to an undelivered mail, at most hourly per recipient or matching pattern."""
         _log.warning("mail.undelivered", channel=self.name, why=report.why)
         whom = self._safety.sent_to(report.message_ids)
         self._alert(f"undelivered {self._intake.crowd(whom) or whom or 'somebody'}", in_words(report))
@@ -398,12 +395,7 @@ class EmailChannel(EmailDirectMessages):
         await self._safety.save(now=True)
 
     async def check(self) -> dict[str, str]:
-        """
-        Log in to both servers, send ourselves a mail and find it: for ``squidbot check``.
-
-        Raises:
-            ChannelError: It cannot be done; why, in plain words.
-        """
+        """Log in, send ourselves a mail and find it, for ``squidbot check``. Raises ChannelError."""
 
         async def submit(envelope: Envelope, raw: bytes) -> None:
             await self._submitter.submit(

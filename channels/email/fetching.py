@@ -77,12 +77,7 @@ class Withheld:
         return self._waits[uid].tries if uid in self._waits else 0
 
     def add(self, uid: int, now: datetime) -> None:
-        """
-        Set a mail aside.
-
-        Raises:
-            ChannelUnavailable: There are too many.
-        """
+        """Set a mail aside. Raises ChannelUnavailable if there are too many."""
         if uid in self._waits:
             return
         if len(self._waits) >= MOST_WITHHELD:
@@ -158,12 +153,7 @@ class MailFetcher:
         return [info for uid in uids for info in await self.infos([uid])]
 
     async def raws(self, batch: Sequence[MailInfo], *, again: bool = False) -> dict[int, bytes]:
-        """
-        The mails, of large ones the headers; what the server does not hand out is missing.
-
-        Args:
-            again: Try also what has broken the connection.
-        """
+        """Fetch the available mails, of large ones the header; ``again`` retries connection breakers."""
         if again:
             for info in batch:
                 self._broke.pop(info.uid, None)
@@ -199,10 +189,7 @@ class MailFetcher:
 
 
 def batches_by_size(infos: Sequence[MailInfo], *, most: int = sys.maxsize) -> Iterator[list[MailInfo]]:
-    """
-    Batches whose bodies, or at ``most`` so many bytes of each, fit into memory together; a large mail is one
-    of its own.
-    """
+    """Yield batches whose bodies (at ``most`` bytes each) fit into memory; a large mail is alone."""
     batch: list[MailInfo] = []
     size = 0
     for info in infos:

@@ -422,10 +422,7 @@ class MailIntake:
         return ""
 
     def _is_explained(self, headers: Headers, verdict: SenderVerdict) -> bool:
-        """
-        Return True if the sender, who may write, learns that such mails get no answer. A program that answers
-        mails by itself is not: it would answer that too.
-        """
+        """Return True if an allowed sender is told that such mails get no answer; not for auto-responders."""
         answers_by_itself = (headers.first("auto-submitted") or "").strip().lower().startswith("auto-replied")
         return (
             verdict.refused in (MailRefused.AUTOMATIC, MailRefused.MAILING_LIST)

@@ -173,10 +173,7 @@ class MailReceiver:
                     await self._file(copy)
 
     async def _file(self, copy: OwnCopy) -> None:
-        """
-        Put the first copy of a mail that left this daemon down for filing. A later one may be from anybody
-        who has got the mail and knows its Message-ID.
-        """
+        """Queue the first copy of our mail for filing; later ones may be forged by recipients."""
         task = FileCopy(copy.uid, self.position.uidvalidity)
         if not self._went_out.is_first_copy(copy.message_id, task):
             _log.warning("mail.copy_not_filed", uid=copy.uid, reason="there was one before")
@@ -193,11 +190,7 @@ class MailReceiver:
         _log.info("mailbox.started", uid=self.position.uid, older_mails=selected.exists)
 
     async def take_new(self) -> int:
-        """
-        Accept everything that is new; returns how many mails that was.
-
-        Some of it may wait for the proof of its sender; `wait` of the mailbox ends when that comes.
-        """
+        """Accept all new mails and return their number; some await proof, which ends `Mailbox.wait`."""
         self._looking = True
         await self._take_verified()
         patience_s = PATIENCE_S
@@ -247,10 +240,7 @@ class MailReceiver:
             self._withheld.add(uid, self._now())
 
     async def _try_withheld(self) -> None:
-        """
-        Read what is due of the mails that were set aside. The next try is committed before this one, so that
-        a mail that breaks the connection, or kills the process, does not do so again at once.
-        """
+        """Read due mails set aside; the next try is committed first, in case one kills the process."""
         due = [uid for uid in self._withheld.begin(self._now()) if uid not in self._waiting]
         if not due:
             return

@@ -37,12 +37,7 @@ Submit = Callable[[Envelope, bytes], Awaitable[None]]
 async def examine(
     config: EmailConfig, open_mailbox: OpenMailbox, submit: Submit, now: datetime
 ) -> dict[str, str]:
-    """
-    The findings, by name, for a person.
-
-    Raises:
-        ChannelError: Something does not work; what, in plain words.
-    """
+    """Return the findings by name, for a person. Raises ChannelError in plain words."""
     async with open_mailbox() as mailbox:
         selected = await mailbox.select("INBOX")
         facts = {
@@ -97,10 +92,7 @@ def _sets_own_ids(config: EmailConfig, raws: Iterable[bytes]) -> bool:
 
 
 def authentication_servers(raws: Iterable[bytes]) -> list[str | None]:
-    """
-    The author of the topmost Authentication-Results of each mail: "" for a field without a name, None if
-    there is no field that can be read.
-    """
+    """Return each mail's topmost authserv-id: "" for a nameless field, None for no readable field."""
     servers: list[str | None] = []
     for raw in raws:
         try:

@@ -58,11 +58,7 @@ class SentTracker:
         return first == copy
 
     def keep_unknown_copy(self, message_id: str, copy: FileCopy) -> None:
-        """
-        A copy arrived of a mail that is not known to be sent; anybody can send one.
-
-        The first one of an id counts, and of too many the newest.
-        """
+        """Keep the first copy of an unknown id, of the newest ids only: anybody can send one."""
         self._unclaimed.setdefault(message_id, copy)
         while len(self._unclaimed) > MAX_UNCLAIMED:
             self._unclaimed.popitem(last=False)

@@ -225,10 +225,7 @@ class HeartbeatChannel:
         return await self.look(self._inbox, instant, forced=True)
 
     async def look(self, inbox: Inbox | None, instant: datetime, *, forced: bool = False) -> TickWork:
-        """
-        Decide without a model if there is anything to do. Without an inbox, nothing counts as seen before;
-        ``forced``: also what has been told.
-        """
+        """Decide without a model if there is work; ``forced`` or without inbox, also seen things count."""
         local = instant.astimezone(self.schedule.zone)
         try:
             checklist, reason = await anyio.to_thread.run_sync(_load_checklist, self._checklist), ""
@@ -257,10 +254,7 @@ class HeartbeatChannel:
     async def _unless_told(
         self, inbox: Inbox | None, instant: datetime, checklist: str, local: datetime, *, forced: bool
     ) -> TickWork:
-        """
-        Ask about a checklist, unless it is as it was when it led to an alert. An item that falls due changes
-        it; a tick that failed is made up for by the next one.
-        """
+        """Ask about a checklist unless unchanged since its last alert; failed ticks are made up for."""
         trace = digest(checklist, *due_items(checklist, local))
         last, kept, told = ((await inbox.position(_ASKED) or "" if inbox else "") + "   ").split(" ")[:3]
         at = parse_instant(last) if kept == trace else None
@@ -344,12 +338,7 @@ def _reported_before(kept: str | None) -> dict[str, list[str]]:
 
 
 def _load_checklist(path: Path) -> str:
-    """
-    The text of a file of any size.
-
-    Raises:
-        OSError: It is not there, may not be read, is no regular file, or no text.
-    """
+    """Read a file of any size. Raises OSError if it is no readable regular text file."""
     # Without O_NONBLOCK, opening a pipe would wait for a writer for ever.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:

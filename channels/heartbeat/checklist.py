@@ -51,12 +51,7 @@ def has_work(text: str) -> bool:
 
 
 def due_items(text: str, now: datetime) -> list[str]:
-    """
-    The open items whose date has passed.
-
-    Args:
-        now: The local time of whoever wrote the dates; its zone is disregarded.
-    """
+    """Return the open items whose date has passed; ``now`` is local time, its zone is ignored."""
     local = now.replace(tzinfo=None)
     found = []
     for line in _without_comments(text).splitlines():

@@ -188,12 +188,7 @@ class HeartbeatConfig(BaseModel):
 
 
 def split_target(text: str) -> tuple[str, str]:
-    """
-    The channel and the place on it that a target names; which places a channel has, its kind knows.
-
-    Raises:
-        ValueError: It is no target.
-    """
+    """Split a target into channel and place. Raises ValueError."""
     channel, colon, place = text.partition(":")
     if not (channel and colon and place) or any(char.isspace() for char in text):
         raise ValueError(

@@ -128,12 +128,7 @@ def nio_fetcher(folder: Path, rows: RowStore) -> Callable[[str], None]:
 
 
 async def connect_by_nio(config: MatrixConfig) -> Homeserver:
-    """
-    A connection through nio, which is loaded for it.
-
-    Raises:
-        ChannelMisconfigured: The authority's certificates cannot be used.
-    """
+    """Connect through nio, loaded here. Raises ChannelMisconfigured for bad certificates."""
 
     def connect() -> Homeserver:
         # nio takes half a second to import, which must not stop everything else.

@@ -73,12 +73,7 @@ class TerminalChannel:
         self._delivered: OrderedDict[str, None] = OrderedDict()
 
     def attach(self, session: str = "main") -> TerminalLink:
-        """
-        Open a link to a session; several may be open, and each gets every answer.
-
-        Raises:
-            ChannelUnavailable: Too many are open.
-        """
+        """Open a link to a session; all links get every answer. Raises ChannelUnavailable if too many."""
         if len(self._links) >= _MAX_LINKS:
             raise ChannelUnavailable(f"more than {_MAX_LINKS} terminals are attached", links=len(self._links))
         link = TerminalLink(self, SessionKey(self.name, session))
@@ -151,12 +146,7 @@ class TerminalChannel:
 
     # ── for the links ──
     async def take_in(self, session: SessionKey, text: str, native_id: str) -> None:
-        """
-        Give a typed message to `run` and wait until it is accepted; see `TerminalLink.say`.
-
-        Raises:
-            ChannelUnavailable: It is not known to be accepted.
-        """
+        """Pass a typed message to `run` and wait for its acceptance. Raises ChannelUnavailable."""
         message = InboundMessage(
             channel=self.name,
             account=self.account,

@@ -125,12 +125,7 @@ def _watch(link: socket.socket) -> None:
 
 
 async def log_in(protocol: HardenedProtocol, login: MailLogin, server: ImapServer, timeout_s: float) -> None:
-    """
-    Log in.
-
-    Raises:
-        ChannelUnavailable, ChannelAuthFailed, ChannelMisconfigured: Refused; why, in plain words.
-    """
+    """Log in. Raises ChannelUnavailable, ChannelAuthFailed or ChannelMisconfigured, in plain words."""
     try:
         if login.mechanism == "password":
             await protocol.authenticate(login.username, login.secret, timeout_s)

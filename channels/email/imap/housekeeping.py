@@ -70,12 +70,7 @@ class Housekeeping:
         self._waiting.append(task)
 
     async def do(self, mailbox: Mailbox, uidvalidity: int) -> None:
-        """
-        Do all tasks, in an open INBOX.
-
-        Raises:
-            ChannelUnavailable: The connection is lost; what is not done stays here.
-        """
+        """Do all tasks in an open INBOX. Raises ChannelUnavailable; undone tasks stay."""
         waiting = list(self._waiting)
         answered = {
             task.uid for task in waiting if isinstance(task, Answered) and task.uidvalidity == uidvalidity

@@ -156,10 +156,7 @@ class Mailbox:
             return await self._protocol.uid_search(*criteria, timeout_s=self._timing.command_s)
 
     async def newer_than(self, uid: int, *, sender: str = "") -> list[int]:
-        """
-        UIDs above ``uid``, optionally only of mails with an address in From. (``n:*`` always contains the
-        last mail, however low its UID.)
-        """
+        """Return UIDs above ``uid``, optionally of one sender (``n:*`` always includes the last mail)."""
         of_sender = ("FROM", quote(sender)) if sender else ()
         return [found for found in await self.search("UID", f"{uid + 1}:*", *of_sender) if found > uid]
 

@@ -255,12 +255,7 @@ class HardenedProtocol(aioimaplib.IMAP4ClientProtocol):  # type: ignore[misc]  #
         self.capabilities = found
 
     def secured(self, transport: Any) -> None:
-        """
-        Continue with TLS; forget what the server said in plaintext.
-
-        Raises:
-            WireError: Something was left over from before.
-        """
+        """Continue with TLS and forget plaintext facts. Raises WireError if plaintext is left over."""
         if not self._reader.is_empty:
             raise WireError("the server kept sending plaintext after it had agreed to TLS")
         self.transport = transport

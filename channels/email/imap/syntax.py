@@ -56,12 +56,7 @@ class ResponseReader:
         return not self._buffer and not self._parts and self._literal is None
 
     def feed(self, data: bytes) -> Iterator[ImapResponse]:
-        """
-        Take the next piece of the stream; return the responses that it completes.
-
-        Raises:
-            WireError: A line or a literal is beyond every measure. The stream cannot be read on.
-        """
+        """Take a piece of the stream; yield complete responses. Raises WireError past the size limits."""
         view = memoryview(data)
         position = 0
         while position < len(data):
@@ -294,12 +289,7 @@ def response_code(text: bytes, name: str) -> str | None:
 
 
 def quote(text: str) -> str:
-    """
-    A quoted string.
-
-    Raises:
-        ValueError: There are control characters in it; IMAP has no way to quote them.
-    """
+    """Return a quoted string. Raises ValueError for control characters, which IMAP cannot quote."""
     if _CONTROL.search(text):
         raise ValueError("control characters cannot be sent to a mail server")
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')

@@ -148,11 +148,7 @@ class CircuitBreaker:
         )
 
     def load(self, text: str, now: float, wall: float) -> bool:
-        """
-        Load what `dump` wrote; False if it is damaged; then nothing is loaded.
-
-        A clock that was set back makes nothing last longer than it would have from now on.
-        """
+        """Load the result of `dump`, no wait longer than from now on; False, without effect, if damaged."""
         since = wall - now
         longest = now + self._settings.open_minutes * 60
         try:

@@ -182,10 +182,7 @@ class LoopGuard:
         )
 
     def is_over_limit(self, sender: str, wait_s: float) -> None:
-        """
-        Report that somebody's mail waits for more than an hour: the owner may want to know, because the
-        sender may be a program.
-        """
+        """Alert the owner that a sender's mail waits over an hour: the sender may be a program."""
         _log.warning("mail.sender_waits", channel=self._name, wait_s=round(wait_s))
         self._alert(
             "limits",  # in one hour one of them is enough, however many addresses somebody has
@@ -241,12 +238,7 @@ class LoopGuard:
             return None
 
     async def save(self, *, now: bool = False) -> None:
-        """
-        Store the counts, if anything was counted.
-
-        That the circuit breaker opened or was reset is kept at once, what it counts every few seconds;
-        ``now`` keeps that too.
-        """
+        """Store changed counts: at once for the circuit breaker's state, else rarely or with ``now``."""
         async with self._saving:
             if self._limiter.changed:
                 await self._write(_LIMITS, self._limiter.dump())

@@ -95,12 +95,7 @@ class AnswerLimiter:
         return AnswerSlot(max(due - taken, 0.0), first) if allowed else None
 
     def admit(self, native_id: str, *, sender: str, at: datetime) -> bool:
-        """
-        Count this mail and return True if the limit allows it now.
-
-        Args:
-            native_id: The mail. A repeated call returns the same answer and counts once.
-        """
+        """Count a mail (repeated calls count once); return True if the limit allows it now."""
         known = self._entries.get(native_id)
         if known is not None:
             return known.allowed
@@ -149,12 +144,7 @@ def _entry(row: Sequence[object]) -> _Entry:
 
 
 def _earliest(start: float, limit: int, window_s: float, used: Sequence[float]) -> float:
-    """
-    The first moment from ``start`` on that makes no window hold more than ``limit`` places; ``used`` is in
-    order.
-
-    What waits for a later place takes none of the room before it.
-    """
+    """Return the first moment from ``start`` at which no window exceeds ``limit``; ``used`` is sorted."""
     for first, last in zip(used, used[limit - 1 :], strict=False):
         # Where these fill a window, nothing fits from one before their end to one after their beginning.
         if last - first < window_s and last - window_s < start < first + window_s:

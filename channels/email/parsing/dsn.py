@@ -89,10 +89,7 @@ def read_report(raw: bytes, *, account: str) -> BounceReport | None:
 
 
 def in_words(report: BounceReport) -> str:
-    """
-    The report for the owner, in Markdown. Anybody can write a report, so its texts are shown in code marks,
-    where they cannot be links and cannot look like ours.
-    """
+    """Describe a report for the owner; its texts are in code marks, since anybody can write one."""
     whom, why = (_in_marks(text) for text in (report.recipient, report.why))
     return f"My mail to {whom or 'somebody'} did not arrive: {why or 'no reason given'}"
 

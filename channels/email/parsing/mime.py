@@ -194,12 +194,7 @@ def _unfolded(headers: Headers, name: str) -> list[str]:
 
 
 def _readings(raw: bytes) -> tuple[Headers, list[Headers]]:
-    """
-    The header as we read it, and in the other ways in which it has a sender.
-
-    Raises:
-        Unreadable: It is beyond the caps in one of them.
-    """
+    """Read the header in our way and the others that have a sender. Raises Unreadable past the caps."""
     head = raw[: Caps().header_block + 1_000]
     odd = [each for each in (_BARE_CR, _BARE_LF, _NUL) if each.search(head)]
     if not odd or (odd == [_BARE_LF] and b"\r\n" not in head):
@@ -258,10 +253,7 @@ def _decoded_word(found: re.Match[str]) -> str:
 
 
 def decode_text(data: bytes, charset: str | None) -> str:
-    """
-    Decode by the declared charset, else by UTF-8, if most of the bytes fit it; else by the likely Windows
-    charset. Total. A few broken bytes cost only themselves.
-    """
+    """Decode by the charset, else UTF-8, else the likely Windows charset, byte errors tolerated. Total."""
     name = _codec((charset or "").strip())
     if name in {"iso8859-1", "ascii"}:
         # Labels that are often wrong; UTF-8 is hardly ever valid by accident.
@@ -358,12 +350,7 @@ def _add_field(
 
 
 def parse_structure(data: bytes, caps: Caps) -> MimePart:
-    """
-    The tree of parts of a `normalised` mail; the regions are places in ``data``.
-
-    Raises:
-        Unreadable: It is beyond the caps.
-    """
+    """Parse a `normalised` mail; regions are offsets in ``data``. Raises Unreadable past the caps."""
     headers, body_at = _headers(data, caps)
     root = MimePart(headers, headers.media_type(), body_at, len(data))
     waiting = [(root, 0)]

@@ -55,12 +55,7 @@ class Divided:
 
 
 def divide(text: str, sent: Sequence[str] = ()) -> Divided:
-    """
-    Split the text in two.
-
-    Args:
-        sent: What we have written in the mail that is answered, in each form in which it was sent.
-    """
+    """Split the text in two; ``sent`` holds each form of the answered mail that we sent."""
     whole = text.replace("\r\n", "\n").replace("\r", "\n").strip("\n")
     lines = whole.split("\n")
     ours = _Sent(sent)
@@ -81,10 +76,7 @@ def divide(text: str, sent: Sequence[str] = ()) -> Divided:
 
 
 def _foreign_lines(lines: Sequence[str], ours: _Sent) -> Sequence[str] | None:
-    """
-    The lines of a quotation up to the last that is not ours; without what introduces it, if it begins with
-    ours. None if there are none at all.
-    """
+    """Return a quotation's lines up to the last foreign one, without its introduction; None if ours."""
     known = [ours.has(line) for line in lines]
     first = known.index(True) if True in known else len(lines)
     head = "\n".join(map(_unmarked, lines[: min(first, _MOST_HEAD) + 1])).lstrip("\n").split("\n")

@@ -93,10 +93,7 @@ class SignatureClaim:
 
 
 def claims_of(raw: bytes) -> tuple[SignatureClaim, ...]:
-    """
-    All signatures of a mail, even those that could not count; total. For signatures that somebody else
-    verifies.
-    """
+    """Return all signatures of a mail, valid or not, for verification by others. Total."""
     fields = _fields_or_none(raw)
     if fields is None:
         known = b"dkim-signature" in raw[: 8 * MAX_HEADER_BYTES].lower()
@@ -231,12 +228,7 @@ def _needed(tags: Mapping[str, str], name: str) -> str:
 
 
 def check_body(raw: bytes, signature: Signature) -> None:
-    """
-    Compare the text with the hash in the signature; no query is needed.
-
-    Raises:
-        DkimInvalid: It was changed.
-    """
+    """Compare the body with the signature's hash, without a query. Raises DkimInvalid."""
     body = _body(raw)
     found = hashlib.sha256()
     for piece in _relaxed_body(body) if signature.relaxed_body else _simple_body(body):
@@ -428,12 +420,7 @@ def decode_base64(text: str) -> bytes:
 
 
 def parse_key(text: str) -> Key:
-    """
-    Read a key record (RFC 6376, section 3.6.1).
-
-    Raises:
-        DkimInvalid: It is none, or it has been revoked.
-    """
+    """Parse a key record (RFC 6376, section 3.6.1). Raises DkimInvalid, also for a revoked key."""
     tags = parse_tags(text)
     if "v" in tags and (next(iter(tags)) != "v" or tags["v"] != "DKIM1"):
         raise DkimInvalid("not a DKIM key")

@@ -67,12 +67,7 @@ class SenderVerifier:
         """Domains whose DNS did not answer, and when."""
 
     async def find(self, raw: bytes, sender: str) -> Verification:
-        """
-        Find the proof that ``sender`` wrote the mail.
-
-        Args:
-            sender: Its From address, in normal form.
-        """
+        """Search proof that ``sender`` (normalised) wrote the mail."""
         if not self._knows(sender):
             return Verification()
         domain = sender.rpartition("@")[2]

@@ -102,12 +102,7 @@ class TextRecords:
         self._known: OrderedDict[str, tuple[float, tuple[str, ...]]] = OrderedDict()
 
     async def get(self, name: str) -> tuple[str, ...]:
-        """
-        The texts under ``name``; empty if there are none.
-
-        Raises:
-            NamesUnavailable: Nobody answered in several tries.
-        """
+        """Return the TXT records of ``name``. Raises NamesUnavailable after several tries."""
         while True:
             known = self._known.get(name)
             if known is not None and self._monotonic() - known[0] < REMEMBERED_S:

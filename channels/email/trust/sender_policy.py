@@ -134,12 +134,7 @@ def inspect(
     claims: Sequence[SignatureClaim] = (),
     verification: str = "",
 ) -> SenderVerdict:
-    """
-    Examine a mail's header fields.
-
-    Args:
-        verification: What else was found to prove the sender (`open_question`); empty if nothing.
-    """
+    """Judge a mail's sender by its header and further ``verification`` (`open_question`)."""
     sender = _single_sender(headers)
     if sender is None:
         return SenderVerdict("", "", verified=False, reply_to="", refused=MailRefused.NO_SENDER)
@@ -333,10 +328,7 @@ def _others(headers: Headers, sender: str, own: OwnIdentity) -> bool:
 
 
 def _reply_target(headers: Headers, sender: str, own: OwnIdentity) -> str:
-    """
-    Reply-To, if it is one address of the sender's own mailbox, or listed, or in the domain of a sender who
-    may name anybody there; any other could be anybody's.
-    """
+    """Return Reply-To if it is the sender's mailbox, listed, or in a domain that may name it; else ""."""
     values = headers.all("reply-to")
     if len(values) != 1:
         return sender

@@ -64,12 +64,7 @@ class MatrixLogin:
         self._in_a_row = 0
 
     async def enter(self) -> None:
-        """
-        Get credentials; the server is not asked if some are stored.
-
-        Raises:
-            ChannelError: It cannot be done, see `Channel.run`.
-        """
+        """Get stored credentials or log in. Raises ChannelError, see `Channel.run`."""
         if self._config.access_token is not None:
             await self._use_given_token(self._config.access_token.get_secret_value())
             return
@@ -83,12 +78,7 @@ class MatrixLogin:
             await self._by_password(device_id=self._config.device_id)
 
     async def renew(self, refused: MatrixCredentials, answer: HttpAnswer) -> None:
-        """
-        Log in again, because the server rejected the token in ``refused`` with ``answer``.
-
-        Raises:
-            ChannelError: It cannot be done, see `Channel.run`.
-        """
+        """Log in again after ``answer`` rejected the token ``refused``. Raises ChannelError."""
         async with self._lock:
             current = self._homeserver.credentials
             if current is not None and current.access_token != refused.access_token:

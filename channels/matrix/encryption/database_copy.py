@@ -31,10 +31,7 @@ _OWN = "squidbot"
 
 
 def fetch(path: Path, rows: RowStore, device: str) -> None:
-    """
-    Make a device's file from the database; a file that the database knows nothing of is left. For a worker
-    thread. Raises `OSError`.
-    """
+    """Make a device's file from its database rows, if any. Blocks. Raises `OSError`."""
     make_folder(path.parent)
     if rows.generation(device) is not None:
         file_of(path, rows.rows(device))
@@ -55,12 +52,7 @@ def file_of(path: Path, rows: Iterable[Row], generation: int = CACHE) -> None:
 
 
 def rows_of(path: Path) -> tuple[str, int, list[Row]]:
-    """
-    The device of a file that nobody uses, its generation, and all of its rows, sorted.
-
-    Raises:
-        StoreBroken: It cannot be read, or is a cache.
-    """
+    """Return an unused file's device, generation and sorted rows. Raises StoreBroken, also for caches."""
     database = SqliteDatabase(str(path), pragmas={"foreign_keys": 0})
     try:
         [device] = database.execute_sql("SELECT device_id FROM accounts").fetchone()
@@ -161,12 +153,7 @@ class Shadow:
                 )
 
     def ship(self) -> bool:
-        """
-        Send the changes, inside the transaction that made them; returns whether there were any.
-
-        Raises:
-            OSError: The local transaction must be undone.
-        """
+        """Send changes inside their transaction; True if there were any. Raises OSError: undo it then."""
         changed: dict[tuple[str, str], bytes | None] = {}
         if self._whole:
             changed = {(_SCHEMA, name): _packed([text]) for name, text in _schema_of(self._database)}

@@ -45,12 +45,7 @@ Open = Callable[[str], "OlmMachine"]
 
 
 def pickle_key(state_dir: Path | StateFolder) -> str:
-    """
-    The key of the crypto stores in a folder, made at first use.
-
-    Raises:
-        OSError: It can neither be read nor made.
-    """
+    """Return the key of a folder's crypto stores, made at first use. Raises OSError."""
     state = state_in(state_dir)
     if kept := (state.read(_KEY_FILE) or b"").decode().strip():
         return kept
@@ -167,12 +162,7 @@ class EncryptionEngine:
 
     # ── receiving ──
     def receive(self, body: JsonObject) -> int:
-        """
-        Process what an answer of ``/sync`` says about keys; returns how many room keys arrived.
-
-        Raises:
-            ChannelUnavailable: The store cannot be written; the same answer has to come again.
-        """
+        """Process the keys in ``/sync``; return the number of new room keys. Raises ChannelUnavailable."""
         machine = self._machine
         if machine is None:
             raise ChannelUnavailable("encryption is not ready")
@@ -241,10 +231,7 @@ class EncryptionEngine:
             _log.warning("matrix.keys_deferred", error=str(error) or type(error).__name__)
 
     async def repair(self) -> None:
-        """
-        Restart broken sessions, and send keys that are still owed; asks others' servers, so nothing must wait
-        for it. Never raises.
-        """
+        """Restart broken sessions and send owed keys; slow, as other servers take part. Never raises."""
         machine = self._machine
         if machine is None:
             return

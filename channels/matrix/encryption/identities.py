@@ -49,10 +49,7 @@ class Identities:
         self._verified = self._load()
 
     async def learn(self, user_id: str, answer: JsonObject, kept: Iterable[str]) -> None:
-        """
-        Learn somebody's identity and which of the ``kept`` devices it has signed, from an answer to a query
-        of keys. A few signatures are checked at a time, so that others run meanwhile.
-        """
+        """Learn a person's identity and its signed ``kept`` devices, a few signatures at a time."""
         master_key = object_of(object_of(answer, "master_keys"), user_id)
         signing_key = object_of(object_of(answer, "self_signing_keys"), user_id)
         master, signer = _key_of(master_key), _key_of(signing_key)

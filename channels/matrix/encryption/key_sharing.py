@@ -42,12 +42,7 @@ _log = structlog.get_logger(__name__)
 async def claim_by_server(
     requests: KeyRequests, machine: OlmMachine, devices: Iterable[Device], limit_s: float | None = None
 ) -> set[str]:
-    """
-    Claim sessions with one request for each server (beyond a few, servers share one); returns who was late.
-
-    Raises:
-        ChannelError, TokenRefused, LinkBroken: A claim failed; the others were made.
-    """
+    """Claim sessions per server, the rest combined; return late users. Raises if any claim failed."""
     by_user: dict[str, list[Device]] = {}
     for device in devices:
         by_user.setdefault(device.user_id, []).append(device)

@@ -104,12 +104,7 @@ class OlmMachine(KeyStore):
             self._olm.save_account()
 
     def new_keys(self, count: int | None) -> dict[str, Any] | None:
-        """
-        The keys to upload, if any.
-
-        Args:
-            count: How many one-time keys the server has left; None: unknown.
-        """
+        """Return keys to upload, if any; ``count`` one-time keys remain (None: unknown)."""
         if self.shared and (count is None or count >= _REFILL_BELOW):
             return None
         with self.changing():
@@ -298,10 +293,7 @@ class OlmMachine(KeyStore):
         return bool(proved) and (user_id, fingerprint) not in proved
 
     def portions(self, user_id: str, devices: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-        """
-        Somebody's devices, to be learned one portion after the other: each holds the one before it, and a few
-        devices more that are not known. The last one holds all.
-        """
+        """Yield growing portions of a person's devices, each with a few unknown ones; the last has all."""
         known = {device.id for device in self._olm.device_store.active_user_devices(user_id)}
         order = sorted(devices, key=lambda key: key not in known)
         first = len(known & devices.keys())

@@ -162,12 +162,7 @@ class Sas:
         return {"key": self._key}, [_EMOJI[index] for index in shown.emoji_indices]
 
     def check_mac(self, content: JsonObject, their_keys: Mapping[str, str]) -> set[str]:
-        """
-        Check their ``mac`` against the keys that they are known by (``ed25519:…`` → key).
-
-        Returns:
-            The keys that they have vouched for.
-        """
+        """Check a ``mac`` against their keys (``ed25519:…`` → key); return the keys vouched for."""
         if self._whole is None:
             raise SasFailed("m.unexpected_message", "a mac before the keys")
         macs = {key: tag for key, tag in object_of(content, "mac").items() if isinstance(tag, str)}

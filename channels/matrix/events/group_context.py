@@ -97,10 +97,7 @@ class GroupContext:
         return next((line.file for line in lines if line.file and asker not in line.unseen_by), {})
 
     def seen_by(self, place: tuple[str, str], asker: str, *, keep: bool) -> tuple[Background, ...]:
-        """
-        The lines that ``asker`` has seen in a place, oldest first; they are removed unless they are to be
-        kept.
-        """
+        """Return the lines that ``asker`` has seen, oldest first; remove them unless ``keep``."""
         lines = self._places.get(place, deque[_Line]())
         told = [line for line in lines if asker not in line.unseen_by]
         if not keep:

@@ -62,10 +62,7 @@ class Media:
 
 
 def media_kind(kind: Any, content: JsonObject) -> str:
-    """
-    ``picture``, ``file``, ``sound``, ``voice message``, ``video``, ``sticker``, or empty if the event has no
-    file.
-    """
+    """Return ``picture``, ``file``, ``sound``, ``voice message``, ``video``, ``sticker`` or ""."""
     if kind == "m.sticker":
         return "sticker"
     found = _KINDS.get(text_of(content, "msgtype"), "")
@@ -92,12 +89,7 @@ def remark_about(kind: str, name: str) -> str:
 
 
 def media_in(kind: Any, content: JsonObject) -> Media | None:
-    """
-    The file of an event of the type ``kind``, decrypted; None if it has none.
-
-    Raises:
-        MediaInvalid: It is about one that cannot be had.
-    """
+    """Return the decrypted file of an event, None without one. Raises MediaInvalid."""
     what = media_kind(kind, content)
     if not what:
         return None

@@ -23,12 +23,7 @@ _log = structlog.get_logger(__name__)
 
 
 async def find_alias(homeserver: Homeserver, alias: str) -> str | None:
-    """
-    The id of the room that an alias names, None if there is none.
-
-    Raises:
-        LinkBroken: There was no answer.
-    """
+    """Return the room id of an alias, None if unknown. Raises LinkBroken."""
     answer = await homeserver.request("GET", f"{CLIENT}/directory/room/{part(alias)}", timeout_s=10.0)
     return text_of(answer.body, "room_id") or None if answer.good else None
 

@@ -88,12 +88,7 @@ class DirectRooms:
                 raise ChannelUnavailable(str(error)) from error
 
     async def alone_with(self, room_id: str, person: str) -> bool:
-        """
-        Return True if only ``person`` and the bot are in a room, and nobody can join uninvited.
-
-        Raises:
-            ChannelUnavailable: The server could not be asked.
-        """
+        """Return True if a private room holds only ``person`` and the bot. Raises ChannelUnavailable."""
         try:
             return await self._fits(room_id, person)
         except LinkBroken as error:

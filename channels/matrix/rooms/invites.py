@@ -157,10 +157,7 @@ class Invites:
         return asked
 
     def follow(self, old: str, new: str, inviter: str, *, direct: bool, joined: bool = False) -> None:
-        """
-        Go into the room that has taken the place of another, on the word of somebody who may invite; into one
-        that was to take its place before no more.
-        """
+        """Join the successor of a room for an allowed inviter, instead of an earlier candidate."""
         for other in [one for one in self._open.values() if one.replaces == old and not one.joined]:
             if other.room_id != new:
                 self._drop(other.room_id)

@@ -67,10 +67,7 @@ def final_receipt(receipt: Receipt, placed: OutboundMessage, rooms: Rooms | None
 async def waits_for_the_next_room(
     error: DeliveryFailed, message: OutboundMessage, homeserver: Homeserver, rooms: Rooms, now: datetime
 ) -> ChannelUnavailable | None:
-    """
-    The meaning of a refusal while the room is being replaced; None: the refusal stands. Raises
-    `ChannelUnavailable`.
-    """
+    """Return a temporary error while the room is being replaced, else None. Raises `ChannelUnavailable`."""
     room_id = message.session.conversation
     if error.fields.get("errcode") != "M_FORBIDDEN" or abs(now - message.created_at) > MOVES_WITHIN:
         return None

@@ -356,12 +356,7 @@ class EventSender:
         return await self.is_overheard(room_id, sender if isinstance(sender, str) else None)
 
     async def is_overheard(self, room_id: str, partner: str | None) -> bool:
-        """
-        Return True if others than ``partner`` can read a room; asks the server if necessary.
-
-        Raises:
-            ChannelUnavailable: The server could not be asked.
-        """
+        """Return True if others than ``partner`` can read a room; asks it. Raises ChannelUnavailable."""
         room = self._rooms.get(room_id)
         known = self._is_current() and room is not None and room.checked
         if known and not self._rooms.is_overheard(room_id, partner):
@@ -374,12 +369,7 @@ class EventSender:
         return self._rooms.is_overheard(room_id, partner)
 
     async def send_event(self, room_id: str, kind: str, content: Mapping[str, Any]) -> None:
-        """
-        Send some other event, once, encrypted if the room is.
-
-        Raises:
-            ChannelError: It was not sent, or nobody knows.
-        """
+        """Send an event of another type once, encrypted if the room is. Raises ChannelError."""
         try:
             encrypted = await self._encryption_gate.is_encrypted(room_id)
             kind, content = await self._encryption_gate.put_on(room_id, kind, content, encrypted=encrypted)

@@ -158,12 +158,7 @@ class StreamingPreview:
         self._news.set()
 
     async def final_event_id(self, context: Mapping[str, Any], sending: EventSender) -> str | None:
-        """
-        Show nothing more for this question; returns the event that shows its answer so far.
-
-        Raises:
-            ChannelUnavailable: It cannot be said yet which of its previews will arrive.
-        """
+        """Stop previews and return the event with the answer so far. Raises ChannelUnavailable."""
         answer = self._answers.get(str(context.get("event_id")))
         if answer is None:
             return None

@@ -118,11 +118,7 @@ class EventHandler:
     async def begin(
         self, room_id: str, event: JsonObject, *, seen_at: float | None = None
     ) -> InboundMessage | Amendment | Skip | Unfinished:
-        """
-        Interpret one decrypted event of a timeline, without asking the homeserver anything.
-
-        ``seen_at`` is when it came, if it can be read only now.
-        """
+        """Interpret a decrypted event without requests; ``seen_at`` is its arrival if readable only now."""
         sender = text_of(event, "sender")
         if event.get("type") == "m.room.member" and self.joinings.saw(room_id, event, self._clock.now()):
             self._talk.came(room_id, text_of(event, "state_key"))
@@ -456,10 +452,7 @@ class EventHandler:
         )
 
     async def _outbound(self, room_id: str, event_id: str) -> str | None:
-        """
-        The outbox id of an event that the server has of us, whether or not its sending was confirmed; None
-        also when the server does not say so within `_MARK_LIMIT_S`.
-        """
+        """Return the outbox id of our event on the server; None also after `_MARK_LIMIT_S`."""
         mark, backoff = None, Backoff(_MARK_RETRY)
         with anyio.move_on_after(_MARK_LIMIT_S):
             while mark is None:

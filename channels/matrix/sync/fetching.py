@@ -226,12 +226,7 @@ class DeferredReading:
                 await anyio.sleep(backoff.failed(random=random.random()))
 
     async def _work_on(self, room_id: str, sender: str, queue: _SenderQueue) -> None:
-        """
-        Hand over what waits in a queue, until it is empty or has left its places.
-
-        Raises:
-            AttachmentsUnavailable: The store does not take the file of the first one.
-        """
+        """Work off a queue until it is empty or has no places. Raises AttachmentsUnavailable."""
         server = sender.partition(":")[2]
         try:
             await queue.take_place(self._share(sender, _AT_ONCE_PER_SENDER))

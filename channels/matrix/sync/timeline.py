@@ -143,12 +143,7 @@ class Timeline:
         }
 
     async def read_answer(self, body: JsonObject, since: str, known: set[str] | None) -> TimelineResult:
-        """
-        Read an answer; ``known`` are the rooms before it, None if they are unknown.
-
-        Raises:
-            ChannelUnavailable: Something cannot be read now; the same answer has to come again.
-        """
+        """Read an answer; ``known``: earlier rooms or None. Raises ChannelUnavailable to get it again."""
         joined = self._read_rooms(body)
         said = {room_id: events_of(room, "timeline") for room_id, room in joined.items()}
         entered = []
@@ -310,12 +305,7 @@ class Timeline:
     async def _side_by_side(
         self, asks: Mapping[str, tuple[Callable[[str], Awaitable[None]], float]]
     ) -> list[str]:
-        """
-        Ask about rooms, each within its seconds; returns those of which nothing came.
-
-        Raises:
-            ChannelError: The whole answer has to come again.
-        """
+        """Ask about rooms concurrently; return those without answer. Raises ChannelError to get all again."""
         late: list[str] = []
         failed: list[ChannelError] = []
         slots = anyio.CapacityLimiter(_ASK_AT_ONCE)
@@ -362,10 +352,7 @@ class Timeline:
         return room is not None and any(self._is_owner(one) for one in room.joined)
 
     async def _learn_privacy(self, said: Iterable[tuple[str, Sequence[JsonObject]]]) -> None:
-        """
-        Find out whether conversations are of two, if somebody says something in them; while that is unknown
-        they count as groups.
-        """
+        """Find out if conversations with news have two people; until then they count as groups."""
         asks: dict[str, tuple[Callable[[str], Awaitable[None]], float]] = {}
         now, limit_s = anyio.current_time(), min(_ASK_LIMIT_S, self._patience_s)
         for room_id, events in said:
