@@ -48,10 +48,7 @@ class SpeechParts:
 async def build_speech(
     env: Environment, queue: Queue, agent: AgentParts, channels: Configured, routing: RoutingParts
 ) -> SpeechParts:
-    """
-    Build what has answers spoken. Where speech was switched off since, waiting rows are given up. Raises
-    `StoreUnavailable`.
-    """
+    """Build the spoken answers; if disabled, waiting rows are dropped. Raises `StoreUnavailable`."""
     settings = env.settings.voice.speak
     voice: _Speaker | None = None
     if settings is not None and settings.when != "never":

@@ -56,12 +56,7 @@ class Metering:
         self._seen = ("", Amount())
 
     def meter(self, session: SessionKey, purpose: Purpose, *, owner: bool) -> UsageMeter:
-        """
-        The meter of one run.
-
-        Args:
-            owner: Whether the owner is among those who asked for it.
-        """
+        """Return the meter of one run; ``owner``: the owner is among those who asked for it."""
         return UsageMeter(self, session, purpose, tier_of(purpose, owner=owner))
 
     async def decision(self, tier: BudgetTier, needs: Amount = Amount()) -> BudgetDecision:  # noqa: B008 - frozen
@@ -77,12 +72,7 @@ class Metering:
         return None if decision.go else decision
 
     async def spent(self, *, reserved: bool = True) -> Amount:
-        """
-        Return the cost of this day, with ``reserved`` also the expected cost of calls in flight.
-
-        Raises:
-            StoreUnavailable: The store could not be read.
-        """
+        """Return this day's cost, with ``reserved`` also of calls in flight. Raises StoreUnavailable."""
         day, before, kept = day_of(self._clock.now(), self.limits.zone), Amount(), Amount()
         for _ in range(_READ_AGAIN):
             day, commits = day_of(self._clock.now(), self.limits.zone), self._commits

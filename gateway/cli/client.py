@@ -60,12 +60,7 @@ class OperationsClient:
         self._verbose = verbose
 
     def call(self, name: str, **arguments: Any) -> dict[str, Any]:
-        """
-        Call an operation, in the daemon or on the home.
-
-        Raises:
-            GatewayError: It was refused, or cannot be done; the text says why.
-        """
+        """Call an operation, in the daemon or on the home. Raises GatewayError."""
         given = {key: value for key, value in arguments.items() if value is not None}
         give_up_at = time.monotonic() + _STARTING_LIMIT_S
         while True:
@@ -131,12 +126,7 @@ async def _status(home: Home, settings: Settings, arguments: Mapping[str, Any]) 
 
 
 def homes_on_server(home: Path | None, config: Path | None) -> list[dict[str, Any]]:
-    """
-    Return the homes on the PostgreSQL server that the configuration names, each with its machines.
-
-    Raises:
-        GatewayError: The configuration names none, or it cannot be asked now.
-    """
+    """Return the homes on the configured PostgreSQL server, each with its machines. Raises GatewayError."""
     import anyio  # noqa: PLC0415 - as above
 
     from gateway.queue.lease import facts_of  # noqa: PLC0415

@@ -189,12 +189,7 @@ def inbox_answer(name: str, text: str, /, *, where: Where = HERE, as_json: Json 
 
 
 def _named(name: str, kind: str, *, only: bool = False) -> tuple[str, int]:
-    """
-    Parse a name into kind and number; a bare number is of ``kind``.
-
-    Raises:
-        RequestInvalid: The name is malformed or, with ``only``, of another kind.
-    """
+    """Parse a name; a bare number is of ``kind``, with ``only`` all must be. Raises RequestInvalid."""
     from gateway.operations.arguments import RequestInvalid
 
     text = name.strip().lower()

@@ -190,12 +190,7 @@ def to_embedded(
 
 
 def _home_has_it(home: Home, layout: Layout, secret: str, marker: Marker | None) -> bool:
-    """
-    Return True if an earlier try was killed when all was in place.
-
-    Raises:
-        ConfigInvalid: Another queue is there.
-    """
+    """Return True if an earlier try was killed after all was in place. Raises ConfigInvalid."""
     if not home.database.exists():
         if any(layout.sessions.glob("*.jsonl")):
             raise ConfigInvalid(
@@ -283,12 +278,7 @@ def _refuse_elsewhere(marker: Marker | None, wanted: Marker, where: str) -> None
 
 
 def _has_it(target: PostgresTables, source: EmbeddedTables, marker: Marker | None) -> bool:
-    """
-    Return True if an earlier try was killed after its commit there.
-
-    Raises:
-        ConfigInvalid: Another queue is there.
-    """
+    """Return True if an earlier try was killed after its commit there. Raises ConfigInvalid."""
     if target.marker is not None:
         raise ConfigInvalid(
             f"{target.where} has a queue that was moved to {target.marker.to}, and was not touched: name "

@@ -238,11 +238,7 @@ class PlanOperations:
         return {"entries": [_entry_row(planned, entry) for entry in shown[: within(limit)]]}
 
     async def heartbeat_now(self, dry_run: bool = False) -> dict[str, Any]:  # noqa: FBT001, FBT002
-        """
-        Run a check-in now, at any hour, and return its result.
-
-        With ``dry_run`` only what would happen: nothing is asked of a model, sent or noted.
-        """
+        """Run a check-in now and return its result; ``dry_run`` only says what would happen."""
         planned = self._plan()
         heartbeat = planned.heartbeat
         if heartbeat is None:

@@ -158,12 +158,7 @@ class OwnerAlerts:
         self._news.set()
 
     async def store_now(self, about: str, text: str) -> None:
-        """
-        As `alert`, for what is known at this moment only: it is in the store when this returns.
-
-        Raises:
-            StoreUnavailable: It is not.
-        """
+        """Do `alert`, but stored on return. Raises StoreUnavailable."""
         await self._store_alerts([Alert(about, text[:_LONGEST])])
         self._news.set()
 
@@ -209,12 +204,7 @@ class OwnerAlerts:
         return wait_s
 
     async def _deliver_alerts(self) -> float:
-        """
-        Post what waits in one message, and forget it in the same transaction. By mail, later alerts are
-        collected for a while.
-
-        Returns how many seconds they still have to.
-        """
+        """Post waiting alerts in one message and forget them; return the seconds mails are collected."""
         wait_s, new = self._email_again_at - self._clock.monotonic(), list(self._new.values())
         await self._store_alerts(new)
         for alert in new:

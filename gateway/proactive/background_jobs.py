@@ -148,12 +148,7 @@ class BackgroundJobs:
         return stopped
 
     async def output(self, job: BackgroundJob) -> tuple[str, Origins]:
-        """
-        Return a job's output so far and its origins.
-
-        Raises:
-        StoreUnavailable, StorageUnavailable: Not now.
-        """
+        """Return a job's output so far and its origins. Raises StoreUnavailable or StorageUnavailable."""
         return await self._said(job)
 
     async def state_text(self, job: BackgroundJob) -> str:

@@ -83,10 +83,7 @@ class Messenger:
         return name if mine and (not place or normalise(place) in mine) else None
 
     async def known_recipients(self) -> dict[str, str]:
-        """
-        Return people and rooms that may be written to after a yes, as ``channel:address``, with the name that
-        they use: those of the settings, and of the newest messages. Raises `StoreUnavailable`.
-        """
+        """Return people and rooms that may get messages, by address. Raises `StoreUnavailable`."""
         found: dict[str, str] = {
             f"{name}:{address}": ""
             for name, channel in self._channels.items()
@@ -215,12 +212,7 @@ class Messenger:
         key: str,
         origins: Origins,
     ) -> str:
-        """
-        Post a message, once for a turn and a ``key`` that follow others; returns what became of it.
-
-        Raises:
-            ToolError: Nothing was posted.
-        """
+        """Post a message once per turn and ``key``; return the outcome. Raises ToolError."""
         recipient = await self.recipient(to)
         name, _, place = recipient.partition(":")
         once = _once(here, turn, key)

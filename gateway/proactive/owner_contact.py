@@ -92,10 +92,7 @@ class OwnerContact:
         self._loaded = False
 
     async def get(self) -> Target | None:
-        """
-        The owner's direct conversation, or None if the owner has never written directly. Raises
-        `StoreUnavailable`.
-        """
+        """Return the owner's direct conversation, None before the first. Raises `StoreUnavailable`."""
         if not self._loaded:
             self._known = _parsed_or_none(await self._state.read(_STATE))
             self._loaded = True
@@ -150,10 +147,7 @@ class OwnerContact:
             return ContactResult(why=f"messages to the target are not possible: {error}")
 
     async def reach_elsewhere(self, *, topic: str = "", without: Collection[str] = ()) -> ContactResult:
-        """
-        Another place where the owner reads alone, made if there is none: for what cannot wait for `reach`.
-        Raises `StoreUnavailable`.
-        """
+        """Return another place where the owner reads alone. Raises `StoreUnavailable`."""
         try:
             with anyio.fail_after(_ASK_LIMIT_S):
                 return await self._start_conversation(topic, without=without, keep=False)
@@ -209,10 +203,7 @@ class OwnerContact:
         return await self._checked(known, channel, topic)
 
     async def begin(self) -> bool:
-        """
-        Have a conversation with the owner alone, before there is anything to tell; whether that is settled.
-        Raises `StoreUnavailable`.
-        """
+        """Start a conversation with the owner; return True if that is settled. Raises `StoreUnavailable`."""
         if self.setting or await self.get() is not None:
             return True
         reached = await self.reach()

@@ -63,12 +63,7 @@ class OwnerNotifier:
             self._down.add(status.name)
 
     async def reach(self, topic: str, kind: OutboundKind = OutboundKind.NOTICE) -> ContactResult:
-        """
-        Return where a message about ``topic`` goes now; a missing place is logged once.
-
-        Raises:
-            StoreUnavailable: Not now.
-        """
+        """Return where a message about ``topic`` goes; logs a missing place once. Raises StoreUnavailable."""
         reached = await self._contact.reach(topic=topic)
         waits = reached.later and not self._down
         lost = reached.target is None or reached.target.channel in self._down
@@ -127,10 +122,7 @@ class OwnerNotifier:
     async def compose(
         self, topic: str, text: str, context: Mapping[str, Any] | None = None
     ) -> list[NewOutbound] | None:
-        """
-        A notice that its caller commits together with something else, and that waits for the owner; None:
-        there is no place for it now. Raises `StoreUnavailable`.
-        """
+        """Build a notice to commit with other work; None without a place. Raises `StoreUnavailable`."""
         target = (await self.reach(topic)).target
         if target is None:
             return None
@@ -180,10 +172,7 @@ class OwnerNotifier:
         attachments: Sequence[Attachment] = (),
         rings: bool = False,
     ) -> list[NewOutbound]:
-        """
-        A message in parts that its channel takes, for a caller that commits them with something else; it
-        ``rings`` if it waits for the owner.
-        """
+        """Split a message into parts to commit with other work; ``rings`` if it waits for the owner."""
         rings_for = tuple(filter(None, [target.person])) if rings else None
         capabilities = self._contact.channels[target.channel].capabilities
         return [

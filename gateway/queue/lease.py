@@ -321,12 +321,7 @@ class LeaseKeeper:
         await self._show()
 
     async def run(self) -> None:
-        """
-        Renew the lease until it is given back.
-
-        Raises:
-            LeaseLost: Nobody who relied on the lease may work on the database any more.
-        """
+        """Renew the lease until released. Raises LeaseLost: all work on the database must stop."""
         pause_s = self._times.renewed_s
         while True:
             await anyio.sleep(max(0.0, min(pause_s, self._times.lost_s - self.age_s)))
@@ -352,12 +347,7 @@ class LeaseKeeper:
         return bool(held)
 
     def confirm(self) -> None:
-        """
-        Check that the lease is still held, before something that cannot be undone.
-
-        Raises:
-            LeaseLost: It may have been lost.
-        """
+        """Check the lease before something that cannot be undone. Raises LeaseLost."""
         if self._fence is not None and self.age_s >= self._times.lost_s:
             raise LeaseLost(self._silent(), path=self._where)
 

@@ -26,12 +26,7 @@ _NO_DRIVER = "gateway.store: PostgreSQL needs squidbot's extra 'postgres' (pip i
 
 @contextmanager
 def open_postgres() -> Iterator[None]:
-    """
-    Report an unusable PostgreSQL database, or a missing driver, as a configuration error.
-
-    Raises:
-        ConfigInvalid: Instead of `StoreUnusable` or of the driver's import error.
-    """
+    """Report an unusable PostgreSQL database, or a missing driver, as ConfigInvalid."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -44,12 +39,7 @@ def open_postgres() -> Iterator[None]:
 
 @contextmanager
 def open_sqlite() -> Iterator[None]:
-    """
-    Report that the content of the embedded database was moved, as a configuration error.
-
-    Raises:
-        ConfigInvalid: Instead of `StoreMoved`.
-    """
+    """Report that the embedded database's content was moved, as ConfigInvalid."""
     try:
         yield
     except StoreMoved as error:

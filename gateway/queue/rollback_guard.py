@@ -212,12 +212,7 @@ class RollbackGuard:
 def write_restored(
     path: Path, extent: Extent, *, made_at: datetime | None, now: datetime, gap: Gap | None
 ) -> None:
-    """
-    Record that a database was restored from a backup or, without ``made_at``, is an accepted older copy.
-
-    Raises:
-        OSError: It fails.
-    """
+    """Record a restore or, without ``made_at``, an accepted older copy. Raises OSError."""
     of = (
         "was an older copy"
         if made_at is None

@@ -182,10 +182,7 @@ class Access:
         return sorted(self._exact.get(channel, frozenset()) | self._let_in.get(channel, frozenset()))
 
     def server_group(self, channel: str, address: str) -> str:
-        """
-        The server because of which somebody is let in: its people are any number. Empty for the owner, and
-        for who stands in the settings by address.
-        """
+        """Return the server whose people are allowed; "" for the owner and people listed by address."""
         normal = normalise(address)
         if (
             normal in self.allowed_addresses(channel)

@@ -91,12 +91,7 @@ class AttachmentSweeper:
             raise
 
     async def sweep(self) -> int:
-        """
-        Remove what is due; returns how many files that were.
-
-        Raises:
-            StoreUnavailable, StorageUnavailable, AttachmentsUnavailable, OSError: Not everything can be read.
-        """
+        """Remove what is due; return the number of files. Raises if not everything can be read."""
         now = self._clock.now().timestamp()
         old = [file for file in await self._attachments.stored() if now - file.saved_at > ORPHAN_AFTER_S]
         if not old:

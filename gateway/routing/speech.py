@@ -207,12 +207,7 @@ class SpeechChannel:
         return self._clock.now() - message.created_at > _LATE_AFTER
 
     async def _why_not(self, row: OutboxRow) -> str:
-        """
-        Return why a text is not spoken, or "".
-
-        Raises:
-            ChannelUnavailable: The channel cannot say now if it is in the conversation.
-        """
+        """Return why a text is not spoken, or "". Raises ChannelUnavailable."""
         message = row.message
         if self._is_late(message):
             return "it is too long ago"

@@ -87,11 +87,7 @@ def _problem(detail: ErrorDetails, source: Source, model: type[BaseModel]) -> Pr
 
 
 def _known_path(loc: tuple[int | str, ...], source: Source) -> KeyPath:
-    """
-    The part of ``loc`` that stands in the file.
-
-    Pydantic adds names of its own, of a union's member for example; those stand nowhere.
-    """
+    """Return the part of ``loc`` in the file; Pydantic adds names such as a union's member."""
     path: KeyPath = ()
     for part in loc:
         if (*path, part) in source.lines:

@@ -155,12 +155,7 @@ def _number_or_text(tag: str, text: str) -> Any:
 
 
 def compose(text: str) -> yaml.Node | None:
-    """
-    The YAML tree of a configuration with the position of each node, for editors of the file.
-
-    Raises:
-        yaml.YAMLError: It is no YAML.
-    """
+    """Parse YAML with the position of each node, for editors. Raises yaml.YAMLError."""
     try:
         node: yaml.Node | None = yaml.compose(text, Loader=_Loader)
     except RecursionError as error:

@@ -24,10 +24,7 @@ _SHORTEST_S = 30.0
 
 
 def last_resort(notifier: Notifier, environ: Mapping[str, str] = os.environ) -> ProcessWatchdog:
-    """
-    The process watchdog that the environment asks for; none beside a service manager, or without a valid
-    number.
-    """
+    """Return the environment's process watchdog; None with a service manager or an invalid number."""
     asked = environ.get(WATCHDOG_VARIABLE, "")
     if notifier.watchdog_interval_s is not None or not asked.isascii() or not asked.isdigit() or asked == "0":
         return ProcessWatchdog(None)

@@ -60,12 +60,7 @@ class StatusReport:
         self._started_at = clock.now()
 
     async def read(self) -> dict[str, Any]:
-        """
-        States, counts and ages as JSON can hold them; no texts, no people.
-
-        Raises:
-            StoreUnavailable: The queue cannot be read.
-        """
+        """Return states, counts and ages as JSON, no texts or people. Raises StoreUnavailable."""
         stats = await self._store.maintenance.stats()
         process: dict[str, Any] = {
             "version": version(),

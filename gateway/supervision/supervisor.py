@@ -83,12 +83,7 @@ class Supervisor:
         self._changed = anyio.Event()
 
     def watch(self, channel: Channel, inbox: Inbox) -> None:
-        """
-        Make ``channel`` one of those that `run` keeps running. Before `run`.
-
-        Raises:
-            ValueError: There is one of that name already.
-        """
+        """Add a channel before `run`, which keeps it running. Raises ValueError for a known name."""
         if channel.name in self._watched:
             raise ValueError(f"two channels are called {channel.name!r}")
         self._watched[channel.name] = _Watched(

@@ -88,12 +88,7 @@ def read_unfinished(root: Path) -> UnfinishedRestore | None:
 
 
 def check_finished(root: Path) -> None:
-    """
-    Refuse to work on a home into which a restore has not ended.
-
-    Raises:
-        RestoreMarker: The text names the command that finishes it.
-    """
+    """Refuse a home with an unfinished restore. Raises RestoreMarker with the command."""
     if read_unfinished(root) is not None:
         raise RestoreMarker(
             f"a restore into {root} was interrupted, so a part of its content is missing; finish it with: "

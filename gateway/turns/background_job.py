@@ -167,12 +167,7 @@ class BackgroundTurns:
         return "" if self.allowed(session) else "its person may no longer have background jobs"
 
     async def _run(self, turn: Turn, order: Order, began: float) -> None:
-        """
-        Run a command and tell what came of it.
-
-        Raises:
-            CommandsNotReady: The sandbox is not proved yet.
-        """
+        """Run a command and report its outcome. Raises CommandsNotReady."""
         session = session_of(turn, self.access, Purpose.BACKGROUND)
         steps = [] if turn.is_new else await self.steps.steps(turn)
         if steps:

@@ -53,11 +53,7 @@ class DeferralWakeups:
         wakeups.credit.connect(lambda _: self._credit())
 
     def link(self, channel: str, *, up: bool, caught_up: bool = False) -> None:
-        """
-        The link of a channel is up or down. Returns at once.
-
-        Some channels can send only when they have caught up, so that ends waits, too.
-        """
+        """Note a channel's link, without waiting; ``caught_up`` also ends waits of some channels."""
         if not up:
             self._up -= {(channel, False), (channel, True)}
         elif (channel, caught_up) not in self._up:
@@ -86,12 +82,7 @@ class DeferralWakeups:
                 await self._news.wait()
 
     async def look(self) -> None:
-        """
-        End what has to be ended now.
-
-        Raises:
-            StoreUnavailable: Not now; it is tried again with the next look.
-        """
+        """End due deferrals now. Raises StoreUnavailable; the next check retries it."""
         for channel in sorted(self._came_up):
             await self._store.maintenance.due_now(link_wait(channel))
             self._came_up.discard(channel)

@@ -67,10 +67,7 @@ class Deferral:
     clock: Clock
 
     async def defer_to_place(self, turn: Turn) -> bool:
-        """
-        Defer a turn that has a later place, and notify its sender if the channel asks for that and it was not
-        done yet; returns whether it was deferred. Raises `LostTurn`.
-        """
+        """Defer a turn to its later place, with a notice if wanted; True if deferred. Raises `LostTurn`."""
         now, message = self.clock.now(), turn.head.message
         delay_s = left_s(turn.head, now)
         if not delay_s:

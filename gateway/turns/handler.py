@@ -75,12 +75,7 @@ class Batching:
         self._merge = merge
 
     async def limit(self, session: SessionKey) -> int:
-        """
-        Return the most messages of a session's next turn; 0 if its channel is disabled.
-
-        Raises:
-            StoreUnavailable: Not now.
-        """
+        """Return the most messages of a session's next turn; 0: channel disabled. Raises StoreUnavailable."""
         mode = self._modes.get(await self._next_channel(session))
         if mode is None:
             return 0

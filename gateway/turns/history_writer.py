@@ -78,12 +78,7 @@ class HistoryWriter:
         self._work.set()
 
     async def flush(self, session: SessionKey) -> None:
-        """
-        Return when the session's history can be read in full, so that its next prompt can be built.
-
-        Raises:
-            StorageUnavailable, StoreUnavailable: Not now; nothing is lost, call again.
-        """
+        """Make the session's history readable in full. Raises StorageUnavailable or StoreUnavailable."""
         mark = self._unappended.get(session)
         if mark is None:
             return
@@ -92,12 +87,7 @@ class HistoryWriter:
             del self._unappended[session]
 
     async def settle(self, session: SessionKey) -> None:
-        """
-        Append what the journal has of a session, make it durable and clear it, in one visit to the file.
-
-        Raises:
-            StorageUnavailable, StoreUnavailable: Not now; the journal still has the lines, call again.
-        """
+        """Move the journal's lines durably into the history; repeatable. Raises `StorageUnavailable`."""
         mark = self._unappended.get(session)
         lines = await self._store.journal.lines(session) if mark is not None else ()
         waiting = self._unsynced.get(session, {})

@@ -156,10 +156,7 @@ class ModelRun:
         return replace(result, reply=f"{hearing.note}\n\n{result.reply}") if hearing.note else result
 
     def _in_room(self, session: Session, channel_name: str) -> Session:
-        """
-        The session with the names of its room and of the people there who may talk to the bot: others could
-        write instructions into theirs.
-        """
+        """Add the names of room and allowed people; names of others could be instructions."""
         channel, place = self.channels[channel_name], session.key.conversation
         account = channel.account
         if session.audience is Audience.DIRECT or not isinstance(channel, SupportsRoomNames):

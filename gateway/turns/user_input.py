@@ -271,10 +271,10 @@ def _is_email_style(message: InboundMessage) -> bool:
 
 def user_lines(turn: Turn, access: Access) -> list[Message]:
     """
-    The history lines of the question, one for each message.
+    Return the question's history lines, one per message.
 
-    Where the past is closed to newcomers, a line has its place in the order of the conversation for its time,
-    and nothing of what was said before it; but a file may be from there, so with one it has those origins.
+    In a closed room a line has its place by time, without what was said before it; a file may be older, so it
+    adds those origins.
     """
     return [
         Message(

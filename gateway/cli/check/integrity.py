@@ -133,12 +133,7 @@ def _queue(home: Home, named: dict[str, bool], *, in_use: bool) -> Generator[Int
 
 
 def repair_state(home: Home, troubles: Iterable[IntegrityFinding], *, now: datetime) -> Repaired:
-    """
-    Repair what can be repaired, each finding by itself. The caller holds the home's lock.
-
-    Raises:
-        StateUnusable: No copy can be made, so nothing was changed.
-    """
+    """Repair each finding by itself, holding the home's lock. Raises StateUnusable if no copy can be made."""
     repaired = Repaired()
     wanted = list(troubles)
     able = [one for one in wanted if one.repair is not None]

@@ -43,10 +43,7 @@ class Examinable(Protocol):
     account: str
 
     async def check(self) -> Mapping[str, str]:
-        """
-        Log in everywhere and test what can be tested; returns what was seen. A `ChannelError` says what is
-        wrong.
-        """
+        """Log in everywhere and test; return what was seen. Raises `ChannelError`."""
         ...
 
 

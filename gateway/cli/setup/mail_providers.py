@@ -114,12 +114,7 @@ def guess(address: str, imap: ProviderServer | None = None) -> MailGuess:
 
 
 def parse_place(text: str, kind: Literal["imap", "smtp"]) -> ProviderServer:
-    """
-    ``host``, ``host:port`` or ``tls://host:port`` (``starttls://``, ``none://``).
-
-    Raises:
-        ValueError: It is something else.
-    """
+    """Parse ``host``, ``host:port`` or ``tls://host:port`` (``starttls``, ``none``). Raises ValueError."""
     wrong = f"{text[:80]!r} is not a server; write host, host:port, or tls://host:port (starttls://, none://)"
     scheme, _, rest = text.partition("://") if "://" in text else ("", "", text)
     if scheme not in ("", "tls", "starttls", "none") or any(char in rest for char in "/@?# \\\"'"):

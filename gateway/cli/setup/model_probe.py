@@ -119,10 +119,7 @@ def key_variable(model: str) -> str:
 
 
 def prove(offer: ModelOffer, say: Callable[[str], None] = lambda _: None) -> str:
-    """
-    Ask one tiny question. Returns what is wrong, in plain words; empty if it has answered. ``say`` gets what
-    its owner should know of it besides.
-    """
+    """Ask one tiny question; return the error or "". ``say`` gets notes for the owner."""
     provider: dict[str, Any] = {"api_base": offer.api_base, "api_key": offer.api_key}
     described = {
         "default_pool": "main",

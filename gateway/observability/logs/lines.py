@@ -85,12 +85,7 @@ def parse_line(raw: str) -> LogLine:
 
 
 def parse_since(text: str, now: datetime) -> datetime:
-    """
-    A moment: ``90s``, ``15m``, ``2h``, ``3d``, ``1w`` before now, or a date with or without a time of day.
-
-    Raises:
-        ValueError: It is neither.
-    """
+    """Parse ``90s``, ``15m``, ``2h``, ``3d``, ``1w`` before now, or a date and time. Raises ValueError."""
     span = _SPAN.fullmatch(text.strip())
     try:
         if span is not None:

@@ -215,12 +215,7 @@ def _object(member: tarfile.TarInfo, content: BinaryIO, *, beside: Collection[st
 
 
 def checked_name(member: tarfile.TarInfo) -> str:
-    """
-    The name below the home.
-
-    Raises:
-        BackupRefused: It leads elsewhere, or to a place that no backup has.
-    """
+    """Return the name below the home. Raises BackupRefused if it leads elsewhere."""
     name = member.name.removeprefix(PREFIX)
     parts = name.split("/")
     fine = (

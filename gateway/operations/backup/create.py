@@ -96,12 +96,7 @@ def backup_name(now: datetime, *, encrypted: bool) -> str:
 
 
 def make_folder(folder: Path) -> None:
-    """
-    Create the folder for backups, for its owner alone, if it is missing; its parent must exist.
-
-    Raises:
-        BackupFailed: It cannot be made, for example because the disk that it lies on is not mounted.
-    """
+    """Create the backup folder for its owner alone; the parent must exist. Raises BackupFailed."""
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
@@ -249,11 +244,7 @@ class _Writing:
         }
 
     def _put_database(self) -> dict[str, Any]:
-        """
-        The copy of the database, which is removed at once.
-
-        Returns what was told with it.
-        """
+        """Add the copy of the database, remove it, and return its facts."""
         answer = self._source.snapshot()
         folder = Path(answer["folder"])
         try:

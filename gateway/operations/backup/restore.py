@@ -200,12 +200,7 @@ def finish_restore(root: Path) -> RestoredBackup:
 
 
 def carry_in(root: Path, stage: Path, put_aside: Sequence[str], *, now: datetime) -> Path | None:
-    """
-    Move the content of a folder in the home into the home; what is in its place is moved aside.
-
-    Raises:
-        Unfinished: It cannot be moved now.
-    """
+    """Move a folder's content into the home; replaced files go aside. Raises Unfinished."""
     brings = tuple(sorted(entry.name for entry in stage.iterdir()))
     plan = UnfinishedRestore("", stage.name, _name_for_aside(root, now), tuple(put_aside), brings)
     _make_durable(stage)

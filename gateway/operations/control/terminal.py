@@ -137,12 +137,7 @@ class RemoteTerminal:
         self._saying: dict[str, tuple[anyio.Event, list[str]]] = {}
 
     async def say(self, text: str, *, native_id: str | None = None) -> str:
-        """
-        As `TerminalLink.say`. Somebody must be iterating meanwhile.
-
-        Raises:
-            ChannelUnavailable: It is not known to be accepted. Say it again with the same ``native_id``.
-        """
+        """Do `TerminalLink.say` while somebody iterates. Raises ChannelUnavailable: repeat with this id."""
         native_id = native_id or secrets.token_hex(16)
         over = anyio.Event()
         refusal: list[str] = []

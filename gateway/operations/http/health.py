@@ -151,12 +151,7 @@ def json_answer(value: Any, *, status: int = 200) -> web.Response:
 
 @asynccontextmanager
 async def serve(app: web.Application, *, host: str, port: int) -> AsyncIterator[int]:
-    """
-    Serve ``app`` while inside; gives the port, which was chosen if it is 0.
-
-    Raises:
-        ListenFailed: The address cannot be used.
-    """
+    """Serve ``app`` and yield its port (chosen if 0). Raises ListenFailed."""
     runner = web.AppRunner(
         app,
         access_log=None,

@@ -93,12 +93,7 @@ class DayHistory:
                 _log.warning("web.sample_missed", error=str(error))
 
     async def sample(self) -> None:
-        """
-        Take one sample.
-
-        Raises:
-            StoreUnavailable: The queue cannot be read; what was counted goes into the next one.
-        """
+        """Take one sample. Raises StoreUnavailable; the counts go into the next one."""
         stats = await self._stats()
         now, before = self._counters(), self._before
         self._before = now

@@ -55,12 +55,7 @@ def with_the_rest(layout: Layout, kept: StoredHistories, found: PersonFiles) -> 
 
 
 def begin(layout: Layout, found: PersonFiles) -> None:
-    """
-    Record durably what is going to be removed.
-
-    Raises:
-        OSError: It cannot be written; nothing was changed.
-    """
+    """Record durably what is going to be removed. Raises OSError; nothing was changed then."""
     addresses = sorted(found.person.addresses)
     digest = hashlib.sha256("\n".join(addresses).encode()).hexdigest()[:16]
     plan = {

@@ -85,10 +85,7 @@ class KeptDocument(Protocol):
         ...
 
     def replace_text(self, text: str | None) -> None:
-        """
-        Replace the text, if there is one, and remove copies of the old one. Does nothing where the last
-        version is the text.
-        """
+        """Replace the text, if any, and remove copies of the old one; nothing if it is the last version."""
         ...
 
     def replace_versions(self, versions: Sequence[dict[str, Any]]) -> None:

@@ -103,12 +103,7 @@ class PersonFiles:
 
 
 def people(names: Collection[str], owner_aliases: Collection[str]) -> Person:
-    """
-    The person that these words name: addresses, or ``owner``.
-
-    Raises:
-        PersonUnclear: A word is no address; or some of the addresses are the owner's and others are not.
-    """
+    """Return the person of these addresses, or ``owner``. Raises PersonUnclear if ambiguous."""
     aliases = {person_name(alias) for alias in owner_aliases}
     wanted: set[str] = set()
     for name in names:
@@ -130,12 +125,7 @@ def people(names: Collection[str], owner_aliases: Collection[str]) -> Person:
 
 
 def find_files(kept: StoredHistories, database: QueuePlace, person: Person) -> PersonFiles:
-    """
-    Search all histories and the database; nothing is changed.
-
-    Raises:
-        OSError, StoreUnavailable: Something cannot be read, so that nothing is known for certain.
-    """
+    """Search all histories and the database, read-only. Raises OSError or StoreUnavailable."""
     found = PersonFiles(person)
     files: set[str] = set()
     for history in kept.histories():

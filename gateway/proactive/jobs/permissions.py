@@ -45,12 +45,7 @@ class OwnerAway(PlaceUnknown):
 
 
 def role_now(access: Access, channel: Channel | None, message: InboundMessage) -> Role:
-    """
-    The present role of the sender in this conversation, whatever the message says.
-
-    Raises:
-        ChannelUnavailable: The channel cannot say now.
-    """
+    """Return the sender's present role in this conversation. Raises ChannelUnavailable."""
     context = {name: value for name, value in message.context.items() if name != "allowed_here"}
     if isinstance(channel, SupportsRoomPolicy):
         here = channel.allowed_here(message.session, message.sender.address)
@@ -93,10 +88,7 @@ async def bot_has_left(channel: Channel | None, session: SessionKey) -> bool:
 
 
 async def direct_conversation(channel: Channel, person: str) -> SessionKey | None:
-    """
-    The conversation with a person alone; None where there is none and none can be made. Raises
-    `PlaceUnknown`.
-    """
+    """Return the conversation with a person alone, None if impossible. Raises `PlaceUnknown`."""
     if not isinstance(channel, SupportsDirectMessages):
         return None
     try:

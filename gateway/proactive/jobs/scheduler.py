@@ -118,12 +118,7 @@ class Scheduler:
         scope.cancel()
 
     async def fire_due(self) -> float:
-        """
-        Put what is due into the inbox. Returns the seconds until the next look.
-
-        Raises:
-            StoreUnavailable: Not now; what was not taken is due still.
-        """
+        """Put due jobs into the inbox; return the seconds until the next check. Raises StoreUnavailable."""
         now = self._clock.now()
         if now >= LATEST:
             # Nothing would ever be due again, and so every job would be done with for good.
@@ -214,10 +209,7 @@ class Scheduler:
             self._news.set()  # a person has changed it meanwhile: what they want now counts
 
     def _jitter(self, job: Job, timing: Timing, instant: datetime) -> timedelta:
-        """
-        The same for the same run: it must not change with a restart. At most half of the time to the next
-        run, or a run would be merged into the next one before it begins.
-        """
+        """Return a run's jitter, stable over restarts and at most half the time to the next run."""
         if job.kind is JobKind.REMIND or isinstance(timing, Once) or not self._config.jitter_seconds:
             return timedelta(0)
         longest = timedelta(seconds=self._config.jitter_seconds)

@@ -188,10 +188,7 @@ class JobService:
         return job
 
     async def mentioned(self, place: JobPlace, whom: str) -> list[str]:
-        """
-        The addresses of those whom a text names, or `EVERYBODY`; empty: the person alone. Raises
-        `TriggerInvalid`: it is not certain who that is.
-        """
+        """Return the named people's addresses, or `EVERYBODY`; empty: the person. Raises `TriggerInvalid`."""
         wanted = [part for each in _BETWEEN.split(whom) if (part := each.strip())]
         nobody_else = {"me"} if place.audience is Audience.GROUP else {"me"} | EVERYBODY_HERE
         if {each.lower() for each in wanted} <= nobody_else:

@@ -255,12 +255,7 @@ def read_when(text: str) -> When:
 
 
 def split_when(text: str) -> tuple[str, str] | None:
-    """
-    Split the time from the text behind it; None if there is none, or if it could go on in what follows.
-
-    Raises:
-        Ambiguous: It can be two days.
-    """
+    """Split the time from the text after it; None without a clear one. Raises Ambiguous."""
     reader = _Reader(text)
     try:
         when = reader.when()

@@ -228,10 +228,7 @@ def _days_to(day: Day, today: datetime) -> int:
 
 
 def _placed(wall: datetime, zone: tzinfo) -> datetime:
-    """
-    The instant of a wall time. One that occurs twice is the first; one that is skipped is as much later as
-    the clocks are moved.
-    """
+    """Return the instant of a wall time: of two the first; a skipped one moves with the clocks."""
     return wall.replace(tzinfo=zone, fold=0).astimezone(UTC)
 
 

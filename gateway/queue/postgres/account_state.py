@@ -195,12 +195,7 @@ class AccountState:
         locks: tuple[str, ...] = (),
         within_s: float = MOMENT_S,
     ) -> _Result:
-        """
-        Run a function in a transaction; the event loop waits for it at most ``within_s``.
-
-        Raises:
-            StateAway: It cannot be done now; in the worst case nobody knows whether it has happened.
-        """
+        """Run a function in a transaction; blocks the loop up to ``within_s``. Raises StateAway."""
 
         def alone(wanted: Wanted) -> _Result:
             with self._lock, self._away(name):

@@ -40,12 +40,7 @@ class AccountTables:
             self._db.execute(f"DELETE FROM {name}")  # noqa: S608 - constants
 
     def encryption(self, key: StateKey) -> StateEncryption:
-        """
-        Return the encryption of the documents that exist or will exist.
-
-        Raises:
-            StoreUnusable: The key is missing, or a different one.
-        """
+        """Return the encryption of the documents. Raises StoreUnusable for a missing or other key."""
         query = "SELECT content FROM account_document WHERE folder = ? AND name = ?"
         found = self._db.execute(query, KEY_CHECK).fetchone()
         if found is None:
@@ -72,12 +67,7 @@ class AccountTables:
         )
 
     def documents(self, encryption: StateEncryption) -> Iterator[tuple[str, str, bytes | None]]:
-        """
-        Yield folder, name and content of every document; None: the document existed and was removed.
-
-        Raises:
-            StoreUnusable: A document is damaged.
-        """
+        """Yield each document's folder, name and content (None: removed). Raises StoreUnusable."""
         query = "SELECT folder, name, content FROM account_document WHERE folder <> '' ORDER BY folder, name"
         for folder, name, content in self._db.execute(query).fetchall():
             try:

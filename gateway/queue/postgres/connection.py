@@ -121,10 +121,7 @@ def _meant_parameter(after: str) -> str:
 
 
 def place_of(url: str) -> str:
-    """
-    Return the database in a form that may be shown: without a password, or anything else that a URL may
-    contain.
-    """
+    """Return the database as it may be shown: without a password or other parts of the URL."""
     try:
         parts = _parts(url)
     except NoAddress:
@@ -136,12 +133,7 @@ def place_of(url: str) -> str:
 
 
 def _see_revoked(given: Mapping[str, Any]) -> None:
-    """
-    Check that a named list of revoked certificates exists: libpq connects without it.
-
-    Raises:
-        psycopg.OperationalError: There is none.
-    """
+    """Check that a configured CRL exists; libpq connects without it. Raises OperationalError."""
     for name in ("sslcrl", "sslcrldir"):
         if not (named := given.get(name)):
             continue
@@ -193,10 +185,7 @@ def is_pooled(db: psycopg.Connection) -> bool:
 
 
 def timeline_of(db: psycopg.Connection) -> str:
-    """
-    Return the timeline of the server, which changes when another server takes over; empty if the role may not
-    read it.
-    """
+    """Return the server's timeline, which changes with a takeover; "" if it may not be read."""
     try:
         found = db.execute("SELECT left(pg_walfile_name(pg_current_wal_lsn()), 8)", prepare=False).fetchone()
     except (psycopg.ProgrammingError, psycopg.NotSupportedError):
@@ -205,10 +194,7 @@ def timeline_of(db: psycopg.Connection) -> str:
 
 
 def outcome_of(db: psycopg.Connection, number: str) -> str:
-    """
-    Return the status of a transaction of this timeline: ``committed``, ``aborted``, ``in progress``, or empty
-    if the server no longer knows it.
-    """
+    """Return a transaction's status: ``committed``, ``aborted``, ``in progress`` or "" if unknown."""
     try:
         found = db.execute("SELECT pg_xact_status(%s::xid8)", (number,), prepare=False).fetchone()
     except psycopg.DataError:  # it does not belong to this timeline

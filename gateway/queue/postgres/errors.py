@@ -54,11 +54,7 @@ def is_unavailable(error: psycopg.Error) -> bool:
 
 
 def unavailable(error: psycopg.Error, where: str, operation: str) -> Exception:
-    """
-    Return the error to raise to the caller; the error of a defect of ours is returned unchanged.
-
-    ``where`` is the database, without a password.
-    """
+    """Return the error for the caller, a defect's unchanged; ``where`` has no password."""
     if error.sqlstate == _NO_RIGHTS:
         return _may_not(error, where)
     if not is_unavailable(error):

@@ -30,12 +30,7 @@ class Failover:
         """Whether commits waited for a replica at the last connection."""
 
     def check(self, db: psycopg.Connection, *, works: bool) -> None:
-        """
-        Check that nothing can be missing on this new connection of a process that ``works``.
-
-        Raises:
-            psycopg.OperationalError: The last commits may be missing.
-        """
+        """Check that a new connection lacks no commits. Raises OperationalError."""
         try:
             found = db.execute(_HERE, prepare=False).fetchone()
         except (psycopg.ProgrammingError, psycopg.NotSupportedError):

@@ -304,10 +304,7 @@ class _Serving:
                 return
 
     def _everything(self, db: psycopg.Connection, committed: Transaction, call: Call) -> str:
-        """
-        Return all waiting work; if the server does not answer, it is found later with the outcome of the
-        call.
-        """
+        """Run all waiting work; without an answer, the call's outcome is determined later."""
         look = Transaction(db, self._pool.home, look_only=True)
         try:
             facts = all_facts(look)

@@ -173,12 +173,7 @@ def _found(db: psycopg.Connection[Any]) -> tuple[int, int] | None:
 
 
 def check(db: psycopg.Connection[Any], where: str) -> None:
-    """
-    Check that the tables are those of this version, or of a later one that allows this one to work.
-
-    Raises:
-        StoreUnusable: They are not; nothing was changed.
-    """
+    """Check that the tables fit this version. Raises StoreUnusable; nothing was changed."""
     (encoding,) = db.execute("SELECT current_setting('server_encoding')").fetchone() or ("",)
     if encoding != "UTF8":
         raise StoreUnusable(f"{where} has the encoding {encoding}; squidbot needs UTF8.")

@@ -100,12 +100,7 @@ class PostgresQueue(Queue):
         return None if restored is None else restored.gap
 
     async def note_server(self) -> None:
-        """
-        Record for the next start on which server this daemon works, and whether commits wait for a replica.
-
-        Raises:
-            StoreUnavailable: The database cannot be used now.
-        """
+        """Record the server and its replication for the next start. Raises StoreUnavailable."""
         await self.database.writer.call("note_server", note_server, locks=NOTHING)
 
     def memory_in_database(self) -> MemoryInDatabase:

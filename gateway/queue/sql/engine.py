@@ -55,11 +55,7 @@ class ConnectionPort(Protocol):
         ...
 
     def lock(self, *names: str) -> None:
-        """
-        Wait until no other transaction holds any of these names, and hold them until this one ends.
-
-        Only `lock_first` calls it, with sorted names, each once.
-        """
+        """Lock these names until the transaction ends; only `lock_first` calls it, sorted, each once."""
         ...
 
     def note(self, fact: str, of: str) -> None:

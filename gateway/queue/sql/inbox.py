@@ -134,10 +134,7 @@ class InboxStore(Store):
         return Accepted(map(inbox_row, amended) if amendments else accepted, stopped)
 
     async def ready_work(self, sessions: Mapping[int, SessionKey]) -> int:
-        """
-        Move these messages, by their row ids, to these sessions, as far as they are READY; return how many
-        were in another session. Nobody may be working on anything at this moment.
-        """
+        """Move READY messages to these sessions; return the number moved. Nobody may be working."""
         wanted = {row_id: str(session) for row_id, session in sessions.items()}
         return await self._writer.call(
             "work_in",
@@ -262,10 +259,7 @@ class InboxStore(Store):
         return None if found is None else SessionKey.parse(found)
 
     async def drop(self, inbox_id: int) -> bool:
-        """
-        Give a message up on a person's request: READY, DEAD or QUARANTINED rows become IGNORED, unsent
-        answers DEAD.
-        """
+        """Drop a message for a person: READY, DEAD or QUARANTINED becomes IGNORED, unsent answers DEAD."""
         now = self._now()
         return await self._writer.call(
             "drop", lambda db: maintenance_sql.drop(db, inbox_id, now), locks=inbox_locks(inbox_id)

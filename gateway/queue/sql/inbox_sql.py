@@ -286,11 +286,7 @@ def record_step(db: ConnectionPort, owned: Owned, step: tuple[int, str, str, str
 
 
 def end(db: ConnectionPort, owned: Owned, state: InboxState, now: float, *, error: str | None = None) -> bool:
-    """
-    Move the rows of a turn from ``running`` to their final state, and drop its steps.
-
-    Returns True if one of them was taken back meanwhile.
-    """
+    """End a turn's rows in their final state and drop its steps; True if one was withdrawn."""
     rows = db.execute(
         f"UPDATE inbox SET state = ?, ended_at = ?, tail = ?, error = ? WHERE {_claim_condition(state)}"
         " RETURNING withdrawn",

@@ -71,10 +71,7 @@ class JobStore(Store):
         await self._writer.call("add_job", write, locks=[named_lock("jobs", person) for person in whose])
 
     async def jobs(self, *, done: bool = False, until: datetime | None = None) -> list[Job]:
-        """
-        Return all jobs, the next one first. ``done`` includes one-time jobs that have run; ``until`` selects
-        jobs that are due by then.
-        """
+        """Return jobs, the next first; ``done`` includes ended ones, ``until`` selects those due by then."""
         if until is not None:
             query = f"SELECT {_JOB} FROM jobs WHERE state = 'active' AND next_at <= ? ORDER BY next_at, id"
             before = (until.timestamp(),)
@@ -141,10 +138,7 @@ class JobStore(Store):
         )
 
     async def note(self, entry: LedgerEntry) -> None:
-        """
-        Add a line to the ledger. A known (name, instant) adds nothing; a skip for the same reason as the
-        previous line is counted there.
-        """
+        """Add a ledger entry. A known (name, instant) adds nothing; repeated skips are counted."""
         now = self._now()
         locks = [named_lock("ledger", entry.name)]
         await self._writer.call("note", lambda db: note(db, entry, now), locks=locks)

@@ -129,10 +129,7 @@ class OutboxStore(Store):
         )
 
     async def sent(self, row: OutboxRow, provider_id: str, *, into: SessionKey | None = None) -> None:
-        """
-        Record that the server has it; rows with nothing left to send become SETTLED. ``into``: the history
-        that it joins.
-        """
+        """Record that the server has it; complete rows become SETTLED. ``into``: the history it joins."""
         now = self._now()
         said: Callable[[ConnectionPort], None] | None = None
         if into is not None and row.message.remembered:

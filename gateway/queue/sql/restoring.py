@@ -80,10 +80,7 @@ def set_aside_open_work(
 
 
 def _past_jobs(db: Runs, now: float, runs_once: Callable[[str], bool]) -> int:
-    """
-    Handle jobs that came due since: one-time jobs wait for a person, the others continue with their next
-    time.
-    """
+    """Handle jobs that came due: one-time jobs wait for a person, others continue."""
     paused = 0
     due = db.execute(
         "SELECT id, timing FROM jobs WHERE state = 'active' AND next_at IS NOT NULL AND next_at <= ?", (now,)

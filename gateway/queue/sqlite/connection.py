@@ -305,12 +305,7 @@ class Writer(Worker):
             _log.info("queue.recovered", path=str(self.path))
 
     def _look_after_files(self, operation: str) -> None:
-        """
-        Remember which files are in use, and check that their names still lead to them.
-
-        Raises:
-            StoreUnavailable: A file was removed or replaced.
-        """
+        """Remember open files and check their names. Raises StoreUnavailable if one was replaced."""
         for ending in ("", "-wal"):
             path = self.path.with_name(self.path.name + ending)
             try:

@@ -119,11 +119,7 @@ def repair_database(path: Path) -> None:
 
 
 def names_in_rows(path: Path, *, in_use: bool = False) -> dict[str, bool] | None:
-    """
-    Return the `Attachment.path` of every file that a row names, and whether that row still needs it.
-
-    None if the database cannot be read.
-    """
+    """Return each named `Attachment.path` and True if still needed; None if unreadable."""
     try:
         with _opened(path, in_use=in_use) as db:
             return _names(db)

@@ -18,12 +18,7 @@ from gateway.queue.sqlite.schema import APPLICATION_ID
 
 
 def examine_copy(path: Path) -> tuple[int, str, int, int]:
-    """
-    Check that a copy is complete; return its schema, its secret, and its highest ids of inbox and outbox.
-
-    Raises:
-        StoreTooNew, StoreCorrupt: It cannot be used here.
-    """
+    """Check a copy; return schema, secret, highest ids. Raises StoreTooNew or StoreCorrupt."""
     try:
         with closing(sqlite3.connect(path, isolation_level=None)) as db:
             (owner,) = db.execute("PRAGMA application_id").fetchone()

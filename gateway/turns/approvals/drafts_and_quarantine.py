@@ -170,10 +170,7 @@ class ReviewQuestions:
     # ── asking ──
 
     async def questions(self, turn: Turn) -> list[NewOutbound] | None:
-        """
-        The notices about the items of a turn in `ASKING`; those that are decided already are left out. None:
-        there is no place to ask in. Raises `StoreUnavailable`.
-        """
+        """Build notices of undecided items of a turn; None without a place. Raises `StoreUnavailable`."""
         found = [(row.message.text, await self._item(row.message.text)) for row in turn.rows]
         waiting = [(name, item) for name, item in found if item is not None and is_undecided(item)]
         if not waiting:

@@ -73,10 +73,7 @@ class ToolGrants:
         return None
 
     async def overview(self, access: Access, *, person: str = "", room: str = "") -> list[str]:
-        """
-        Those that hold, in a line each; with ``person`` only those for this person, else of those for others
-        not the exact call; in a shared ``room`` only those for it. Raises `StoreUnavailable`.
-        """
+        """List grants, those of others without the exact call. Raises `StoreUnavailable`."""
         now = self.now()
         return [
             describe(

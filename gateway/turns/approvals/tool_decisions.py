@@ -92,12 +92,7 @@ def decision(*, yes: bool, by: str, owner: bool, why: str = "") -> dict[str, str
 
 
 def verdict_from_answer(question: ToolQuestionRow, text: str, *, by: str, owner: bool) -> dict[str, Any]:
-    """
-    The record of an answer to a server's question.
-
-    Raises:
-        NotAnAnswer: The words do not fit the form.
-    """
+    """Record an answer to a server's question. Raises NotAnAnswer."""
     content = read(form_of(question.form), text)
     return {"verdict": ANSWERED, "why": "", "by": by, "owner": owner, "content": content}
 
@@ -116,11 +111,7 @@ class ToolDecisions:
         self._waiting = waiting
 
     async def decide(self, name: str, message: InboundMessage, *, yes: bool, why: str = "") -> str | None:
-        """
-        Take a person's decision and return the reply. None: no question of theirs is meant.
-
-        It may be repeated: what was decided first counts. Raises `StoreUnavailable`.
-        """
+        """Take a decision, the first counts; return the reply or None. Raises `StoreUnavailable`."""
         question = await self._open(name, message)
         if not isinstance(question, ToolQuestionRow):
             return question
@@ -135,10 +126,7 @@ class ToolDecisions:
         return await self._decided(name, verdict)
 
     async def answer(self, name: str, message: InboundMessage, text: str) -> str | None:
-        """
-        Take the answer to a server's question and return the reply. None: no question of this person's is
-        meant. Raises `StoreUnavailable`.
-        """
+        """Take an answer to a server; None without such a question. Raises `StoreUnavailable`."""
         question = await self._open(name, message)
         if not isinstance(question, ToolQuestionRow):
             return question
@@ -174,10 +162,7 @@ class ToolDecisions:
         return outcome(now.name, now.tool, (now.verdict or {}).get("verdict"))
 
     async def grant(self, name: str, message: InboundMessage, terms: Terms, now: datetime) -> str | None:
-        """
-        Approve a call, and those like it for a while, and return the reply. None: no question of this
-        person's is meant. It may be repeated. Raises `StoreUnavailable`.
-        """
+        """Approve a call and similar ones; None without a question. Repeatable. Raises `StoreUnavailable`."""
         question = await self._open(name, message)
         if not isinstance(question, ToolQuestionRow):
             return question
@@ -219,10 +204,7 @@ class ToolDecisions:
         )
 
     async def explain_decided(self, name: str, message: InboundMessage) -> str | None:
-        """
-        The reply about a question that is decided already, for those who may know of it; None for anybody
-        else. Raises `StoreUnavailable`.
-        """
+        """Return the reply about a decided question, or None for outsiders. Raises `StoreUnavailable`."""
         found, decision = await self._store.decided(name), self._access.decide(message)
         if found is None or not decision.allowed:
             return None
@@ -235,10 +217,7 @@ class ToolDecisions:
         return f"`{name}` was {was} before. This changes nothing."
 
     async def overview(self, message: InboundMessage, *, everywhere: bool) -> list[str]:
-        """
-        The questions that wait for this person, one per line; with ``everywhere`` not only in this
-        conversation. Raises `StoreUnavailable`.
-        """
+        """List this person's questions, ``everywhere`` or here. Raises `StoreUnavailable`."""
         return [
             f"- `{one.name}`: {question_subject(one)}"
             for one in await self._store.questions()

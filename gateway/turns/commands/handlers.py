@@ -135,12 +135,7 @@ class CommandHandlers:
         }
 
     async def to(self, turn: Turn, command: Command, session: Session) -> CommandReply:
-        """
-        Run a command; returns its answer, and what that means for other conversations.
-
-        Raises:
-            StoreUnavailable, StorageUnavailable: Not now; it may be done again.
-        """
+        """Run a command; return its answer. Raises StoreUnavailable or StorageUnavailable; repeatable."""
         message = turn.head.message
         role = self._access.decide(message).role
         owner = role is Role.OWNER and message.audience is Audience.DIRECT

@@ -44,12 +44,7 @@ class NewConversation:
         self._lock = anyio.Lock()
 
     async def is_of_one(self, turn: Turn) -> bool:
-        """
-        Return True if only the sender of a turn wrote what a reset would set aside.
-
-        Raises:
-        StoreUnavailable, StorageUnavailable: Not now.
-        """
+        """Return True if only the sender wrote what a reset sets aside. Raises StoreUnavailable."""
         if turn.session == SHARED:
             return True
         tail = await self._histories.tail(turn.session)
@@ -61,10 +56,7 @@ class NewConversation:
         return not summary and all(sender is not None and normalise(sender) == me for sender in said)
 
     async def wish(self, turn: Turn) -> int:
-        """
-        Take a ``!new``; may be done twice. Returns after how many messages the conversation is reset: 0 is at
-        once. Raises `StoreUnavailable` or `StorageUnavailable`.
-        """
+        """Take a ``!new``, repeatable; return the number of messages until the reset, 0 for at once."""
         number = turn.head.id
         rows = await self._open(turn.session)
         before = sum(row.id < number and row.message.kind in ("message", "job") for row in rows)
@@ -80,10 +72,7 @@ class NewConversation:
         return str(session) in await self._known()
 
     async def begin(self, turn: Turn) -> None:
-        """
-        A turn that is not a command begins: if it is the first after a ``!new`` that waited, reset the
-        conversation. Raises `StoreUnavailable` or `StorageUnavailable`.
-        """
+        """Reset for a waiting ``!new``. Raises `StoreUnavailable` or `StorageUnavailable`."""
         after = (await self._known()).get(str(turn.session))
         if after is None or turn.head.id < after:
             return

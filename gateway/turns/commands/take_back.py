@@ -101,10 +101,7 @@ class TakeBack:
     channels: Mapping[str, Channel]
 
     async def undo(self, asked: CommandContext) -> str:
-        """
-        Remove the last exchange from what a model sees; may be done twice. Raises `StoreUnavailable` or
-        `StorageUnavailable`.
-        """
+        """Hide the last exchange; repeatable. Raises `StoreUnavailable` or `StorageUnavailable`."""
         lines, total = await self._lines(asked)
         done = _done_by(asked, lines)
         if done is None:
@@ -130,10 +127,7 @@ class TakeBack:
         return f"I no longer see the last question and its answer{what}\n\n{_STAYS}"
 
     async def retry(self, asked: CommandContext) -> CommandReply:
-        """
-        Ask the last question again; may be done twice. Its answer is the answer to the command. Raises
-        `StoreUnavailable` or `StorageUnavailable`.
-        """
+        """Ask the last question again; repeatable. Raises `StoreUnavailable` or `StorageUnavailable`."""
         message = asked.message
         again_id = f"{message.native_id} again"
         if await self.store.inbox.find_by_key(message.channel, message.account, again_id) is not None:

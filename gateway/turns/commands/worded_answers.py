@@ -155,10 +155,7 @@ class WordedAnswers:
         return noted
 
     def _read(self, message: InboundMessage) -> AnswerReading | None:
-        """
-        The sign of a message, without its signature; of a mail the first paragraph counts, if no other one
-        asks something or begins with a no.
-        """
+        """Read a sign; in a mail the first paragraph, if no other asks or begins with a no."""
         text = _SIGNATURE.split(message.text.strip(), maxsplit=1)[0]
         if message.channel not in self.email_style:
             return None if message.attachments else read_answer(without_name(text, message))
@@ -173,10 +170,7 @@ class WordedAnswers:
         return AnswerReading(Sign.UNCLEAR) if said is not None and is_more else said
 
     async def _filled_in(self, entry: Pending, mine: Sequence[ToolQuestionRow]) -> Pending | None:
-        """
-        An answer to what a server wants to know: in reply to the question, whatever it says, or else only if
-        hardly anything else could be meant; None: it is none.
-        """
+        """Return the answer to a server: a reply to it, or hardly anything else is meant; else None."""
         message = entry.message
         here = [one for one in mine if _is_here(one, entry)]
         if not any(one.form is not None for one in mine):
