@@ -49,13 +49,7 @@ class BackoffPolicy:
         return min(ceiling, self.cap_s)
 
     def delay(self, failures: int, *, random: float) -> float:
-        """
-        The delay after ``failures`` failures in a row.
-
-        Args:
-            failures: At least one.
-            random: A number in [0, 1).
-        """
+        """Return the delay in seconds after ``failures`` (≥ 1) in a row; ``random`` is in [0, 1)."""
         ceiling = self.ceiling(failures)
         return max(self.floor_s, ceiling * (1 - self.jitter * (1 - random)))
 
@@ -85,12 +79,10 @@ class Backoff:
 
     def failed(self, *, random: float, up_s: float = 0.0, at_least_s: float | None = None) -> float:
         """
-        Note a failure and say how long to wait.
+        Note a failure and return the seconds to wait.
 
-        Args:
-            up_s: For how long the link had been up without interruption.
-            random: A number in [0, 1).
-            at_least_s: What the server asked for; it may exceed the cap.
+        ``up_s`` is the uptime of the link before, ``random`` is in [0, 1); the server's ``at_least_s`` may
+        exceed the cap.
         """
         if up_s >= self.stable_after_s:
             self.reset()

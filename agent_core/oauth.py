@@ -138,13 +138,7 @@ class TokenStore(Generic[_T]):
         self._state.write(self.path.name, _encode(tokens))
 
     def renew(self, old: _T, new: _T) -> _T | None:
-        """
-        Replace the tokens that these were fetched with; returns the stored ones. If somebody has logged in or
-        out meanwhile, that stays.
-
-        Raises:
-            OSError: They could not be stored; what was there before is still there.
-        """
+        """Replace ``old`` tokens and return the stored ones; a concurrent login stays. Raises OSError."""
         raw = self._state.read(self.path.name)
         found = self._tokens_in(raw)
         if raw is None or found != old:
@@ -188,13 +182,7 @@ class RotatingToken(Generic[_T]):
         self._not_before = 0.0
 
     async def get(self) -> _T:
-        """
-        Return tokens that can be used now.
-
-        Raises:
-            LoginRequired: Only a person can get some.
-            TokenUnavailable: There are none at the moment.
-        """
+        """Return usable tokens. Raises LoginRequired (a person must act) or TokenUnavailable (for now)."""
         async with self._one_at_a_time:
             tokens = await self._current()
             left_s = tokens.ends_at - self._clock.now().timestamp()
@@ -282,13 +270,7 @@ class RotatingToken(Generic[_T]):
 
 
 def read_answer(status: int, body: bytes) -> Mapping[str, Any]:
-    """
-    Read what a token endpoint or a device endpoint answers.
-
-    Raises:
-        ProviderRefused: It is an error of RFC 6749, made fit for a person and a terminal.
-        ProviderAway: It is anything else that is no answer.
-    """
+    """Read an OAuth endpoint's answer. Raises ProviderRefused (RFC 6749 error) or ProviderAway."""
     try:
         answer = json.loads(body)
     except (ValueError, RecursionError):

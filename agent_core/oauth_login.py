@@ -66,13 +66,7 @@ class OAuthClient:
 async def run_device_flow(
     client: OAuthClient, post: Post, clock: Clock, show: Callable[[str], None]
 ) -> OAuthTokens:
-    """
-    Get tokens with a code that the person enters elsewhere.
-
-    Raises:
-        LoginFailed: The person said no, or took too long.
-        ProviderAway: The provider issued no code.
-    """
+    """Get tokens by a code entered elsewhere. Raises LoginFailed (denied, late) or ProviderAway."""
     try:
         given = await post(client.device_endpoint, {"client_id": client.client_id, "scope": client.scope})
     except ProviderRefused as error:
@@ -104,13 +98,7 @@ async def run_device_flow(
 async def run_browser_flow(
     client: OAuthClient, post: Post, clock: Clock, browser: BrowserLogin
 ) -> OAuthTokens:
-    """
-    Get tokens with a browser, which may be on another machine; with PKCE (RFC 7636).
-
-    Raises:
-        LoginFailed: The person said no, or pasted something else.
-        ProviderAway: The provider cannot be reached.
-    """
+    """Get tokens by a browser, perhaps elsewhere, with PKCE (RFC 7636). Raises as `run_device_flow`."""
     verifier = secrets.token_urlsafe(48)
     challenge = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).rstrip(b"=").decode()
     query = {

@@ -183,12 +183,9 @@ class PicturePort(Protocol):
         self, attachment: Attachment, *, max_bytes: int, max_pixels: int, max_side: int
     ) -> tuple[str, bytes] | None:
         """
-        Media type and content, if the content is a PNG, JPEG, WebP or GIF picture.
+        Return media type (by content) and content of a PNG, JPEG, WebP or GIF, else None.
 
-        What it is is decided by the content, whatever the attachment says.
-
-        Raises:
-            ValueError: It is too large; the text is a clause that says in what.
+        Raises ValueError, with a clause, for one that is too large.
         """
         ...
 
@@ -207,13 +204,9 @@ class AttachmentPort(PicturePort, Protocol):
 
     async def keep_file(self, folder: Path, path: str, *, max_bytes: int) -> Attachment:
         """
-        Store a copy of the regular file ``path`` below ``folder``, as it is now.
+        Store a copy of the regular file ``path`` below ``folder``, without following links.
 
-        ``path`` is relative; no part of it is ``..`` or a link, whoever changes the folder meanwhile.
-
-        Raises:
-            ValueError: It is no such path, no regular file or larger than ``max_bytes``; the text says which.
-            LookupError: There is no such file.
+        Raises ValueError for an unusable path or over ``max_bytes``, LookupError for no file.
         """
         ...
 

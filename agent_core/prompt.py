@@ -91,13 +91,9 @@ def system_text(
 
 def turn_facts(at: datetime, *, channel: str = "", shared: bool = False, email_style: bool = False) -> str:
     """
-    Time and place of a message as one line.
+    Describe time and place of a message in one line; ``at`` is its arrival in the reader's zone.
 
-    Args:
-        at: When it came (not the time now), in the time zone that the person should read.
-        channel: The configured name of the channel.
-        shared: Several people read along.
-        email_style: What was said is an `email_text`.
+    ``email_style``: the words are an `email_text`.
     """
     said = [f"{at:%a %Y-%m-%d %H:%M} {at.tzname() or ''}".rstrip()]
     said += [channel] if channel else []
@@ -115,12 +111,10 @@ def day_mark(day: date, before: date) -> str:
 
 def email_text(text: str, *, subject: str, sender: str = "", attached: str = "") -> str:
     """
-    A letter as the text of a user message: all that its sender wrote stands inside ``<mail>``, which nothing
-    in it can close, nor can it open one of our other tags there.
+    Wrap a letter in ``<mail>``, which its content cannot close, nor open other tags of ours.
 
-    Args:
-        sender: The proven address, where others have got the letter too.
-        attached: The lines about its files (`attachment_lines`), whose names are the sender's words as well.
+    ``sender`` is the proven address if others got it too; ``attached`` describes the files, whose names are
+    the sender's words.
     """
     head = [f"From: {_one_line(sender)}"] if sender else []
     head += [f"Subject: {_one_line(subject)}"] if subject.strip() else []
@@ -137,11 +131,9 @@ _BACKGROUND = {
 
 def background_text(lines: Sequence[tuple[str, str, str, str]]) -> str:
     """
-    The words from before a question that help to understand it; empty if there are none.
+    Render the words before a question: (kind, address, name, text) each; "" without any.
 
-    Args:
-        lines: Kind (``thread``, ``talk``, ``quoted`` or ``forwarded``), address, name and text of each, in
-            order. The address stands first: names are of people's own choosing.
+    The address stands first, because people choose their names.
     """
     parts = []
     for kind, (tag, heading) in _BACKGROUND.items():
@@ -180,14 +172,7 @@ def searched_words(question: str) -> str:
 
 
 def room_text(name: str, members: Mapping[str, str], *, more: int = 0) -> str:
-    """
-    The part of the system text about a shared room.
-
-    Args:
-        name: The room's own name.
-        members: Addresses with the names that people have chosen for themselves.
-        more: So many members are not named.
-    """
+    """Render the system text about a shared room; ``more`` members are not named."""
     lines = [f"Name: {_one_line(name)}"] if name.strip() else []
     lines += [f"- {_one_line(address)}{_called(called)}" for address, called in members.items()]
     lines += [f"and {more} more" if members else f"{more} members"] if more else []
@@ -201,13 +186,10 @@ REMOVED = "[removed]"
 
 def remove_words_of(text: str, gone: Callable[[str], bool], *, removed: list[str] | None = None) -> str:
     """
-    A question with `REMOVED` instead of what some people had said before it (`background_text`).
+    Replace the words before a question by `REMOVED` where ``gone`` says so of an address.
 
-    Args:
-        text: As it stands in a history.
-        gone: Whether the words of this address go; asked for every word of what a handed-on message says of
-            its sender, because that may be in any form.
-        removed: Takes the words that go.
+    ``gone`` is called with every word of a forwarded sender, which has any form; ``removed`` collects the
+    text.
     """
     out: list[str] = []
     position = 0
@@ -266,13 +248,10 @@ _TAG = re.compile(rf"</?(?:{_OURS})>")
 
 def user_text(parts: Sequence[tuple[str, str]], *, shared: bool = False, attached: Sequence[str] = ()) -> str:
     """
-    A message as the text of one user message.
+    Render (address, text) pairs as one user message.
 
-    Args:
-        parts: Address and text of each message of the turn, in order.
-        shared: In a shared room every text is preceded by who said it, ``[@bob:hs.test] text``; what
-            somebody writes to look like that gets a backslash, so that nobody can speak as another.
-        attached: For each message the lines about its files (`attachment_lines`), which follow its text.
+    In a shared room ``[@bob:hs.test]`` precedes each text; imitations of that get a backslash, so that nobody
+    can speak as another. ``attached`` has the lines about each message's files.
     """
     files = [*attached, *[""] * len(parts)]
     if not shared:

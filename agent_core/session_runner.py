@@ -112,12 +112,9 @@ class SessionRunner:
         self, session: SessionKey, job: Job, *, first: bool = False, person: str | Behind = ""
     ) -> None:
         """
-        Queue a job behind the session's other ones. Never waits; may be called before `run`.
+        Queue a job behind the session's others, without waiting. Raises RunnerFull, RunnerStopped.
 
-        ``person`` is whose turn it is; it counts from the time when the session had no work.
-
-        Raises:
-            RunnerFull, RunnerStopped: It will not run.
+        ``person`` takes turns with others; it counts from the time when the session had no work.
         """
         if self._closed:
             raise RunnerStopped

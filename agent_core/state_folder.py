@@ -51,13 +51,7 @@ class RowStore(Protocol):
     def save(
         self, file: str, generation: int, changed: Mapping[tuple[str, str], bytes | None], *, whole: bool
     ) -> None:
-        """
-        Replace changed rows (None: deleted) of a generation, which becomes the next one. ``whole``: these are
-        all rows.
-
-        Raises:
-            StateAway: Somebody else has written meanwhile, or it is not known whether it has happened.
-        """
+        """Replace changed rows (None: deleted) of a generation, or all (``whole``). Raises StateAway."""
         ...
 
     def forget(self, file: str) -> None:
@@ -95,13 +89,7 @@ class StateFolder(Protocol):
         ...
 
     def claim(self, name: str, *, for_s: float) -> bool:
-        """
-        Become the only process that renews a document, until it is written or the time is over. False:
-        another process is at it.
-
-        Raises:
-            OSError: What comes of it could not be kept.
-        """
+        """Become the only renewer of a document until written or timed out; False: taken. Raises OSError."""
         ...
 
 

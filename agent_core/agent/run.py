@@ -471,11 +471,10 @@ class AgentRun:
 
     async def _as_worded(self, proposal: Proposal) -> Proposal:
         """
-        The call as the idea of whoever has written the message in hand, if that has all of its words.
+        Mark a call as the author's idea if the current message contains all of its words.
 
-        What was read before then is no reason for it, unless it says the same. A command stands between
-        backticks, and nothing of a stranger may have come in this turn: which part of a text is run, and
-        that it is, is more than its words.
+        Earlier sources then count only if they say the same. A command must stand between backticks, in a
+        turn without untrusted words.
         """
         call, runs = proposal.call, proposal.effect is Effect.EXECUTE
         if trust_of(proposal.origins) <= Trust.KNOWN or not self._is_own_words():

@@ -193,13 +193,9 @@ class ChildProcess:
 
     async def call(self, asked: Mapping[str, Any], read: Callable[[object], _P]) -> AsyncGenerator[_P, None]:
         """
-        The pieces of one answer. Closing the generator ends the call.
+        Yield the pieces of one answer; closing the generator ends the call. Raises CallFailed.
 
-        Args:
-            read: Makes a piece of what it says; ValueError if it is none, for which the process is given up.
-
-        Raises:
-            CallFailed: It failed, or the process did.
+        ``read`` parses a piece; its ValueError gives the process up.
         """
         link = await self._linked()
         self._number += 1
@@ -228,13 +224,7 @@ class ChildProcess:
             self._rest()
 
     async def whole(self, request: Mapping[str, Any], *, task: str, limit_s: float) -> str | None:
-        """
-        The text of one answer; None if it takes longer than the limit, which does not count the start.
-
-        Raises:
-            CallFailed: It failed, or the process did.
-            ValueError: The request is too large for the process.
-        """
+        """Return one answer, None past the limit (without the start). Raises CallFailed, ValueError."""
         await self.start()
         with anyio.move_on_after(limit_s):
             asked = {"request": request, "stream": False, "cost": False, "task": task}

@@ -57,11 +57,9 @@ def is_plain_image(settings: ImageSettings, provider: ProviderSpec) -> bool:
 
 def check_image(part: Any, providers: Mapping[str, ProviderSpec]) -> list[tuple[tuple[str | int, ...], str]]:
     """
-    References to things that do not exist, as (path of the key, what is wrong with it).
+    Return invalid references as (path of the key, problem).
 
-    Args:
-        part: What stands under ``tools:``, before it is checked.
-        providers: Those of ``llm.providers``.
+    ``part`` is the unchecked content of ``tools:``, ``providers`` that of ``llm.providers``.
     """
     section = part.get("image") if isinstance(part, dict) else None
     if not isinstance(section, dict):

@@ -163,11 +163,9 @@ def check_references(
     spec: LLMSpec, pool_references: Mapping[str, str] | None = None
 ) -> list[tuple[str, str]]:
     """
-    References to things that do not exist, as (path of the key, what is wrong with it).
+    Return invalid references as (path of the key, problem).
 
-    Args:
-        pool_references: Keys elsewhere that name a pool, such as ``agents.consolidation_pool``, and their
-            values; an empty value means the default pool and is fine.
+    ``pool_references`` are keys elsewhere that name a pool, with their values; "" means the default pool.
     """
     problems: list[tuple[str, str]] = []
     for name, model in spec.models.items():

@@ -116,16 +116,13 @@ def build_models(
     besides: Mapping[str, str] | None = None,
 ) -> Models:
     """
-    Build the pools of settings that have passed `check_references`. Nothing is loaded yet.
+    Build the pools of checked settings; nothing is loaded yet. Raises ValueError.
 
     Args:
-        spec: The description. An empty one gives the demo model as the only member of the default pool.
-        given: Models by the name of their key, taken instead of what the description says; for tests.
-        attachments: Where pictures are read; without it nobody looks at any.
-        besides: Models that litellm's process is asked for besides those in pools, with their providers.
-
-    Raises:
-        ValueError: The description does not hold together.
+        spec: The settings; empty ones give the demo model in the default pool.
+        given: Models by key that replace configured ones, for tests.
+        attachments: The source of pictures; without it no model sees any.
+        besides: Further models, with their providers, for litellm's process.
     """
     if spec.is_empty:
         pool = spec.default_pool or "main"

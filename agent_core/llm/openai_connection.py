@@ -95,16 +95,10 @@ class OpenAIConnection:
 
     async def whole(self, data: Any, *, limit_s: float, most_bytes: int, too_large: str) -> bytes:
         """
-        Send a request and read its answer to the end.
+        Send a request and read its whole answer. Raises ModelError.
 
-        Args:
-            data: What aiohttp takes as one.
-            limit_s: For all of it. What takes longer is ``slow``, not away: it was probably done, and paid.
-            most_bytes: Of the answer.
-            too_large: What is said of one that has more.
-
-        Raises:
-            ModelError: There is no such answer.
+        A timeout (``limit_s``) is ``slow``, not unavailable: the request was probably done and paid.
+        ``too_large`` is the text for more than ``most_bytes``.
         """
         with self.judged(), anyio.move_on_after(limit_s):
             async with self.post(data) as response:

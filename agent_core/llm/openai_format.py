@@ -99,12 +99,10 @@ def request_body(
     marked: bool = False,
 ) -> dict[str, Any]:
     """
-    The request for one answer. ``extra`` wins; tools are left out if there are none. ``signed`` sends the
-    signatures of tool calls back to a provider that wants them, ``marked`` tells one that keeps prompts only
-    where it is told to (`_add_cache_control`). Reasoning that ``own_name`` has written goes back.
+    Build a request; ``extra`` wins. Reasoning written by ``own_name`` is sent back.
 
-    ``pictures`` are media type and content by `Attachment.sha256`; of attachments that are not among them a
-    note is left.
+    ``signed`` returns signatures of tool calls, ``marked`` adds cache marks. ``pictures`` are media type and
+    content by `Attachment.sha256`; other attachments become a note.
     """
     shaped = wire_messages(messages, pictures or {}, own_name or model)
     # Moonshot and DeepSeek refuse calls without the field, whoever made them.

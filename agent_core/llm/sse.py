@@ -21,13 +21,7 @@ class SseDecoder:
         self._size = 0
 
     def feed(self, data: bytes) -> Iterator[str]:
-        """
-        Take bytes and return the data of each event that they complete.
-
-        Raises:
-            TooLarge: An event is larger than 4 MiB.
-            ValueError: An event is no UTF-8.
-        """
+        """Take bytes and yield the data of complete events. Raises TooLarge over 4 MiB, or ValueError."""
         first, *others = data.split(b"\n")
         self._begun.append(first)
         self._size += len(first)

@@ -64,17 +64,16 @@ async def answer(
     prompt: Sequence[Message] = (),
 ) -> AsyncGenerator[ModelChunk, None]:
     """
-    Stream the text without reasoning, then complete tool calls, then the usage if the server reported it.
+    Stream the text without reasoning, then complete tool calls, then the usage if reported.
 
-    ``habit`` is what is known of the model's thinking, and is learned here. ``tools`` are those that were
-    offered with ``prompt``.
+    ``habit`` is the known way of the model's reasoning, updated here.
 
     Raises:
-        ModelUnavailable: Nothing came in time.
-        ModelUnreadable: Something came, and too slowly.
-        StreamBroken: It stopped, or went wrong in a way that may pass, after text was handed out.
-        ModelRefused: It did not end within the limits, or ended without text and tool call.
-        ModelError: What ``pieces`` raised.
+        ModelUnavailable: Nothing arrived in time.
+        ModelUnreadable: The answer was too slow.
+        StreamBroken: It broke off after text was handed out; temporary.
+        ModelRefused: It exceeded the limits, or was empty.
+        ModelError: Raised by ``pieces``.
     """
     assembler = Assembler(habit)
     written = WrittenCalls(tools, prompt)
@@ -218,11 +217,9 @@ def _ending(
     assembler: Assembler, model: str, text: str, written: Sequence[ToolCall], *, is_broken: bool
 ) -> list[ModelChunk]:
     """
-    The chunks that follow the text. ``written`` are the calls that stood in it, unless ``is_broken``.
+    Return the chunks after the text; ``written`` calls in it count unless ``is_broken``.
 
-    Raises:
-        ModelError: The answer is none, by the reason for which it ended.
-        ValueError: A tool call cannot be read.
+    Raises ModelError for an unusable ending, ValueError for an unreadable tool call.
     """
     finish = (assembler.finish or "").lower()
     try:

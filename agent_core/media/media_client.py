@@ -104,13 +104,7 @@ class MediaClient:
     async def ask_litellm(
         self, fields: Mapping[str, Any], *, most_chars: int, limit_s: float, cost: bool = False
     ) -> tuple[str, float | None]:
-        """
-        The whole answer of litellm, and what it says that it has cost. Starting the process does not count
-        for the time limit.
-
-        Raises:
-            ModelError: There is no such answer.
-        """
+        """Return litellm's answer and its reported cost; the limit excludes the start. Raises ModelError."""
         request = {"model": self.model, "max_retries": 0, "timeout": self.timeout_s, **self._access, **fields}
         texts: list[str] = []
         usd: float | None = None

@@ -145,19 +145,16 @@ class MemoryManager(Consolidation):
         lookup: bool = True,
     ) -> list[Message]:
         """
-        The prompt for one turn. Between history and question stand the passages that were looked up, if any.
+        Build the prompt of one turn: system text, history, found passages, question.
 
         Args:
-            system_prompt: The base of the system text, such as `prompt.BASE_PROMPT`.
-            user_message: What was said, with the facts of this turn before it (`prompt.turn_facts`) and in a
-                shared room with who said it (`prompt.user_text`).
-            scope: Whose memory document; from `scope_for`.
-            tool_names: The tools of this run. Only what is there is mentioned.
-            context_tokens: Less than usual, for example after the model said that it was too much.
-            attachments: The files of this question. Pictures among them are shown to models that look.
-            since: Nothing of what was said before is shown.
-            origins: Whose words the question is made of; passages of others are left out.
-            lookup: Whether there is a question at all, and not only a check-in.
+            user_message: The words after the turn's facts (`prompt.turn_facts`), in rooms with their authors.
+            scope: The scope of the memory document, from `scope_for`.
+            tool_names: The tools of this run; no others are mentioned.
+            context_tokens: A smaller limit than usual, as after a "too long".
+            since: Nothing said before is shown.
+            origins: The question's origins except the owner; passages of others are left out.
+            lookup: False for a check-in, which has no question.
         """
         limit = self.context_tokens if context_tokens is None else context_tokens
         document = await self.remembered.document(scope)

@@ -166,13 +166,7 @@ class CommandSandbox:
             return Proof(False, told, _AGAIN, temporary=True)
 
     async def run(self, command: str, *, seconds: float, serve: Serve | None = None) -> ProgramOutcome:
-        """
-        Run a command of the shell; ``serve`` is what it finds at `agent_core.sandbox.listener.PROXY`.
-
-        Raises:
-            OSError: The runner cannot be started, or the folder for the work not be made.
-            RuntimeError: The sandbox was not proved.
-        """
+        """Run a shell command, ``serve`` its proxy. Raises OSError, or RuntimeError if not proved."""
         if not self.proof.held:
             raise RuntimeError("the sandbox was not proved")
         limits = replace(self._limits, seconds=seconds)

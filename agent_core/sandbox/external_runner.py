@@ -24,14 +24,7 @@ _MOST_REPORT_BYTES = 4_000_000
 
 
 async def run_linked(order: Mapping[str, Any], serve: Serve | None = None) -> ProgramOutcome:
-    """
-    Carry an order out in a unit; cancelling it ends everything that was started.
-
-    ``serve`` serves the listener of an order with one, for as long as the runner is there.
-
-    Raises:
-        OSError: There is no such unit.
-    """
+    """Execute an order in a unit, ``serve`` its listener; cancelling ends all. Raises OSError."""
     found: list[Mapping[str, Any] | OSError] = []
     async with anyio.create_task_group() as tasks:
         try:

@@ -16,11 +16,9 @@ _MOST_WAITING = 64
 
 def give_listener(port: int, daemon_network: str) -> None:
     """
-    Listen at a port of loopback and give that socket away by the standard input, which is a socket.
+    Listen on loopback and pass the socket through stdin. Raises OSError.
 
-    Raises:
-        OSError: It cannot be made, or nobody takes it.
-        RuntimeError: This is the daemon's own network, where everybody could use it.
+    Raises RuntimeError in the daemon's own network, where anybody could use it.
     """
     if os.readlink("/proc/self/ns/net") == daemon_network:
         raise RuntimeError("it has no network of its own")

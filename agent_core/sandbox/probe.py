@@ -89,11 +89,9 @@ class Decoys:
 @contextmanager
 def decoys(home: Path, outside: Sequence[Path], readable: Sequence[Path] = ()) -> Iterator[Decoys]:
     """
-    Put a secret into ``home``, a file that any user may read beside, listeners of each kind, and name the
-    places that cannot be written. ``readable`` are the folders that a command may read.
+    Set up a secret in ``home``, a readable file, and listeners as targets. Raises OSError.
 
-    Raises:
-        OSError: They cannot be made.
+    It also names paths that must not be writable; ``readable`` folders are open to the command.
     """
     name = f"probe-{uuid4().hex[:12]}"
     secret = home / name

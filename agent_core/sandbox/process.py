@@ -217,14 +217,7 @@ def _wrapped(
 
 
 async def run(order: Mapping[str, Any], serve: Serve | None = None) -> ProgramOutcome:
-    """
-    Carry an order out; cancelling it ends everything that was started.
-
-    ``serve`` serves the listener of an order with one, for as long as the program runs.
-
-    Raises:
-        OSError: The runner itself cannot be started.
-    """
+    """Execute an order, ``serve`` its listener while it runs; cancelling ends all. Raises OSError."""
     if not order["connects"]:
         return await _carried_out(order)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

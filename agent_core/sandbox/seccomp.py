@@ -168,15 +168,10 @@ _Line = tuple[int, int, int, int]
 
 def filter_program(machine: str, landlock: int, *, connects: bool = False) -> bytes:
     """
-    The program for this machine beside Landlock of this version.
+    Build the seccomp filter for a machine and Landlock version. Raises LookupError.
 
-    Before version 6 Landlock holds no signal back, so no signal can be sent at all. Before version 3 it does
-    not know that a file can be cut, so this is refused to what could be called with a mere path.
-
-    With ``connects`` there are sockets, of TCP over IPv4 alone; only for a program with a network of its own.
-
-    Raises:
-        LookupError: The calls of this machine are not known here.
+    Before version 6 Landlock restricts no signals, so none can be sent; before 3 no truncation, so calls that
+    truncate by path are refused. ``connects`` allows TCP over IPv4, for a program in its own network.
     """
     column = ("x86_64", "aarch64").index(machine) if machine in ARCHITECTURES else None
     if column is None:

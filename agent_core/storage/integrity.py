@@ -90,16 +90,10 @@ def last_text(versions: Path) -> str | None:
 
 def bad_lines(path: Path, *, still_written: bool = False) -> list[BadLine]:
     """
-    The unreadable lines of a history, or of a file of versions.
+    Return the unreadable lines of a history or versions file. Raises OSError.
 
-    A half line that stands whole behind it is none of them: a full disk, or a kill, broke off its writing,
-    and it was written again.
-
-    Args:
-        still_written: Somebody may be appending: the end of the file is nobody's business.
-
-    Raises:
-        OSError: The file itself cannot be read.
+    A half line repeated in full after it is none of them: its write was interrupted and repeated. With
+    ``still_written`` the end of the file is ignored.
     """
     is_version = path.name.startswith("MEMORY.")
     found: list[BadLine] = []

@@ -10,13 +10,7 @@ _MARKS = ((b"\xef\xbb\xbf", "utf-8-sig"), (b"\xff\xfe", "utf-16"), (b"\xfe\xff",
 
 
 def text_in(content: bytes, *, html: bool = False, cut: bool = False) -> str | None:
-    """
-    The text of a file, None if it is not made of text.
-
-    Args:
-        html: It is a web page: its visible text.
-        cut: The file goes on after ``content``, so a character may be missing its end.
-    """
+    """Return a file's text (visible text of ``html``), None if binary; ``cut``: it continues."""
     text = _decoded(content, cut=cut)
     if text is None:
         return None

@@ -154,11 +154,9 @@ def _price(
 
 def check_voice(part: Any, providers: Mapping[str, ProviderSpec]) -> list[tuple[tuple[str | int, ...], str]]:
     """
-    References to things that do not exist, as (path of the key, what is wrong with it).
+    Return invalid references as (path of the key, problem).
 
-    Args:
-        part: What stands under ``voice:``, before it is checked.
-        providers: Those of ``llm.providers``.
+    ``part`` is the unchecked content of ``voice:``, ``providers`` that of ``llm.providers``.
     """
     found: list[tuple[tuple[str | int, ...], str]] = []
     for name in ("transcribe", "speak"):

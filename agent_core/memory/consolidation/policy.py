@@ -118,13 +118,7 @@ def keep_for(tail: HistoryTail, rules: ConsolidationRules, estimate: TokenEstima
 
 
 def plan(page: HistoryTail, keep: int, rules: ConsolidationRules, estimate: TokenEstimate) -> Segment | None:
-    """
-    The next segment, or None if no cut keeps questions and answers together.
-
-    Args:
-        page: The oldest messages after the cursor.
-        keep: How many of the newest stay, from `keep_for`.
-    """
+    """Return the oldest segment to consolidate, ``keep`` messages stay; None without a clean cut."""
     messages = page.messages
     nominal = bisect_left(page.positions, page.total - keep)
     cut = _cut(messages, nominal, len(messages) - 1)

@@ -150,11 +150,9 @@ class Consolidation(ABC):
 
     async def _consolidate(self, session_id: str, attempt: Attempt | None = None) -> bool:
         """
-        Consolidate the next segment of a session, if it is due. False: it is not, or ``attempt`` says why
-        not.
+        Consolidate the next segment; False if not due, or failed (see ``attempt``).
 
-        Raises:
-            CursorMoved, StorageUnavailable: Nothing was changed.
+        Raises CursorMoved or StorageUnavailable; nothing was changed.
         """
         attempt = attempt if attempt is not None else Attempt()
         rules = self._rules

@@ -122,13 +122,7 @@ class _Rater:
         self._known: dict[str, list[tuple[int, float]]] = {}
 
     def rate(self, candidate: Candidate, *, age_ms: int) -> tuple[bool, float] | None:
-        """
-        Return True if question and answer have all words, and the points; None is no hit.
-
-        Args:
-            candidate: What is rated.
-            age_ms: How much older it is than the newest candidate.
-        """
+        """Return (all words found, points) of a hit ``age_ms`` older than the newest; None for no hit."""
         words = candidate.text.split()
         own, beside = self._occurrences(words), self._occurrences(candidate.beside.split())
         if not own:

@@ -188,12 +188,9 @@ class ChangeJournal:
 
     def begin(self, intended: FileChange, before: bytes | None) -> tuple[FileChange, list[int]]:
         """
-        Record a change that is about to be made, with the content that it replaces.
+        Record an intended change with the replaced content. Raises OSError; then nothing is recorded.
 
-        Returns it with its number, and the handles that `sync` must have seen before it is made.
-
-        Raises:
-            OSError: The disk does not take it; then nothing is noted.
+        Returns it with its number, and the handles that `sync` must have seen before the change.
         """
         with self.lock:
             known = self._loaded()

@@ -136,19 +136,14 @@ class JournaledFiles:
         mode: int = 0o600,
     ) -> FileChange | None:
         """
-        Replace, make or (content None) delete a file; None if there was nothing to change.
+        Replace, create or (content None) delete a file; None if nothing changes. Raises ToolError.
 
         Args:
-            content: Makes the new content of what is there. It may refuse by a `ToolError`.
-            kind: For the history.
-            expected: What the file must hold.
+            content: Makes the new content of the old; may raise ToolError.
+            expected: The required digest of the file.
             undoes: The change that is undone.
-            taken_over: Whose words the new content is made of; otherwise those of ``by``, and with an edit
-                also those of the earlier content.
-            mode: Of a file that is not there yet.
-
-        Raises:
-            ToolError: It is not done; the text says why and what to do.
+            taken_over: The origins of the content; default: those of ``by``, in an edit also of the old one.
+            mode: The mode of a new file.
         """
         with self.journal.lock, _explain_errors(place):
             earlier = self.journal.of_call(by.key)
@@ -222,11 +217,9 @@ class JournaledFiles:
 
     def undo(self, number: int, *, by: By, force: bool = False) -> FileChange:
         """
-        Undo a change, by a new change.
+        Undo a change by a new one. Raises LookupError (unknown, expired) or ToolError.
 
-        Raises:
-            LookupError: There is no such change, or its version is not kept any more.
-            ToolError: The file has changed since (unless ``force``), or it cannot be done now.
+        A file changed since is refused unless ``force``.
         """
         change = self.finish_change(self.journal.get(number))
         if not change.made:

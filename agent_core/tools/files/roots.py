@@ -96,11 +96,9 @@ class Roots:
 
     def place(self, path: str, *, own: bool = True, write: bool = False) -> RootedPath:
         """
-        The place of ``path`` for the owner, or (``own`` false) for somebody with whom the workspace is
-        shared.
+        Return the place of ``path`` for the owner, or (``own`` false) in a shared workspace.
 
-        Raises:
-            ToolError: Nothing that may be used so; the text says why.
+        Raises ToolError if it may not be used so.
         """
         parts = _parts(path)
         root = self.workspace
@@ -147,13 +145,7 @@ class Roots:
         return False
 
     def opened(self, place: RootedPath, folder: int, *, write: bool = False) -> int:
-        """
-        The file ``place`` in its open folder, for reading; ``write``: it is to be replaced.
-
-        Raises:
-            LookupError: There is none.
-            ToolError: It is none that may be used so.
-        """
+        """Open a file for reading, or as one to replace (``write``). Raises LookupError, ToolError."""
         try:
             handle = open_file(place.name, folder)
         except ValueError as error:

@@ -95,12 +95,10 @@ class McpConnection:
 
     async def ask(self, work: Callable[[Link], Awaitable[_T]], *, seconds: float) -> _T:
         """
-        Run something on the connection, which is made if there is none.
+        Run ``work`` on the connection, made on demand.
 
-        Raises:
-            ServerUnavailable: Nothing was asked of the server.
-            ServerLost: It may have been done, or not: the connection ended, or the time was over.
-            AgentError: What ``work`` has raised.
+        Raises ServerUnavailable (nothing was asked), ServerLost (unknown if it was done), and what ``work``
+        raises.
         """
         if len(self._waiting) >= _MOST_WAITING:
             raise ServerUnavailable("it has too many requests at the same time")

@@ -107,10 +107,8 @@ class Link(Protocol):
         kind: Kind = "tool",
     ) -> ServerAnswer:
         """
-        Call a tool. What the server wants to know meanwhile is asked by ``ask``; without it, it is declined.
+        Call a tool; ``ask`` answers the server's questions, else they are declined.
 
-        Raises:
-            ServerError: The server has refused it.
-            ServerLost: The connection ended meanwhile.
+        Raises ServerError (refused) or ServerLost.
         """
         ...

@@ -99,13 +99,7 @@ class Bearer:
         self._token = RotatingToken(store, clock, ask)
 
     async def token(self) -> str:
-        """
-        Return a token that can be used now.
-
-        Raises:
-            LoginNeeded: Only a person can get one.
-            ServerUnavailable: There is none at the moment.
-        """
+        """Return a usable token. Raises LoginNeeded (a person must act) or ServerUnavailable."""
         try:
             return (await self._token.get()).access
         except LoginRequired as error:

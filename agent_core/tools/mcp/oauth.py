@@ -137,13 +137,9 @@ async def log_in(
     public: bool | None = None,
 ) -> Login:
     """
-    Have a person log in, in a browser on this machine or another one.
+    Log a person in by a browser, here or elsewhere. Raises ServerUnavailable.
 
-    ``show`` tells the person something, ``pasted`` is what the person pastes. ``public`` says whether the
-    server is one of the public Internet; None: it is looked up.
-
-    Raises:
-        ServerUnavailable: There is no login; the text says why.
+    ``show`` gets instructions, ``pasted`` returns the pasted address; ``public`` None: the addresses decide.
     """
     url = str(settings.url)
     public = await is_public(url) if public is None else public

@@ -156,12 +156,9 @@ class McpServer:
         asking: Elicitation | None = None,
     ) -> ServerAnswer:
         """
-        Call a tool, if it is what the owner has approved. Time in which the person is asked does not count.
+        Call an approved tool; time for questions to the person does not count.
 
-        Raises:
-            ServerUnavailable: Nothing was done.
-            ServerLost: Nobody knows whether it was done.
-            ServerError: The server does not do it.
+        Raises ServerUnavailable (not done), ServerLost (unknown) or ServerError (refused).
         """
 
         async def work(link: Link) -> ServerAnswer:

@@ -113,13 +113,9 @@ class WebClient:
         self, address: str, *, named: bool = True, check_type: Callable[[str], None] = lambda _: None
     ) -> Received:
         """
-        Fetch a page. ``check_type`` raises ValueError for an unwanted content type.
+        Fetch a page. Raises WebFailed, or ValueError for an invalid address or from ``check_type``.
 
-        What is not public is reached on the host of ``address`` alone, and only if a person has ``named`` it.
-
-        Raises:
-            WebFailed: It could not be fetched, or may not be.
-            ValueError: It is no address, or as ``check_type`` says.
+        Non-public addresses are reached only on the host of ``address`` and if a person has ``named`` it.
         """
         address = normalise_url(address)
         async with self._slots:
@@ -156,12 +152,9 @@ class WebClient:
         trusted: bool = False,
     ) -> Received:
         """
-        Ask a service at a fixed address; redirects are not followed, so ``headers`` may contain its key.
+        Call a service without redirects, so that ``headers`` may hold its key. Raises WebFailed.
 
-        With ``trusted`` the address is the owner's own choice and may be any.
-
-        Raises:
-            WebFailed: It could not be asked.
+        With ``trusted`` the owner chose the address and it may be any.
         """
         guard: Guard = (lambda _address, _port: None) if trusted else self._reach.refusal
         await self._wait_for(host_of(address))

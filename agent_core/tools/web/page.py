@@ -59,13 +59,9 @@ def check_type(content_type: str) -> None:
 
 def read_content(content: bytes, content_type: str, *, address: str, is_cut: bool = False) -> Readable:
     """
-    The readable text of the content of ``address``.
+    Return the readable text of a content. Raises ValueError, naming what it is instead.
 
-    The header ``content_type`` decides what it is, unless it says nothing. ``is_cut`` says that the content
-    goes on.
-
-    Raises:
-        ValueError: There is no text in it; the message says what it is instead.
+    ``content_type`` decides the kind if it says any; ``is_cut``: the content continues.
     """
     check_type(content_type)
     media_type = _media_type(content_type)

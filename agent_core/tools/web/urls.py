@@ -27,13 +27,7 @@ _IN_QUERY = _IN_PATH + "?"
 
 
 def normalise_url(address: str) -> str:
-    """
-    The one spelling of an address: host in lower case and ASCII, no port that goes without saying, no
-    fragment, everything outside of ASCII percent-encoded.
-
-    Raises:
-        ValueError: It is not an address that can be fetched; the text says why, for the model.
-    """
+    """Return the one spelling of an address: ASCII host, no default port, no fragment. Raises ValueError."""
     address = address.strip()
     if len(address) > MAX_CHARS:
         raise ValueError(f"the address is longer than {MAX_CHARS} characters")
