@@ -65,13 +65,7 @@ class Storage(Protocol):
         ...
 
     def read(self, path: str, size: int, *, offset: int, max_bytes: int) -> bytes:
-        """
-        Read up to ``max_bytes`` from ``offset`` on of a content with ``size`` bytes.
-
-        Raises:
-            FileNotFoundError: It is not kept.
-            Damaged: It has another size.
-        """
+        """Read up to ``max_bytes`` from ``offset``. Raises FileNotFoundError, or Damaged (other size)."""
         ...
 
     def find(self, path: str) -> StoredFile | None:
@@ -123,13 +117,7 @@ def check_path(path: str) -> str:
 
 
 def read_pieces(storage: Storage, path: str, size: int) -> Iterator[bytes]:
-    """
-    A content in pieces. Only after the last one is it known to be undamaged.
-
-    Raises:
-        FileNotFoundError: It is not there.
-        Damaged: It is something else.
-    """
+    """Yield a content, verified only after the last piece. Raises FileNotFoundError, Damaged."""
     digest = hashlib.sha256()
     offset = 0
     while offset < size or offset == 0:

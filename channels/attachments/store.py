@@ -154,18 +154,18 @@ class AttachmentStore:
         message: InboundMessage | None = None,
     ) -> Attachment:
         """
-        Keep a file; when this returns it would survive a power cut.
+        Store a file durably.
 
         Args:
-            name: What the sender calls it; anything.
-            media_type: What the sender says it is; anything. The content decides where it can be told.
-            chunks: The content, in pieces of any size. It is read no further than the limit.
-            limit_bytes: A limit below `max_file_bytes`, if this file has one of its own.
-            message: What it came with; None: it is one of the bot's own.
+            name: The sender's name for it; any text.
+            media_type: The sender's claim; the content decides where it can.
+            chunks: The content, read no further than the limit.
+            limit_bytes: A limit below `max_file_bytes`.
+            message: Its message; None: one of the bot's own.
 
         Raises:
-            AttachmentTooLarge, AttachmentsFull: It is not kept.
-            AttachmentsUnavailable: The disk, or the storage, does not take it now (`AttachmentsAway`).
+        AttachmentTooLarge, AttachmentsFull: It is not stored.
+            AttachmentsUnavailable: The disk or (`AttachmentsAway`) the storage fails for now.
         """
         limit = self._max_file_bytes if limit_bytes is None else min(limit_bytes, self._max_file_bytes)
         await self._ready()
@@ -242,14 +242,9 @@ class AttachmentStore:
 
     async def read(self, attachment: Attachment, *, max_bytes: int, offset: int = 0) -> bytes:
         """
-        Up to ``max_bytes`` of the content from ``offset`` on.
+        Return up to ``max_bytes`` from ``offset``. Raises AttachmentGone, or OSError for now.
 
-        What a shared storage gives is read to its end and compared with the hash before anything of it is
-        handed on.
-
-        Raises:
-            AttachmentGone: The file is not there any more, or is damaged.
-            OSError: The disk does not give it now.
+        Content of a shared storage is read to its end and verified first.
         """
         if not self._storage.is_shared:
             return await self._part(attachment, offset=offset, max_bytes=max_bytes)

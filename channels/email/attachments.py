@@ -74,11 +74,9 @@ class Keeper:
 
     async def keep(self, message: InboundMessage, mail: ParsedMail | None) -> InboundMessage:
         """
-        The message with its files, and with a note about those that were not stored.
+        Return the message with its files, and a note about those not stored.
 
-        Raises:
-            AttachmentsUnavailable: The disk takes nothing; the mail must not be accepted.
-            AttachmentsAway: Nor does the storage for files alone; other mails can be.
+        Raises AttachmentsUnavailable (do not accept the mail) or AttachmentsAway (others can be accepted).
         """
         if mail is None or not mail.attachments or not message.addressed:
             return message

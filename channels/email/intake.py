@@ -128,13 +128,7 @@ class OwnCopy:
 
 
 def read_arrival(uid: int, received_at: datetime, raw: bytes, *, whole: bool) -> Arrival:
-    """
-    Read a raw mail; total. Call it in a worker thread.
-
-    Args:
-        raw: All of it, or only its header.
-        whole: Which of the two.
-    """
+    """Parse a raw mail, or its header if not ``whole``; total. Call it in a worker thread."""
     digest = hashlib.sha256(raw).hexdigest()
     if ambiguous_header(raw):
         # Whatever it says about its sender, nobody else may have read it like that.
@@ -333,11 +327,9 @@ class MailIntake:
         self, message: InboundMessage, arrival: Arrival, sent: OutboundMessage, *, formatted: bool
     ) -> InboundMessage:
         """
-        The message of a mail that answers one of ours, without what it repeats of that. Call it in a worker
-        thread.
+        Return a reply's message without what it repeats of our mail. Call it in a worker thread.
 
-        Args:
-            formatted: Whether our Markdown is interpreted, as it was sent; else it is taken as it is written.
+        ``formatted``: our Markdown was sent rendered.
         """
         context, mail = dict(message.context), arrival.mail
         subject, ours = (self._without_secrets(each) for each in (context["subject"], subject_of(sent)))

@@ -68,13 +68,7 @@ async def examine(
 
 
 async def run_round_trip(config: EmailConfig, mailbox: Mailbox, submit: Submit, now: datetime) -> list[bytes]:
-    """
-    Send ourselves a mail, find it in the open folder, and remove it; returns the header of each copy that
-    arrived.
-
-    Raises:
-        ChannelError: It cannot be done; why, in plain words.
-    """
+    """Send ourselves a mail, find and remove it; return each copy's header. Raises ChannelError."""
     key, nobody = f"check-{secrets.token_hex(8)}", SessionKey("check", "self")
     message_id = message_id_of(key, nobody, account=config.address)
     await submit(Envelope(config.address, config.address), _mail(config, message_id, now))

@@ -200,13 +200,7 @@ class HeartbeatChannel:
         return resting
 
     async def now(self) -> tuple[datetime, TickWork]:
-        """
-        Fire a tick now, at any hour, if there is anything to do. Returns the instant of the tick, and what
-        was found.
-
-        Raises:
-            ChannelUnavailable: It is not running.
-        """
+        """Fire a tick now if there is work; return its instant and work. Raises ChannelUnavailable."""
         if self._inbox is None:
             raise ChannelUnavailable("the heartbeat is not running")
         inbox, now = self._inbox, self._clock.now()

@@ -69,13 +69,7 @@ def decide(
     *,
     again_after: timedelta,
 ) -> Called:
-    """
-    Decide which watches fire.
-
-    Args:
-        looks: What was seen now, by the name of the watch.
-        again_after: The same thing does not call again before that.
-    """
+    """Decide which watches fire; the same result fires again only after ``again_after``."""
     told: list[str] = []
     positions: dict[str, str] = {}
     for name, look in looks:

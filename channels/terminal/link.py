@@ -85,13 +85,9 @@ class TerminalLink:
 
     async def say(self, text: str, *, native_id: str | None = None) -> str:
         """
-        Pass on what the person typed; returns its native id once it is durably accepted.
+        Send the typed text and return its native id once accepted; repeat it with the same id.
 
-        Args:
-            native_id: Give the same one again to repeat a message whose fate is unknown: it counts once.
-
-        Raises:
-            ChannelUnavailable: It is not known to be accepted. Say it again with the same ``native_id``.
+        Raises ChannelUnavailable if the acceptance is unknown.
         """
         native_id = native_id or secrets.token_hex(16)
         await self._owner.take_in(self.session, text, native_id)

@@ -47,15 +47,9 @@ async def give_access(
     post: Post | None = None,
 ) -> None:
     """
-    Lead a person through the login, and store the tokens.
+    Lead a person through the login and store the tokens. Raises ChannelError.
 
-    Args:
-        config: The mailbox; it has ``oauth``.
-        show: Tells the person what to do.
-        pasted: Gives what the person pastes.
-
-    Raises:
-        ChannelError: It came to nothing; why, in plain words.
+    ``show`` gets instructions, ``pasted`` returns what the person pastes.
     """
     oauth = config.oauth
     if oauth is None:

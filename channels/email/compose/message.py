@@ -92,17 +92,12 @@ def compose(
     formatted: bool = True,
 ) -> OutgoingMail:
     """
-    Build the mail for one row of the outbox. For a worker thread.
+    Build the mail of an outbox row, in a worker thread. Raises DeliveryFailed without a recipient.
 
     Args:
-        self_copy: Whether a copy goes to ourselves, as ``local+sent@domain`` or, where the server does not
-            know such addresses, as ``local@domain``.
-        files: What is attached, with the content.
-        missing: Why a file is not: sentences for the text.
-        formatted: Whether its Markdown is interpreted; else it is shown as it was written.
-
-    Raises:
-        DeliveryFailed: Nobody can be written to.
+        self_copy: Send us a copy, to ``local+sent@domain`` or, if unsupported, ``local@domain``.
+        missing: Sentences about files that could not be attached.
+        formatted: Render the Markdown, instead of showing it as written.
     """
     recipient = _recipient(message)
     message_id = message_id_of(message.id, message.session, account=address)

@@ -74,14 +74,9 @@ class Mailbox:
         credentials: Credentials | None = None,
     ) -> AsyncIterator[Self]:
         """
-        Connect and log in for the length of the block.
+        Connect and log in during the block; ``credentials`` default to the configured password.
 
-        ``context`` is not used for ``security: none``, and needed otherwise. Without ``credentials`` it is
-        the password of the settings.
-
-        Raises:
-            ChannelUnavailable, ChannelAuthFailed, ChannelMisconfigured: It cannot be done; why, in plain
-            words.
+        Raises ChannelUnavailable, ChannelAuthFailed or ChannelMisconfigured, in plain words.
         """
         timing = timing or Timing()
         credentials = credentials or PasswordCredentials.of(config)

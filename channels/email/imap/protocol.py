@@ -304,11 +304,10 @@ class HardenedProtocol(aioimaplib.IMAP4ClientProtocol):  # type: ignore[misc]  #
     @asynccontextmanager
     async def idling(self, *, deadline_s: float) -> AsyncIterator[None]:
         """
-        IDLE for the length of the block. Wait for ``pushed`` in it, with a limit of your own.
+        IDLE during the block; wait for ``pushed`` in it, with a limit of your own.
 
-        ``pushed`` is never cleared here: clear it before looking at the mailbox, and nothing slips through
-        between the look and the IDLE. Entering and leaving take at most ``deadline_s`` each: a server that
-        does not answer DONE is gone.
+        Clear ``pushed`` before reading the mailbox, so that nothing is missed between. Entering and leaving
+        take at most ``deadline_s`` each.
         """
         command = ImapCommand("IDLE", self.new_tag())
         with self._pending(command):

@@ -129,13 +129,7 @@ class CircuitBreaker:
         return tripped
 
     def dump(self, now: float, wall: float) -> str:
-        """
-        The state as text, for a file.
-
-        Args:
-            now: By the clock of all other times here.
-            wall: The same moment in seconds since 1970, which mean something to the next process.
-        """
+        """Return the state as text; ``wall`` is the moment ``now`` as Unix time, for the next process."""
         self.changed = False
         self._forget(now)
         since = wall - now

@@ -113,13 +113,7 @@ class LoopGuard:
         return self._breaker.tripped(thread, self._clock.monotonic(), owner=owner) is not None
 
     def before_sending(self, message: OutboundMessage) -> None:
-        """
-        Call this before a mail is sent.
-
-        Raises:
-            ChannelUnavailable: The circuit breaker is open; it waits.
-            ChannelAuthFailed: A login was refused lately.
-        """
+        """Call this before sending. Raises ChannelUnavailable (breaker open) or ChannelAuthFailed (login)."""
         self.patience.check()
         if not _is_answer(message):
             return

@@ -281,12 +281,9 @@ def _codec(label: str) -> str:
 
 def _mostly(data: bytes, encoding: str) -> str | None:
     """
-    ``data`` in ``encoding``, with a replacement character for what does not fit; None if most does not.
+    Decode with replacement characters; None if most non-ASCII bytes do not fit.
 
-    ASCII characters are the same in nearly every encoding, so they tell nothing and are not counted.
-
-    Raises:
-        LookupError: There is no such encoding.
+    ASCII is alike in nearly every encoding and proves nothing. Raises LookupError for an unknown encoding.
     """
     try:
         return data.decode(encoding)

@@ -102,12 +102,11 @@ def native_id_of(
     message_id: str | None, sender: str, digest: str, *, verified: bool, refused: bool = False
 ) -> str:
     """
-    The identity of a mail: a second copy has the same, wherever and whenever it arrives.
+    Return the identity of a mail; a second copy has the same.
 
-    The sender belongs to it, so nobody can use up an id before its owner does; and so does whether the
-    sender was proven, so a forged mail never stands in the way of the real one. ``refused`` says that fields
-    which nobody signs keep it from being answered: a copy with such fields on top is another mail. ``digest``
-    identifies mails that have no usable Message-ID.
+    It contains the sender and if they were proven, so that a forged mail cannot use up a real one's id.
+    ``refused``: unsigned fields keep it from an answer, so that a copy with such fields is another mail.
+    ``digest`` identifies mails without a usable Message-ID.
     """
     kind = ("refused" if refused else "mail") if verified else "unproven"
     if message_id is None:

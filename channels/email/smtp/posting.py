@@ -45,13 +45,7 @@ class Posting:
     async def post(
         self, message: OutboundMessage, uncertain: Callable[[], Awaitable[None]]
     ) -> tuple[OutgoingMail, str]:
-        """
-        Submit a mail; returns what the server said when it accepted it. If the server finds it too large,
-        send it without its files, and say so in it.
-
-        Raises:
-            ChannelError: See ``submit``.
-        """
+        """Submit a mail, without its files if it is too large; return the reply. Raises ChannelError."""
         mail = await self._built(message, int(self._config.max_reply_mb * 1_000_000))
         try:
             said = await self._submitter.submit(

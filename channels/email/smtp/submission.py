@@ -111,13 +111,9 @@ class Submission:
         uncertain: Callable[[], Awaitable[None]],
     ) -> str:
         """
-        Send ``raw``; returns what the server said when it accepted it.
+        Send ``raw`` and return the server's reply. Raises ChannelError, see the table above.
 
-        Some servers refuse an empty sender, and some of those only at the end. Then it goes under the one
-        that is named ``instead``.
-
-        Raises:
-            ChannelError: See the table above.
+        An empty sender that is refused, even at the end, is replaced by ``instead``.
         """
         try:
             return await self._submit(envelope, raw, context, uncertain)

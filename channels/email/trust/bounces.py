@@ -50,11 +50,9 @@ class SentMails:
 
     def accept_report(self, report: BounceReport, *, outside: bool, verified: str) -> frozenset[str]:
         """
-        The mails of which a report proves that they did not arrive.
+        Return the mails that a report proves undelivered.
 
-        Args:
-            outside: Whether our provider has looked at its sender.
-            verified: The sender's address, if it is proven.
+        ``outside``: our provider examined its sender; ``verified`` is the proven address.
         """
         evident: set[str] = set()
         if report.fate is not DeliveryStatus.FAILED:

@@ -120,13 +120,7 @@ def _claim(raw: bytes, fields: Sequence[tuple[str, bytes]], field: bytes, positi
 
 
 def find_signatures(raw: bytes, now: float) -> list[Signature]:
-    """
-    The signatures of a mail that could count, topmost first; total.
-
-    Args:
-        raw: The whole mail, as it came.
-        now: Seconds since 1970, for ``t=`` and ``x=``.
-    """
+    """Return the signatures that may count, topmost first; ``now`` is Unix time. Total."""
     fields = _fields_or_none(raw)
     if fields is None:
         return []
@@ -442,15 +436,10 @@ def parse_key(text: str) -> Key:
 
 def check_coverage(fields: Sequence[tuple[str, bytes]], signed: Sequence[str], body: bytes) -> None:
     """
-    Check the parts of the mail that a signature does not cover.
+    Check the parts that a signature does not cover. Raises DkimInvalid if one has a meaning.
 
-    Args:
-        fields: The whole header: names in lower case, and the fields as they stand there.
-        signed: The names that the signature covers, in lower case, as often as it does.
-        body: The text as it came, as much of it as anybody is shown.
-
-    Raises:
-        DkimInvalid: Something that means anything; what, in a few words.
+    ``fields`` are the whole header and ``signed`` the covered names, both in lower case; ``body`` is as much
+    of the text as anybody is shown.
     """
     there = dict(fields)
     names = [name for name, _ in fields]

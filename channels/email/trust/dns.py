@@ -38,13 +38,7 @@ class Lookup(Protocol):
     """One query, without retries."""
 
     async def __call__(self, name: str, limit_s: float) -> Sequence[str]:
-        """
-        The texts under ``name``, each put together from its pieces.
-
-        Raises:
-            NoSuchName: There are none.
-            NamesUnavailable: Nobody said so within ``limit_s``.
-        """
+        """Return the joined TXT records of ``name``. Raises NoSuchName, or NamesUnavailable in time."""
         ...
 
 

@@ -116,11 +116,9 @@ class MatrixLogin:
 
     async def another_device(self, old: MatrixCredentials, reason: str) -> None:
         """
-        Log in as a new device, because the keys of the old one cannot be used, and delete the old one.
+        Log in as a new device and delete the old one, whose keys are unusable.
 
-        Raises:
-            ChannelMisconfigured: The settings do not let us.
-            ChannelError: It cannot be done, see `Channel.run`.
+        Raises ChannelMisconfigured (not allowed by the settings) or ChannelError.
         """
         async with self._lock:
             if self._homeserver.credentials != old:
@@ -140,13 +138,7 @@ class MatrixLogin:
             _log.warning("matrix.device_undeleted", device=old.device_id, error=str(error))
 
     async def with_password(self, method: str, path: str, body: Mapping[str, Any]) -> HttpAnswer:
-        """
-        Make a request for which the server may ask for the password again.
-
-        Raises:
-            ChannelAuthFailed: It wants something that we do not have.
-            ChannelError: It did not do what was asked.
-        """
+        """Make a request that may need the password again. Raises ChannelAuthFailed, ChannelError."""
         answer = await _ask(self._homeserver, method, path, body)
         password = self._config.password
         if answer.status == 401 and isinstance(answer.body.get("flows"), list):

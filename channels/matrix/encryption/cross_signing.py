@@ -66,19 +66,10 @@ class CrossSigning:
 
     async def ensure(self, machine: OlmMachine, published: JsonObject) -> bool:
         """
-        Make sure that an identity is on the server and has signed this device.
+        Ensure that a published identity has signed this device (keys uploaded); False is logged.
 
-        Args:
-            machine: The device; its keys must be uploaded.
-            published: The server's answer to a query of our own keys.
-
-        Returns:
-            Whether it is done. If not, it has been logged why.
-
-        Raises:
-            ChannelUnavailable: The server does not answer well.
-            LinkBroken: It does not answer.
-            OSError: The secrets cannot be kept.
+        ``published`` is the server's answer to our key query. Raises ChannelUnavailable, LinkBroken, or
+        OSError for unsaved secrets.
         """
         user_id = machine.user_id
         theirs = public_key(object_of(object_of(published, "master_keys"), user_id))

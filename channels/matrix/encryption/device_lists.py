@@ -74,12 +74,9 @@ class DeviceLists:
 
     async def know(self, user_ids: Iterable[str], own: str = "") -> None:
         """
-        Return when the devices of these people are known, or their servers did not respond.
+        Wait until these people's devices are known or their servers failed to respond.
 
-        Raises:
-            ChannelError: It cannot be done now.
-            TokenRefused: The login is not valid any more.
-            LinkBroken: The homeserver did not answer.
+        Raises ChannelError, TokenRefused or LinkBroken.
         """
         left = set(user_ids)
         while left := {one for one in left if one in self._asked or self._may_ask(one)}:

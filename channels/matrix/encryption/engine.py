@@ -102,13 +102,7 @@ class EncryptionEngine:
         self._lists.forget()
 
     async def ready(self) -> OlmMachine:
-        """
-        The machine of the device that is logged in, announced to the server.
-
-        Raises:
-            ChannelError: It cannot be done (now).
-            TokenRefused: The login is not valid any more.
-        """
+        """Return the logged-in device's machine, announced. Raises ChannelError or TokenRefused."""
         credentials = self._homeserver.credentials
         machine = self._machine
         if machine is not None and credentials is not None and _is_right(machine, credentials.device_id):
@@ -204,12 +198,9 @@ class EncryptionEngine:
         self, *, rooms: Iterable[str] = (), waiting: Callable[[], Iterable[str]] = tuple
     ) -> None:
         """
-        After an answer was committed: upload one-time keys, throw old keys away. Asks our own server alone.
+        Upload one-time keys and remove old keys, after a commit; only our server. Never raises.
 
-        Never raises.
-
-        Args:
-            waiting: Gives the room keys for which messages wait.
+        ``waiting`` returns the room keys for which messages wait.
         """
         machine = self._machine
         if machine is None:
@@ -258,13 +249,7 @@ class EncryptionEngine:
     async def encrypt(
         self, room_id: str, kind: str, content: JsonObject, members: Iterable[str]
     ) -> dict[str, Any]:
-        """
-        Encrypt an event for everybody in a room.
-
-        Raises:
-            ChannelError: It cannot be done now.
-            TokenRefused: The login is not valid any more.
-        """
+        """Encrypt an event for everybody in a room. Raises ChannelError or TokenRefused."""
         machine = await self.ready()
         try:
             async with self._lock_of(room_id):
@@ -295,13 +280,7 @@ class EncryptionEngine:
         self._lists.outdated(user_id)
 
     async def reset_device(self, why: str) -> str:
-        """
-        Continue as another device that the same identity signs; returns its id.
-
-        Raises:
-            ChannelError: It cannot be done (now).
-            TokenRefused: The login is not valid any more.
-        """
+        """Continue as a new device, signed by the same identity; return its id. Raises as `encrypt`."""
         machine = await self.ready()
         async with self._lock:
             if self._machine is machine:

@@ -99,14 +99,9 @@ class KeySharing:
 
     async def give(self, machine: OlmMachine, room_id: str, users: list[str]) -> None:
         """
-        Share the room's key with these people, who are all that are in the room.
+        Share the room's key with all its people, under the room's lock.
 
-        The room's lock is held.
-
-        Raises:
-            ChannelError: It cannot be done now.
-            TokenRefused: The login is not valid any more.
-            LinkBroken: The homeserver did not answer.
+        Raises ChannelError, TokenRefused or LinkBroken.
         """
         near = [one for one in users if server_of(one) == server_of(machine.user_id)]
         far = [one for one in users if one not in set(near)]

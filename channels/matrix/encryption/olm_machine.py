@@ -183,13 +183,7 @@ class OlmMachine(KeyStore):
         return bool(self.room_keys.of(room_id, session_id))
 
     def decrypt(self, room_id: str, event: Mapping[str, Any]) -> dict[str, Any]:
-        """
-        Decrypt an event.
-
-        Raises:
-            NoKey: Its key is not here (yet).
-            NotReadable: It cannot be read whatever comes.
-        """
+        """Decrypt an event. Raises NoKey (not here yet) or NotReadable (never)."""
         content = event.get("content")
         session_id = content.get("session_id") if isinstance(content, Mapping) else None
         ciphertext = content.get("ciphertext") if isinstance(content, Mapping) else None
@@ -250,11 +244,10 @@ class OlmMachine(KeyStore):
     # ── other people's devices ──
     def learn_devices(self, user_id: str, devices: Mapping[str, Any]) -> None:
         """
-        Learn a person's devices from an answer to a key query.
+        Learn a person's devices from a key query, well-formed ones up to `MOST_DEVICES`.
 
-        Malformed ones are left out, and so are those beyond `MOST_DEVICES`, the ones that are known last.
-        Those that were learned last change nothing: Synapse says of whoever speaks that their devices have
-        changed (element-hq/synapse#6162), so most answers bring them again.
+        Unchanged ones cost nothing: Synapse reports a change for every active sender
+        (element-hq/synapse#6162).
         """
         digest = _digest_of(devices)
         if digest is not None and self._learned.get(user_id) == digest:
@@ -485,13 +478,7 @@ def _is_device(device_id: str, value: Any) -> bool:
 def decrypted_event(
     room_id: str, event: Mapping[str, Any], content: Mapping[str, Any], plaintext: str
 ) -> dict[str, Any]:
-    """
-    Put the decrypted event together.
-
-    Raises:
-        NotMeant: Its type means nothing when it is encrypted.
-        NotReadable: It was made for another room, or is no event.
-    """
+    """Build the decrypted event. Raises NotMeant (meaningless if encrypted) or NotReadable."""
     try:
         inner = json.loads(plaintext) if len(plaintext) <= _MAX_PLAINTEXT else None
     except (ValueError, RecursionError) as error:

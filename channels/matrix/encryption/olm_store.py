@@ -405,11 +405,10 @@ class KeyStore:
 
     def crowd_out(self, begun: Iterable[tuple[str, str]], asked: Iterable[tuple[str, str]]) -> None:
         """
-        After messages from devices: remove entries beyond the limits.
+        Remove entries beyond the limits, after to-device messages.
 
-        Args:
-            begun: Curve25519 keys with which sessions have begun, and whose they are.
-            asked: What was looked up meanwhile, of which nio keeps an empty place each time.
+        ``begun`` maps Curve25519 keys of new sessions to users; ``asked`` are looked-up keys, for each of
+        which nio keeps an empty entry.
         """
         sessions, people = self._olm.session_store, self._olm.device_store
         for key, user_id in asked:
@@ -452,13 +451,7 @@ class KeyStore:
         del known[left:]
 
     def upkeep(self, date: str, *, waiting: Iterable[str], rooms: Iterable[str]) -> int:
-        """
-        Remove what nobody will miss; returns how many room keys that was.
-
-        Args:
-            date: Today, in any form that changes once a day.
-            waiting: The room keys for which messages are known to wait.
-        """
+        """Remove expired rows; return the number of room keys. ``date`` changes daily."""
         with self.changing():
             pruned = self.room_keys.prune(date, waiting=waiting, rooms=rooms)
             rows = self._database.execute_sql(_PRUNE_OLM, (_SESSIONS_OF_A_DEVICE,)).fetchall()

@@ -74,11 +74,9 @@ class OwnDevice:
 
     async def announced(self, committed: str) -> OlmMachine:
         """
-        The machine of the current device, announced to the server and signed.
+        Return the current device's machine, announced and signed.
 
-        Raises:
-            ChannelError: It cannot be done (now).
-            TokenRefused, LinkBroken, OSError: As above.
+        Raises ChannelError, TokenRefused, LinkBroken or OSError.
         """
         for _ in range(_TRIES):
             credentials = self._homeserver.credentials

@@ -124,13 +124,7 @@ class Verifications:
         self._outcome.clear()
 
     async def begin(self, user_id: str) -> int:
-        """
-        Ask a person to verify the bot, on all of their devices; returns how many there are.
-
-        Raises:
-            ChannelError: It cannot be done now.
-            TokenRefused, LinkBroken: As above.
-        """
+        """Ask a person to verify the bot on all devices; return their number. Raises ChannelError."""
         machine = await self._crypto.ready()
         await self._crypto.learn_devices([user_id])
         devices = machine.devices_of([user_id])
@@ -151,13 +145,7 @@ class Verifications:
         return len(devices)
 
     async def answer(self, user_id: str, *, same: bool) -> bool:
-        """
-        The operator has compared the emoji; returns whether there was something to compare.
-
-        Raises:
-            ChannelError: It cannot be told to the person now.
-            TokenRefused, LinkBroken: As above.
-        """
+        """Take the operator's comparison of emoji; False if none was due. Raises ChannelError."""
         shown = [one for one in self._open.values() if one.user_id == user_id and one.emoji]
         if not shown:
             return False

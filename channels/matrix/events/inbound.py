@@ -86,12 +86,9 @@ def read_event(  # noqa: PLR0911 - a chain of reasons to say no
     event: Any, room_id: str, *, me: Me, rooms: Rooms, now: datetime
 ) -> InboundMessage | Skip:
     """
-    Read one event of a room's timeline.
+    Read one event of a room's timeline, fetched at ``now``.
 
-    Args:
-        event: As the server sent it; anything.
-        rooms: What is known about rooms, this answer included.
-        now: When it was fetched.
+    ``event`` is untrusted; ``rooms`` are the known rooms, including this answer.
     """
     if not isinstance(event, Mapping):
         return Skip("malformed")

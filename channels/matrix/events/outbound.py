@@ -104,11 +104,11 @@ def build_content(
     Build the content of an ``m.room.message``.
 
     Args:
-        name: Under which transaction id; by default that of the message.
-        reply: Where an answer points back to its question.
-        formatted: Whether formatted text is sent besides, where it adds something.
-        first: Nothing of the same answer came before: only then it points back and mentions who asked.
-        members: Who is in the room, with their names.
+        name: The transaction id; default: that of the message.
+        reply: The setting for replies to the question.
+        formatted: Add formatted text where it differs.
+        first: The first part of an answer: it replies and mentions the asker.
+        members: The room's people and their names.
     """
     text = sayable(message.text)
     answers = message.kind in (OutboundKind.REPLY, OutboundKind.APOLOGY)

@@ -60,13 +60,7 @@ class Page:
 
 
 async def pages_since(homeserver: Homeserver, room_id: str, since: str) -> AsyncIterator[Page]:
-    """
-    Everything in a room after a sync token, oldest first.
-
-    Raises:
-        ChannelUnavailable: It cannot be fetched now.
-        LinkBroken: As above.
-    """
+    """Yield a room's events after a sync token, oldest first. Raises ChannelUnavailable, LinkBroken."""
     token: str | None = since
     passed: set[str] = set()
     while token is not None and len(passed) < _MAX_PAGES:
@@ -92,11 +86,9 @@ async def read_back_to(
     homeserver: Homeserver, room_id: str, timeline: Sequence[JsonObject], prev_batch: str, *, newest_ms: int
 ) -> list[JsonObject]:
     """
-    The messages in a room after a moment, oldest first: for a start without a position.
+    Return a room's messages after a moment, oldest first, for a start without a position.
 
-    Raises:
-        ChannelUnavailable: It cannot be fetched now.
-        LinkBroken: As above.
+    Raises ChannelUnavailable or LinkBroken.
     """
     events = list(timeline)
     token: str | None = prev_batch or None
@@ -113,11 +105,9 @@ async def read_back_to(
 
 async def members_of(homeserver: Homeserver, room_id: str) -> list[JsonObject] | None:
     """
-    The membership events of everybody who is in a room or invited; None if they cannot be read.
+    Return the membership events of joined and invited people; None if unreadable.
 
-    Raises:
-        ChannelUnavailable: It cannot be fetched now.
-        LinkBroken: As above.
+    Raises ChannelUnavailable or LinkBroken.
     """
     path = f"{CLIENT}/rooms/{part(room_id)}/members"
     query = {"not_membership": "leave"}
@@ -135,13 +125,7 @@ async def members_of(homeserver: Homeserver, room_id: str) -> list[JsonObject] |
 
 
 async def check_doors(homeserver: Homeserver, room: Room) -> None:
-    """
-    Ask the homeserver who can join a room, and how much of its history they see.
-
-    Raises:
-        ChannelUnavailable: It cannot be fetched now.
-        LinkBroken: As above.
-    """
+    """Ask who can join a room and see its history. Raises ChannelUnavailable or LinkBroken."""
     for kind in _DOORS:
         path = f"{CLIENT}/rooms/{part(room.room_id)}/state/{kind}"
         answer = await homeserver.request("GET", path)
@@ -152,13 +136,7 @@ async def check_doors(homeserver: Homeserver, room: Room) -> None:
 
 
 async def check_room(homeserver: Homeserver, room: Room) -> bool:
-    """
-    Ask the homeserver who is in a room and who can join; returns whether the bot is in it.
-
-    Raises:
-        ChannelUnavailable: It cannot be fetched now.
-        LinkBroken: As above.
-    """
+    """Ask who is in a room and can join; True if the bot is in. Raises as `check_doors`."""
     await check_doors(homeserver, room)
     members = await members_of(homeserver, room.room_id)
     if members is not None:
@@ -191,11 +169,9 @@ async def read_since_invitation(
     homeserver: Homeserver, room_id: str, timeline: Sequence[JsonObject], prev_batch: str, *, user_id: str
 ) -> list[JsonObject]:
     """
-    The timeline of a room that was just joined, from the bot's invitation on (or its join, without one).
+    Return a joined room's timeline from the bot's invitation (else its join) on.
 
-    Raises:
-        ChannelUnavailable: It cannot be fetched now.
-        LinkBroken: As above.
+    Raises ChannelUnavailable or LinkBroken.
     """
     events = list(timeline)
     joined_at = max(

@@ -72,11 +72,9 @@ class DirectRooms:
 
     async def room_with(self, person: str) -> str:
         """
-        The room of two with a person, created if there is none.
+        Return the room of two with a person, created on demand.
 
-        Raises:
-            ChannelUnavailable: Not now.
-            DeliveryFailed: The server refuses: nobody has this id, or does not want to be written to.
+        Raises ChannelUnavailable, or DeliveryFailed if the server refuses for good.
         """
         async with self._lock:
             try:

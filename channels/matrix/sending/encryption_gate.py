@@ -54,13 +54,7 @@ class EncryptionGate:
         """Rooms of which the server has said that they are not encrypted; later news come by ``/sync``."""
 
     async def is_encrypted(self, room_id: str) -> bool:
-        """
-        Return True if a room is encrypted; the server is asked if that is not certain.
-
-        Raises:
-            ChannelError: It cannot be determined.
-            TokenLost: The login is no longer valid.
-        """
+        """Return True if a room is encrypted, asking the server in doubt. Raises ChannelError, TokenLost."""
         room = self._rooms.get(room_id)
         if room_id in self._rooms.secret:
             return True
@@ -92,13 +86,9 @@ class EncryptionGate:
         self, room_id: str, kind: str, content: Mapping[str, Any], *, encrypted: bool
     ) -> tuple[str, Mapping[str, Any]]:
         """
-        Type and content as they are sent. The only place that decides whether something is sent in plaintext.
+        Return type and content to send; the only place that decides about plaintext.
 
-        ``encrypted`` is what the room was when this delivery began; it may have become encrypted since.
-
-        Raises:
-            ChannelError: It cannot be encrypted (now).
-            TokenLost: The login is not valid any more.
+        ``encrypted`` is the room's state when this delivery began. Raises ChannelError or TokenLost.
         """
         if not encrypted and room_id not in self._rooms.secret:
             return kind, content

@@ -34,13 +34,7 @@ async def resolve(
     homeserver: Homeserver | None,
     direct_session: Callable[[str], Awaitable[SessionKey]],
 ) -> OutboundMessage:
-    """
-    The message for the room that a person or an alias stands for.
-
-    Raises:
-        ChannelUnavailable: It cannot be said now.
-        DeliveryFailed: There is no such room.
-    """
+    """Return the message for the room of a person or alias. Raises ChannelUnavailable, DeliveryFailed."""
     name = message.session.conversation
     if name.startswith("@"):
         session = await direct_session(name)

@@ -291,13 +291,9 @@ class EventSender:
 
     async def show(self, message: OutboundMessage, name: str, previewed: str | None) -> str | None:
         """
-        Show an unfinished answer, ``message``, once: as a new event, or as an edit of ``previewed``.
+        Show an unfinished answer as a new event, or as an edit of ``previewed``.
 
-        Returns the id of the new event, or None where it must not be shown.
-
-        Raises:
-            ChannelError: It was not sent, or nobody knows.
-            TokenLost: The login is not valid any more.
+        Returns the new event's id, or None where it must not be shown. Raises ChannelError or TokenLost.
         """
         used = self._homeserver.credentials
         if used is None:
@@ -318,13 +314,7 @@ class EventSender:
         return await self._put(room_id, content, name, attempt)
 
     async def take_back_unfinished(self, preview: OutboundMessage) -> None:
-        """
-        Redact what is shown of an answer that will never come, ``preview`` naming it, if anything is.
-
-        Raises:
-            ChannelError: It was not done.
-            TokenLost: The login is not valid any more.
-        """
+        """Redact the preview of an answer that will never come. Raises ChannelError or TokenLost."""
         room_id, name = preview.session.conversation, transaction_id(preview.id)
         for event_id in await self._search.unfinished(preview, name):
             # Edits first, so that a crash in between leaves something to be found by.

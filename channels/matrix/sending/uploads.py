@@ -50,12 +50,9 @@ class Uploads:
 
     async def content(self, attachment: Attachment, *, encrypted: bool) -> dict[str, Any]:
         """
-        The content of an event that shows a file, after uploading the file.
+        Upload a file and return its event content.
 
-        Raises:
-            FileRefused: It will never be stored there.
-            ChannelUnavailable: It is not, or nobody knows.
-            TokenLost: The login is not valid any more.
+        Raises FileRefused (for good), ChannelUnavailable (or unknown) or TokenLost.
         """
         if self._store is None:
             raise FileRefused("this bot keeps no files")

@@ -127,11 +127,9 @@ class Decryption:
 
     async def meet(self, events: Iterable[JsonObject]) -> None:
         """
-        Get to know the devices of whoever has sent encrypted events, if that decides what is read. Others
-        wait for a server that hangs once in a minute; meanwhile what is known of its people has to do.
+        Learn encrypted senders' devices where that decides what is read. Raises ChannelUnavailable.
 
-        Raises:
-            ChannelUnavailable: It cannot be done now; the same answer has to come again.
+        An unresponsive server is waited for once a minute; else the known devices must do.
         """
         if not self._crypto.signed_only:
             return

@@ -123,11 +123,9 @@ class Downloads:
         self, message: InboundMessage, *, slow: Callable[[], None] = lambda: None
     ) -> InboundMessage:
         """
-        The message with its file or with the reason why not; ``slow`` is called if the storage hangs
-        meanwhile.
+        Return the message with its file or the reason why not; ``slow`` is called on a hanging storage.
 
-        Raises:
-            AttachmentsUnavailable: The store takes nothing now; `ready` says when to try again.
+        Raises AttachmentsUnavailable; `ready` says when to try again.
         """
         found: dict[int, Attachment | str] = {}
         if self._store is not None and self.wants(message):

@@ -206,9 +206,8 @@ class Timeline:
         """
         Read these events of a room.
 
-        What needs a server that may be slow is left to ``fetching``, for which ``since`` says from where the
-        room can be read again; without it, it is waited for. ``late``: this event's key has come late, and it
-        was seen first ``seen_at``.
+        Slow requests go to ``fetching``, which can read the room again from ``since``; without it they are
+        awaited. ``late``: the event whose key came late, first seen at ``seen_at``.
         """
         # That they are of this room is the server's word; it is checked all the same.
         events = [event for event in events if event.get("room_id", room_id) == room_id]
