@@ -35,15 +35,7 @@ async def build(
     home: Home,
     overrides: Overrides = Overrides(),  # noqa: B008 - a frozen value
 ) -> Gateway:
-    """
-    Assemble a gateway.
-
-    Raises:
-        StoreUnusable: The database is damaged or too new.
-        StateUnusable: The home folder cannot be used.
-        StoreUnavailable: Not now.
-        ConfigInvalid: The store is not what the settings say.
-    """
+    """Assemble a gateway. Raises StoreUnusable, StateUnusable, StoreUnavailable or ConfigInvalid."""
     env = Environment.from_settings(settings, home, overrides)
     async with open_queue(env) as opened:
         queue, state = opened.queue, opened.account_state

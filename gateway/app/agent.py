@@ -306,11 +306,10 @@ def workspace_tools(
     look: PictureViewer | None = None,
 ) -> list[ToolPort]:
     """
-    The tools of one run that work on files, if its person may have them.
+    Return the file tools of one run, if its person may have them.
 
-    Args:
-        known: What each conversation has read; is added to, and forgets the oldest.
-        look: How pictures are shown to the owner's model.
+    ``known`` collects what each conversation has read and forgets the oldest; ``look`` shows pictures to the
+    owner's model.
     """
     if not is_available(settings.tools.files.allow, session, in_rooms=False):
         return []

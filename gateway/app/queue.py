@@ -46,23 +46,19 @@ class OpenQueue:
 
     async def check_accounts(self, addresses: Mapping[str, str]) -> None:
         """
-        Check that the configured accounts (address by name) are those of the database. Nothing is changed.
+        Compare the configured accounts (address by name) with the database, read-only.
 
-        Raises:
-            ConfigInvalid: One is another one there.
-            StoreUnavailable: Not now.
+        Raises ConfigInvalid or StoreUnavailable.
         """
         if self.account_state is not None:
             await check_accounts(self.account_state, addresses, note=False)
 
     async def begin(self, env: Environment, addresses: Mapping[str, str]) -> None:
         """
-        Begin to work on the database, once the lease is taken.
+        Begin to work on the database, under the lease.
 
-        Raises:
-            ConfigInvalid: It is an older copy, or its server has restored it to an earlier moment, and no
-                person has said so; or see `check_accounts`.
-            StoreUnavailable: Not now.
+        Raises ConfigInvalid for an older copy, or a server restored to an earlier moment, that no person has
+        accepted; StoreUnavailable.
         """
         if self.account_state is not None:
             await open_account_state(self.account_state)
@@ -78,13 +74,7 @@ class OpenQueue:
 
 @asynccontextmanager
 async def open_queue(env: Environment) -> AsyncIterator[OpenQueue]:
-    """
-    Open the database; nothing in it is changed. An error inside closes it.
-
-    Raises:
-        StoreUnavailable: Not now.
-        StoreUnusable, ConfigInvalid: It is damaged or too new, or is not what the settings say.
-    """
+    """Open the database, unchanged. Raises StoreUnavailable, StoreUnusable or ConfigInvalid."""
     settings = env.settings
     async with AsyncExitStack() as failed:
         queue = await opened_queue(

@@ -206,11 +206,9 @@ class UsageMeter:
 
     async def enter(self, tokens: int, usd: float | None = None) -> None:
         """
-        Begin a call, for which `last` may have reserved already; ``usd`` is what it costs, if that is known.
+        Begin a call, perhaps reserved by `last`; ``usd`` is its cost, if known.
 
-        Raises:
-            BudgetSpent: It may not be made; ``fields["until"]`` says until when.
-            StoreUnavailable: It cannot be said now.
+        Raises BudgetSpent with ``fields["until"]``, or StoreUnavailable.
         """
         if self.reserved != Amount():
             return

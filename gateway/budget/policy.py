@@ -120,13 +120,7 @@ def decide(
     *,
     needs: Amount = Amount(),  # noqa: B008 - a frozen value
 ) -> BudgetDecision:
-    """
-    Decide about a call.
-
-    Args:
-        spent: The day's cost, including the expected cost of calls in flight.
-        needs: The expected cost of the call.
-    """
+    """Decide about a call; ``spent`` includes the expected cost of calls in flight, ``needs`` is its own."""
     share = limits.share(tier)
     near = False
     for name, used, limit, more in (

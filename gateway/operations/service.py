@@ -116,13 +116,7 @@ class Operations(
         self._access = access or Access((), {})
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """
-        Call an operation by its name.
-
-        Raises:
-            RequestInvalid: There is no such operation, or the arguments do not fit.
-            NotFound: Nothing has that name.
-        """
+        """Call an operation by its name. Raises RequestInvalid or NotFound."""
         if name not in OPERATIONS:
             raise RequestInvalid(f"there is no operation {name!r}")
         operation: Callable[..., Awaitable[dict[str, Any]]] = validate_call(getattr(self, name))

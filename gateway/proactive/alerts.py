@@ -139,12 +139,9 @@ class OwnerAlerts:
 
     def alert(self, about: str, text: str, once: str = "") -> None:
         """
-        Report that something needs a person. Returns at once.
+        Report something that needs a person; returns at once. Each ``about`` is sent at most hourly.
 
-        Args:
-            about: What it is about; the same thing is told once an hour at most.
-            text: A sentence or two, without secrets.
-            once: See `gateway.queue.wakeups.Alert`.
+        ``text`` has no secrets; ``once``: see `gateway.queue.wakeups.Alert`.
         """
         now, what = self._clock.monotonic(), f"{about} {once}"
         if now - self._sent_at.get(what, now - ALERT_AGAIN_S) < ALERT_AGAIN_S:

@@ -77,13 +77,7 @@ class BackgroundJobs:
         state: str = "",
         by_heartbeat: bool = False,
     ) -> BackgroundJob:
-        """
-        Start a job; the same ``key`` starts it once, whatever is killed when.
-
-        Raises:
-            TooManyBackgroundJobs: There are as many as there may be.
-            StoreUnavailable: Not now.
-        """
+        """Start a job once per ``key``. Raises TooManyBackgroundJobs or StoreUnavailable."""
         message = job_message(
             key,
             text=text,

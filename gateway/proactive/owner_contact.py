@@ -130,13 +130,9 @@ class OwnerContact:
 
     async def reach(self, *, topic: str = "") -> ContactResult:
         """
-        Find where to write now, and prove that nobody else reads it.
+        Return where to write to the owner alone, verified now; ``topic`` selects a mail thread.
 
-        Args:
-            topic: What it is about; a channel that keeps topics apart has a conversation for each.
-
-        Raises:
-            StoreUnavailable: It cannot be said now.
+        Raises StoreUnavailable.
         """
         try:
             with anyio.fail_after(_ASK_LIMIT_S):

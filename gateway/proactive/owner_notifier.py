@@ -99,15 +99,13 @@ class OwnerNotifier:
         texts: Mapping[str, str] = MappingProxyType({}),
     ) -> ContactResult:
         """
-        Post a message to where the owner is reached now, and return that; without a target nothing was done.
+        Post a message to the owner and return where; without a target nothing was done.
 
         Args:
-            topic: What it is about; a channel that keeps topics apart has a conversation for each.
-            text: In Markdown, of any length.
-            once: Under which it is posted; it may depend on where it goes.
-            kind: An alert goes another way if the usual place cannot be reached.
-            remember: The text becomes a line in the history of the conversation, which a model reads, so that
-                it can be asked about there.
+            topic: Selects the conversation on channels that have one per topic.
+            once: The key of posting; it may depend on the target.
+            kind: An alert takes another way if the usual place is unreachable.
+            remember: Add the text to the conversation's history, so that it can be asked about.
             texts: See `OutboxStore.post`.
 
         Raises:
@@ -140,13 +138,9 @@ class OwnerNotifier:
         texts: Mapping[str, str] = MappingProxyType({}),
     ) -> bool:
         """
-        Post a message to a place that is known; False: it was posted before.
+        Post a message to a known place (arguments as in `notify`); False: posted before.
 
-        ``once``, ``kind``, ``remember`` and ``texts`` are as in `notify`; what is ``collected`` leaves the
-        digest in the same transaction.
-
-        Raises:
-            StoreUnavailable: Nothing was posted.
+        ``collected`` alerts leave the digest in the same transaction. Raises StoreUnavailable.
         """
         outbound = self.parts(target, text, kind)
         name = " ".join(once or (kind.value,))

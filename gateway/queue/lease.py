@@ -232,13 +232,7 @@ class LeaseKeeper:
         return None if self._fence is None else (DAEMON, self._holder, self._fence)
 
     async def take(self) -> None:
-        """
-        Take the lease.
-
-        Raises:
-            LeaseTaken: Another process has it.
-            StoreUnavailable: The database cannot be used now.
-        """
+        """Take the lease. Raises LeaseTaken or StoreUnavailable."""
         if not await self._ask(self._named()):
             raise LeaseTaken(
                 f"another squidbot works on {self._where}, or did until a moment ago: {await self.other()}."
@@ -248,11 +242,9 @@ class LeaseKeeper:
 
     async def wait(self, stop: anyio.Event, standing_by: anyio.Event) -> bool:
         """
-        Stand by until the lease is free, take it, and rely on it. A database that cannot be used is waited
-        for. Returns False if ``stop`` was set first. ``standing_by`` is set when another process has it.
+        Stand by for the lease, over database outages; return False if ``stop`` was set first.
 
-        Raises:
-            StoreUnusable: A person must act first.
+        ``standing_by`` is set while another process has it. Raises StoreUnusable: a person must act.
         """
         before, failing = self._named(), False
         while not stop.is_set():
@@ -304,12 +296,9 @@ class LeaseKeeper:
 
     async def begin(self) -> None:
         """
-        Rely on the lease from now on. Before this call the process had nothing in progress that another one
-        could take over, so the time between `take` and this call does not matter on a busy machine.
+        Rely on the lease from now on. Raises LeaseLost or StoreUnavailable.
 
-        Raises:
-            LeaseLost: The lease has expired, and somebody else has begun.
-            StoreUnavailable: The database cannot be used now.
+        Before, nothing was in progress, so the time since `take` does not matter on a busy machine.
         """
         assert self._fence is not None, "taken first"
         began = self._clock()
@@ -376,12 +365,9 @@ class LeaseKeeper:
     @asynccontextmanager
     async def held(self) -> AsyncIterator[LeaseKeeper]:
         """
-        Hold the lease for the duration of the context.
+        Hold the lease during the block, cancelled on its loss.
 
-        Raises:
-            LeaseTaken: Another process has it.
-            LeaseLost: It was lost; the body was cancelled.
-            StoreUnavailable: The database cannot be used now.
+        Raises LeaseTaken, LeaseLost or StoreUnavailable.
         """
         await self.take()
         try:

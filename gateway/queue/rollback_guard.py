@@ -136,11 +136,9 @@ class RollbackGuard:
 
     async def look(self, gap: Gap | None = None, *, refuses: bool = False) -> str | None:
         """
-        Check at the start whether the database is an older copy; return the warning, and log it. ``gap`` is a
-        shared database's record of a restore.
+        Return and log the warning if the database is an older copy; ``gap``: its recorded restore.
 
-        Raises:
-            ConfigInvalid: It is one with content, and ``refuses`` is set.
+        Raises ConfigInvalid for one with content if ``refuses`` is set.
         """
         self._gap = gap
         mark, extent, now = read_high_water_mark(self._path), await self._extent(), self._clock.now()

@@ -27,13 +27,8 @@ class SnapshotStore(Protocol):
 
     async def snapshot(self, target: str, histories: str) -> Snapshot:
         """
-        Copy the database to ``target``, a new file readable by its owner alone, completely and durably.
+        Copy the database durably to ``target``, a new private file; measure files in ``histories``.
 
-        Args:
-            target: A path that must not exist yet.
-            histories: The folder whose files are measured at the moment of the copy.
-
-        Raises:
-            StoreUnavailable: The copy failed for now; a partial file may remain.
+        Raises StoreUnavailable; a partial file may remain.
         """
         ...

@@ -71,12 +71,9 @@ class AttachmentSweeper:
 
     async def sweep_alone(self) -> int | None:
         """
-        Sweep, unless another process has done so lately: then None. Files of another squidbot are left alone.
+        Do `sweep` unless another process did lately (then None); raises as that.
 
-        The lease is kept until the next sweep is due, so that whoever asks meanwhile does not sweep again.
-
-        Raises:
-            StoreUnavailable, StorageUnavailable, AttachmentsUnavailable, OSError: As `sweep`; others may try.
+        The lease is kept until the next sweep is due. Another squidbot's files are left alone.
         """
         maintenance = self._store.maintenance
         if await maintenance.lease(_LEASE, holder=self._holder, ttl_s=_EVERY_S) is None:

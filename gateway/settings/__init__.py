@@ -414,14 +414,9 @@ def load_settings(
     path: Path, *, environ: Mapping[str, str] = os.environ, missing_ok: bool = False
 ) -> Settings:
     """
-    Read a configuration.
+    Read a configuration; ``missing_ok`` reads a missing file as empty.
 
-    Args:
-        environ: Where ``${NAME}`` is looked up.
-        missing_ok: A file that does not exist is an empty one.
-
-    Raises:
-        ConfigInvalid: Something is wrong with it. The text lists everything, with key and line.
+    Raises ConfigInvalid listing every problem with key and line.
     """
     if missing_ok and not path.exists():
         return Settings()

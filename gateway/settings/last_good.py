@@ -101,12 +101,9 @@ def last_good_there(kept: Path) -> None:
 
 def restore(config: Path, kept: Path, *, now: datetime) -> Putback:
     """
-    Replace ``config`` by the last good one; the present file is kept beside it.
+    Replace ``config`` by the last good one and keep the present file beside it.
 
-    Raises:
-        NotFound: Nothing is kept.
-        ConfigInvalid: What is kept cannot be read any more either, a secret is gone for example.
-        StateUnusable: It cannot be written.
+    Raises NotFound, ConfigInvalid (unreadable by now, as without a secret) or StateUnusable.
     """
     last_good_there(kept)
     _still_good(config, kept)

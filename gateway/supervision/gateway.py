@@ -216,13 +216,7 @@ class Gateway:
         return (self.settled if self.stands_by else self.started).is_set()
 
     async def take_lease(self) -> None:
-        """
-        Be the daemon, or close; without this `run` stands by until it can be.
-
-        Raises:
-            LeaseTaken: Another process is the daemon of this home.
-            StoreUnavailable: The database cannot be used now.
-        """
+        """Become the daemon, or close; else `run` stands by. Raises LeaseTaken or StoreUnavailable."""
         if self.lease is not None:
             try:
                 await self.lease.take()
@@ -248,11 +242,9 @@ class Gateway:
 
     async def run(self) -> None:
         """
-        Run until `stop`, or until cancelled: then without draining, as after a second signal.
+        Run until `stop`; a cancellation skips draining.
 
-        Raises:
-            LeaseLost: Another process may have begun, so nothing was drained.
-            ConfigInvalid: A person must say first what has happened to the database.
+        Raises LeaseLost (nothing was drained) or ConfigInvalid: a person must explain the database's state.
         """
         with lost_lease_speaks():
             if not await self._has_lease():
@@ -317,11 +309,9 @@ class Gateway:
 
     async def _recover(self) -> tuple[list[tuple[SessionKey, float]], dict[SessionKey, str]] | None:
         """
-        Put right what a crash left, waiting for the disk as long as it takes. Nobody listens for work yet, so
-        that what may have killed the process comes last.
+        Repair what a crash left, waiting for the disk, before anybody works: suspects come last.
 
-        Returns the sessions that have work and in how many seconds, and whose they are; None if `stop` came
-        first.
+        Returns the sessions with work, their seconds and people; None if `stop` came first.
         """
         attempt = 0
         while not self.stopping:

@@ -40,12 +40,9 @@ async def give_signs(
     resort: ProcessWatchdog,
 ) -> None:
     """
-    Report to the service manager: ready, the status, and signs of life until cancelled.
+    Report ready, status and signs of life to the service manager until cancelled.
 
-    Args:
-        started: Set when we are up, or stand by.
-        stuck: Why turns are not worked on; None while they are.
-        resort: Ends the process where nobody else would.
+    ``started`` is set when up or standing by; ``stuck`` says why turns stall; ``resort`` ends the process.
     """
     await started.wait()
     notifier.ready(line())

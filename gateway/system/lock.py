@@ -34,16 +34,10 @@ _GLANCE_S = 0.3
 @contextmanager
 def hold_home(home: Home, *, purpose: Purpose = "daemon", while_unfinished: bool = False) -> Iterator[None]:
     """
-    Lock ``home`` for this process. May block for a few seconds while a command works there.
+    Lock ``home`` for this process, waiting seconds for a command.
 
-    What root leaves behind in a home of somebody else is that user's afterwards (`gateway.system.ownership`).
-
-    ``while_unfinished`` lets the caller in although a restore into the home was broken off.
-
-    Raises:
-        AlreadyRunning, ChatOpen: Another one is; the text names its process id.
-        Unfinished: A restore into it was broken off; the text names the command that finishes it.
-        StateUnusable: The lock file cannot be made.
+    Root's files in another's home are handed over afterwards. ``while_unfinished`` permits an interrupted
+    restore. Raises AlreadyRunning, ChatOpen, Unfinished or StateUnusable.
     """
     with ExitStack() as opened:
         try:

@@ -49,13 +49,7 @@ class UnfinishedRestore:
 
 
 def read_unfinished(root: Path) -> UnfinishedRestore | None:
-    """
-    The restore that was interrupted in this home; None if none was.
-
-    Raises:
-        RestoreMarker: There is one, and its note cannot be used.
-        OSError: No file system can have such a home.
-    """
+    """Return the interrupted restore of a home, or None. Raises RestoreMarker (unreadable), OSError."""
     try:
         raw = (root / NOTE).read_bytes()
     except (FileNotFoundError, NotADirectoryError):

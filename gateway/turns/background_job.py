@@ -126,9 +126,7 @@ class BackgroundTurns:
         """
         Plan the model's work on a job; None: it needs no model, or no longer runs.
 
-        Raises:
-            StoreUnavailable: Not now.
-            PlaceUnknown: The readers of the answer cannot be determined now.
+        Raises StoreUnavailable, or PlaceUnknown: the readers of the answer cannot be determined now.
         """
         began = self.clock.monotonic()
         order = order_of(turn.head.message)
@@ -296,9 +294,7 @@ class BackgroundTurns:
         """
         Build the message to a job's person and its line in the histories.
 
-        Raises:
-            StoreUnavailable: Not now.
-            PlaceUnknown: The readers cannot be determined now.
+        Raises StoreUnavailable or PlaceUnknown.
         """
         await self._after_the_start(order)
         where = await self._where(turn, order)

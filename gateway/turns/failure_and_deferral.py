@@ -196,11 +196,10 @@ def awaited_link(error: Exception, turn: Turn) -> str | None:
 
 def decide_failure(error: Exception, turn: Turn, policy: TurnPolicy, *, jitter: float) -> TurnFailureText:
     """
-    The consequence of an error. Pure.
+    Return the consequence of an error; ``jitter`` is in [0, 1). Pure.
 
-    A temporary error of the model or the disk is waited for within the budget; everything else, known or
-    not, is final, and its text for strangers goes into the apology. So is an error in the middle of an answer
-    that comes again at the same place: it comes from the answer. ``jitter`` is a number in [0, 1).
+    Temporary errors of model or disk are retried within the budget. All others are final, with a text for
+    strangers, and so is a repeated error at the same place in an answer.
     """
     told, place = describe(error), _place_in_answer(error)
     text = f"{place}{error}" or type(error).__name__

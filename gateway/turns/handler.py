@@ -128,9 +128,8 @@ class TurnHandler:
         """
         Cancel a turn whose messages were withdrawn; return at once.
 
-        Called after the commit that withdrew them, so the order of events does not matter: a turn that has
-        not begun never begins, a running one is cancelled at its next await, a committed one is not among
-        those that the queue names, and other turns of the session go on.
+        Called after the commit that withdrew them, so the order of events does not matter: unbegun turns
+        never begin, running ones end at their next await, committed ones are not named.
         """
         run = self._running.get(stopped.session)
         if run is None:
@@ -153,12 +152,9 @@ class TurnHandler:
 
     async def run_session(self, key: SessionKey) -> float | None:
         """
-        Answer what is due in a session: one turn. The queue wakes the session for the next one.
+        Answer one due turn of a session; return the seconds until the next run, None: on a wake-up.
 
-        While the disk refuses writes, the session is run again after a growing back-off. Messages of a
-        channel that is switched off stay in the queue until a start with that channel.
-
-        Returns in how many seconds the session is to be run again; None: when the queue says so.
+        A refusing disk is retried with back-off. Messages of a disabled channel stay queued.
         """
         due_s: float | None = None
         run = self._running[key] = _Run()

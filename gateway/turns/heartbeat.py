@@ -75,9 +75,7 @@ class HeartbeatTurns:
         """
         Plan the model's question; None: check-ins rest, or no alert would reach anybody.
 
-        Raises:
-            StoreUnavailable: Not now.
-            OwnerAway: It is not known yet whom an alert would reach.
+        Raises StoreUnavailable, or OwnerAway: the recipient of an alert is not known yet.
         """
         began = self.clock.monotonic()
         message = turn.head.message

@@ -49,13 +49,9 @@ class HistoryWriter:
 
     async def recover(self) -> int:
         """
-        Append what a crash left in the journal, once at the start and before any turn. Returns how many
-        lines.
+        Append what a crash left in the journal, before any turn; return the number of lines.
 
-        A session whose file cannot be written now keeps only itself waiting: see `flush`.
-
-        Raises:
-            StoreUnavailable: Not now; nothing is lost, call again.
+        An unwritable session delays only itself, see `flush`. Raises StoreUnavailable; repeatable.
         """
         lines = await self._store.journal.lines()
         by_session: dict[SessionKey, list[JournalLine]] = {}
@@ -146,12 +142,9 @@ class HistoryWriter:
 
     async def sync(self) -> None:
         """
-        Append what is left, make all of it durable and clear the journal.
+        Append and sync the rest and clear the journal; bad sessions do not stop others.
 
-        A session that cannot be written does not keep the others from it.
-
-        Raises:
-            StorageUnavailable, StoreUnavailable: Not all, not now; the journal still has the lines.
+        Raises StorageUnavailable or StoreUnavailable; the journal still has the lines.
         """
         failed: StorageUnavailable | None = None
         for session in list(self._unappended.keys() | self._unsynced.keys()):

@@ -73,13 +73,7 @@ class ModelRun:
     tools_settled: Callable[[Session], Awaitable[None]] | None = None
 
     async def begin(self, turn: Turn, purpose: Purpose) -> UsageMeter:
-        """
-        Begin to meter the run.
-
-        Raises:
-            BudgetSpent: It may not begin. A turn with recorded steps may always be finished.
-            StoreUnavailable: It cannot be said now.
-        """
+        """Begin to meter a run. Raises BudgetSpent (not with recorded steps) or StoreUnavailable."""
         owner = any(self.access.decide(row.message).role is Role.OWNER for row in turn.rows)
         meter = self.metering.meter(turn.session, purpose, owner=owner)
         refusal = await self.metering.refusal(purpose, owner=owner)
@@ -89,14 +83,7 @@ class ModelRun:
         return meter
 
     async def run(self, turn: Turn, plan: Plan, meter: UsageMeter) -> TurnResult | None:
-        """
-        Run the model and return its result; None: the turn waits for a person's approval, and its claim has
-        ended.
-
-        Raises:
-            AgentError: See `AgentLoop.run`.
-            LostTurn: The claim was superseded.
-        """
+        """Run the model; None: the turn waits for an approval. Raises AgentError or LostTurn."""
         # Nobody reads along in a draft that waits for approval, or sees an answer half that is given anew.
         channel = self.channels[turn.channel]
         unseen = plan.hold or REPLACES in turn.rows[-1].message.context

@@ -89,9 +89,7 @@ class JobTurns:
         """
         Plan the model's question; None: the job was a reminder, or no longer runs.
 
-        Raises:
-            StoreUnavailable: Not now.
-            PlaceUnknown: The readers cannot be determined now.
+        Raises StoreUnavailable, or PlaceUnknown: the readers cannot be determined now.
         """
         began = self.clock.monotonic()
         await self.conversations.begin(turn)

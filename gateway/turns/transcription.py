@@ -133,14 +133,9 @@ class Transcription:
         self, turn: Turn, asked: Turn, steps: Sequence[Step], meter: UsageMeter
     ) -> Hearing:
         """
-        The turn ``asked`` with what was said in its sound files.
+        Return the turn ``asked`` with the transcripts of its sound files.
 
-        Args:
-            asked: The part of it that is a question.
-
-        Raises:
-            ModelError: It is temporary: the turn is to be tried again later.
-            BudgetSpent, LostTurn, StoreUnavailable, StorageUnavailable: See each.
+        Raises a temporary ModelError, BudgetSpent, LostTurn, StoreUnavailable or StorageUnavailable.
         """
         if not any(sound_files(row.message) for row in asked.rows):
             return Hearing(asked)

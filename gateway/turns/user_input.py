@@ -81,11 +81,10 @@ def may_be_silent(turn: Turn) -> bool:
 
 def question_text(messages: Sequence[InboundMessage]) -> str:
     """
-    The messages of a turn as one text; in a shared conversation with their senders.
+    Render a turn's messages, in a shared conversation with their senders' addresses.
 
-    The sender's address stands in front, not the name that people choose for themselves. What a message
-    answers and what was said before it comes first, marked as such, unless somebody else in the turn has come
-    later and has not seen it. The whole text of an email is fenced.
+    Answered and earlier words come first, marked, unless another person in the turn has not seen them. Mails
+    are fenced.
     """
     shared = any(message.audience is Audience.GROUP for message in messages)
     if len({message.context.get("visible_from") for message in messages}) > 1:

@@ -75,17 +75,14 @@ def configure_logs(
     files_kept: int = _FILES_KEPT,
 ) -> None:
     """
-    Send log lines to ``stream`` (default: stderr) and, as JSON, to ``file``. May be called again.
+    Write log lines to ``stream`` (default: stderr) and, as JSON, to ``file``. May be called again.
 
     Args:
-        level: The lowest level that is written: debug, info, warning, error or critical.
         format: ``text`` for people, ``json`` for journals, ``auto`` for text on a terminal and else JSON.
-        file: Grows to ``file_bytes``, then turns into one of ``files_kept`` older ones beside it.
-        secrets: Values that are masked wherever they stand.
-        stream: Where to write, for tests.
-        quiet: Write to no stream at all, for commands that speak to a person themselves.
-        file_bytes: The size at which a file becomes an older one.
-        files_kept: How many older ones there are at the most.
+        secrets: Values that are masked everywhere.
+        quiet: Write to no stream, for commands that print themselves.
+        file_bytes: The size at which ``file`` is rotated.
+        files_kept: The most rotated files.
     """
     stream = stream or sys.stderr
     redactor = Redactor(secrets)

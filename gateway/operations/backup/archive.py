@@ -106,13 +106,9 @@ def needs_passphrase(path: Path) -> bool:
 @refuse_damage()
 def look_into(path: Path, *, passphrase: str | None = None, most_bytes: int | None = None) -> Looked:
     """
-    Read all of a backup and compare it with its manifest; nothing is written.
+    Read a backup and verify its manifest, writing nothing; refuses over ``most_bytes`` of content.
 
-    Args:
-        most_bytes: More content than that is refused, whatever the file claims.
-
-    Raises:
-        BackupRefused, BackupDamaged, WrongPassphrase: It is not what it should be.
+    Raises BackupRefused, BackupDamaged or WrongPassphrase.
     """
     seen: dict[str, dict[str, Any]] = {}
     head: dict[str, Any] | None = None

@@ -34,13 +34,7 @@ class KeptConfig:
 
 
 def kept_config(root: Path, config: Path, *, with_secrets: bool) -> KeptConfig:
-    """
-    Read a configuration for a backup.
-
-    Args:
-        config: The configuration; it may be elsewhere, or not exist.
-        with_secrets: Keep it as it is.
-    """
+    """Read a configuration for a backup, unmasked ``with_secrets``; it may be elsewhere or missing."""
     from gateway.settings import load_settings  # noqa: PLC0415 - heavy, and `restore` does without
 
     notes: list[str] = []

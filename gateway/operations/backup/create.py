@@ -120,16 +120,7 @@ def make_backup(
     passphrase: str | None = None,
     log_n: int | None = None,
 ) -> CreatedBackup:
-    """
-    Write a backup.
-
-    Args:
-        target: A file that does not exist yet.
-        log_n: The cost of guessing the passphrase; a test takes a small one.
-
-    Raises:
-        BackupFailed: It was not made.
-    """
+    """Write a backup to a new file; ``log_n`` is the passphrase cost. Raises BackupFailed."""
     started = time.monotonic()
     if target.exists():
         raise BackupFailed(f"{target} exists already; a backup is never overwritten")

@@ -88,21 +88,17 @@ def restore(
     agreed: Callable[[Looked], bool] = lambda _: True,
 ) -> RestoredBackup | None:
     """
-    Restore a backup.
+    Restore a backup; return the result, or None without agreement.
 
     Args:
-        replace: What is in the home is put aside, but for the backup itself (and what is in its folder), and
-            for the secrets, if the backup has none; otherwise it must be empty.
+        replace: Move the home's content aside, except the backup and, if it has none, the secrets; else the
+            home must be empty.
         moved: Nothing ran between the backup and now.
-        until: When the lost copy ran at the latest; now, if nobody knows.
-        agreed: Asked when the backup is known to be sound, before anything is changed.
-
-    Returns:
-        What was done, or None if nobody agreed.
+        until: The latest time at which the lost copy ran; default: now.
+        agreed: Asked once the backup is verified, before any change.
 
     Raises:
-        HomeInUse, AlreadyRunning, BackupRefused, BackupDamaged, WrongPassphrase, StateUnusable: Nothing was
-            changed.
+    HomeInUse, AlreadyRunning, BackupRefused, BackupDamaged, WrongPassphrase, StateUnusable: No change.
     """
     parent = next(folder for folder in (root, *root.parents) if folder.exists())
     begun = read_unfinished(root)
@@ -180,12 +176,9 @@ def _goes_aside(root: Path, backup: Path, looked: Looked) -> tuple[str, ...]:
 
 def finish_restore(root: Path) -> RestoredBackup:
     """
-    Finish a restore that was interrupted while it moved files. It does not need the backup.
+    Finish an interrupted restore, without the backup.
 
-    Raises:
-        NotFound: None was broken off.
-        Unfinished: It cannot be finished now; what it has moved stays where it is.
-        AlreadyRunning, StateUnusable: Somebody works on the home, or it cannot be written to.
+    Raises NotFound (none), Unfinished (not now), AlreadyRunning or StateUnusable.
     """
     if read_unfinished(root) is None:
         raise NotFound(f"there is nothing to finish in {root}: no restore was interrupted there")
@@ -316,13 +309,10 @@ def _name_for_aside(root: Path, now: datetime) -> str:
 
 def _carry_out(root: Path, plan: UnfinishedRestore) -> Path | None:
     """
-    Move what is still to be moved, however far an earlier try has come; returns where the old content is.
+    Move what is still to be moved; return the place of the old content. Raises Unfinished.
 
-    What waits in the stage was not moved in yet, so whatever stands in its place is not of this restore. The
-    old database goes first and the new one comes last: a home with a database is a whole one.
-
-    Raises:
-        Unfinished: It cannot be moved.
+    Staged files are not moved in yet, so their present namesakes are old. The old database goes first and the
+    new one comes last: a home with a database is complete.
     """
     stage, aside = root / plan.stage, root / plan.aside
     try:

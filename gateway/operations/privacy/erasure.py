@@ -80,14 +80,10 @@ def forget_person(
     storage: Storage | None = None,
 ) -> Forgotten:
     """
-    Erase a person's data. The caller holds the lock of the home.
+    Erase a person's data, under the home's lock; ``only_look`` changes nothing.
 
-    Args:
-        only_look: Change nothing, say what would be.
-        storage: Where files of messages are; by default in the home.
-
-    Raises:
-        OSError, StoreUnavailable: Not to the end; the same once more does the rest.
+    ``storage`` holds the messages' files; default: the home. Raises OSError or StoreUnavailable; repeating
+    completes it.
     """
     with open_histories(layout, database) as kept:
         return _forget(

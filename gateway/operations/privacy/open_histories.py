@@ -17,9 +17,7 @@ def open_histories(layout: Layout, place: QueuePlace) -> Iterator[StoredHistorie
     """
     Open the histories: files for a queue in the home, else tables in its database.
 
-    Raises:
-        StoreUnavailable: The database cannot be opened now.
-        ConfigInvalid: A person must act.
+    Raises StoreUnavailable, or ConfigInvalid: a person must act.
     """
     if isinstance(place, Path):
         from gateway.operations.privacy.histories_in_files import KeptFiles  # noqa: PLC0415 - one of the two is loaded

@@ -148,14 +148,9 @@ class JobService:
         whom: str = "",
     ) -> Job:
         """
-        Add a job. With a ``key`` it is added once: a second call returns the existing one. ``whom`` names
-        people in a group for whom it is, besides or instead of its person.
+        Add a job, once per ``key``: a second call returns it. ``whom`` names people in a group.
 
-        Raises:
-            TriggerInvalid: The time cannot be meant, or the jobs of a guest would run too often together, or
-                it is not certain for whom it is.
-            TooManyJobs: The person has as many as allowed.
-            StoreUnavailable: Not now.
+        Raises TriggerInvalid (time, rate or people), TooManyJobs or StoreUnavailable.
         """
         job_id = await self._id_of(place, key, text)
         if key and (kept := await self.plans.job(job_id)) is not None:
@@ -230,10 +225,8 @@ class JobService:
         """
         Check that jobs of a guest, and of all guests of one server, leave the bot time for others.
 
-        The second limit exists because the owner of a domain has any number of addresses.
-
-        Raises:
-            TriggerInvalid: A limit would be exceeded.
+        The second limit exists because the owner of a domain has any number of addresses. Raises
+        TriggerInvalid.
         """
         jobs = await self.plans.jobs()
         mine = [job for job in jobs if job.person == place.person]
@@ -278,13 +271,7 @@ class JobService:
         return f"{self.describe(job, words=not (before or private))} (for {job.person})"
 
     async def set_paused(self, job: Job, *, paused: bool) -> Job | None:
-        """
-        Pause or resume a job; runs that fell due during a pause are skipped.
-
-        Raises:
-            TimingInvalid: Its time cannot be read any more, so it cannot be resumed.
-            StoreUnavailable: Not now.
-        """
+        """Pause or resume a job; missed runs are skipped. Raises TimingInvalid or StoreUnavailable."""
         state, next_at = JobState.PAUSED, job.next_at
         if not paused:
             next_at = next_after(parse_timing(job.timing), self._clock.now())

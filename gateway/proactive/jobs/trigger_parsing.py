@@ -91,14 +91,9 @@ def request_of(given: Mapping[str, Any]) -> TriggerRequest:
 
 def parse_request(request: TriggerRequest, now: datetime, *, zone: str, min_interval: timedelta) -> Timing:
     """
-    Parse a request into a trigger.
+    Parse a request into a trigger, in ``zone`` by default, no oftener than ``min_interval``.
 
-    Args:
-        zone: The zone that is meant if none is said.
-        min_interval: Repeated jobs may not come more often.
-
-    Raises:
-        TimingInvalid: It is no time, it is over, or it is too often; the text says what to do instead.
+    Raises TimingInvalid with the remedy.
     """
     said = [
         bool(request.at),

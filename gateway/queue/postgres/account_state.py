@@ -92,12 +92,9 @@ class AccountState:
 
     def check(self) -> None:
         """
-        Check that the key is the one with which the documents were encrypted, if there are any. It waits for
-        the server, and changes nothing.
+        Check that the key is that of the stored documents, read-only; blocks.
 
-        Raises:
-            StateAway: The database cannot be used now.
-            StoreUnusable: The key is a different one, or there is none.
+        Raises StateAway or StoreUnusable.
         """
         with self._closed_if_not():
             found = self.call("read_state_key", lambda db: _content(db, *KEY_CHECK))
@@ -115,15 +112,9 @@ class AccountState:
 
     def check_accounts(self, addresses: Mapping[str, str], *, note: bool) -> None:
         """
-        Check that the logins and keys under each name of an account belong to its address.
+        Check that stored accounts belong to their configured addresses (by name).
 
-        Args:
-            addresses: The configured addresses by name.
-            note: Record the address of an account that has none yet.
-
-        Raises:
-            StateAway: The database cannot be used now.
-            StoreUnusable: They belong to another address.
+        ``note`` records missing addresses. Raises StateAway or StoreUnusable.
         """
         if self._encryption is None:
             return  # nobody has stored anything yet
@@ -206,11 +197,9 @@ class AccountState:
 
     def read(self, name: str, run: Callable[[psycopg.Connection], Iterator[_Result]]) -> Iterator[_Result]:
         """
-        Yield the results of a query over one state of the database, part by part, on a separate connection.
-        For a worker thread: it has no time limit.
+        Yield a query's results over one state of the database, on a separate connection.
 
-        Raises:
-            StateAway: It cannot be read completely now.
+        For a worker thread: it has no time limit. Raises StateAway.
         """
         with self._away(name):
             db, _ = self._reach.connected()

@@ -45,13 +45,7 @@ class Moment:
         self._late: threading.Thread | None = None
 
     def wait_for(self, call: Callable[[Wanted], _Result], within_s: float) -> _Result:
-        """
-        Return or raise what a call returns or raises. On a thread without an event loop the call runs
-        directly.
-
-        Raises:
-            StateAway: It takes longer than ``within_s``, or an earlier call is still in progress.
-        """
+        """Return or raise a call's result; without an event loop it runs directly. Raises StateAway."""
         if not on_event_loop():
             return call(lambda: None)
         if self._late is not None and self._late.is_alive():

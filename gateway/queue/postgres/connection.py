@@ -92,11 +92,10 @@ class NoAddress(psycopg.ProgrammingError):
 
 def _parts(url: str) -> dict[str, Any]:
     """
-    Parse a URL.
+    Parse a URL. Raises `NoAddress`.
 
-    libpq quotes what it cannot read, and takes a part of a password with ``/`` or ``@`` for a port, a host or
-    the name of the database. So such a URL is refused before anybody connects to a part of the password.
-    Raises `NoAddress`.
+    URLs that libpq would misread are refused: it takes a password's part after ``/`` or ``@`` for a host or
+    database, and quotes it in errors.
     """
     found: dict[str, Any] = {}
     with suppress(psycopg.Error, UnicodeError):
@@ -152,15 +151,7 @@ def _see_revoked(given: Mapping[str, Any]) -> None:
 
 
 def connect(url: str, *, database: str | None = None, **more: str | int) -> psycopg.Connection:
-    """
-    Connect; `Transaction` begins each transaction.
-
-    Args:
-        database: Another database of the same server than the one that ``url`` names.
-
-    Raises:
-        psycopg.Error: The connection fails for now, or can never succeed like this.
-    """
+    """Connect, to ``database`` of the same server if given. Raises psycopg.Error."""
     given = _parts(url)
     _see_revoked(given)
     db = psycopg.connect(

@@ -59,13 +59,9 @@ class PostgresTables:
     @contextmanager
     def opened(cls, url: str, home: int, holders: Holders | None) -> Iterator[Self]:
         """
-        Open one transaction, with exclusive use of the database unless ``holders`` is None; it is committed
-        if the body raises nothing.
+        Open one transaction, exclusive unless ``holders`` is None; committed without an exception.
 
-        Raises:
-            LeaseTaken: A daemon, or a command that changes something, works there.
-            StoreUnavailable: The database cannot be used now.
-            StoreUnusable: A person must act first.
+        Raises LeaseTaken, StoreUnavailable or StoreUnusable.
         """
         where = place_of(url)
         try:
@@ -217,11 +213,9 @@ class PostgresTables:
 
     def histories(self) -> Iterator[tuple[str, Iterator[str]]]:
         """
-        Yield each session with its lines, to be read before the next session. A missing line, or one longer
-        than a file may have, is empty.
+        Yield each session with its lines, to be read before the next; missing or huge lines are empty.
 
-        Raises:
-            StoreUnusable: So many lines are missing that something else is wrong.
+        Raises StoreUnusable if too many are missing.
         """
         rows = self._streamed("SELECT session, seq, line FROM history ORDER BY session, seq")
         for session, each in groupby(rows, key=itemgetter(0)):

@@ -69,14 +69,9 @@ def set_restored(db: ConnectionPort, restored: AcceptedRestore) -> None:
 
 def begin(db: ConnectionPort, where: str, mark: HighWaterMark | None, now: Extent) -> AcceptedRestore | None:
     """
-    Check at the start of a daemon that nothing is lost, and record the server.
+    Check at a daemon's start that nothing is lost, from ``mark`` to ``now``; record the server.
 
-    Args:
-        mark: How far this home has known the database to be.
-        now: How far it is.
-
-    Raises:
-        StoreUnusable: A person must decide: another server, or another timeline, may lack something.
+    Raises StoreUnusable: another server, or timeline, may lack something, and a person must decide.
     """
     before, restored = _meta(db, _SERVER), read_restored(db)
     refuse_older(where, mark, now, restored)

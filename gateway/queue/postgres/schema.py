@@ -199,12 +199,9 @@ def check(db: psycopg.Connection[Any], where: str) -> None:
 
 def prepare(db: psycopg.Connection[Any], where: str, home: int) -> bool:
     """
-    Create the tables, or update them to this version, completely or not at all; return whether anything was
-    changed.
+    Create or update the tables atomically; return True if anything changed.
 
-    Raises:
-        StoreUnusable: The existing tables are not squidbot's, or belong to a later version.
-        psycopg.Error: The server refuses for now, or the role lacks the rights.
+    Raises StoreUnusable for foreign or later tables, or psycopg.Error.
     """
     with db.transaction():
         db.execute("SET LOCAL lock_timeout = '5s'")
@@ -231,13 +228,7 @@ def _steps_from(version: int) -> Iterator[str]:
 
 
 def identity(db: psycopg.Connection[Any], where: str, home: int) -> str:
-    """
-    Return the random text that identifies this home.
-
-    Raises:
-        StoreCorrupt: The home has no identity.
-        StoreMoved: Its content was moved.
-    """
+    """Return the home's random identity. Raises StoreCorrupt (none) or StoreMoved."""
     query = f"SELECT name, value FROM {SCHEMA}.all_meta WHERE home = %s AND name IN ('secret', %s)"  # noqa: S608 - constants
     found = dict(db.execute(query, (home, MOVED)).fetchall())
     check_unmoved(found.get(MOVED), where)

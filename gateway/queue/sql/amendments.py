@@ -450,11 +450,9 @@ def _has_steps(db: ConnectionPort, turn: str) -> bool:
 
 def admit(db: ConnectionPort, inbox_id: int, *, welcome: bool = False) -> str:
     """
-    Release a quarantined message; return its session. Approved is what it said at first, which is what was
-    shown: only somebody who may write anyway is answered for an edit.
+    Release a quarantined message as first shown; return its session. Raises IllegalMove.
 
-    Raises:
-        IllegalMove: It is not quarantined, is unreadable, or is an invitation, which cannot be answered.
+    An edit of it is answered only for somebody who may write anyway.
     """
     query = "SELECT state, session, payload, error FROM inbox WHERE id = ?"
     row = db.execute(query, (inbox_id,)).fetchone()

@@ -118,11 +118,10 @@ class Fencing(Protocol):
 
     def work_under(self, name: str, holder: str, fence: int) -> None:
         """
-        From now on every call requires this lease, except those about leases.
+        Require this lease for every later call except those about leases; else `Fenced`.
 
-        The lease is checked under the lock that `ALONE` waits for. So whoever takes it over and recovers sees
-        everything that was done under it, and nothing is done under it afterwards. A later call raises
-        `Fenced`.
+        It is checked under the lock that `ALONE` waits for, so a successor that recovers sees all work done
+        under it, and none follows.
         """
         ...
 
@@ -147,16 +146,14 @@ class WritePort(WorkerPort, Protocol):
         Run a function in a transaction and return its result after the commit.
 
         Args:
-            name: For errors.
-            run: The function. It may run several times, each time on the state before the call.
-            locks: The names that must be locked.
-            durable: The commit must be on the disk when this returns; otherwise it need only survive the
-                process.
-            undo: Reverts the call, under the same locks, if the caller was cancelled and the call has
-                nevertheless happened.
+            run: May run several times, each time on the state before the call.
+            locks: The names to lock.
+            durable: The commit must be on the disk on return; otherwise it need only survive the process.
+            undo: Reverts the call, under the same locks, if it has happened although the caller was
+                cancelled.
 
         Raises:
-            StoreUnavailable: The call has not happened, or the engine lost its connection and cannot tell.
+            StoreUnavailable: The call has not happened, or a lost connection hides it.
         """
         ...
 

@@ -152,12 +152,10 @@ class InboxStore(Store):
 
     async def admit(self, inbox_id: int, *, welcome: bool = False) -> SessionKey:
         """
-        Release a quarantined message on a person's word: QUARANTINED → READY. An unverified sender counts as
-        verified for this message from then on, and ``context["admitted"]`` says so, also of a message of a
-        stranger, unless that person is ``welcome`` now. Returns the session to wake.
+        Release a quarantined message on a person's word: QUARANTINED → READY; return its session.
 
-        Raises:
-            IllegalMove: The message is not quarantined, or its text is gone.
+        The sender counts as verified for it; ``context["admitted"]`` is set unless that person is ``welcome``
+        now. Raises IllegalMove.
         """
         return SessionKey.parse(
             await self._writer.call(

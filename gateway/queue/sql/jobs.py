@@ -30,17 +30,7 @@ class JobStore(Store):
     """Stores scheduled jobs, the run ledger and the digest's alerts."""
 
     async def add_job(self, job: Job, *, at_most: int, persons: Sequence[str] = ()) -> None:
-        """
-        Store a job.
-
-        Args:
-            job: The job; its id must be new.
-            at_most: The maximum number of jobs of this person that are not done, including this one.
-            persons: All addresses of this person.
-
-        Raises:
-            TooManyJobs: The person has reached the maximum; nothing was stored.
-        """
+        """Store a new job; a person (all ``persons``) may have ``at_most`` open. Raises TooManyJobs."""
         whose = tuple(dict.fromkeys((job.person, *persons)))
         marks = ", ".join("?" * len(whose))
         open_jobs = f"SELECT COUNT(*) FROM jobs WHERE state <> 'done' AND person IN ({marks})"
@@ -111,11 +101,10 @@ class JobStore(Store):
         self, job_id: str, revision: int, instant: datetime, next_at: datetime | None, *, note: str = ""
     ) -> bool:
         """
-        Record that a scheduled instant was handled (run, or not run because of ``note``), and set the next
-        one. Without a next one the job is done.
+        Record that a scheduled instant was handled (or skipped: ``note``) and set the next; else done.
 
-        If a person has changed the job since ``revision``, nothing happens and False is returned: the
-        person's change takes precedence, and the inbox recognises the instant if it comes again.
+        False, without effect, if a person has changed the job since ``revision``; the inbox recognises the
+        instant later.
         """
         state, fired = JobState.ACTIVE if next_at is not None else JobState.DONE, instant.timestamp()
         ended_at = self._now() if state is JobState.DONE else None

@@ -47,13 +47,7 @@ class Runs(Protocol):
 def set_aside_open_work(
     db: Runs, *, backed_up_at: float, now: float, runs_once: Callable[[str], bool]
 ) -> Parked:
-    """
-    Park the open work, inside a transaction.
-
-    Args:
-        backed_up_at: The moment of the backup.
-        runs_once: Returns whether a job of this timing runs a single time.
-    """
+    """Park the open work in a transaction; ``runs_once`` is True for one-time timings."""
     answers = db.execute(
         "UPDATE outbox SET state = 'uncertain', uncertain_at = COALESCE(uncertain_at, ?),"
         " next_at = NULL WHERE state IN ('pending', 'sending', 'uncertain')",

@@ -121,12 +121,10 @@ class Worker:
         Run a function on the connection and return its result.
 
         Args:
-            name: For errors.
-            locks: The locks for an engine with several writers; one writer needs none.
+            locks: Unused: one writer needs none.
             run: The function; on the writer it is a transaction of its own.
-            durable: The commit must be on the disk when this returns; otherwise it need only survive the
-                process.
-            undo: Reverts the call if the caller was cancelled and the call has nevertheless happened.
+            durable: The commit must be on the disk on return; otherwise it need only survive the process.
+            undo: Reverts the call if it has happened although the caller was cancelled.
 
         Raises:
             StoreUnavailable: The call has not happened.

@@ -21,11 +21,9 @@ _BUSY_S = 5.0
 @contextmanager
 def transaction(path: Path, operation: str, *, change: bool, compact: bool) -> Iterator[EmbeddedConnection]:
     """
-    Open one transaction; with ``change`` deleted bytes are overwritten, with ``compact`` nobody else may have
-    the file open.
+    Open one transaction; ``change`` overwrites deleted bytes, ``compact`` needs exclusive access.
 
-    Raises:
-        StoreUnavailable: The work was not done, or is incomplete; repeating it completes it.
+    Raises StoreUnavailable; repeating completes the work.
     """
     opened = open_writer if change else open_reader
     try:

@@ -97,11 +97,9 @@ def _damages(db: sqlite3.Connection) -> Iterator[Damage]:
 
 def repair_database(path: Path) -> None:
     """
-    Rebuild the indexes, and clear references to missing rows. Nobody else may have the file open, and a copy
-    of it must exist.
+    Rebuild indexes and clear dangling references, with exclusive access and a copy made.
 
-    Raises:
-        sqlite3.Error: It cannot be repaired; nothing was changed.
+    Raises sqlite3.Error; nothing was changed.
     """
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         db.execute("BEGIN IMMEDIATE")

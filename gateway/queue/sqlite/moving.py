@@ -26,13 +26,7 @@ class EmbeddedTables:
     @classmethod
     @contextmanager
     def opened(cls, file: Path, *, new: bool = False) -> Iterator[Self]:
-        """
-        Open an existing file, or a new one; older tables are updated, as at every start.
-
-        Raises:
-            StoreUnusable: The file is missing, damaged, or not squidbot's.
-            StoreUnavailable: The file cannot be used now.
-        """
+        """Open an existing or new file; older tables are updated. Raises StoreUnusable, StoreUnavailable."""
         if new:
             schema.create_file(file)
         if not file.exists():

@@ -144,11 +144,10 @@ def fenced_arguments(
     indented: bool = True,
 ) -> str:
     """
-    The arguments of a call, character by character: no markup in them has an effect.
+    Render a call's arguments verbatim, without effect of markup.
 
-    Each has a part of the room of its own, so that a long one cannot push another one out of sight, and what
-    follows its first line is indented, so that it cannot look like another one. More than ``most`` are cut
-    together.
+    Each has its own share of the room, so that none pushes another out of sight, and is indented, so that it
+    cannot imitate one. More than ``most`` are cut together.
     """
     each = max(_SHORTEST_ARGUMENT, room // max(1, len(arguments)))
     told = [

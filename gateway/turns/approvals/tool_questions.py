@@ -118,14 +118,9 @@ class ToolQuestions:
 
     async def wait(self, turn: Turn, waiting: ApprovalPending) -> None:
         """
-        Ask, unless that was done, and let the turn wait.
+        Ask, unless that was done, and let the turn wait. Raises LostTurn or PlaceUnknown.
 
-        Where answers are held nobody shall see what the model has written before the owner does: the question
-        goes to the owner alone, in a conversation of their own, if there is one.
-
-        Raises:
-            LostTurn: Not any more ours.
-            PlaceUnknown: It cannot be said now who would read the question.
+        Where answers need review, the question goes only to the owner, in private if possible.
         """
         name, request = str(waiting.step.request["name"]), waiting.step.request
         file = await self._whole(name, waiting)
@@ -172,12 +167,11 @@ class ToolQuestions:
         further: bool = False,
     ) -> ApprovalPending | Permission:
         """
-        A new question, or why it is not asked. The owner may decide, and so may whoever asked for what the
-        turn does; what reaches beyond the conversation of somebody else is the owner's alone. The owner has
-        one question of each other person at a time.
+        Build a question, or return why it is not asked.
 
-        ``changed`` is the question that was answered before what it is about changed. The new one has another
-        name, so that no later yes to the old one is a yes to it. ``further``: the turn has asked before.
+        The owner may decide, and the person who asked unless the effect leaves their conversation. The owner
+        has one open question per other person. ``changed`` was answered before its subject changed: the new
+        name keeps a late yes to it from counting. ``further``: not the turn's first.
         """
         times = 0 if changed is None else int(changed.request.get("again") or 0) + 1
         call = proposal.call
@@ -265,13 +259,7 @@ class ToolQuestions:
         return all(self.access.decide(row.message).role is Role.OWNER for row in turn.rows)
 
     async def too_late(self, turn: Turn, step: Step) -> Mapping[str, Any] | None:
-        """
-        The outcome of a question that has waited too long; None: there is still time.
-
-        Raises:
-            LostTurn: Not any more ours.
-            PlaceUnknown: It cannot be said now who would read that.
-        """
+        """Return the outcome of an expired question, None while in time. Raises LostTurn, PlaceUnknown."""
         if self.clock.now() < datetime.fromisoformat(step.request["until"]):
             return None
         name, tool = str(step.request["name"]), str(step.request["call"]["name"])
@@ -328,11 +316,10 @@ class ToolQuestions:
 
     async def question_place(self, turn: Turn) -> Turn | None:
         """
-        The turn whose people are asked about its calls; None: nobody can be asked.
+        Return the turn whose people are asked; None: nobody. Raises `PlaceUnknown`.
 
-        In a background job it is as if its person had said it in their conversation, if nobody else reads
-        along there now; else, if the person is the owner, in the owner's private conversation. Raises
-        `PlaceUnknown`.
+        A background job asks in its person's conversation if no others can read it, else the owner in
+        private.
         """
         if all(row.message.kind == "message" for row in turn.rows):
             return turn
@@ -367,11 +354,9 @@ class ToolQuestions:
         rings_for: Sequence[str] | None = None,
     ) -> list[NewOutbound]:
         """
-        The notice of a question for the place where its people are asked (`asked_in`); nothing if nobody is.
-        It ``rings_for`` those for whom it waits.
+        Build the notice of a question for its place, if any; ``rings_for`` those who decide.
 
-        Raises:
-            PlaceUnknown: It cannot be said now who would read it.
+        Raises PlaceUnknown.
         """
         place, order = await self.question_place(turn), order_of(turn.head.message)
         if place is None:

@@ -84,12 +84,10 @@ def is_only_read(message: InboundMessage) -> bool:
 
 def parse_command(message: InboundMessage, *, email_style: bool = False) -> Command | Misread | None:
     """
-    The command that a message is; None if it is something else.
+    Parse a message as a command, or return None.
 
-    In a group ``context["names"]`` may hold what the bot is called there; its address always counts.
-
-    Args:
-        email_style: Only the first line that is not blank counts, and only if it is nothing but the command.
+    In a group ``context["names"]`` holds the bot's names. With ``email_style`` the first non-blank line
+    counts, if it is nothing but the command.
     """
     overheard = message.audience is Audience.GROUP and not message.addressed
     if message.kind != "message" or overheard or is_only_read(message):

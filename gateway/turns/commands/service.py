@@ -77,11 +77,9 @@ class CommandService:
 
     async def serve(self, turn: Turn) -> tuple[Turn, str] | None:
         """
-        Answer a turn that needs no model and commit that. Otherwise the turn as a model sees it, and what its
-        answer says besides.
+        Answer and commit a turn that needs no model; else return it for a model, with a note.
 
-        Raises:
-            LostTurn, StoreUnavailable, StorageUnavailable: It could not be answered now.
+        Raises LostTurn, StoreUnavailable or StorageUnavailable.
         """
         commands = [self._command(row.message) for row in turn.rows]
         if turn.session == OWNER_QUESTIONS:

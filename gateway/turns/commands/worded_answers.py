@@ -111,12 +111,10 @@ class WordedAnswers:
 
     async def spoken(self, turn: Turn, steps: Sequence[Step]) -> str | None:
         """
-        The reply to a turn that is nothing but a yes or no by voice, to a question that waited before it
-        came; None: it goes to the model. ``steps`` are those of its earlier starts.
+        Return the reply to a spoken yes or no to an earlier question; None: it goes to the model.
 
-        The decision is a step of the turn before it counts, and then the same at each start. What may only
-        take note of something is none here: programs hear such words in noise. Raises `LostTurn` or
-        `StoreUnavailable`.
+        The decision is recorded as a step first, so that each start agrees. Words that only acknowledge do
+        not count: programs hear such words in noise. Raises `LostTurn` or `StoreUnavailable`.
         """
         noted: Mapping[str, Any] | str | None
         noted = next((step.request for step in steps if step.number == _SPOKEN), None)
