@@ -18,12 +18,9 @@ _EARLY_S = 60.0
 @dataclass(frozen=True, slots=True)
 class BackoffPolicy:
     """
-    The shape of a series of delays.
+    The shape of a series of delays: ``factor`` per failure, ``jitter`` as a share (1.0 is full).
 
-    Args:
-        factor: What the ceiling is multiplied with at each further failure.
-        jitter: Which part of the ceiling is left to chance: 1.0 is full jitter, 0.0 none.
-        early_cap_s: The highest ceiling until the delays add up to a minute: most outages are restarts.
+    ``early_cap_s`` caps delays until they add up to a minute: most outages are restarts.
     """
 
     first_s: float = 1.0
@@ -64,11 +61,9 @@ AUTH_RETRY = BackoffPolicy(first_s=300.0, cap_s=7200.0, jitter=0.2, floor_s=60.0
 @dataclass(slots=True)
 class Backoff:
     """
-    Counts the failures of one link.
+    Counts a link's failures, from one again after ``stable_after_s`` of uptime.
 
-    Args:
-        stable_after_s: How long the link must have been up for its next failure to count as the first.
-        waited_s: What the delays in a row add up to.
+    ``waited_s`` is the sum of the delays in a row.
     """
 
     policy: BackoffPolicy

@@ -25,15 +25,14 @@ _KEYS_REMEMBERED = 1024
 @dataclass(frozen=True, slots=True)
 class SessionKey:
     """
-    Names one conversation: the unit of order, of history and of summary.
+    The key of one conversation: the unit of order, of history and of summary.
 
     Args:
-        channel: The configured name of the channel, such as ``matrix`` or ``email``.
-        conversation: The channel's own name of the conversation: a room id, the id of a thread's root mail.
-        thread: The thread inside the conversation, where the channel keeps threads apart.
+        channel: The configured name, such as ``matrix``.
+        conversation: The channel's name of it: a room id, the id of a thread's root mail.
+        thread: The thread in it, on channels with separate threads.
 
-    ``str()`` and `parse` are exact inverses, so a key can be a column in a table or an argument on a
-    command line. `file_name` is the name under which files of this session are kept.
+    ``str()`` and `parse` are exact inverses; files are named by `file_name`.
     """
 
     channel: str
@@ -156,9 +155,8 @@ class Sender(_Frozen):
     """
     The author of a message.
 
-    ``address`` identifies (an MXID, a mail address without display name, ``local`` on the terminal); ``name``
-    is chosen by the sender and never compared. ``verified`` means that the channel has evidence that the
-    address is not forged; nothing is trusted without it.
+    ``address`` identifies (an MXID, a mail address, ``local`` on the terminal); ``name`` is chosen by the
+    sender and never compared. ``verified``: there is evidence against forgery; nothing is trusted without it.
     """
 
     address: str

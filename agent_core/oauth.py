@@ -76,10 +76,7 @@ class OAuthTokens:
     """
     The tokens of a login, and what a subclass needs to renew them.
 
-    Args:
-        refresh: Empty if they cannot be renewed.
-        access: The token to log in with; empty if there is none yet.
-        ends_at: The end of ``access``, in seconds since 1970.
+    ``refresh`` and ``access`` are empty if missing; ``ends_at`` is the end of ``access`` as Unix time.
     """
 
     refresh: str = field(default="", repr=False)
@@ -108,12 +105,9 @@ AskProvider = Callable[[_T], Awaitable[Mapping[str, Any]]]
 
 class TokenStore(Generic[_T]):
     """
-    The tokens of a login, as a document. Everything here waits for a disk or a server: call it in a thread.
+    The tokens of a login, as a private document. Everything blocks: call it in a thread.
 
-    Args:
-        path: It and its folder are for their owner alone.
-        decode: See `OAuthTokens.decode`.
-        state: The folder of that file, if it is not on disk.
+    ``decode``: see `OAuthTokens.decode`; ``state`` replaces the disk.
     """
 
     def __init__(

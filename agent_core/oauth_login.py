@@ -147,13 +147,7 @@ def seconds_in(value: object, usual: float) -> float:
 
 
 class BrowserLogin:
-    """
-    A login in a browser, and how its end gets here: by the browser of this machine, or pasted.
-
-    Args:
-        show: Shows a text to the person.
-        pasted: Returns what the person pastes; EOFError: nobody is at the terminal.
-    """
+    """A login in a browser, ended on this machine or by a pasted address (EOFError: no terminal)."""
 
     def __init__(self, show: Callable[[str], None], pasted: Callable[[], Awaitable[str]]) -> None:
         self._show = show

@@ -88,12 +88,7 @@ _MARGIN = 1.1
 
 @dataclass(frozen=True, slots=True)
 class TokenEstimate:
-    """
-    Estimates how many tokens a text has.
-
-    Args:
-        factor: What experience adds; see `corrected`.
-    """
+    """Estimates the tokens of texts; ``factor`` is learned, see `corrected`."""
 
     chars_per_token: float = 4.0
     factor: float = 1.0

@@ -46,12 +46,11 @@ _TRUSTS = {"person": Trust.KNOWN, "attachment": Trust.ATTACHED}
 
 class Origin(BaseModel):
     """
-    One source of words besides the owner.
+    One source of words other than the owner.
 
-    ``kind`` is ``person`` for an allowed person, ``attachment`` for a file of one, and else through what
-    untrusted words came in. ``where`` is the address of that person, or of the page, the name of the server
-    or the file. ``at`` is when they came into the conversation, by our own clock; None where that is not
-    known, which counts as just now.
+    ``kind`` is ``person`` for an allowed person, ``attachment`` for their file, else the way of untrusted
+    words. ``where`` names the person, page, server or file. ``at`` is the arrival by our clock; None counts
+    as now.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")

@@ -82,10 +82,8 @@ class SessionRunner:
     """
     Runs jobs by session.
 
-    Args:
-        concurrency: How many jobs run at once, over all sessions; one more for those that come first. At most
-            half of them, and one at least, are one person's.
-        max_waiting: How many jobs may wait, over all sessions; one more is refused with `RunnerFull`.
+    ``concurrency`` counts all sessions, plus one for urgent jobs; a person has at most half of it. Above
+    ``max_waiting`` jobs are refused with `RunnerFull`.
     """
 
     def __init__(self, *, concurrency: int = 16, max_waiting: int = 100_000) -> None:

@@ -37,7 +37,7 @@ class RowStore(Protocol):
     """
     The rows of local database files, so that another machine can make the same file.
 
-    Each file has a generation, which grows with each `save`. Whoever is behind it is refused.
+    A file's generation grows with each `save`; a writer of an older one is refused.
     """
 
     def generation(self, file: str) -> int | None:

@@ -21,12 +21,9 @@ from agent_core.tools.registry import ToolRegistry, definition_of
 
 class AgentLoop:
     """
-    Runs turns; one instance serves all sessions, any number at a time.
+    Runs turns of all sessions, concurrently, with the tools of ``registry``.
 
-    Args:
-        registry: Tools for every run. Never changed from here.
-        llm: The model, unless a run brings its own.
-        approve_tools: Names of tools that need a person's yes, besides those that say so themselves.
+    ``llm`` serves runs without a model of their own; ``approve_tools`` names tools that need an approval.
     """
 
     def __init__(

@@ -149,11 +149,11 @@ class ChildProcess:
     Starts, uses and ends one process.
 
     Args:
-        name: What lives in it, for the log and for errors.
-        command: What is started; the number of the socket's descriptor is appended.
-        idle_s: Without a call for so long it is ended; 0 keeps it.
-        variables: Beginnings of names of environment variables that it needs besides, such as ``AWS_``.
-        most_bytes: With more memory than this it is ended after a call.
+        name: For the log and errors.
+        command: The program; the number of the socket's descriptor is appended.
+        idle_s: The unused time after which it is ended; 0 keeps it.
+        variables: Prefixes of further environment variables, such as ``AWS_``.
+        most_bytes: The memory above which it is ended after a call.
     """
 
     def __init__(

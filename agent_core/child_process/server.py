@@ -94,13 +94,7 @@ def serve_engine(load: Callable[[], Work], *, readable: Sequence[str], memory_by
 
 
 class ChildServer:
-    """
-    Answers one daemon until its socket ends.
-
-    Args:
-        answers: Gives the pieces of the answer to one frame.
-        failure: What the daemon is told of an error.
-    """
+    """Answers one daemon until its socket ends: ``answers`` per frame, ``failure`` for an error."""
 
     def __init__(
         self,

@@ -14,14 +14,7 @@ _TYPES = {b"\x89PNG\r\n\x1a\n": "image/png", b"\xff\xd8\xff": "image/jpeg"}
 
 @dataclass(frozen=True, slots=True)
 class GeneratedPicture:
-    """
-    The pictures of one request.
-
-    Args:
-        pictures: Their contents, each a PNG, JPEG or WebP.
-        tokens: Of the prompt and of what was made, where the provider counts them.
-        cost_usd: What they have cost, if that is known.
-    """
+    """The pictures of one request (PNG, JPEG or WebP), with tokens and US dollars if known."""
 
     pictures: tuple[bytes, ...]
     tokens: tuple[int, int] = (0, 0)

@@ -43,12 +43,7 @@ KeepPicture = Callable[[str, str, bytes], Awaitable[Attachment]]
 
 
 class ImageTool:
-    """
-    The tool ``image`` of one run.
-
-    Args:
-        maker: Makes the pictures, opened with the first call.
-    """
+    """The tool ``image`` of one run; ``maker`` is opened with the first call."""
 
     name = "image"
     deferred = True

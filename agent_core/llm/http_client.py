@@ -43,10 +43,9 @@ class HttpModelClient(ModelClient):
     A client for one model at one HTTP server.
 
     Args:
-        url: Where requests are posted.
-        headers: Of every request, with the key.
-        api_key: Sent as bearer token unless ``headers`` have it; stands in no error.
-        tells_cost: The server's word on what an answer costs is believed.
+        headers: Headers of every request; without a key in them ``api_key`` is the bearer token.
+        api_key: Appears in no error.
+        tells_cost: The server's report of the cost is believed.
     """
 
     def __init__(

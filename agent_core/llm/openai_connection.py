@@ -36,13 +36,7 @@ _MAX_TOLD_BYTES = 16 * 1024 * 1024
 
 
 class OpenAIConnection:
-    """
-    One address of a server, for one model.
-
-    Args:
-        api_key: Sent as bearer token if it is not empty, unless ``headers`` have it.
-        headers: Of every request, besides.
-    """
+    """One address of a server, for one model; ``api_key`` is the bearer token unless in ``headers``."""
 
     def __init__(
         self,

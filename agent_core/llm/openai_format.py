@@ -57,10 +57,9 @@ class TokenCounts:
 @dataclass(frozen=True, slots=True)
 class Piece:
     """
-    One chunk of a streamed answer, or a whole answer. ``finish`` is set on the last with content.
+    One chunk of an answer, or a whole one. ``finish`` is set on the last with content.
 
-    ``noise`` marks bytes that are no chunk: ``keep-alive`` for comments and blank space, ``part`` for a part
-    of one that is not complete.
+    ``noise`` marks bytes that are no chunk: ``keep-alive`` (comments, blanks) or ``part`` (incomplete).
     """
 
     text: str = ""

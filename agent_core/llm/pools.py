@@ -180,13 +180,7 @@ class MemberState:
 
 
 class ModelPool:
-    """
-    Implements `LLMPort` over an ordered list of others.
-
-    Args:
-        name: For errors, the log and ``status``.
-        members: Name and model, in the order in which they are tried; at least one.
-    """
+    """Implements `LLMPort` over ``members`` (name, model), tried in order; ``name`` is for reports."""
 
     def __init__(self, name: str, members: Sequence[tuple[str, LLMPort]], clock: Clock) -> None:
         if not members:

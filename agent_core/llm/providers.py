@@ -23,8 +23,8 @@ class Endpoint:
     """
     The address and the key for one model.
 
-    ``public`` says that it is a provider's own address, so that its models have known prices.
-    ``signs_calls``: tool calls come with a signature that must be sent back (Gemini).
+    ``public``: a provider's own address, with known prices. ``signs_calls``: tool calls carry a signature to
+    send back (Gemini).
     """
 
     api_base: str

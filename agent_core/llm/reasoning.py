@@ -48,13 +48,7 @@ class Habit:
 
 
 class ReasoningFilter:
-    """
-    Filters one answer: takes pieces of text, returns what may be shown. ``hidden`` counts the removed
-    characters.
-
-    Args:
-        habit: Of this model; learned here.
-    """
+    """Filters one answer's pieces; ``hidden`` counts removed characters. ``habit`` is learned here."""
 
     def __init__(self, habit: Habit) -> None:
         self._habit = habit

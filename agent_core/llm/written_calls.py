@@ -58,13 +58,7 @@ _ARGUMENTS = ("arguments", "parameters", "args", "input", "tool_input")
 
 
 class WrittenCalls:
-    """
-    Reads one answer: takes pieces of text, returns what may be shown.
-
-    Args:
-        names: The offered tools; without any nothing is held back.
-        prompt: What the model was shown: a copy of it is no call.
-    """
+    """Reads one answer's pieces and returns what may be shown; text copied from ``prompt`` is no call."""
 
     def __init__(self, names: Collection[str], prompt: Sequence[Message] = ()) -> None:
         self._names = frozenset(names)

@@ -64,12 +64,7 @@ _REQUESTS: Mapping[_Task, tuple[str, Mapping[str, str]]] = {
 
 
 class MediaClient:
-    """
-    One model at a provider, for one task.
-
-    Args:
-        endpoint: Where OpenAI's protocol is spoken; None: litellm is asked.
-    """
+    """One model for one task, at an OpenAI ``endpoint`` or (None) by litellm."""
 
     def __init__(
         self,

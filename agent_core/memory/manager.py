@@ -62,18 +62,16 @@ class MemoryManager(Consolidation):
     Builds prompts from memory and history, stores exchanges, and consolidates what grows too long.
 
     Args:
-        skills: Where skills come from; without it the prompt has none.
-        search: Where earlier turns are looked up for each question (`lookup`); None: they are not.
-        llm: Who consolidates. Without it nothing is consolidated, and nothing is announced either.
-        consolidation_threshold: So many messages after the cursor are too many.
-        keep_recent_ratio: This part of the threshold stays word for word when the rest is consolidated.
-        consolidation_tokens: So many tokens after the cursor are too many as well.
-        context_tokens: What a prompt may take by our estimate; tool definitions and answer excluded.
-        window: How much the model can read, as far as it is known by now; a prompt takes three quarters.
-        always_skills: Names of skills whose bodies are in every prompt, whatever they say themselves.
-        estimate: How tokens are counted for the model, by what is known of it now.
-        pictures: How many pictures of the question are shown to a model; of earlier messages a third of it.
-            0: none, because no model looks at any.
+        search: Finds earlier turns for each question (`lookup`); None: no search.
+        llm: Consolidates; None: nothing is, and nothing is announced.
+        consolidation_threshold: The most messages after the cursor.
+        keep_recent_ratio: The share kept verbatim in a consolidation.
+        consolidation_tokens: The most tokens after the cursor.
+        context_tokens: The estimated limit of a prompt, without tool definitions and answer.
+        window: Returns the model's window; a prompt takes three quarters.
+        always_skills: Skills whose bodies are in every prompt.
+        estimate: Counts tokens for the model.
+        pictures: The most pictures of a question, a third of it for history; 0: the model sees none.
     """
 
     def __init__(

@@ -338,10 +338,9 @@ class _Output:
 
 class _Disks:
     """
-    Measures how much free space the disks of some folders have lost since the start.
+    Measures the free space that some folders' disks have lost since the start.
 
-    This is one system call per disk. Only when the loss exceeds the limit are files counted that changed
-    since, and open files without a name.
+    Only past the limit, changed files and open nameless ones are counted.
     """
 
     def __init__(self, folders: list[str], order: dict[str, Any]) -> None:

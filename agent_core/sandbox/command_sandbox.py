@@ -66,16 +66,15 @@ class CommandSandbox:
     Confines by a unit of its own, bubblewrap or Landlock, and by seccomp.
 
     Args:
-        home: squidbot's own folder, of which commands see the workspace alone.
-        private_in: A folder in the home where each run gets one of its own; what is in it is removed.
-        secret: Files and folders elsewhere that commands must not see, such as the configuration.
+        home: squidbot's folder, of which commands see only the workspace.
+        private_in: A folder for one folder per run, emptied.
+        secret: Further paths hidden from commands, such as the configuration.
         readable: Further folders that commands may read.
-        environment: Variables that they get, besides the necessary ones.
-        daemon: The environment of the daemon, for language and time zone.
-        connects: Commands may use a proxy, where they have a network of their own otherwise.
-        landlock: The version of the kernel, where it is not to be asked for.
-        wrapper: The program bubblewrap, where it is not to be looked for; empty: there is none.
-        unit: The socket at which the service manager starts a runner, if there is one.
+        environment: Variables in addition to the necessary ones.
+        daemon: The daemon's environment, for language and time zone.
+        connects: Commands may use a proxy, in a network of their own.
+    landlock, wrapper: The kernel's version and the bubblewrap program, if not to be detected.
+        unit: The service manager's socket for runners, if any.
     """
 
     def __init__(

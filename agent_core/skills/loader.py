@@ -37,13 +37,7 @@ class _Read:
 
 
 class SkillsLoader:
-    """
-    The `SkillsPort` over folders.
-
-    Args:
-        folders: Where to look, later ones winning; one that is not there holds nothing.
-        environment: Where required variables are looked up; the process's own by default.
-    """
+    """The `SkillsPort` over folders, later ones winning; ``environment`` has required variables."""
 
     def __init__(self, *folders: Path, environment: Mapping[str, str] | None = None) -> None:
         self._folders = folders

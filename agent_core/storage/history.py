@@ -54,14 +54,7 @@ log = structlog.get_logger(__name__)
 
 
 class HistoryFile:
-    """
-    One history file.
-
-    Args:
-        path: Where it is, or will be after the first append.
-        read_at: Stands for ``os.pread``; a test counts what is read.
-        sync: Stands for ``os.fdatasync``; a test lets it fail.
-    """
+    """One history file; ``read_at`` and ``sync`` replace ``os.pread`` and ``os.fdatasync`` in tests."""
 
     def __init__(
         self, path: Path, *, read_at: ReadAt = os.pread, sync: Callable[[int], None] = os.fdatasync

@@ -58,12 +58,9 @@ class _Slot(Generic[F]):
 
 class _Shelf(Generic[K, F]):
     """
-    Open objects by name; those in use stay, and of the rest the least recently used are dropped.
+    Open objects by name, of which the least recently used idle ones are dropped.
 
-    Args:
-        held: Returns the bytes of a value's droppable cache.
-        let_go: Drops that cache.
-        held_limit: The most bytes of all caches together.
+    ``held`` returns the bytes of a value's cache, ``let_go`` drops it, ``held_limit`` bounds all.
     """
 
     def __init__(
@@ -124,12 +121,10 @@ class JsonlMemory:
     History, cursor, summary and memory documents as files under ``home``.
 
     Args:
-        home: The home folder. Folders below it are made when something is written.
-        workspace: The folder of the owner's ``MEMORY.md``; ``home/workspace`` by default.
-        read_at: Stands for ``os.pread``; a test counts what is read.
-        sync: Stands for ``os.fdatasync`` of a history; a test lets it fail.
-        held_bytes: How much memory the decoded lines of all sessions may take.
-        on_set_aside: Hears that something stood in the place of a history, and where it is now.
+        workspace: The folder of the owner's ``MEMORY.md``; default: ``home/workspace``.
+    read_at, sync: Replace ``os.pread`` and ``os.fdatasync`` in tests.
+        held_bytes: The memory limit of decoded lines.
+        on_set_aside: Called if a non-history in a history's place was moved.
     """
 
     def __init__(

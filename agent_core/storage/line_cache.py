@@ -23,11 +23,7 @@ _BYTES_OF_AN_ENTRY = 1600  # measured with tracemalloc, without the text
 
 
 class DecodedTail:
-    """
-    The newest lines of a file without a gap, as many as are worth caching.
-
-    ``start`` is the byte at which they begin; ``size`` about how many bytes of memory they take.
-    """
+    """The newest lines of a file, from byte ``start``; ``size`` is their estimated memory."""
 
     def __init__(self, start: int = 0) -> None:
         self.start = start
@@ -97,12 +93,7 @@ def _bytes_of(entry: Entry) -> int:
 
 
 class RecentIds:
-    """
-    A set of recently written ids that keeps at least the last ``keep``.
-
-    Args:
-        ids: Those on the disk, the oldest first.
-    """
+    """A set of recently written ids that keeps the last ``keep``; ``ids`` are on disk, oldest first."""
 
     def __init__(self, ids: Iterable[str], *, keep: int) -> None:
         self._keep = keep

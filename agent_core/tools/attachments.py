@@ -171,10 +171,10 @@ class SendFileTool:
     The tool ``send_file`` of one run.
 
     Args:
-        files: Attachments of this conversation, which may be sent again.
-        beyond: Files elsewhere on this machine may be sent, too, but none below ``private``.
-        folders: Further folders whose files may be sent.
-        private: The home folder with its keys and other people's conversations.
+        files: The conversation's attachments, which may be sent again.
+        beyond: Files elsewhere may be sent, except below ``private``.
+        folders: Further allowed folders.
+        private: The home with its keys and others' conversations.
     """
 
     name = "send_file"

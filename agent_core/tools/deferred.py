@@ -56,12 +56,7 @@ _PARAMETERS: Mapping[str, Any] = {
 
 
 class DeferredTools:
-    """
-    The deferred tools of one run, and which of them are loaded.
-
-    Args:
-        definitions: What a model is told of each, by name.
-    """
+    """The deferred tools of one run, by name, and which are loaded."""
 
     def __init__(self, definitions: Mapping[str, ToolDefinition]) -> None:
         self._definitions = definitions

@@ -44,8 +44,7 @@ class Review:
     """
     The view of a call that a person approves.
 
-    ``text`` is the whole of it, such as a diff. ``state`` names its basis, such as the hash of the current
-    file; an approved call runs only while that has not changed.
+    ``text`` is all of it, such as a diff; the call runs only while ``state``, such as a hash, is unchanged.
     """
 
     text: str
@@ -54,10 +53,10 @@ class Review:
 
 class Wording(NamedTuple):
     """
-    The parts of a call that its author must have written in the message for it to count as theirs.
+    The parts of a call that its author must have written for it to count as theirs.
 
-    ``texts`` are the words of the call, or its command, ``numbers`` its times and people. ``kept`` are the
-    origins of whatever else the call stores.
+    ``texts`` are its words or command, ``numbers`` times and people; ``kept`` are origins of what else it
+    stores.
     """
 
     texts: Sequence[str]

@@ -73,13 +73,7 @@ class ToolFamily(ABC, Generic[Config]):
 
 
 class GuardedTool:
-    """
-    A tool of another distribution.
-
-    Args:
-        family: Where it comes from, for people.
-        effect: What the owner's settings say that a call does; None: nothing.
-    """
+    """A tool of another distribution (``family``); ``effect`` is the owner's setting, if any."""
 
     def __init__(self, tool: ToolPort, family: str, effect: Effect | None, clock: Clock) -> None:
         self.name = tool.name

@@ -45,12 +45,7 @@ class NotAnAnswer(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """
-    One field of a form.
-
-    Args:
-        choices: Pairs of the value and what people call it.
-    """
+    """One field of a form; ``choices`` are pairs of value and label."""
 
     name: str
     kind: Kind
@@ -77,12 +72,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """
-    The form that ``asker`` wants filled in.
-
-    Args:
-        address: Where the person is to go in place of an answer here; nobody but a person opens it.
-    """
+    """A form of ``asker``; a person opens ``address``, if given, instead of answering here."""
 
     asker: str
     message: str

@@ -53,15 +53,14 @@ class Scope(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Grant:
     """
-    A yes in advance.
+    An approval in advance.
 
     Args:
-        id: Short, for people to type.
-        conversation: Where it holds; empty: wherever only ``people`` speak.
-        people: The addresses of those whose wishes it is for.
-        turn: The turn for which it holds; empty: for each.
-        origins: Whose words the question named that it was given on.
-        seen_at: The latest time at which it was looked at.
+        conversation: Where it is valid; "": wherever only ``people`` write.
+        people: The addresses whose requests it covers.
+        turn: The only turn it covers; "": each.
+        origins: The sources its question named.
+        seen_at: The latest time at which it was checked.
     """
 
     id: str

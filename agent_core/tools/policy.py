@@ -61,14 +61,13 @@ class Proposal:
     A call that a model wants to make.
 
     Args:
-        origins: Whose words the model had been shown, besides the owner's.
-        targets: Whom or what the call reaches.
-        named: All targets stand, letter for letter, where a person has named them.
-        guarded: It needs a yes whatever the policy says.
-        is_note: It keeps words for the people of the conversation, which come back with their origins.
-        review: What a person is shown of it besides its arguments.
-        following: The further calls in the same answer of the model, each with the number of steps by which
-            it comes later. One question may be about all of them.
+        origins: The sources shown to the model, except the owner.
+        targets: The recipients or things it reaches.
+        named: A person has named all targets verbatim.
+        guarded: It needs an approval whatever the policy says.
+        is_note: It only stores words for the conversation's people.
+        review: Returns the view for the approval.
+        following: Returns the answer's further calls and their step offsets, for one question about all.
     """
 
     call: ToolCall
@@ -84,11 +83,10 @@ class Proposal:
 
 class Approval(NamedTuple):
     """
-    A person's yes to one call.
+    A person's approval of one call.
 
-    ``by`` said it. ``origins`` are whose words what the call keeps becomes by that: nobody's but the owner's
-    if the owner said it, else that person's. ``state`` is the `Review.state` of what was shown. ``also`` are
-    the further calls that the same question was about, for `ConsentPort` alone.
+    What the call stores gets the origins ``origins``: the owner's, or that person's. ``state`` is the shown
+    `Review.state`; ``also`` are the question's further calls, for `ConsentPort`.
     """
 
     by: str
@@ -99,13 +97,7 @@ class Approval(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Permission:
-    """
-    The decision about a proposed call.
-
-    Args:
-        refusal: The result the model gets instead; None: the call is made.
-        approval: The approval of this very call; None where nobody was asked.
-    """
+    """The decision about a call: a ``refusal`` to return, or None; the ``approval``, if asked for."""
 
     refusal: ToolResult | None = None
     approval: Approval | None = None

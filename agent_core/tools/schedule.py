@@ -28,9 +28,9 @@ _BETWEEN = re.compile(r"[,;&]| and ")
 
 class JobsPort(Protocol):
     """
-    The jobs of one person, as seen from one conversation.
+    One person's jobs, seen from one conversation.
 
-    All methods return a text for the model and raise `ToolError` with one where something cannot be done.
+    Methods return a text for the model, and raise `ToolError` with one.
     """
 
     async def add(self, text: str, *, ask: bool, when: Mapping[str, Any], whom: str = "") -> tuple[str, str]:

@@ -26,11 +26,7 @@ _MOST_FILES = 5
 
 
 class MessengerPort(Protocol):
-    """
-    The recipients that one run may write to.
-
-    All methods raise `ToolError` with a text for the model where something cannot be done.
-    """
+    """The recipients that one run may write to. Methods raise `ToolError` with a text."""
 
     def is_own(self, to: str) -> bool:
         """Return True if ``to`` is the owner, on one of the owner's own channels."""
@@ -63,11 +59,7 @@ class SendMessageTool:
     """
     The tool ``send_message`` of one run.
 
-    A message to the owner lasts, as it joins the conversation in which it arrives; one to somebody else is
-    asked about each time: it names no targets, so that nobody's words count as that yes.
-
-    Args:
-        sending: What may be sent of them, and of the workspace.
+    A message to the owner joins a conversation; one to others names no targets, so that each is asked about.
     """
 
     name = "send_message"

@@ -18,14 +18,7 @@ _MOST_S = 24 * 3600
 
 @dataclass(frozen=True, slots=True)
 class Spoken:
-    """
-    A text as sound.
-
-    Args:
-        sound: How long and how loud it is; None: that could not be told, and it is a file like any other.
-        cost_usd: What it has cost, if that is known.
-        calls: How often a provider was asked; 0 for an engine on this machine.
-    """
+    """A text as sound (None: duration unknown, a plain file), its cost and provider calls."""
 
     content: bytes
     media_type: str

@@ -23,13 +23,7 @@ from agent_core.ports import Clock
 
 
 class LiteLLMClient(ModelClient):
-    """
-    A client for one model of any provider that litellm knows.
-
-    Args:
-        model: litellm's name of it, such as ``bedrock/…`` or ``openai/…``.
-        api_base: Where the provider is, if not at its usual address.
-    """
+    """A client for one model by litellm's name, such as ``bedrock/…``; ``api_base`` if unusual."""
 
     def __init__(
         self,

@@ -45,13 +45,13 @@ _SENTENCE_END = re.compile(r"[.!?…。！？][\"'”’»)]*(?=\s|$)|\n")
 @dataclass(frozen=True, slots=True)
 class ConsolidationRules:
     """
-    The thresholds of consolidation.
+    The thresholds of consolidation, for the messages after the cursor.
 
     Args:
-        threshold: So many messages after the cursor are still fine.
-        keep_recent_ratio: This part of the threshold stays word for word.
-        max_tokens: So many estimated tokens after the cursor are still fine.
-        segment_tokens: What one model call may read of a conversation.
+        threshold: The most messages.
+        max_tokens: The most estimated tokens.
+        keep_recent_ratio: The share of them kept verbatim.
+        segment_tokens: The most of a conversation per model call.
     """
 
     threshold: int = 100
@@ -72,10 +72,9 @@ class ConsolidationRules:
 @dataclass(frozen=True, slots=True)
 class Segment:
     """
-    The messages to consolidate: the positions from ``start`` up to ``end``, the cursor's next value.
+    The messages to consolidate, at positions ``start`` to ``end`` (exclusive; the next cursor).
 
-    ``private`` are the scopes of single people in these messages and in the summary before them, and
-    ``origins`` all whose words are in them besides the owner's.
+    ``private`` and ``origins`` are those of the messages and the summary before them.
     """
 
     messages: tuple[Message, ...]

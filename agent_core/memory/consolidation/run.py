@@ -71,13 +71,9 @@ class Attempt:
 @dataclass(frozen=True, slots=True)
 class ConsolidationResult:
     """
-    The result of a visit.
+    The result of a visit: consolidated segments, why it stopped, its cost.
 
-    Args:
-        segments: How many were consolidated; 0 also where nothing was due.
-        failure: Why it stopped early; empty if it did not.
-        usage: What it has cost, also where it failed.
-        wait_s: Nothing failed, but it cannot go on before so many seconds; ``failure`` says why.
+    ``wait_s``: nothing failed, but it cannot continue before; ``failure`` says why.
     """
 
     segments: int = 0
@@ -87,13 +83,7 @@ class ConsolidationResult:
 
 
 class Consolidation(ABC):
-    """
-    The part of `MemoryManager` that consolidates.
-
-    Args:
-        llm: Who consolidates; without it nothing is.
-        on_unusable: See `DocumentCache`.
-    """
+    """The part of `MemoryManager` that consolidates, by ``llm`` if given."""
 
     def __init__(
         self,

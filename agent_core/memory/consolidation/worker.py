@@ -66,10 +66,7 @@ class ConsolidationQueue:
     """
     Consolidates sessions after their turns.
 
-    Args:
-        session_tasks: What is done for a session before.
-        spent: Told what the calls for a session have cost.
-        pause_s: How long the answers have the machine for themselves.
+    ``session_tasks`` run before; ``spent`` receives the cost; ``pause_s`` leaves the machine to answers.
     """
 
     def __init__(

@@ -24,11 +24,7 @@ Found = tuple[str, list[SearchLine], int]
 
 @dataclass(slots=True)
 class Budget:
-    """
-    The bytes that may still be scanned line by line, in total and per history.
-
-    ``cut`` means that something was left out.
-    """
+    """The bytes that may still be scanned, in total and per history; ``cut``: something was left out."""
 
     bytes: int = 1024 * 1024
     bytes_each: int = 256 * 1024

@@ -126,12 +126,7 @@ def line_time(at: datetime | None) -> int:
 
 
 class Rows:
-    """
-    The index in the file at ``path``, which is created if necessary.
-
-    Raises:
-        sqlite3.Error: As every method; the caller decides what that means.
-    """
+    """The index in the file at ``path``, created on demand. Every method raises sqlite3.Error."""
 
     def __init__(self, path: Path, *, writable: bool) -> None:
         self._db = sqlite3.connect(

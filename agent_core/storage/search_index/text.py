@@ -67,11 +67,10 @@ def index_words(text: str) -> Iterator[str]:
 @dataclass(frozen=True, slots=True)
 class Term:
     """
-    A part of a query: a folded word, or several that follow each other.
+    A part of a query: a folded word, or several in sequence.
 
-    ``beginning`` is the shortest stem of a single word: words that begin with it may be forms of it. A
-    ``quoted`` term must occur in each hit. ``ending`` is a word that a compound may end with, ``parts`` are
-    the words that a compound may begin or end with.
+    ``beginning`` is a word's shortest stem; a ``quoted`` term must occur in each hit; ``ending`` and
+    ``parts`` match compounds.
     """
 
     words: str

@@ -84,11 +84,9 @@ class WorkspaceScan:
 
 class CommandFiles:
     """
-    The workspace as commands can read it. One instance for all conversations.
+    The workspace as commands can read it, for all conversations.
 
-    Args:
-        journal: Knows what the file tools and earlier commands have written.
-        outside: Further folders that commands may read; nobody knows whose words are there.
+    ``journal`` knows earlier writers; the origins of files in ``outside`` are unknown.
     """
 
     def __init__(

@@ -37,11 +37,9 @@ _MOST_HITS = 100
 @dataclass(frozen=True, slots=True)
 class PictureViewer:
     """
-    Passes pictures to a model that accepts them.
+    Passes pictures to a model that accepts them, up to ``max_bytes``.
 
-    Args:
-        keep: Stores a file of this name; None: it is not stored, or no picture that can be shown.
-        max_bytes: Larger ones are not shown.
+    ``keep`` stores a file; None: not stored, or no picture.
     """
 
     keep: Callable[[str, bytes], Awaitable[Attachment | None]]

@@ -40,10 +40,9 @@ _KINDS = (
 @dataclass(frozen=True, slots=True)
 class LineWindow:
     """
-    Some lines of a file, numbered.
+    Some numbered lines of a file with ``total`` lines, as far as read.
 
-    ``total`` is how many lines it has as far as it was read, ``following`` the first line that is not shown
-    any more, 0 if all are; ``digest`` names the whole content, empty if the file was not read to its end.
+    ``following`` is the first line not shown, 0 if none; ``digest`` is empty if not read to the end.
     """
 
     text: str

@@ -41,10 +41,9 @@ class Root:
 @dataclass(frozen=True, slots=True)
 class RootedPath:
     """
-    The resolved place of a path.
+    The resolved place of a path; ``prompt``: prompts are built of it.
 
-    ``prompt`` says that the prompt is built of it. ``shown`` names it: relative to the workspace, absolute
-    elsewhere.
+    ``shown`` is relative to the workspace, else absolute.
     """
 
     root: Root
@@ -65,12 +64,10 @@ class RootedPath:
 
 class Roots:
     """
-    The folders of one home. One instance for all conversations; nothing is touched before the first use.
+    The folders of one home, for all conversations; nothing is touched before the first use.
 
-    Args:
-        more: Further folders, and whether they may be written to.
-        home: Out of reach with everything in it, except for the workspace.
-        private: Further files and folders that are out of reach.
+    ``more`` maps further folders to their writability; ``home`` (but the workspace) and ``private`` are
+    closed.
     """
 
     def __init__(

@@ -55,11 +55,13 @@ class _Request:
 
 class McpConnection:
     """
+    A connection to one server, made on demand.
+
     Args:
-        connect: Makes a connection; raises `ServerUnavailable`.
-        on_connected: Is given each new connection before anybody else.
-        on_changed: Is given a connection whose server says that it offers something else now.
-        idle_s: An unused connection is ended after so long; infinite: never.
+        connect: Connects; raises `ServerUnavailable`.
+        on_connected: Receives each new connection first.
+        on_changed: Called when the server's offers change.
+        idle_s: The unused time after which it ends; infinite: never.
     """
 
     def __init__(

@@ -34,11 +34,7 @@ _NOT_AT_THE_TOP = ("anyOf", "oneOf", "allOf", "not", "enum", "const", "if", "the
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """
-    One tool as a server describes it.
-
-    ``digest`` is made of everything that the server has said, also of what is too long to be kept.
-    """
+    """One tool as a server describes it; ``digest`` covers all of it, also cut parts."""
 
     name: str
     description: str
@@ -77,11 +73,10 @@ class Pins:
     The approved definitions of one server.
 
     Args:
-        server: What stands for the server of the settings; another one begins anew.
-        approved: Those that may be used.
-        seen: Those that the server has last said; None before it was asked.
-        shown: The digests of those that the owner was shown for approval.
-        left_out: What of its last list cannot be used, and why.
+        server: Identifies the configured server; another begins again.
+        seen: The last listed ones; None before the first list.
+        shown: The digests shown to the owner for approval.
+        left_out: The unusable ones of the last list, and why.
     """
 
     server: str = ""

@@ -42,11 +42,7 @@ class ServerError(AgentError):
 
 @dataclass(frozen=True, slots=True)
 class ServerAnswer:
-    """
-    The result of a call: ``text`` as the server wrote it, and ``files`` as pairs of media type and content.
-
-    ``failed``: the server calls it an error.
-    """
+    """A call's text, and files (media type, content); ``failed``: the server reports an error."""
 
     text: str
     failed: bool = False

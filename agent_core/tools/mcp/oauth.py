@@ -64,12 +64,9 @@ async def is_public(url: str) -> bool:
 
 class CheckedTransport(httpx2.AsyncBaseTransport):  # type: ignore[misc]
     """
-    Exchanges with a provider.
+    Exchanges with a provider, ``public`` ones by HTTPS at public addresses only.
 
-    Args:
-        public: Only addresses of the public Internet are asked, by HTTPS.
-        server: Address of the server for which a provider is asked; if it is not ``public``, it is asked at
-            home only.
+    A private ``server`` may have a provider at private addresses.
     """
 
     def __init__(self, *, public: bool, server: str = "") -> None:

@@ -66,14 +66,10 @@ async def _renew_login(login: Login) -> Mapping[str, Any]:
 
 class McpServer:
     """
-    One server.
+    One server, with its definitions in ``folder``.
 
-    Args:
-        folder: Where its definitions are kept.
-        on_changes: Is told of definitions that the owner has not approved, once for each set of them and each
-            start.
-        on_login: Is told that somebody has to log in, once until somebody does and for each start, with a
-            name that is the same until then.
+    ``on_changes`` is called once per set of unapproved definitions and start, ``on_login`` once per needed
+    login and start.
     """
 
     def __init__(

@@ -79,12 +79,9 @@ class ProxyConnection:
 
 class CommandProxy:
     """
-    Serves one command.
+    Serves one command: ``hosts`` (as `proxy_request.host_pattern`) at addresses in ``reach``.
 
-    Args:
-        hosts: Those that may be reached, as `proxy_request.host_pattern` writes them.
-        reach: Which addresses they may have.
-        opened: Called with a host before the first byte goes there.
+    ``opened`` is called with a host before the first byte goes there.
     """
 
     def __init__(

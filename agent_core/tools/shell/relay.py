@@ -14,11 +14,9 @@ _PIECE_BYTES = 65_536
 
 class Relay:
     """
-    Between ``near`` and ``far``; at most ``more`` bytes go to the far end, None means any.
+    Relays between two sockets, at most ``more`` bytes to the far one (None: any).
 
-    Args:
-        is_spent: Told of each piece; true ends the relay.
-        silence_s: It ends when nothing has come either way for so long.
+    Ends when ``is_spent`` (called per piece) is True, or after ``silence_s`` without data.
     """
 
     def __init__(

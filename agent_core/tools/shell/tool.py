@@ -49,13 +49,9 @@ _LIMITS: Mapping[str, str] = {
 
 class ShellTool:
     """
-    Runs a command.
+    Runs commands in a proved sandbox, for at most ``seconds``.
 
-    Args:
-        sandbox: Where; it was proved.
-        files: Knows whose words a command can read; called at the first use.
-        seconds: The longest time that a command may ask for.
-        hosts: What a command may reach, by a ``proxy`` that is made for it; empty: it has no network.
+    ``files`` returns the knowledge of origins; ``hosts`` are reached by a proxy, empty: no network.
     """
 
     name = "shell"

@@ -85,12 +85,7 @@ class Received:
 
 
 class WebClient:
-    """
-    Fetches from the public web, and from what ``reach`` allows besides.
-
-    Args:
-        tls: The certificates that are believed; True means those of the system.
-    """
+    """Fetches from the public web and what ``reach`` allows; ``tls`` True: system certificates."""
 
     def __init__(
         self,

@@ -36,12 +36,7 @@ _HELP = {
 
 
 class WebFetchTool:
-    """
-    The tool ``web_fetch`` of one run.
-
-    Args:
-        client: Gives what fetches, when it is needed first.
-    """
+    """The tool ``web_fetch`` of one run; ``client`` is built on first use."""
 
     name = "web_fetch"
     effect = Effect.NETWORK_GET

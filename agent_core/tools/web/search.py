@@ -58,12 +58,7 @@ class _Request:
 
 
 class WebSearchTool:
-    """
-    The tool ``web_search`` of one run.
-
-    Args:
-        client: Gives what asks the provider, when it is needed first.
-    """
+    """The tool ``web_search`` of one run; ``client`` is built on first use."""
 
     name = "web_search"
     effect = Effect.NETWORK_GET
