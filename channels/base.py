@@ -119,10 +119,9 @@ class Capabilities:
 @dataclass(frozen=True, slots=True)
 class Receipt:
     """
-    The server took the message. ``provider_id`` is the server's name of it.
+    The server took the message as ``provider_id``.
 
-    ``session`` is the conversation in which it arrived, where the channel itself has found or made that: a
-    person or an alias stands for it in the message.
+    ``session`` is where it arrived, if the channel resolved a person or alias.
     """
 
     provider_id: str

@@ -106,11 +106,11 @@ class ChannelServices:
     Args:
         name: The account's name, everywhere.
         state: Documents that survive restarts and go with the account.
-        attachments: Where the files of messages are.
-        may_talk: Tells whether an address, if it is proven, may talk to the bot.
-        is_owner: Tells whether an address, if it is proven, is the owner's.
+        attachments: The store of messages' files.
+        may_talk: Returns True if a proven address may talk to the bot.
+        is_owner: Returns True if a proven address is the owner's.
         owner_addresses: The owner's addresses on this account.
-        alert: Tells the owner that something needs a person.
+        alert: Notifies the owner of something that needs a person.
     """
 
     name: str

@@ -37,12 +37,7 @@ _log = structlog.get_logger(__name__)
 
 
 class LocalFiles:
-    """
-    A storage of files below ``root/attachments``.
-
-    Args:
-        is_shared: Other processes use it, too; then it must be there.
-    """
+    """A storage of files below ``root/attachments``; ``is_shared``: by processes, must exist."""
 
     def __init__(self, root: Path, *, is_shared: bool = False) -> None:
         self._root = root

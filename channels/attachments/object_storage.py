@@ -61,12 +61,8 @@ class ObjectFiles:
     """
     A storage of objects below a prefix of one bucket.
 
-    Args:
-        bucket, prefix: Where.
-        options: What else obstore is to know: ``endpoint``, ``region``, ``access_key_id``,
-            ``secret_access_key``. What is missing comes from the environment (``AWS_…``).
-        limit_s: Of each request.
-        again_after_s: What was saved longer ago than this is written again when it is saved again.
+    ``options`` are obstore's, missing ones come from ``AWS_…``; ``limit_s`` is per request; content older
+    than ``again_after_s`` is written again when saved again.
     """
 
     is_shared = True

@@ -15,12 +15,7 @@ from collections.abc import Iterable
 
 
 class Shares:
-    """
-    The use of the storage by each person.
-
-    Args:
-        max_total_bytes: The most bytes of all files together.
-    """
+    """The use of the storage by each person, of ``max_total_bytes`` in all."""
 
     def __init__(self, max_total_bytes: int) -> None:
         self._guests_bytes = max_total_bytes // 2

@@ -46,9 +46,9 @@ class StoredFile:
 
 class Storage(Protocol):
     """
-    Stores contents under their paths. A temporary failure is an `OSError`, and worth another try.
+    Stores contents under their paths. A temporary failure is an `OSError`.
 
-    A *mark* says that a file counts on somebody's share; it holds a digest and no name.
+    A *mark* counts a file on a person's share; it holds a digest and no name.
     """
 
     name: str

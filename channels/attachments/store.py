@@ -57,16 +57,13 @@ _log = structlog.get_logger(__name__)
 
 class AttachmentStore:
     """
-    The attachments of one home folder. One instance per process; any number of saves at a time.
-
-    Nothing is touched before the first use.
+    The attachments of one home folder, one instance per process; lazy.
 
     Args:
-        max_file_bytes: No file is larger, whatever limit a caller names.
-        max_total_bytes: What all files together may take.
-        share_of: On whose share the file of a message counts (see `channels.attachments.quotas`); None: on
-            nobody's, it is the owner's.
-        storage: Where the bytes lie; by default below the home folder.
+        max_file_bytes: The limit of each file.
+        max_total_bytes: The limit of all.
+        share_of: Returns whose share a message's file counts on; None: the owner's, unlimited.
+        storage: Default: below the home folder.
     """
 
     def __init__(

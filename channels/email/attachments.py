@@ -35,13 +35,7 @@ class _Room:
 
 
 class Keeper:
-    """
-    Stores the files of mails.
-
-    Args:
-        store: Where they go; None: they are only named.
-        knows: Whether somebody with this address may write, if it is proven.
-    """
+    """Stores the files of mails in ``store`` (None: names only), for addresses that it ``knows``."""
 
     def __init__(
         self, config: EmailConfig, store: AttachmentStore | None, knows: Callable[[str], bool]

@@ -99,12 +99,11 @@ class EmailChannel(EmailDirectMessages):
 
     Args:
         name: The key under ``channels:``.
-        state_dir: A folder of its own, for what is good to know after a restart and no harm to lose.
-        knows: Whether the gateway would let an address in if it were proven; others are not looked into.
-        is_owner: Whether an address is the owner's, if it is proven.
-        owners: Which addresses are.
-        alert: Tells the operator that something was stopped.
-        attachments: Where the files of mails are; without it they are only named.
+        state_dir: A folder for state that may be lost.
+        knows: Returns True if a proven address would be allowed; others' files are ignored.
+    is_owner, owners: The owner's addresses.
+        alert: Notifies the operator.
+        attachments: The store of files; None: names only.
     """
 
     def __init__(

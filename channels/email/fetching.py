@@ -123,12 +123,7 @@ def _pause(tries: int) -> timedelta:
 
 
 class MailFetcher:
-    """
-    Fetches over one connection.
-
-    Args:
-        broke: How often the connection broke while a mail was fetched, by UID; it outlives the connection.
-    """
+    """Fetches over one connection; ``broke`` counts broken connections by UID and outlives it."""
 
     def __init__(self, mailbox: Mailbox, broke: dict[int, int]) -> None:
         self._mailbox = mailbox

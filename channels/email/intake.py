@@ -100,9 +100,10 @@ _FOR_A_PERSON = (MailRefused.NOT_VERIFIED, MailRefused.NO_SENDER, MailRefused.TO
 @dataclass(frozen=True, slots=True)
 class Arrival:
     """
-    A mail as far as it could be read. ``mail`` is None for one that could not; ``trouble`` says why. One
-    that is merely `TOO_LARGE` is answered all the same. Who is proven and has sent any other is told that
-    it could not be read (`channels.email.parsing.unreadable`); the rest are only remembered.
+    A mail as far as it could be read; without ``mail``, ``trouble`` says why.
+
+    One that is `TOO_LARGE` is answered. A proven sender of any other is notified
+    (`channels.email.parsing.unreadable`); the rest are only recorded.
     """
 
     uid: int
@@ -164,10 +165,10 @@ class MailIntake:
     Turns arrivals into messages for one account.
 
     Args:
-        breaker_is_open: Whether the circuit breaker is open for a thread and whoever writes there.
-        welcome: Whether the gateway would let an address in if it were proven.
-        is_owner: Whether a proven address is the owner's, who is never kept waiting.
-        crowded: Told of somebody whose mail has to wait for more than an hour, and for how long.
+        breaker_is_open: Returns True for a thread and person.
+        welcome: Returns True if a proven address would be allowed.
+        is_owner: Returns True for the owner, who never waits.
+        crowded: Called if a sender's mail waits over an hour.
     """
 
     def __init__(

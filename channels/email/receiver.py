@@ -69,20 +69,18 @@ class MailReceiver:
     Receives mails over one connection.
 
     Args:
-        housekeeping: Where our own copies are put down for filing.
+        housekeeping: Files our own copies.
         now: The wall clock, for mails without an arrival time.
-        before_commit: Awaited between reading a batch and accepting it.
+        before_commit: Awaited between reading and accepting a batch.
         broke: See `MailFetcher`.
-        never_came: Told of a mail that is given up because the server does not hand it out: which one, and
-            what is known of it.
-        verify: Looks for a proof of a sender, given the raw mail and his address.
-        bounced: Told of each report that some mail did not arrive, whether our provider has looked at its
-            sender, and the address of that, if it is proven; says of which mails the report is evidence.
-        keeper: Keeps the files of mails; without it they are left out.
-        undelivered: Told of a mail of ours that is said not to have arrived, once that is committed.
-        start: Starts a task, which ends with the connection.
-        suspects: Which mails were in hand when the process died.
-        owners: The owner's addresses, whose mails are read before those of others.
+        never_came: Called for a mail that the server does not hand out.
+        verify: Searches a proof of a sender for the raw mail.
+        bounced: Called for each bounce with its verified sender; returns the mails it is evidence for.
+        keeper: Stores files; None: left out.
+        undelivered: Called after the commit of an undelivered mail.
+        start: Starts a task that ends with the connection.
+        suspects: The mails in flight when the process died.
+        owners: The owner's addresses; their mails are read first.
     """
 
     def __init__(

@@ -20,12 +20,7 @@ _T = TypeVar("_T")
 
 
 class SentTracker:
-    """
-    Remembers the mails that were sent.
-
-    Args:
-        monotonic: Seconds that never go back.
-    """
+    """Remembers the mails that were sent, on a ``monotonic`` clock."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic

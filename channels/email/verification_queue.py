@@ -46,10 +46,9 @@ _log = structlog.get_logger(__name__)
 @dataclass(slots=True, eq=False)
 class ReadMail:
     """
-    A parsed mail, its claimed sender, and the proof; None: the proof is still being looked for.
+    A parsed mail, its claimed sender, and the proof; None: still searched.
 
-    ``complete`` is the message with its files, once those are kept. If it ``is_left`` its bytes are to be
-    fetched again.
+    ``complete`` is the message with stored files. If ``is_left`` its bytes must be fetched again.
     """
 
     info: MailInfo
@@ -78,11 +77,9 @@ class ReadMail:
 
 class VerificationQueue:
     """
-    Verifies senders, and returns mails in the order of their UIDs, for each sender.
+    Verifies senders and returns each sender's mails in UID order.
 
-    Args:
-        verify: Looks for a proof of a sender, given the raw mail and his address.
-        news: Told when a proof was found, or none.
+    ``verify`` searches the proof; ``news`` is called when that ends.
     """
 
     def __init__(

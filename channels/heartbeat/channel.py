@@ -111,13 +111,11 @@ class HeartbeatChannel:
     A channel on which only the clock writes, in the session ``heartbeat/owner``.
 
     Args:
-        checklist: The file that says what to look after (``HEARTBEAT.md``).
-        name, account: As in `channels.base.Channel`.
-        watches: What decides instead of the checklist whether a model is asked.
-        again_after: A watch does not call for the same thing again before that, and an unchanged checklist
-            that led to an alert is not asked about.
-        log: Keeps how ticks ended.
-        forward: Takes alerts to the owner. Without it `deliver` refuses: time reads no messages.
+        checklist: The file ``HEARTBEAT.md``.
+        watches: Decide instead of the checklist if a model is asked.
+        again_after: The time before the same watch result or checklist alerts again.
+        log: Records how ticks ended.
+        forward: Sends alerts to the owner; None: `deliver` refuses.
     """
 
     capabilities = Capabilities(redelivery=Redelivery.SAME_KEY)

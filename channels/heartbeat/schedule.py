@@ -30,13 +30,9 @@ _LOOKED_AT = 100_000
 @dataclass(frozen=True, slots=True)
 class Schedule:
     """
-    Ticks every ``interval_minutes``, firing in a daily window.
+    Ticks every ``interval_minutes`` in a daily window of local minutes.
 
-    Args:
-        interval_minutes: At least a millisecond.
-        start_minute, end_minute: The window, in minutes of the local day: start included, end excluded,
-            over midnight if the end is smaller, never if both are the same.
-        zone: Whose local time; None is the machine's.
+    The end is excluded, before the start it is on the next day; equal: never. ``zone`` None: the machine's.
     """
 
     interval_minutes: float

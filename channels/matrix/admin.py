@@ -19,14 +19,7 @@ _Found = TypeVar("_Found")
 
 
 class MatrixAdmin:
-    """
-    Administration of one account.
-
-    Every method raises `ChannelError` if it cannot be done (now).
-
-    Args:
-        allows: Who may verify the bot.
-    """
+    """Administration of one account; methods raise `ChannelError`. ``allows``: may verify the bot."""
 
     def __init__(
         self,

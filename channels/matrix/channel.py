@@ -72,12 +72,11 @@ class MatrixChannel:
 
     Args:
         name: The key under ``channels:``.
-        state_dir: A folder of the channel's own; the login and the keys are kept there.
-        may_invite: Whose invitations are followed; by default those whom ``allow_from`` names.
-        connect: Makes the connection; by default one through nio.
-        machines: Opens what holds the keys, given folder, user and the key of the stores; by default nio's.
-            With a ``connect`` of one's own there is none unless it is given, and no encryption.
-        attachments: Where the files of messages are; without it they are only named.
+        state_dir: The folder of login and keys.
+        may_invite: Whose invitations are accepted; default: ``allow_from``.
+        connect: Connects; default: nio.
+        machines: Opens the keys of (folder, user, store key); default: nio's, None with another ``connect``.
+        attachments: The store of files; None: names only.
     """
 
     def __init__(

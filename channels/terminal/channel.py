@@ -45,10 +45,7 @@ class TerminalChannel:
     """
     The channel of the person at this machine; sessions are ``terminal/<session name>``.
 
-    Args:
-        name, account: As in `channels.base.Channel`; the sender's address is ``account`` too.
-        timeout_s: How long `TerminalLink.say` waits for the inbox and `deliver` for a link.
-        on_attach: Told which session somebody attached to: its answers may be sent at once now.
+    ``timeout_s`` limits `TerminalLink.say` and `deliver`; ``on_attach`` is called with an attached session.
     """
 
     # A screen scrolls: an answer is never cut into pieces.

@@ -57,13 +57,11 @@ _NO_CONTAINER = frozenset({"message", "multipart"})
 @dataclass(frozen=True, slots=True)
 class Envelope:
     """
-    Sender and recipients. ``cc`` get the mail too, as far as the server accepts them. ``copies`` are tried in
-    order until the server accepts one: the address for our own copy.
+    Sender and recipients. ``cc`` get the mail if the server accepts them.
 
-    Without any copy taken nothing is sent, because the copy is what tells after a crash that it was.
-
-    An empty ``sender`` (RFC 5321, 4.5.5) says that nobody wants to hear if it does not arrive, so that two
-    machines cannot keep each other busy with it. ``instead`` is for servers that take no such mail.
+    One of ``copies``, addresses for our own copy, must be accepted: the copy proves after a crash that the
+    mail was sent. An empty ``sender`` (RFC 5321, 4.5.5) prevents loops of bounces; ``instead`` is for servers
+    that refuse it.
     """
 
     sender: str

@@ -17,13 +17,7 @@ from channels.email.imap.syntax import Folder
 
 @dataclass(frozen=True, slots=True)
 class WantedFolder:
-    """
-    A folder to look for.
-
-    Args:
-        names: What it may be called, the preferred name first.
-        mark: What the server may have marked it with (RFC 6154), which is better than any name.
-    """
+    """A folder to find, by its ``mark`` (RFC 6154), else one of ``names``, the preferred first."""
 
     names: tuple[str, ...]
     mark: str = ""

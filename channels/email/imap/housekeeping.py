@@ -51,11 +51,9 @@ HousekeepingTask: TypeAlias = Answered | FileCopy | UploadCopy
 
 class Housekeeping:
     """
-    The pending tasks. If there are too many, the oldest are dropped.
+    The pending tasks, without the oldest if too many.
 
-    Args:
-        keyword: What answered mails are marked with besides; empty for nothing.
-        processed: The folder that they go to, as people write it; empty to leave them.
+    Answered mails get ``keyword`` and move to ``processed``; both may be empty.
     """
 
     def __init__(self, *, keyword: str = "", processed: str = "") -> None:

@@ -15,8 +15,8 @@ class Position:
     """
     The position up to which the mailbox has been read.
 
-    ``floor`` is the newest arrival time that was there at the first start: nothing older is ever answered.
-    ``again_to`` is the highest UID that was there when the server had renumbered its mails.
+    ``floor`` is the newest arrival at the first start: nothing older is answered. ``again_to`` is the highest
+    UID when the server renumbered.
     """
 
     uidvalidity: int

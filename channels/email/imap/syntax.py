@@ -121,12 +121,7 @@ class Fetched:
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """
-    One folder of a LIST answer.
-
-    ``name`` is as people read it, ``wire`` as the server writes it (in modified UTF-7). ``delimiter`` stands
-    between the levels; empty where there are none.
-    """
+    """One folder of LIST: ``name`` for people, ``wire`` in modified UTF-7, ``delimiter`` or ""."""
 
     name: str
     attributes: frozenset[str]

@@ -53,11 +53,7 @@ _types = mimetypes.MimeTypes()
 
 @dataclass(frozen=True, slots=True)
 class AttachmentNote:
-    """
-    A part of the mail that is not its text.
-
-    ``size_bytes`` is an estimate until it is decoded. ``content_id`` is how the HTML of the mail calls it.
-    """
+    """A part of the mail that is not its text; ``size_bytes`` is estimated until decoded."""
 
     name: str
     media_type: str
@@ -88,11 +84,10 @@ class ParsedMail:
     """
     The content of a mail.
 
-    ``text`` is the new part of ``whole``, ``rest`` what anybody may have written below; ``forwards`` says
-    that the rest is what the new text is about, ``is_mixed`` that the whole was put together from several
-    parts. ``two_versions`` says that the plain text and the HTML have not much in common.
-    ``wants_no_answer``: it is a reaction, or the reply to an invitation. ``digest`` identifies the mail by
-    what its author wrote, whatever servers have put on top: for mails without a usable Message-ID.
+    ``text`` is the new part of ``whole``, ``rest`` what others may have written below; ``forwards``: the text
+    is about that; ``is_mixed``: several parts were joined; ``two_versions``: plain text and HTML differ;
+    ``wants_no_answer``: a reaction, or a reply to an invitation. ``digest`` covers what the author wrote,
+    without servers' fields, for mails without a usable Message-ID.
     """
 
     headers: Headers

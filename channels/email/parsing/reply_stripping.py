@@ -43,11 +43,7 @@ _NO_LETTERS = re.compile(r"[\W_]+")
 
 @dataclass(frozen=True, slots=True)
 class Divided:
-    """
-    A mail's text: what its author wrote, and what anybody may have written below it.
-
-    ``forwarded`` says that a whole mail seems to stand in the rest.
-    """
+    """A mail's text: the author's, and the rest, which may be others'; ``forwarded``: a whole mail."""
 
     new: str
     rest: str = ""
@@ -181,9 +177,9 @@ def _introduction_at(lines: Sequence[str], end: int) -> int:
 
 class _Sent:
     """
-    The letters and digits of one mail that we sent; mail programs change all other characters.
+    The letters and digits of one mail that we sent; mail programs change other characters.
 
-    Lines are compared in their order, so that repetitions by others do not count as ours.
+    Lines are compared in order, so that repetitions do not count.
     """
 
     def __init__(self, texts: Sequence[str]) -> None:

@@ -23,12 +23,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Posting:
-    """
-    Composes mails and submits them.
-
-    Args:
-        attachments: Where the files are; None: none is sent.
-    """
+    """Composes mails and submits them, with files if there are ``attachments``."""
 
     def __init__(
         self,

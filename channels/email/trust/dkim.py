@@ -50,11 +50,7 @@ _ENCODED = re.compile(rb"=(?:[0-9A-F]{2}|[ \t]*\r\n)")
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """
-    One DKIM-Signature field that is worth a DNS query.
-
-    ``raw`` is the field as it stands in the mail, ``position`` its place among the fields.
-    """
+    """One DKIM-Signature worth a query: ``raw`` field and ``position`` among the fields."""
 
     domain: str
     selector: str
@@ -77,10 +73,10 @@ class Signature:
 @dataclass(frozen=True, slots=True)
 class SignatureClaim:
     """
-    The claims of a DKIM-Signature field; something else decides whether they hold.
+    The unverified claims of a DKIM-Signature field.
 
-    ``domain`` is empty if it cannot be read. ``lacks`` is why the signature would not vouch for the mail as
-    it is read here, empty if it would; ``recipients`` are those whom the signed fields name.
+    ``domain`` is empty if unreadable; ``lacks`` is why it would not vouch for the mail, or ""; ``recipients``
+    are in signed fields.
     """
 
     domain: str

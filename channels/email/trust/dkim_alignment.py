@@ -41,12 +41,9 @@ class Verification:
 
 class SenderVerifier:
     """
-    Verifies the signatures of mails.
+    Verifies mails' signatures at Unix time ``now``, of senders it ``knows``.
 
-    Args:
-        now: Seconds since 1970.
-        knows: Whether somebody of this address may write to us at all.
-        ingested: Whose mail is only read; it may be for others.
+    Mail of ``ingested`` senders is only read and may be for others.
     """
 
     def __init__(

@@ -43,12 +43,7 @@ class Lookup(Protocol):
 
 
 class DnsLookup:
-    """
-    Asks the resolvers of this machine, or the configured ones.
-
-    Args:
-        servers: ``address`` or ``address:port``; none for those of the system.
-    """
+    """Asks the configured resolvers (``address`` or ``address:port``), else the system's."""
 
     def __init__(self, servers: Sequence[str] = ()) -> None:
         self._servers = tuple(servers)
@@ -82,12 +77,7 @@ def _nameserver(text: str) -> dns.nameserver.Nameserver:
 
 
 class TextRecords:
-    """
-    TXT records by name.
-
-    Args:
-        monotonic: Seconds that never go back.
-    """
+    """TXT records by name, cached on a ``monotonic`` clock."""
 
     def __init__(self, lookup: Lookup, monotonic: Callable[[], float]) -> None:
         self._lookup = lookup

@@ -96,11 +96,10 @@ class OwnIdentity:
 @dataclass(frozen=True, slots=True)
 class SenderVerdict:
     """
-    The evidence about the sender, and whether the mail must not be answered.
+    The evidence about a sender, and why the mail must not be answered.
 
-    ``address`` is empty if the mail has no single sender. ``reply_to`` is where an answer goes. ``others``
-    says that more people than the sender and us have got the mail, or will get the answer. ``authentication``
-    says in a word or two what proves the sender, ``doubt`` why something that seems to does not.
+    ``address`` is empty without a single sender; an answer goes to ``reply_to``; ``others``: more people get
+    mail or answer; ``authentication`` names the proof, ``doubt`` why a seeming one fails.
     """
 
     address: str

@@ -56,9 +56,9 @@ class MatrixCredentials:
 @dataclass(frozen=True, slots=True)
 class SyncRequest:
     """
-    A ``/sync`` request; ``wait_s`` is how long the server may hold it open.
+    A ``/sync`` request, which the server may hold for ``wait_s``.
 
-    ``part_bytes``: a room, an invitation, … in the answer that is longer becomes ``null``.
+    A room or invitation over ``part_bytes`` in the answer becomes ``null``.
     """
 
     since: str | None
@@ -71,10 +71,9 @@ class SyncRequest:
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
     """
-    One answer of a homeserver, or of something in front of it.
+    An HTTP answer; ``body`` is its JSON object or empty.
 
-    ``body`` is the decoded JSON object, empty if it was none. ``retry_after_s`` comes from the header or
-    the body, whichever is longer.
+    ``retry_after_s`` is the longer of header and body.
     """
 
     status: int
@@ -135,10 +134,9 @@ class AnswerTooLong(LinkBroken):
 @dataclass(frozen=True, slots=True)
 class Download:
     """
-    A file that is being downloaded. ``answer`` says whether it exists, and why not.
+    A download; ``answer`` says if it exists. ``size_bytes`` is the server's claim or None.
 
-    ``size_bytes`` is what the server says, None if it does not; ``chunks`` raises `LinkBroken`, also when
-    nothing comes for a while.
+    ``chunks`` raises `LinkBroken`, also after a silence.
     """
 
     answer: HttpAnswer

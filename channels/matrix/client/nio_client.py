@@ -64,14 +64,9 @@ _MAX_REFUSAL_BYTES = 64 * 1024
 
 class NioHomeserver:
     """
-    A `Homeserver` that speaks through nio's client.
+    A `Homeserver` through nio's client. Raises OSError for an unusable CA file.
 
-    Args:
-        max_answer_bytes: A longer answer (to anything but ``/sync``) is not read to its end.
-        sync_slack_s: How much longer than it may wait an answer to ``/sync`` is waited for.
-
-    Raises:
-        OSError, ssl.SSLError: The authority's file cannot be used.
+    Longer answers than ``max_answer_bytes`` (except ``/sync``) are cut; ``sync_slack_s`` extends the wait.
     """
 
     def __init__(

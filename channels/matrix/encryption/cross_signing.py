@@ -147,11 +147,7 @@ class CrossSigning:
 
 
 class _Key:
-    """
-    An Ed25519 key, kept as vodozemac keeps one (an account of which nothing but this key is used).
-
-    No other library: the one that nio brings for it costs a megabyte.
-    """
+    """An Ed25519 key, as an otherwise unused vodozemac account; nio's library costs a megabyte."""
 
     def __init__(self, secret: str | None = None) -> None:
         import vodozemac  # noqa: PLC0415 - nio is imported late, and so is this

@@ -103,15 +103,7 @@ def _schema_first(rows: Iterable[Row]) -> Iterator[Row]:
 
 
 class Shadow:
-    """
-    Follows the changes in an open store.
-
-    Args:
-        database: Open, with all its tables.
-
-    Raises:
-        StoreBroken: It is a cache of which the database has nothing.
-    """
+    """Follows the changes of an open ``database``. Raises StoreBroken for a mere cache."""
 
     def __init__(self, database: Any, rows: RowStore, device: str) -> None:
         self._database = database

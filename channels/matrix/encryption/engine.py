@@ -56,11 +56,9 @@ def pickle_key(state_dir: Path | StateFolder) -> str:
 
 class EncryptionEngine:
     """
-    Encryption for one account.
+    Encryption for one account; ``signed_only`` excludes devices unsigned by their owners.
 
-    Args:
-        signed_only: Whether devices that their owners have not signed get no keys and are not read.
-        fetch: Makes the file of a device's keys from a database that several machines share.
+    ``fetch`` makes a device's file from a shared database.
     """
 
     def __init__(

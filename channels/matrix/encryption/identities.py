@@ -33,12 +33,7 @@ Check = Callable[[str, bytes, str], bool]
 
 
 class Identities:
-    """
-    The identities of the people that an account talks to.
-
-    Args:
-        check: Checks an Ed25519 signature.
-    """
+    """The identities of an account's contacts; ``check`` verifies Ed25519 signatures."""
 
     def __init__(self, state_dir: Path | StateFolder, check: Check) -> None:
         self._state = state_in(state_dir)

@@ -59,14 +59,7 @@ async def claim_by_server(
 
 
 class KeySharing:
-    """
-    Shares the room keys of one account.
-
-    Args:
-        lists: Knows whose devices are known.
-        trusted: Which of some devices may have keys.
-        lock_of: The lock under which a room's key is used.
-    """
+    """Shares the room keys of one account with ``trusted`` devices on ``lists``."""
 
     def __init__(
         self,

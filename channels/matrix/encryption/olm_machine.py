@@ -60,17 +60,7 @@ _MAX_TYPE = 100
 
 
 class OlmMachine(KeyStore):
-    """
-    The keys of one device.
-
-    Args:
-        folder: Where the store is kept.
-        rows: The database that has the rows, too.
-
-    Raises:
-        StoreBroken: The store exists and cannot be read: it is lost.
-        OSError: It cannot be read or written now.
-    """
+    """The keys of one device, in ``folder`` and ``rows``. Raises StoreBroken (lost) or OSError."""
 
     def __init__(
         self, folder: Path, user_id: str, device_id: str, pickle_key: str, rows: RowStore | None = None

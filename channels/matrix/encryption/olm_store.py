@@ -145,10 +145,9 @@ class _Store(MatrixStore):  # type: ignore[misc] # nio is not looked into by the
 
 class RoomKeys:
     """
-    All room keys of a device; replaces nio's `GroupSessionStore`. The most recently used ones are in memory.
+    All room keys of a device, for nio's `GroupSessionStore`; recent ones in memory.
 
-    Args:
-        database: Where they are kept, in whatever transaction is open there.
+    They are in ``database``, in its open transaction.
     """
 
     def __init__(self, database: Any, pickle_key: str) -> None:
@@ -293,16 +292,7 @@ class RoomKeys:
 
 
 class KeyStore:
-    """
-    All keys of one device, in one file.
-
-    Args:
-        rows: The database that has the rows, too; the file was made of them (`shadow.fetch`).
-
-    Raises:
-        StoreBroken: The file exists and cannot be read: it is lost.
-        OSError: It cannot be read or written now.
-    """
+    """All keys of one device, in a file made of ``rows``. Raises StoreBroken (lost) or OSError."""
 
     def __init__(
         self, folder: Path, user_id: str, device_id: str, pickle_key: str, rows: RowStore | None = None

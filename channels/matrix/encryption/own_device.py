@@ -37,13 +37,7 @@ _log = structlog.get_logger(__name__)
 
 
 class OwnDevice:
-    """
-    The device of the current login.
-
-    Args:
-        requests: What is asked about keys.
-        fetch: Makes its file from a database that several machines share.
-    """
+    """The device of the current login; ``fetch`` makes its file from a shared database."""
 
     def __init__(
         self,

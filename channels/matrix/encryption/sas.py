@@ -98,16 +98,7 @@ class SasFailed(Exception):
 
 
 class Sas:
-    """
-    One emoji verification.
-
-    Args:
-        us, them: User and device of both sides.
-        start: The content of their ``start``.
-
-    Raises:
-        SasFailed: They do not speak what we do.
-    """
+    """One emoji verification between ``us`` and ``them`` (user, device). Raises SasFailed."""
 
     def __init__(
         self,

@@ -61,12 +61,7 @@ class Reference:
 
 
 class UndecryptableEvents:
-    """
-    The messages of one account that wait for their keys.
-
-    Args:
-        is_owner: Whose messages are dropped last and get a notice of their own.
-    """
+    """One account's messages that wait for keys; those of ``is_owner`` longest, with own notices."""
 
     def __init__(self, is_owner: Callable[[str], bool] = lambda _user: False) -> None:
         self._is_owner = is_owner

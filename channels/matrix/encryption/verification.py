@@ -71,12 +71,7 @@ class _Open:
 
 
 class Verifications:
-    """
-    The verifications of one account.
-
-    Args:
-        send_in_room: Sends an event into a room, encrypted if the room is.
-    """
+    """The verifications of one account; ``send_in_room`` encrypts where the room is."""
 
     def __init__(
         self,

@@ -83,9 +83,9 @@ def redacts(event: JsonObject, version: str) -> str:
 
 class Early:
     """
-    Edits of messages that have not arrived yet, at most `_MAX_EARLY`.
+    Edits of messages not yet received, at most `_MAX_EARLY`.
 
-    Beyond that, whoever has most of them loses the oldest, the owner last.
+    Beyond, the person with most of them loses the oldest, the owner last.
     """
 
     def __init__(self, is_owner: Callable[[str], bool] = lambda _user: False) -> None:

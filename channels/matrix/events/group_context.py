@@ -31,13 +31,7 @@ class _Line:
 
 
 class GroupContext:
-    """
-    The recent lines of all rooms. A *place* is a room id and the root of a thread, or an empty text.
-
-    Args:
-        messages: At most so many lines in a place; 0: none at all.
-        chars: At most so many characters in a place.
-    """
+    """Recent lines per *place* (room id, thread root or ""), up to ``messages`` and ``chars``."""
 
     def __init__(self, *, messages: int, chars: int) -> None:
         self._messages = messages

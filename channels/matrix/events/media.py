@@ -46,12 +46,7 @@ class FileSecret:
 
 @dataclass(frozen=True, slots=True)
 class Media:
-    """
-    One file in an event.
-
-    ``server`` and ``media_id`` are the two parts of its ``mxc`` address. ``remark`` stands for it in the text
-    of the message until it is fetched.
-    """
+    """One file in an event, ``mxc://server/media_id``; ``remark`` stands for it until fetched."""
 
     kind: str
     name: str

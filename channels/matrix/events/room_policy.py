@@ -30,11 +30,9 @@ async def find_alias(homeserver: Homeserver, alias: str) -> str | None:
 
 class RoomRules:
     """
-    The rules of one account.
+    The rules of one account; ``allows`` decides in rooms without a list.
 
-    Args:
-        conversation_of: What is the same for a room and the rooms that it has replaced.
-        allows: Who may talk where a room has no list of its own.
+    ``conversation_of`` is the same for a room and those it replaced.
     """
 
     def __init__(

@@ -34,12 +34,7 @@ Save = Callable[[Mapping[str, str]], Awaitable[None]]
 
 
 class DirectRooms:
-    """
-    The rooms of two, of one account.
-
-    Args:
-        expects: Whether a person's own invitation is just being followed: their room is better than ours.
-    """
+    """The rooms of two of one account; ``expects``: a person's own invitation is being followed."""
 
     def __init__(
         self,

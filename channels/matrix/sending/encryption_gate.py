@@ -29,12 +29,9 @@ _log = structlog.get_logger(__name__)
 
 class EncryptionGate:
     """
-    Encrypts outgoing content where necessary.
+    Encrypts outgoing content; without ``crypto`` nothing is sent into encrypted rooms.
 
-    Args:
-        homeserver: Asked when what is known is not current.
-        is_current: Whether ``rooms`` can be relied on at this moment.
-        crypto: Encrypts; None: nothing is sent into encrypted rooms.
+    The homeserver is asked unless ``rooms`` ``is_current``.
     """
 
     def __init__(

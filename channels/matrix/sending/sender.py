@@ -86,13 +86,9 @@ _log = structlog.get_logger(__name__)
 
 class EventSender:
     """
-    Delivers messages.
+    Delivers messages; without ``crypto`` none into encrypted rooms, without ``attachments`` no file.
 
-    Args:
-        is_current: Whether ``rooms`` can be relied on at this moment.
-        now: The wall clock, for the age of messages.
-        crypto: Encrypts; None: nothing is sent into encrypted rooms.
-        attachments: Where files are; None: none can be sent.
+    ``is_current``: ``rooms`` are reliable; ``now`` is the wall clock.
     """
 
     def __init__(

@@ -48,9 +48,7 @@ class Pace:
     """
     Decides when an unfinished answer may be shown again. Pure: times are seconds.
 
-    Args:
-        settings: The interval and the number of updates.
-        now: The start of the work; the first update comes one interval later.
+    ``settings`` has interval and number; the first update comes an interval after ``now``.
     """
 
     def __init__(self, settings: StreamingConfig, now: float) -> None:

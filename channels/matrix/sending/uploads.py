@@ -34,12 +34,7 @@ class FileRefused(Exception):
 
 
 class Uploads:
-    """
-    Uploads files to one homeserver.
-
-    Args:
-        store: Where they are here; None: no file can be sent.
-    """
+    """Uploads files of ``store`` (None: none) to one homeserver."""
 
     def __init__(self, homeserver: Homeserver, store: AttachmentStore | None) -> None:
         self._homeserver = homeserver

@@ -51,11 +51,7 @@ class Decryption:
     """
     Decrypts the messages of one account.
 
-    Args:
-        verifications: Who gets the events of verifications.
-        allows: Whose messages are worth waiting for.
-        is_heard: The same for a room, which may have a rule of its own.
-        is_owner: Whose are waited for longest.
+    Messages of people who ``allows`` or, per room, ``is_heard`` are waited for, of ``is_owner`` longest.
     """
 
     def __init__(

@@ -86,13 +86,7 @@ class _Slot:
 
 
 class Downloads:
-    """
-    Downloads files for one account.
-
-    Args:
-        store: Where they go; None: nowhere, and the text says that they were there.
-        limit_s: How long all files that are fetched together may take.
-    """
+    """Downloads files for one account into ``store`` (None: mentioned only), within ``limit_s``."""
 
     def __init__(
         self,

@@ -63,13 +63,7 @@ class Unfinished:
 
 
 class EventHandler:
-    """
-    Interprets the events of one account.
-
-    Args:
-        rules: Who may talk to the bot, and what is different in single rooms.
-        decrypt: Reads an encrypted event without any other effect.
-    """
+    """Interprets the events of one account by ``rules``; ``decrypt`` has no other effect."""
 
     def __init__(
         self,

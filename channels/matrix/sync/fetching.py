@@ -87,10 +87,8 @@ class DeferredReading:
     """
     The fetch queues of one account.
 
-    Args:
-        is_gone: Whether an event of a room, by this sender, was taken back.
-        accepted: Told of each message that was accepted.
-        late: Told of each event with a late key that was read; gives what to commit with it.
+    ``is_gone``: an event was withdrawn; ``accepted`` is called per message, ``late`` per event with a late
+    key, returning what to commit.
     """
 
     def __init__(

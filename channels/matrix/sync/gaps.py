@@ -56,11 +56,8 @@ class Gaps:
     """
     The rooms of one account that have gaps.
 
-    Args:
-        fetching: Keeps from where rooms are to be read again.
-        fill: Hands over all that came in a room after a token.
-        read: Hands over these events of a room; the token from which they can be had again.
-        left: Told of each gap that is left, with the error.
+    ``fetching`` stores where to read again; ``fill`` reads a room from a token, ``read`` given events;
+    ``left`` is called with an abandoned gap's error.
     """
 
     def __init__(

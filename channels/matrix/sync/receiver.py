@@ -82,14 +82,13 @@ class SyncReceiver:
     Receives the messages of one account.
 
     Args:
-        rooms, invites, typing_receipts: What it keeps up to date.
-        clock: For ages and the time of reception.
-        on_up: Called whenever the link has come up.
-        decryption: Reads what is encrypted; None: nobody does.
-        may_invite: Whose word is enough to go into another room, and whose files are fetched.
+    rooms, invites, typing_receipts: The state it updates.
+        on_up: Called when the link comes up.
+        decryption: None: encrypted events are not read.
+        may_invite: Whose invitations and files are trusted.
         is_owner: Who waits for no other person's server.
-        attachments: Where files go; None: nowhere.
-        read_receipts: Whether accepted messages are marked as read.
+        attachments: The store of files, or None.
+        read_receipts: Mark accepted messages as read.
     """
 
     def __init__(

@@ -81,12 +81,8 @@ class Timeline:
     """
     Reads the timelines of one account.
 
-    Args:
-        inbox: Takes over the pages of a gap.
-        decryption: Reads what is encrypted; None: nobody does.
-        fetching: Takes over what needs a server that may be slow.
-        accepted: Told of messages that were handed over beside the loop.
-        is_owner: Whose conversations are waited for in any case.
+    ``inbox`` gets the pages of a gap, ``fetching`` slow requests, ``accepted`` each other message;
+    ``is_owner`` conversations are always awaited.
     """
 
     def __init__(
