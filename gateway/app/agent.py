@@ -72,13 +72,10 @@ _log = structlog.get_logger(__name__)
 @dataclass(frozen=True, slots=True)
 class AgentParts:
     """
-    The result of `build_agent`; each field has its own description.
+    The result of `build_agent`.
 
-    Args:
-        memory: Histories and memory, with what was put around them.
-        in_tables: They are in the database of the queue, so the lines of an answer wait in no journal.
-        named_files: Which files of messages any history names.
-        tools: The tools of one run, which belong to its session; they are given what names a room.
+    ``in_tables``: histories are in the queue's database, so answers need no journal. ``named_files`` returns
+    the files that histories name; ``tools`` builds those of one run.
     """
 
     memory: MemoryPort

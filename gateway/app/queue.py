@@ -33,10 +33,8 @@ class OpenQueue:
     """
     The queue and what belongs to it.
 
-    Args:
-        lease: That of a home on PostgreSQL, not taken yet. An embedded queue has one process.
-        account_state: Where accounts keep their logins and keys; None: in the home.
-        guard: Notes how far the database is.
+    ``lease`` is that of a home on PostgreSQL, not taken yet; ``account_state`` None: in the home; ``guard``
+    records the database's extent.
     """
 
     queue: Queue

@@ -31,14 +31,7 @@ _LOOKED_AT = 1000
 
 @dataclass(frozen=True, slots=True)
 class SpeechParts:
-    """
-    The result of `build_speech`.
-
-    Args:
-        deliveries: One for each account on which voice messages go out.
-        state: For ``status``.
-        at_close: Let go of connections and processes.
-    """
+    """The result of `build_speech`: a delivery per account, the status, and what to close."""
 
     deliveries: Mapping[str, Delivery]
     state: Callable[[], Mapping[str, Any]]

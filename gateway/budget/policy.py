@@ -60,13 +60,9 @@ class Amount:
 @dataclass(frozen=True, slots=True)
 class BudgetLimits:
     """
-    The limits of a day.
+    The limits of a day in tokens and US dollars (None: no limit).
 
-    Args:
-        tokens: Tokens of a day; None: no limit.
-        usd: US dollars of a day; None: no limit.
-        shares: The part (0 to 1) of it that each tier may use; the owner's is 1.
-        zone: The zone in which days begin; None is that of this machine.
+    ``shares`` are the parts (0 to 1) that tiers may use, the owner's is 1; ``zone`` None: this machine's.
     """
 
     tokens: int | None = None
@@ -86,14 +82,7 @@ class BudgetLimits:
 
 @dataclass(frozen=True, slots=True)
 class BudgetDecision:
-    """
-    The decision about a call.
-
-    Args:
-        go: It may be made.
-        last: It must be the last one, without tools.
-        reason: Why it is refused or the last one, for logs and ledgers.
-    """
+    """The decision about a call: may it ``go``, and is it the ``last`` (without tools); for a reason."""
 
     go: bool
     last: bool = False

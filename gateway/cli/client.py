@@ -45,13 +45,7 @@ def asker(home: Path | None, config: Path | None, *, verbose: bool = False) -> O
 
 
 class OperationsClient:
-    """
-    Calls operations.
-
-    Args:
-        config: The configuration file, for where the workspace is.
-        verbose: Whether what is logged meanwhile is shown.
-    """
+    """Calls operations; ``verbose`` shows what is logged meanwhile."""
 
     def __init__(self, home: Home, config: Path, *, must_exist: bool = False, verbose: bool = False) -> None:
         self._home = home

@@ -54,12 +54,7 @@ _MAX_ITEMS = 200
 
 
 class Redactor:
-    """
-    Masks.
-
-    Args:
-        secrets: Values that must not be shown wherever they stand.
-    """
+    """Masks ``secrets``, values that must not be shown anywhere."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         wanted = sorted(

@@ -58,12 +58,8 @@ class PlannedJob:
     """
     The parts that these operations use.
 
-    Args:
-        plans, service, target: Jobs, ledger, and where the owner is.
-        owner: All addresses of the owner.
-        conversations: Tells in which session a run is worked on.
-        heartbeat: The channel of a running daemon, if it has one.
-        running: Whether a daemon is there, to do what is due.
+    ``owner`` are all addresses; ``conversations`` finds a run's session; ``heartbeat`` is a running daemon's
+    channel; ``running``: a daemon runs due jobs.
     """
 
     plans: JobStore

@@ -73,14 +73,10 @@ class Operations(
     Answers an operator's requests.
 
     Args:
-        status: The report of the running daemon; None outside of one.
-        accounts: The bot's own address on each channel that is switched on.
-        access: Who is the owner there.
-        questions: The calls of tools that wait for a yes.
-        waiting: The names of the questions of MCP servers for whose answers a call waits.
-        files: The files that the assistant works on.
-        background: What is done beside the conversations.
-        mcp: The MCP servers.
+        status: The report of the running daemon, or None.
+        accounts: The bot's addresses by channel.
+        questions: Tool calls that wait for an approval.
+        waiting: Names of questions of MCP servers with a waiting call.
     """
 
     def __init__(

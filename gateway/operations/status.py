@@ -21,13 +21,7 @@ _LOOKED_AT = 200
 
 
 class StatusOperations:
-    """
-    The operation that reports the state.
-
-    Args:
-        status: The report of the running daemon; None outside of one.
-        others: Who works on the database besides, where several daemons may.
-    """
+    """The operation that reports the state; ``status`` is a running daemon's, ``others`` its peers."""
 
     def __init__(
         self,

@@ -99,13 +99,7 @@ def prompt_cut(model: str, text: str, now: datetime) -> Alert:
 
 
 class OwnerAlerts:
-    """
-    Sends alerts to the owner.
-
-    Args:
-        target: Begins the conversation with the owner.
-        wakeups: Say what needs the owner, and that there may be a place to tell it.
-    """
+    """Sends alerts to the owner: ``target`` starts the conversation, ``wakeups`` bring alerts."""
 
     def __init__(
         self,

@@ -42,13 +42,7 @@ class TooManyBackgroundJobs(AgentError):
 
 
 class BackgroundJobs:
-    """
-    Keeps background jobs. One instance serves all conversations.
-
-    Args:
-        ledger: What became of one that has ended.
-        said: What a job has said so far, and whose words that is made of.
-    """
+    """Manages background jobs, for all conversations; ``said`` returns a job's output and origins."""
 
     def __init__(
         self,
@@ -165,12 +159,7 @@ class BackgroundJobs:
 
 
 class SessionBackgroundJobs:
-    """
-    Implements `agent_core.tools.background.BackgroundJobsPort` for one run.
-
-    Args:
-        turn: The turn in hand; with the number of the step it names a job for ever.
-    """
+    """Implements `agent_core.tools.background.BackgroundJobsPort` for one run."""
 
     def __init__(
         self, jobs: BackgroundJobs, place: JobPlace, *, turn: str, by_heartbeat: bool = False

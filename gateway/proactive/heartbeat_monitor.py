@@ -44,12 +44,9 @@ _log = structlog.get_logger(__name__)
 
 class HeartbeatMonitor:
     """
-    Checks regularly whether to report something; implements `channels.heartbeat.channel.TickLog`.
+    Checks regularly what to report; implements `channels.heartbeat.channel.TickLog`.
 
-    Args:
-        zone: The zone of the digest's hour, as a name.
-        heartbeat: The name of the heartbeat's channel; None: there is none.
-        keep: Keeps a note for the owner until there is a place to tell it; what it is about, and its text.
+    ``zone`` is that of the digest's hour; ``keep`` stores a note (subject, text) until it can be sent.
     """
 
     def __init__(

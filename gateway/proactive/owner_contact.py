@@ -67,11 +67,9 @@ def is_preferred(new: Target, old: Target | None, kind: Callable[[str], str] = s
 
 class OwnerContact:
     """
-    Learns and remembers the owner's direct conversation, and finds where to write.
+    Learns the owner's direct conversation, and finds where to write.
 
-    Args:
-        setting: What the settings name (`agents.heartbeat.target`); empty: what was learned.
-        wakeups: Told when the owner's conversation is another one than before.
+    ``setting`` is `agents.heartbeat.target`, "": the learned one; ``wakeups`` report its changes.
     """
 
     def __init__(

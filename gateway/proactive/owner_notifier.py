@@ -38,12 +38,7 @@ _log = structlog.get_logger(__name__)
 
 
 class OwnerNotifier:
-    """
-    Notifies the owner. One instance serves all callers.
-
-    Args:
-        conversations: Know in whose history stands what is remembered; by default that of its place.
-    """
+    """Notifies the owner, for all callers; ``conversations`` find the history of a remembered text."""
 
     def __init__(
         self, store: Queue, contact: OwnerContact, clock: Clock, conversations: Conversations | None = None

@@ -125,11 +125,7 @@ def boot_time() -> float:
 
 
 class Holders:
-    """
-    Records in a file of the home the names under which its processes hold leases.
-
-    The caller holds the lock of the home.
-    """
+    """Records the home's lease-holder names in a file, under the home's lock."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -175,13 +171,13 @@ def _end(code: int) -> None:
 
 class LeaseKeeper:
     """
-    Takes the lease of a home, relies on it from `begin` on, renews it and gives it back.
+    Takes the lease of a home, relies on it from `begin` on, renews and releases it.
 
     Args:
         where: The database, as errors may show it.
-        machine: The machine and folder of a daemon, under which ``status`` shows it; empty for a command.
+        machine: The machine and folder for ``status``; "" for a command.
         version: Of squidbot there.
-        clock: Seconds that keep counting, also while the machine sleeps.
+        clock: Seconds that continue during sleep.
         end: Ends the process at once.
     """
 

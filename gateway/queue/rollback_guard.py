@@ -70,11 +70,7 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class HighWaterMark:
-    """
-    The recorded mark: the extent, its time, and when an older copy was last found.
-
-    ``gap`` is set after a restore.
-    """
+    """The extent, its time, and the last found older copy; ``gap`` is set after a restore."""
 
     extent: Extent
     at: datetime

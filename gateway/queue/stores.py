@@ -89,10 +89,9 @@ __all__ = [
 
 class Queue:
     """
-    The stores of one queue. They share one database, and each call is one transaction.
+    The stores of one queue in one database; each call is one transaction.
 
-    Each engine opens its own; `aclose` or ``async with`` closes it. All calls come from the event loop on
-    which it was opened.
+    All calls come from the event loop on which it was opened.
     """
 
     def __init__(self, database: Database, snapshots: SnapshotStore) -> None:

@@ -57,11 +57,7 @@ class Alias:
 
 @dataclass(frozen=True, slots=True)
 class AccessDecision:
-    """
-    The decision about a message.
-
-    ``reason`` is a short constant, empty if it is allowed; a refused message is stored with it.
-    """
+    """The decision about a message; ``reason`` is a constant, stored with a refused message."""
 
     allowed: bool
     role: Role
@@ -73,12 +69,10 @@ class Access:
     Decides who may talk to the bot.
 
     Args:
-        allow_from: For each channel, by its name, who else may talk to the bot there.
-        kinds: What each channel is (``matrix``, ``email``), by its name; one that is not there is named after
-            its kind.
-        apart: Accounts on which an address is not the same person as on the others of the kind.
-        own: The bot's own addresses. One account never talks to another because of a ``*``: they would not
-            stop. Who is the owner, or stands in ``allow_from`` by address, is let in all the same.
+        allow_from: Further allowed people by channel.
+        kinds: Each channel's kind; default: its name.
+        apart: Accounts where an address may be another person than on the kind's others.
+        own: The bot's addresses, which no ``*`` admits, as two bots would not stop.
     """
 
     def __init__(

@@ -36,12 +36,7 @@ _log = structlog.get_logger(__name__)
 
 
 class StaleAcknowledgements:
-    """
-    Reports to channels the questions that were withdrawn after work on them had begun.
-
-    Args:
-        channels: All channels by name; without one that shows stages nothing is ever looked at.
-    """
+    """Reports questions withdrawn after work began to ``channels`` that show stages."""
 
     def __init__(
         self,
@@ -95,13 +90,7 @@ class _Line:
 
 
 class Acknowledgements:
-    """
-    Reports to channels how far their messages are.
-
-    Args:
-        channels: All channels by name; those without `Capabilities.acknowledgements` are told nothing.
-        limit_s: How long a channel may take for one hint.
-    """
+    """Reports progress to channels with acknowledgements, for at most ``limit_s`` per hint."""
 
     def __init__(
         self, channels: Mapping[str, Channel], *, limit_s: float = 10.0, waiting: int = _WAITING

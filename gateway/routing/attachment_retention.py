@@ -34,12 +34,7 @@ _log = structlog.get_logger(__name__)
 
 
 class AttachmentSweeper:
-    """
-    Sweeps one home folder.
-
-    Args:
-        named: Says which files any history names; as `sweep` it raises when it does not know.
-    """
+    """Sweeps one home folder; ``named`` returns the files in histories and raises like `sweep`."""
 
     def __init__(
         self,

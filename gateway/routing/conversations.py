@@ -25,12 +25,7 @@ _LOOKED_AT = 10_000
 
 
 class Conversations:
-    """
-    Finds the session of a message. One instance serves all channels.
-
-    Args:
-        shared: Whether the owner's private conversations are one.
-    """
+    """Finds a message's session, for all channels; ``shared`` joins the owner's private ones."""
 
     def __init__(self, access: Access, *, shared: bool = False) -> None:
         self.access = access

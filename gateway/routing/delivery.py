@@ -53,14 +53,13 @@ _log = structlog.get_logger(__name__)
 
 class Delivery:
     """
-    Sends what the outbox holds for one channel.
+    Sends the outbox of one channel.
 
     Args:
-        give_up_after_s: How long a send is retried while the server is unreachable or refuses temporarily; an
-            older message still gets a few attempts, for example because this machine was off.
-        suspects: Knows what the process may have died of; by default only these messages are in flight.
-        wakeups: Say when there is something to send.
-        conversations: Know in whose history stands what is remembered; by default that of its place.
+        give_up_after_s: The time of retries; older messages still get a few attempts, as after a downtime.
+        suspects: Knows what the process may have died of.
+        wakeups: Report messages to send.
+        conversations: Find the history of remembered messages.
     """
 
     def __init__(

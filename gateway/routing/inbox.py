@@ -88,12 +88,9 @@ class AcceptGate:
     """
     The gate for accepting messages; one for all channels.
 
-    Once closed, `ChannelInbox.accept` never returns: nothing more is acknowledged, while the links stay up
-    for pending sends. The next start accepts what the servers have received meanwhile.
-
-    Args:
-        perhaps_answered: Returns True if a message of this time may have been answered before a restore; it
-            then waits for a person.
+    Once closed, `ChannelInbox.accept` never returns: nothing more is acknowledged, and the next start accepts
+    it. ``perhaps_answered``: a message of this time may have been answered before a restore; it then waits
+    for a person.
     """
 
     def __init__(self, perhaps_answered: Callable[[datetime], bool] = lambda _: False) -> None:
@@ -115,15 +112,14 @@ class ChannelInbox:
     The gateway's side of one channel.
 
     Args:
-        intake: Whether anything is taken at all.
-        report: Takes the channel's reports of its link.
-        is_command: True for messages that code answers instead of a model; each is a separate turn.
-        is_stop: True for the command that stops what waits and runs in its session.
-        hear: Recognises answers to waiting questions, and which of them a message withdraws.
-        conversation_of: The session in which a message is processed; by default the one where it was said.
-        max_text_chars: Longer texts are cut, with a note, before anything else sees them.
-        cut_off: Cancels the work on a turn whose messages were edited: the queue itself reports only turns
-            that it took away.
+        intake: The gate.
+        report: Receives the state of the link.
+        is_command: True for messages answered by code; each is a turn.
+        is_stop: True for the stop command.
+        hear: Recognises answers to questions, and withdrawn questions.
+        conversation_of: Returns the session of a message; default: its own.
+        max_text_chars: Longer texts are cut, with a note, first.
+        cut_off: Cancels turns with edited messages; the queue reports only lost ones.
     """
 
     def __init__(

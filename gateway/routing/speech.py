@@ -89,13 +89,9 @@ class SpeechState:
 
 class SpeechChannel:
     """
-    Implements `Channel` for the rows of one account that are to be spoken; it receives nothing.
+    Implements `Channel` for one account's rows to speak; receives nothing.
 
-    Args:
-        to: The channel on which the voice messages go out.
-        voice: Gives what speaks; None: speaking was switched off since, and nothing is spoken.
-        refusal: Asks the budget.
-        paid: Tells it.
+    ``voice`` returns the engine (None: speech is off by now); ``refusal`` and ``paid`` are the budget's.
     """
 
     name = SPEECH_CHANNEL

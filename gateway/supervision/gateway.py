@@ -120,18 +120,17 @@ class Proactive:
 
 class Gateway:
     """
-    A gateway that runs once, and its parts; `gateway.app.build` chooses them.
+    A gateway that runs once, with the parts chosen by `gateway.app.build`.
 
     Args:
-        waiting: The names of the questions of MCP servers for whose answers a call waits.
+        waiting: Names of questions of MCP servers with a waiting call.
         at_close: Closed at the end, in this order.
-        background: What runs beside all of it until the end, and never fails.
-        begin: Opens and checks what only the daemon of the home may touch; called before the recovery.
-        standing_by: Runs while the lease is waited for.
-        lease: Waited for before anything else, and kept until everything is closed; whoever loses it is
-            cancelled. None: there is one process.
-        comes_first: Whether a session that waits since before the start is the owner's.
-        drain_s: How long a stop waits for turns in flight.
+        background: Runs until the end and never fails.
+        begin: Opens what only the home's daemon may touch, before the recovery.
+        standing_by: Runs while waiting for the lease.
+        lease: Held from start to end, its loss cancels all; None: one process.
+        comes_first: True for the owner's waiting sessions.
+        drain_s: The most seconds for turns in flight at a stop.
     """
 
     def __init__(

@@ -23,11 +23,7 @@ from gateway.turns.post_turn import PostTurn
 
 
 class StatusReport:
-    """
-    Reads the parts of a gateway that report a state.
-
-    Its beginning is that of the process, as far as anybody sees.
-    """
+    """Reads the parts of a gateway that report a state, since the start of the process."""
 
     def __init__(
         self,

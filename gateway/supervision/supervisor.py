@@ -54,11 +54,8 @@ class Supervisor:
     """
     Runs channels.
 
-    Args:
-        clock: For the times in the status and for the age of a link.
-        on_change: Told of every change of a status, for example to hold delivery back. Must not raise.
-        jitter: Numbers in [0, 1).
-        stable_after_s: How long a link must have been up for its next failure to count as the first.
+    ``on_change`` receives each status and must not raise; ``jitter`` is in [0, 1); failures count from one
+    again after ``stable_after_s`` of uptime.
     """
 
     def __init__(

@@ -58,13 +58,10 @@ class _Run:
 
 class TurnWatchdog:
     """
-    Watches the turns. One instance for one dispatcher.
+    Watches the turns of one dispatcher.
 
-    Args:
-        open_sessions: Which sessions have work, and in how many seconds: `TurnStore.open_sessions`.
-        allowed_s: How long one run of a session may take.
-        background_s: The same of a background job; None: as long as any.
-        blocked: Whether the disk takes nothing at the moment.
+    ``open_sessions``: `TurnStore.open_sessions`; ``allowed_s`` limits a session's run, ``background_s`` a
+    background job's; ``blocked``: the disk refuses writes.
     """
 
     def __init__(
@@ -197,13 +194,10 @@ class TurnWatchdog:
 
 class ProcessWatchdog:
     """
-    Ends a process whose event loop hangs, where no service manager watches: in a container, for example.
+    Ends a process whose event loop hangs without a service manager, as in a container.
 
-    A thread of the interpreter's own waits; when it was not heard of for ``limit_s`` it writes the stacks of
-    all threads to stderr and ends the process with code 1, and whoever started it starts it again.
-
-    Args:
-        limit_s: For how long nothing may be heard; None: never ends anything.
+    After ``limit_s`` without a sign (None: never) its thread writes all stacks to stderr and exits with code
+    1.
     """
 
     def __init__(self, limit_s: float | None) -> None:

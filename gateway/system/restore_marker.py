@@ -32,13 +32,7 @@ class RestoreMarker(GatewayError):
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedRestore:
-    """
-    The files that a restore moves, all of them names directly in the home.
-
-    Args:
-        stage: The folder with what is moved in.
-        aside: The folder into which goes what was there.
-    """
+    """The names in the home that a restore moves: in from ``stage``, the old ones to ``aside``."""
 
     backup: str
     stage: str

@@ -13,12 +13,7 @@ from collections.abc import Mapping
 
 
 class Notifier:
-    """
-    Sends sd_notify(3) datagrams to the service manager.
-
-    Args:
-        environ: Where ``NOTIFY_SOCKET``, ``WATCHDOG_USEC`` and ``WATCHDOG_PID`` are looked up.
-    """
+    """Sends sd_notify(3) datagrams as ``environ`` says."""
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
         address = environ.get("NOTIFY_SOCKET", "")

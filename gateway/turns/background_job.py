@@ -101,11 +101,8 @@ class BackgroundTurns:
     """
     Implements `TurnKind` for background jobs.
 
-    Args:
-        access: Who may still have something done.
-        allowed: Whether background jobs are for whom a session is.
-        left: Waits until nobody works on a turn of a session any more.
-        steps: Where it is noted that a command was begun.
+    ``allowed``: a session may have them; ``left`` waits until no turn of a session is worked on; ``steps``
+    records begun commands.
     """
 
     turn_commit: TurnCommit

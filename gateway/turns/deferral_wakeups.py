@@ -29,13 +29,7 @@ _log = structlog.get_logger(__name__)
 
 
 class DeferralWakeups:
-    """
-    Ends deferrals. One instance for the whole gateway.
-
-    Args:
-        zone: Where the days of the budget begin.
-        wakeups: Say how links are; told of one that has come up, after what waited for it is due.
-    """
+    """Ends deferrals, for the whole gateway; ``zone`` is that of the budget's days."""
 
     def __init__(self, store: Queue, *, clock: Clock, zone: tzinfo | None, wakeups: Wakeups) -> None:
         self._store = store

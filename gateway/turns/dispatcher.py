@@ -45,15 +45,14 @@ _log = structlog.get_logger(__name__)
 
 class SessionDispatcher:
     """
-    Runs sessions that have work: in order per session, in parallel across sessions.
+    Runs sessions with work: in order per session, in parallel across sessions.
 
     Args:
-        concurrency: How many sessions run at once; one more, if it comes first.
-        max_sessions: How many sessions may wait for their run, and how many for a time. Beyond that a wake-up
-            is dropped, counted, and made good by ``refill`` when there is room again.
-        refill: Asked for the open sessions after wake-ups had to be dropped.
-        comes_first: Whether work that has come goes before that of others.
-        is_owner: Whether a person is the owner on the channel of a session.
+        concurrency: Sessions at once, plus one urgent.
+        max_sessions: The most waiting sessions; further wake-ups are dropped and counted.
+        refill: Returns the open sessions after drops.
+        comes_first: True for urgent work.
+        is_owner: True for the owner on a session's channel.
     """
 
     def __init__(

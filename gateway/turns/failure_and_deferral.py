@@ -54,12 +54,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(eq=False, kw_only=True)
 class Deferral:
-    """
-    Defers turns. One instance serves all sessions.
-
-    Args:
-        commit: Makes notices, and repeats a write until the queue takes it.
-    """
+    """Defers turns, in all sessions."""
 
     store: Queue
     commit: TurnCommit
@@ -131,13 +126,7 @@ class Deferral:
 
 
 class TurnFailure:
-    """
-    Ends turns that are not answered. One instance serves all sessions.
-
-    Args:
-        suspects: Knows what the process may have died of.
-        access: Knows the owner, who is told more.
-    """
+    """Ends turns that are not answered, in all sessions; the owner gets more details."""
 
     def __init__(
         self,

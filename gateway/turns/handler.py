@@ -58,13 +58,7 @@ class _Run:
 
 
 class Batching:
-    """
-    Decides how many waiting messages of a session become one turn.
-
-    Args:
-        modes: ``merge`` or ``each``, by the names of the enabled channels.
-        merge: The most messages that become one turn.
-    """
+    """Decides how many waiting messages become one turn: at most ``merge``, by channel ``modes``."""
 
     def __init__(
         self, store: InboxStore, modes: Mapping[str, str], conversations: NewConversation, merge: int
@@ -90,12 +84,7 @@ class Batching:
 
 
 class TurnHandler:
-    """
-    Works on one session until nothing is due. One instance serves all sessions.
-
-    Args:
-        kinds: By `InboundMessage.kind`, what is particular about such turns.
-    """
+    """Works on one session until nothing is due; ``kinds`` by `InboundMessage.kind`."""
 
     def __init__(
         self,

@@ -42,13 +42,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatPlan(Plan):
-    """
-    The plan of a check-in.
-
-    Args:
-        digest: An alert that is not urgent waits for the digest.
-        began: The start, on the monotonic clock.
-    """
+    """The plan of a check-in; ``digest``: non-urgent alerts wait; ``began`` is monotonic."""
 
     target: Target
     digest: bool
@@ -57,12 +51,7 @@ class HeartbeatPlan(Plan):
 
 @dataclass(eq=False, kw_only=True)
 class HeartbeatTurns:
-    """
-    Implements `TurnKind` for check-ins.
-
-    Args:
-        plans: The ledger, and what waits for the digest.
-    """
+    """Implements `TurnKind` for check-ins; ``plans`` has ledger and digest."""
 
     turn_commit: TurnCommit
     plans: JobStore

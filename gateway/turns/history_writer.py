@@ -27,12 +27,7 @@ _log = structlog.get_logger(__name__)
 
 
 class HistoryWriter:
-    """
-    Appends journal lines to the histories and clears the journal once they are durable.
-
-    Args:
-        wakeups: Say in which sessions there are lines in the journal.
-    """
+    """Appends journal lines to the histories and clears the journal once they are durable."""
 
     def __init__(self, store: Queue, memory: MemoryPort, wakeups: Wakeups | None = None) -> None:
         self._store = store

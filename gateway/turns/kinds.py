@@ -48,10 +48,10 @@ class TurnPolicy:
     The limits of one turn.
 
     Args:
-        max_attempts: After so many deaths of the process one after the other at which nothing else was in
-            flight, all at the same step of it, a turn is dead-lettered; and after two more in any case.
-        outage_budget_s: So long a turn waits for a model that is away before it is dead-lettered.
-        merge: How many waiting messages of a merging channel become one turn at the most.
+        max_attempts: Consecutive deaths with nothing else in flight, at the same step, before it is
+            dead-lettered; two more suffice in any case.
+        outage_budget_s: The longest wait for an unavailable model.
+        merge: The most messages of one turn.
     """
 
     max_attempts: int = MAX_DEATHS
@@ -72,11 +72,7 @@ PlanT = TypeVar("PlanT", bound=Plan)
 
 
 class TurnKind(Protocol[PlanT]):
-    """
-    One kind of turn. An instance serves all sessions.
-
-    Every method that ends a turn raises `LostTurn` if the claim was superseded.
-    """
+    """One kind of turn, for all sessions. Methods that end a turn raise `LostTurn`."""
 
     async def plan(self, turn: Turn) -> PlanT | None:
         """

@@ -48,12 +48,10 @@ ExtraTools = Callable[[Session, Sequence[InboundMessage]], Sequence[ToolPort]]
 @dataclass(eq=False, kw_only=True)
 class ModelRun:
     """
-    Runs the agent for planned turns. One instance serves all sessions.
+    Runs the agent for planned turns, in all sessions.
 
-    Args:
-        transcription: Makes text of what is spoken; None: sound files stay files.
-        zone: The time zone in which the model is told the time; None is that of this machine.
-        tools_settled: Waits until it is known which tools a session has.
+    ``transcription`` None: sounds stay files; ``zone`` is the model's; ``tools_settled`` waits for a
+    session's tools.
     """
 
     store: Queue
@@ -168,9 +166,8 @@ class ReplySink:
     """
     Implements `agent_core.ports.ChannelPort` for one turn.
 
-    The answer is kept, not sent: it leaves through the outbox after the turn is committed. Typing and
-    previews are best effort: each has a time limit, and the turn never waits for them. Without ``previews``
-    nobody sees the answer before it is sent; with ``quiet`` nobody sees that there is work, either.
+    The answer is kept for the outbox. Typing and ``previews`` are best effort with time limits; ``quiet``
+    hides the work.
     """
 
     def __init__(

@@ -65,13 +65,7 @@ class _JobPlan(Plan):
 
 @dataclass(eq=False, kw_only=True)
 class JobTurns:
-    """
-    Implements `TurnKind` for due jobs.
-
-    Args:
-        access: Who may still speak.
-        conversations: Begins one anew where that was asked for before the job.
-    """
+    """Implements `TurnKind` for due jobs; ``conversations`` resets where requested before."""
 
     store: Queue
     plans: JobStore

@@ -26,13 +26,7 @@ from gateway.turns.user_input import session_of
 
 @dataclass(eq=False)
 class SpokenAnswers:
-    """
-    Adds the row that is to be spoken to an answer. One instance serves all sessions.
-
-    Args:
-        settings: When and for whom.
-        redactor: Knows the configured secrets, which are not said aloud.
-    """
+    """Adds the row to be spoken to an answer, without configured secrets."""
 
     settings: SpeakSettings
     _: KW_ONLY

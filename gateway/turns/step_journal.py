@@ -49,9 +49,7 @@ class StoreStepJournal:
     """
     Implements `agent_core.ports.StepJournal` for a claimed turn.
 
-    Args:
-        steps: What ``store.turns.steps(turn)`` gave at its start.
-        tools: The tools of this run; of interest are those that are `Resumable` or ``repeatable``.
+    ``steps`` are those at its start; of ``tools``, `Resumable` and ``repeatable`` ones matter.
     """
 
     def __init__(

@@ -63,14 +63,10 @@ _log = structlog.get_logger(__name__)
 @dataclass(frozen=True, slots=True)
 class TranscriptionLimits:
     """
-    The limits of what is transcribed.
+    The limits of transcription: ``seconds`` of a message's sound, ``size_bytes`` of a file.
 
-    Args:
-        seconds: Of all sound of one message.
-        size_bytes: Of one file.
-        patience_s: So long a turn waits for a provider that is away; then it goes on without the words.
-        usd_per_minute: Looks up what a minute costs, if that is known.
-        longest_s: So long one turn may listen; the watch over turns knows it.
+    ``patience_s`` is the wait for an unavailable provider, after which the turn goes on; ``usd_per_minute``
+    looks the price up; ``longest_s`` is the most of one turn.
     """
 
     seconds: float
@@ -83,12 +79,9 @@ class TranscriptionLimits:
 @dataclass(frozen=True, slots=True)
 class Hearing:
     """
-    The result of transcribing.
+    The result of transcribing: the turn with transcripts (`HEARD`), a ``note`` for the person.
 
-    Args:
-        turn: The turn, its messages with what was heard (`HEARD`).
-        note: What the person is told before the answer; empty if all went well.
-        is_all: Nothing was said besides what could not be heard: the note is the answer.
+    ``is_all``: there is nothing else, so the note is the answer.
     """
 
     turn: Turn

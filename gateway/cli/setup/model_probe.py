@@ -40,11 +40,7 @@ _KEYS = (
 
 @dataclass(frozen=True, slots=True)
 class ModelOffer:
-    """
-    A model, how it is reached, and where it was found.
-
-    ``provider`` is the name under ``llm.providers``; empty for the built-in demo model.
-    """
+    """A model, its access, and where it was found; ``provider`` is "" for the demo model."""
 
     model: str
     provider: str = ""
@@ -167,11 +163,7 @@ def _prefix(model: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ProbedModel:
-    """
-    A model and how to say where it came from.
-
-    ``llm`` is the ``llm:`` part of a configuration; empty for the demo model.
-    """
+    """A model and the words for its origin; ``llm`` is its part of a configuration."""
 
     told: str
     llm: dict[str, Any]

@@ -102,10 +102,8 @@ class Init:
     """
     One run of `squidbot init`.
 
-    Args:
-        home_args: How this home and configuration are named on a command line.
-        places: Where a system service has its things.
-        repeated: The words of the command line; with the answers it is shown to a person who breaks off.
+    ``home_args`` name this home and configuration; ``places`` are a system service's paths; ``repeated`` is
+    the command line shown to a person who cancels.
     """
 
     given: Given

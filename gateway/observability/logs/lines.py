@@ -36,9 +36,7 @@ class LineFilter:
     """
     A filter of log lines; empty fields match all.
 
-    Args:
-        session: The line's session is this one, or begins with it.
-        since: The oldest time.
+    ``session`` matches by prefix; ``since`` is the oldest time.
     """
 
     session: str = ""

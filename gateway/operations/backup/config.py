@@ -21,11 +21,7 @@ _SHORTEST = 3
 
 @dataclass(frozen=True, slots=True)
 class KeptConfig:
-    """
-    The configuration for a backup (None: left out), where the workspace is, and notes about both.
-
-    ``secrets`` are the files of secrets that the configuration names and that are not in the home.
-    """
+    """The configuration for a backup (None: left out), the workspace, notes, and outside secret files."""
 
     text: bytes | None
     workspace: Path

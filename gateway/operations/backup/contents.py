@@ -61,13 +61,7 @@ class FoundFile:
 
 @dataclass(slots=True)
 class Choice:
-    """
-    Chooses the files of one home.
-
-    Args:
-        workspace: Where the workspace is; it may be elsewhere.
-        with_secrets: Also files that hold nothing but secrets.
-    """
+    """Chooses the files of one home, ``with_secrets`` also pure secret files."""
 
     root: Path
     workspace: Path

@@ -63,11 +63,8 @@ class BackupSource:
     """
     The source of a backup.
 
-    Args:
-        snapshot: Copies the database; see `operations_backup.BackupOperations.backup_snapshot`.
-        config: The text of the configuration to keep, None without one.
-        facts: Additions to the head, for the person who restores it.
-        secrets: Secret files outside of the home; they are restored to its folder secrets.
+    ``snapshot`` copies the database; ``config`` is the text to keep or None; ``facts`` extend the head;
+    ``secrets`` are outside files, restored to the home's folder secrets.
     """
 
     choice: Choice

@@ -121,12 +121,7 @@ class _Talk:
 
 
 class RemoteTerminal:
-    """
-    A link to the terminal channel of a running daemon: an async context manager, and an async iterator.
-
-    Raises:
-        DaemonGone: On entering, nobody answers.
-    """
+    """A link to a daemon's terminal channel: context manager and iterator. Raises DaemonGone."""
 
     def __init__(self, home: Home, session: str = "main") -> None:
         self._home = home

@@ -47,11 +47,11 @@ class Health:
     Answers requests about the daemon's health.
 
     Args:
-        status: Makes the report of ``/status``; it may take a moment, and may fail.
-        refresh: Brings the gauges of the metrics up to date; called before each ``/metrics``.
-        started: Whether the start is over; not ready before.
-        stuck: Why turns are not worked on; None while they are.
-        limit_s: How long ``status`` and ``refresh`` may take.
+        status: Makes the report of ``/status``; it may be slow or fail.
+        refresh: Updates the gauges before each ``/metrics``.
+        started: True once ready.
+        stuck: Returns why turns stall, or None.
+        limit_s: The limit of ``status`` and ``refresh``.
     """
 
     def __init__(

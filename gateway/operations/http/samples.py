@@ -36,11 +36,7 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """
-    One span of `EVERY_S`, recorded at its end.
-
-    ``latency_s`` is what a turn took on average within it; None when there was none.
-    """
+    """One span of `EVERY_S`, recorded at its end; ``latency_s`` is a turn's average, None without turns."""
 
     at: datetime
     waiting: int

@@ -60,13 +60,7 @@ _REFRESH_S = 30
 
 
 class StatusPage:
-    """
-    Serves the page.
-
-    Args:
-        status: `Operations.status` without reasons.
-        stuck: Why turns are not worked on; None while they are.
-    """
+    """Serves the page; ``stuck`` returns why turns stall, or None."""
 
     def __init__(
         self,

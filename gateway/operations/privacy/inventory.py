@@ -51,9 +51,9 @@ class Person:
 @dataclass(frozen=True, slots=True)
 class Share:
     """
-    A person's share of one conversation: all of it, or what was said in these turns.
+    A person's share of one conversation: all of it, or these turns.
 
-    ``quoted``: words of theirs stand in the questions of others as well, or only there.
+    ``quoted``: their words are in others' questions, too, or only there.
     """
 
     history: KeptHistory

@@ -29,8 +29,8 @@ class FilesOfPerson:
     """
     The files and versions (by digest) of the workspace to remove.
 
-    ``changes`` are the numbers of the person's changes. Those of a file that was wholly theirs are removed
-    (``removed``); those of a remaining file lose the author, as its earlier content may be somebody else's.
+    ``changes`` are the person's. Those of a file that was wholly theirs are ``removed``; in a remaining file
+    they lose the author.
     """
 
     paths: list[str] = field(default_factory=list)

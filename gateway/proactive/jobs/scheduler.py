@@ -63,11 +63,7 @@ class Scheduler:
     """
     Puts due jobs into the inbox.
 
-    Args:
-        access: Who may still speak.
-        conversations: Tell in which session a job is done; by default in that of its place.
-        config: Jitter, and what is said of what is late.
-        wakeups: Say when a job is due sooner than was known, and when a link has come up.
+    ``conversations`` find a job's session; ``wakeups`` report earlier jobs and restored links.
     """
 
     def __init__(

@@ -61,10 +61,8 @@ class JobPlace:
     """
     The person of a job, and where it answers.
 
-    Args:
-        session, account, audience, context: The conversation, and the channel's note to answer in it.
-        persons: All addresses of this person.
-        since: When this person came in, in a room that shows newcomers nothing from before.
+    ``persons`` are all their addresses; ``context`` is the channel's note for answers; ``since``: when they
+    joined a room with a closed past.
     """
 
     session: SessionKey
@@ -109,10 +107,8 @@ class JobService:
     """
     Adds, lists and changes jobs.
 
-    Args:
-        zone: The zone that is meant if none is said.
-        crowd: By channel and address, the many to whom somebody belongs who is not let in by name.
-        people: Who is in a conversation, with their names; raises `ChannelUnavailable`.
+    ``zone`` is the default zone; ``crowd`` returns the server group of a person not allowed by name;
+    ``people`` returns a conversation's people and raises `ChannelUnavailable`.
     """
 
     def __init__(
@@ -312,12 +308,7 @@ def _the_one(name: str, people: Mapping[str, str]) -> str:
 
 
 class SessionJobs:
-    """
-    Implements `agent_core.tools.schedule.JobsPort` for one run.
-
-    Args:
-        refusal: Why no job may be made in this run; empty if one may.
-    """
+    """Implements `agent_core.tools.schedule.JobsPort` for one run; ``refusal`` forbids new jobs."""
 
     def __init__(self, service: JobService, place: JobPlace, *, refusal: str = "") -> None:
         self._service = service

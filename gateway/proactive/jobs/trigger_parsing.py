@@ -54,9 +54,8 @@ class TriggerRequest:
     """
     A request for a trigger; exactly one of the first four is set.
 
-    Args:
-        at: Any time of `time_grammar`: ``09:00``, ``friday 6pm``, ``in 2 h 30 min``, ``every day 09:00``.
-        zone: Whose wall clock; a name of the IANA database.
+    ``at`` is any time of `time_grammar`, such as ``friday 6pm`` or ``every day 09:00``; ``zone`` an IANA
+    name.
     """
 
     at: str = ""

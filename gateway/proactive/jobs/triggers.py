@@ -83,9 +83,9 @@ class Interval:
 @dataclass(frozen=True, slots=True)
 class Cron:
     """
-    Cron expressions of five fields, with ``|`` between, on the wall clock of a zone of the IANA database.
+    Five-field cron expressions, joined by ``|``, on the wall clock of an IANA zone.
 
-    With a ``count`` above 1 only each such day or week counts, from ``since`` on; weeks begin on Monday.
+    With a ``count`` above 1 only each such day or week from ``since`` counts; weeks begin on Monday.
     """
 
     expression: str

@@ -73,12 +73,7 @@ def wrong_key_error(where: str, *, is_there: bool) -> StoreUnusable:
 
 
 class AccountState:
-    """
-    The state of all accounts of a home.
-
-    Args:
-        key: Encrypts the documents.
-    """
+    """The state of all accounts of a home; ``key`` encrypts the documents."""
 
     def __init__(self, reach: Pool, key: StateKey) -> None:
         self._reach = reach
@@ -262,11 +257,9 @@ class AccountState:
 
 class DatabaseFolder:
     """
-    The state of one channel: implements `agent_core.state_folder.StateFolder` and its ``RowStore``.
+    One channel's state: a `agent_core.state_folder.StateFolder` with ``RowStore``.
 
-    Args:
-        name: The channel's name.
-        local: Its folder in this home: for caches, and for documents that are not in the database yet.
+    ``local`` is its folder for caches, and for documents not in the database yet.
     """
 
     def __init__(self, state: AccountState, name: str, local: Path) -> None:

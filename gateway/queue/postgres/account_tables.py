@@ -17,12 +17,7 @@ Streamed = Callable[[str, Sequence[object]], Iterator[tuple[object, ...]]]
 
 
 class AccountTables:
-    """
-    The documents and files' rows of accounts.
-
-    Args:
-        streamed: Runs a query with many rows.
-    """
+    """The documents and files' rows of accounts; ``streamed`` runs queries with many rows."""
 
     def __init__(self, db: ConnectionPort, streamed: Streamed, where: str) -> None:
         self._db = db

@@ -203,13 +203,13 @@ class Transaction:
     """
     One transaction: implements `gateway.queue.sql.engine.Connection`.
 
-    It begins with the first statement, so that a call's locks, if any, are that statement.
+    It begins with the first statement, usually the call's locks.
 
     Args:
         home: The home whose rows it sees and creates.
-        look_only: Nothing may be changed, and all statements see one state.
+        look_only: Read-only, over one state.
         needs: Name, holder and fence of the required lease.
-        meets_recovery: Whether a recovery waits for this transaction.
+        meets_recovery: A recovery waits for it.
     """
 
     def __init__(

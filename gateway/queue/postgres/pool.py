@@ -53,11 +53,8 @@ class Pool:
     """
     Threads with one connection each.
 
-    Args:
-        connect: Opens a connection; called on a thread.
-        home: The home whose rows are seen and created.
-        look_only: Nothing may be changed, and a call sees one state.
-        heard: Called after each commit.
+    ``connect`` runs on a thread; ``look_only``: read-only, each call over one state; ``heard`` is called
+    after each commit.
     """
 
     def __init__(

@@ -82,12 +82,7 @@ class Call:
 
 
 class Worker:
-    """
-    A thread with one connection.
-
-    Args:
-        connect: Opens the connection; called on the thread, at the start and whenever it must be replaced.
-    """
+    """A thread with one connection; ``connect`` runs on it, at the start and for each replacement."""
 
     def __init__(self, name: str, path: Path, connect: Callable[[], EmbeddedConnection]) -> None:
         self.path = path
@@ -247,11 +242,8 @@ class Writer(Worker):
     """
     The only thread that writes.
 
-    Args:
-        synchronous: ``full`` syncs each commit that asks for it. ``normal`` syncs none, so a power cut may
-            revert the last moments; a kill of the process does not.
-        watch: Records what becomes true on this connection, and learns of each commit. Its facts fire on the
-            event loop, even if the caller was cancelled meanwhile.
+    ``synchronous``: ``full`` syncs requested commits; ``normal`` none: a power cut may revert moments, a kill
+    not. ``watch`` collects the facts that fire on the event loop after a commit.
     """
 
     def __init__(

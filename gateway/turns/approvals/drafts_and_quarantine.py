@@ -69,7 +69,7 @@ _log = structlog.get_logger(__name__)
 @dataclass(frozen=True, slots=True)
 class CommandReply:
     """
-    The reply to a decision, with files, and lines for the history of its conversation; all may be empty.
+    The reply to a decision, with files and history lines; all may be empty.
 
     ``refused`` is the conversation whose history has an answer that nobody will get.
     """
@@ -81,13 +81,7 @@ class CommandReply:
 
 
 class ReviewQuestions:
-    """
-    Asks the owner and takes the decisions.
-
-    Args:
-        calls: Takes the decisions about calls of tools.
-        held: Whose replies the owner approves, by channel; elsewhere nobody's.
-    """
+    """Asks the owner and takes the decisions; ``held`` is the reply approval by channel."""
 
     def __init__(
         self,

@@ -83,13 +83,10 @@ class OpenQuestions:
 @dataclass(eq=False, kw_only=True)
 class ServerQuestions:
     """
-    Asks a person what a server wants to know. One instance serves all sessions.
+    Asks a person for a server, in all sessions.
 
-    Args:
-        questions: Says where the people of a turn are asked.
-        held: Whether the owner sees the answer to a turn before anybody else: then nobody is asked.
-        waiting: Is told which questions wait, and says when one is decided.
-        zone: In which people are told until when.
+    ``questions`` finds the place; nobody is asked in a turn under review (``held``); ``waiting`` tracks open
+    questions.
     """
 
     store: QuestionStore

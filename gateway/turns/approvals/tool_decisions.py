@@ -98,12 +98,7 @@ def verdict_from_answer(question: ToolQuestionRow, text: str, *, by: str, owner:
 
 
 class ToolDecisions:
-    """
-    Takes decisions about calls.
-
-    Args:
-        waiting: The names of the questions of servers for whose answers a call waits.
-    """
+    """Takes decisions about calls; ``waiting`` names servers' questions with a waiting call."""
 
     def __init__(self, store: QuestionStore, access: Access, waiting: Container[str] = ()) -> None:
         self._store = store

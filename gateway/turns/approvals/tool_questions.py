@@ -87,16 +87,15 @@ class ApprovalPending(AwaitsApproval):
 @dataclass(eq=False, kw_only=True)
 class ToolQuestions:
     """
-    Asks people about calls. One instance serves all sessions.
+    Asks people about calls, in all sessions.
 
     Args:
-        commit: Makes notices, and waits for the disk.
-        held: Whether the owner sees the answer to a turn before anybody else.
-        wait_s: How long a question waits for its answer.
-        grants: Which calls like those that were asked about need no question.
-        keep: Keeps a file of this name to go with a question.
-        policy: Which calls are asked about.
-        zone: In which people are told until when.
+        held: True if the owner reviews a turn's answer.
+        wait_s: The deadline of a question.
+        grants: The approvals in advance.
+        keep: Stores a file to go with a question.
+        policy: Decides which calls are asked about.
+        zone: The zone of shown times.
     """
 
     store: QuestionStore

@@ -29,12 +29,7 @@ _log = structlog.get_logger(__name__)
 
 
 class NewConversation:
-    """
-    Resets conversations. One instance for all sessions.
-
-    Args:
-        store: Where the numbers of waiting ``!new`` are kept.
-    """
+    """Resets conversations; ``store`` has the numbers of waiting ``!new``."""
 
     def __init__(self, store: Queue, histories: Histories) -> None:
         self._store = store

@@ -56,13 +56,7 @@ COMMANDS: dict[str, Takes] = {
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """
-    A command.
-
-    Args:
-        argument: What stands after it in its line.
-        more: There are further lines, which nobody has looked at.
-    """
+    """A command with the ``argument`` of its line; ``more``: further lines were not read."""
 
     name: str
     argument: str = ""

@@ -42,11 +42,9 @@ _log = structlog.get_logger(__name__)
 @dataclass(eq=False, kw_only=True)
 class CommandService:
     """
-    Serves turns that need no model. One instance serves all sessions.
+    Serves turns that need no model, in all sessions.
 
-    Args:
-        ingest_only: Finds the place of what is only read.
-        email_style: The channels in which only the first line counts.
+    In ``email_style`` channels only the first line counts.
     """
 
     commit: TurnCommit

@@ -73,12 +73,9 @@ def recorded_reply(message: InboundMessage) -> str | None:
 @dataclass(eq=False)
 class WordedAnswers:
     """
-    Finds answers to questions in batches of messages before they are accepted. One instance serves all
-    channels.
+    Finds answers to questions in batches before they are accepted, for all channels.
 
-    Args:
-        email_style: The channels in which only a reply to the question counts, and of that the first lines.
-        now: The time from which a grant holds.
+    In ``email_style`` channels only first lines of replies count; grants begin at ``now``.
     """
 
     store: QuestionStore

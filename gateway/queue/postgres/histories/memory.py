@@ -218,11 +218,7 @@ class PostgresMemory(_Tables):
 
 
 class PostgresSearch(_Tables):
-    """
-    The search over the tables: implements `SearchPort`.
-
-    A line is in the index from the transaction that wrote it, so nothing needs to update the index later.
-    """
+    """The search over the tables: implements `SearchPort`. Lines are indexed by their transaction."""
 
     async def search(
         self,
