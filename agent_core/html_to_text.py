@@ -2,12 +2,9 @@
 Converts the HTML of a mail, a file or a page into readable text. Pure, one pass, linear in the size of the
 input.
 
-Not a browser and not a sanitiser: tags go, their text stays, blocks become lines, links keep their address,
-and what no reader would have seen (scripts, styles, ``hidden``, ``display:none``, a font size of nothing)
-is left out, so that nobody can hide sentences for the model in a mail that looks harmless.
-
-Every search has a bounded window or is not repeated after it has failed once; that is all it takes to be
-linear (``<b`` or ``<!--`` a hundred thousand times over cost the usual parsers minutes).
+Tags go and their text stays, blocks become lines, links keep their address. Invisible content (scripts,
+``hidden``, ``display:none``, zero font size) is dropped, so that nobody can hide sentences for the model.
+Searches are bounded or not repeated after failing, hence linear.
 """
 
 from __future__ import annotations

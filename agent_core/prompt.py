@@ -1,15 +1,10 @@
 """
 The fixed texts of prompts, and the order of their parts. Pure. `MemoryManager.build_messages` joins them.
 
-The facts of the moment, time and place (`turn_facts`), are at the top of the *user message* of this
-turn, not in the system text. Providers cache a prompt from its beginning, so what changes with every message
-must come after what does not: system text, memory and history are the same in the next turn. The facts are
-not kept in the history, and they are made from the time at which the message came, not from the clock, so
-that a turn that is started again after a crash asks exactly the same question.
-
-Memory, summary and skills are data that somebody wrote. Tags that the data cannot close fence it, so that a
-heading inside it cannot pose as one of ours; the text itself is not changed, because the model writes it back
-with ``memory_write``.
+Time and place (`turn_facts`) stand at the top of the user message, after everything that is equal in the next
+turn, because providers cache prompts from the beginning. They derive from the message's arrival, so that a
+restarted turn asks the same question. Memory, summary and skills are data inside tags that they cannot close;
+their text is unchanged, because the model writes it back.
 """
 
 from __future__ import annotations

@@ -1,15 +1,10 @@
 """
 The size limit of a prompt: an estimate of tokens, and the rules by which text and history are cut to fit.
 
-Theory of operation. No tokenizer runs here (it would cost more memory than the rest of the program). Tokens
-are estimated from characters: letters and spaces at four to a token, digits and punctuation at 0.65 tokens
-each, other scripts by the length of their UTF-8. With the margin on top this is between 0.9 and 1.9 times
-what a common tokenizer (cl100k) counts for prose in eight scripts, code, JSON and emoji; only random hex and
-rare Chinese characters are guessed at 0.7. What the provider reports afterwards corrects the estimate by a
-factor that moves slowly and within limits.
-
-A window of history always keeps the newest messages. Where it had to be cut it starts with a user message,
-so that no answer stands without its question. Nothing here drops anything from the disk.
+No tokenizer runs, as it would cost more memory than the rest of the program: letters and spaces count four to
+a token, digits and punctuation 0.65 tokens each, other scripts by UTF-8 length. That is 0.9 to 1.9 times
+cl100k (0.7 for random hex and rare Chinese); reported usage corrects it by a slow, bounded factor. A cut
+history keeps the newest messages and starts with a question.
 """
 
 from __future__ import annotations

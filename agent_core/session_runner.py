@@ -1,22 +1,11 @@
 """
 Runs the jobs of sessions: in order within one session, concurrently across sessions.
 
-Each session with work has a FIFO queue and runs one job at a time. The queue exists only while it holds a
-job or one runs, so an idle session costs nothing and needs no clean-up.
-
-At most ``concurrency`` jobs run. Free places are given out round robin over people, not over sessions: the
-next person gets a place for *one* job, from the session of theirs that has waited longest, and then goes to
-the back. No person holds more than half of the places. So somebody with much work, in one session or in
-many, does not keep others waiting. A session without a known person counts as a person of its own.
-
-Preferred sessions (``first``) have a queue of their own. Its head gets the next free place; when all places
-are taken, one extra place exists for this queue alone.
-
-Work that nobody waits for in a conversation (`Behind`) gets a place only when nobody else wants one, at most
-three for the requests of one conversation, and never the last of several places. The last of the remaining
-places is reserved for the owner's requests.
-
-Everything happens on one event loop: there are no locks, and `SessionRunner.submit` never waits.
+A session's FIFO queue exists only while it has work. At most ``concurrency`` jobs run; places go round robin
+over people, who have at most half of them, so that much work of one does not delay others. Urgent sessions
+(``first``) get the next place or one extra. Background work (`Behind`) runs only when nobody else waits, at
+most three jobs per conversation, never in the last of several places, and the last of the rest is reserved
+for the owner. One event loop, no locks; `SessionRunner.submit` never waits.
 """
 
 from __future__ import annotations

@@ -1,28 +1,13 @@
 """
-An ordered pool of models that looks like one: the first that works answers, and one that failed is skipped
-for a while.
+An ordered pool of models that looks like one: the first that works answers, and a failed one is skipped for a
+while.
 
-**Who is asked.** The members in their order, without those that are cooling down. If all are cooling, those
-that need the operator are asked all the same, because nobody says when that was mended and a refusal costs
-nothing; and one of the others (the soonest to be back), unless it said itself when to come again: then the
-pool fails and says when it will work again.
-
-**How long a failed member cools** (`cool_down_s`): as long as it says (Retry-After), five minutes where only
-the operator can help (wrong key, unknown model), else two seconds, doubled with each failure in a row up to
-two minutes. A stream that broke once does not cool; a conversation that is too long, a refusal and an empty
-answer are no fault of the member and cool nothing. One answer forgives everything. The second answer of one
-kind that cannot be read, with none that can in between, has ``final`` in its fields: the member is broken
-and not away.
-
-**When the next one is asked.** On any error, as long as nothing was handed out. Once a piece of an answer
-was, the error goes up: the piece may be on somebody's screen, and only whoever shows it can take it back.
-That is safe, because tool calls are handed out only with a complete answer, so none has run; the agent takes
-the partial text back and asks the pool once more.
-
-**What is raised when all fail** (`most_informative`): a conversation that is too long, because the caller can
-do something about it; then what may pass by itself, with the soonest time at which a member is back; then
-refusals; then a spent credit, for which questions wait; then the rest of the operator's business.
-``fields["members"]`` says for the log what happened to each.
+A failed member cools for Retry-After, five minutes if only the operator can help, else two seconds doubling
+up to two minutes (`cool_down_s`); faults of the request cool nothing. If all are cooling, operator cases and
+the soonest other are tried anyway, unless it named its time. On an error before any output the next member is
+asked; afterwards it goes to the caller, who alone can withdraw shown text (no tool has run: calls come only
+with complete answers). `most_informative` chooses the error when all fail; ``fields["members"]`` has the
+details.
 """
 
 from __future__ import annotations

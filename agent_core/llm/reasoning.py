@@ -1,16 +1,10 @@
 """
 Removes a model's reasoning from the text of its answer while the answer streams. Pure.
 
-Servers that know their model give its thinking in a field of its own, which nobody here reads. Others leave
-it in the text: a block between two tags, at the beginning of a line, as a rule of the whole answer. A block
-that is never closed hides the rest. What stands in a fenced code block, or inside of a line, is talk about
-tags and stays.
-
-Some templates write the opening tag themselves, so that the answer begins inside a thought and only the
-closing tag tells. Then all text before it was thinking; if some of it has been given out already,
-``leaked`` says so, and whoever reads the next answer of this model holds its text back (``Habit``).
-
-Control tokens of a template that does not fit are removed first (`control_tokens`).
+Reasoning in the text is a block between two tags at the beginning of a line; an unclosed one hides the rest,
+and tags inside a line or fenced code are talk about tags. Some templates open the block themselves, so that
+only the closing tag shows that all before was reasoning: ``leaked`` reports it, and `Habit` holds the next
+answer of the model back. Control tokens of a wrong template are removed first.
 """
 
 from __future__ import annotations

@@ -1,16 +1,11 @@
 """
 Streams one answer from its first byte to its end, under time limits of our own.
 
-Both clients give a row of `Piece`s and leave the rest to `answer`: it waits for each piece only so long,
-ends an answer that does not end, puts tool calls together and hands them out only once the answer is
-complete, and closes the connection on every way out. What counts as activity is any piece, also one that
-only carries hidden thinking, so a model that thinks for minutes is not cut while it does. Comments and
-blanks (keep-alives) prolong nothing, also where the whole answer is to come at once; a piece that has begun
-is complete within `_PIECE_LIMIT_S`.
-
-After text was handed out, an error that would be temporary becomes `StreamBroken` with that text: whoever
-has shown it must decide what to do with it. The library's own timeouts are not relied upon: one of them was
-seen to be ignored, another to count only the waits between reads.
+`answer` waits for each `Piece` with a limit, ends endless answers, hands out tool calls only with a complete
+answer, and always closes the connection. Any piece is activity, also hidden reasoning; keep-alives are not,
+and a begun piece is complete within `_PIECE_LIMIT_S`. After text was handed out a temporary error becomes
+`StreamBroken`. The libraries' timeouts are not reliable: one was ignored, another counted only waits between
+reads.
 """
 
 from __future__ import annotations

@@ -1,14 +1,10 @@
 """
 Reads tool calls that a model has written into the text of its answer, while the answer streams. Pure.
 
-Servers that do not know a model's template, and small models that mix two of them up, give calls as text. An
-answer that consists of calls to offered tools, behind plain words or nothing, is such. Words behind a call
-with a template's tags were written before there was a result, so they are dropped; servers that know the
-template do the same. Everything else is talk about calls: what stands inside of a line or a fenced block,
-objects without tags and tags that the question shows, if words follow, names that are not offered, and what
-is copied from the prompt, where a stranger may have written it.
-
-Text is held back from the first character at the beginning of a line that may begin a call.
+Servers without the model's template, and small models, give calls as text. An answer that consists of calls
+to offered tools after plain words counts; words after a tagged call are dropped as invented. Inside a line or
+fence, without tags, with unknown names, or copied from the prompt (perhaps a stranger's) it is talk about
+calls. Text is held back from a line start that may begin a call.
 """
 
 from __future__ import annotations

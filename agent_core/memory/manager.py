@@ -1,15 +1,11 @@
 """
 Builds prompts from memory and history, and stores each exchange.
 
-A prompt holds the system text with memory document, session summary and skills, then the history after the
-cursor, then the user's message. What is before the cursor is in the summary, so nothing is sent twice.
-
-The whole never exceeds ``context_tokens`` by our estimate. Each part has its share: the user's message at
-most a half, the document a quarter, the summary, the bodies of skills and any single old message an eighth or
-a quarter; the history gets what is left, newest first, and a note says when older messages are missing. What
-was said to one person alone is left out while others read along (`scopes`). Nothing of this changes anything
-on the disk, and no model is asked while a person waits. ``consolidation`` turns the older messages into a
-summary, later and in the background.
+A prompt holds the system text with memory document, summary and skills, then the history after the cursor,
+then the message, within ``context_tokens`` by our estimate: the message at most half, the document a quarter,
+summary, skills and single old messages an eighth or a quarter, the newest history the rest. What was said in
+private is left out while others can read (`scopes`). Nothing here writes to the disk or calls a model while a
+person waits.
 """
 
 from __future__ import annotations

@@ -1,15 +1,11 @@
 """
-What runs in the small interpreter between the daemon and a program: it confines the program, watches it, and
-ends with it everything that it has started (Linux).
+The runner between the daemon and a program: confines it, watches it, and ends all that it has started
+(Linux).
 
-The order comes on the standard input, the report goes to the standard output, both as `marshal`: it is built
-in, and this is started for every command. This process confines only its child. It is the subreaper of its
-descendants (prctl(2)), so that whoever loses their parent becomes its child, and a process group or a session
-of one's own leads nowhere. When the program ends, at a limit, at SIGTERM and when the daemon dies, it kills
-and reaps descendants until there are none. It does that in two processes: if one of them is killed, the other
-ends what there is.
-
-The keys of the order are written by `agent_core.sandbox.process.order_of`.
+The order (`agent_core.sandbox.process.order_of`) comes on stdin and the report goes to stdout, both as
+`marshal`, which is built in. As subreaper (prctl(2)) it adopts orphans; at the program's end, a limit,
+SIGTERM or the daemon's death it kills and reaps descendants until there are none. Two processes do that, so
+that one survives the other's death.
 """
 
 from __future__ import annotations

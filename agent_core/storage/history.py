@@ -1,20 +1,10 @@
 """
 One history file: appended to, read from its end, never rewritten and never parsed as a whole.
 
-Theory of operation. A `HistoryFile` knows how many positions the file has and holds a small tail of decoded
-lines, none of them before the cursor (`line_cache.py`). Both are valid as long as the file on disk has the
-size, the inode and the time that were seen last; if somebody else has touched it they are found anew. The
-number of positions comes from ``n`` of one of the last lines; only a file without it is counted, by newlines
-from the last known place, once per process.
-
-A message is left out of an append if its id is among the ids of the last thousand lines (or of the last half
-MiB): that is how far a crash can make the same lines come again.
-
-Where a cursor points is told by the byte at which its line begins, as long as that line is the one that was
-meant. A number alone would not do: damage can make two lines of one, and then lines do not stand where they
-say they do.
-
-Everything here blocks and is called in a worker thread, by one caller at a time.
+The number of positions and a cached tail (`line_cache.py`) are valid while size, inode and time of the file
+are unchanged. Positions come from ``n`` of the last lines, else newlines are counted once. An append leaves
+out ids of the last thousand lines, as far as a crash can repeat. The cursor is a byte offset verified by its
+line: damage can join lines and shift numbers. Blocks; one caller at a time.
 """
 
 from __future__ import annotations

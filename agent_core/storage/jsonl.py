@@ -1,12 +1,9 @@
 """
-Memory in files: the `MemoryPort` that the daemon uses. The layout is drawn in the package's docstring.
+Memory in files: the `MemoryPort` that the daemon uses. The layout is in the package's docstring.
 
-Every operation is one visit to a worker thread, because a disk may hang and the event loop must not: a visit
-costs about 0.1 ms here, the work itself 0.02 to 1 ms, whatever the length of the history. Operations on one
-session or one document wait for each other; different ones run side by side, at most eight at a time.
-
-Open sessions are forgotten, least recently used first, so that memory does not grow with their number. So are
-the lines that they keep decoded: all sessions together hold a few megabytes of them at most.
+Every operation is one visit to a worker thread, because a disk may hang. Operations on one session or
+document wait for each other; at most eight others run concurrently. Open sessions and their decoded lines (a
+few megabytes) are dropped least recently used first.
 """
 
 from __future__ import annotations

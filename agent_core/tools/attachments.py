@@ -1,13 +1,9 @@
 """
 The tools for attachments: ``read_attachment`` reads a received file, ``send_file`` sends one with the answer.
 
-Whose files those are was decided outside, with the session: `ConversationFiles` knows the attachments of one
-conversation as long as it had the same audience, and nothing else can be named. Files of the workspace are
-the owner's, so they go out only where the owner alone reads along; what they are called, and through how many
-links, changes nothing about that.
-
-A file that is to be sent is copied when the tool runs. What goes out is what it was then, also when the turn
-is taken up again after a crash.
+`ConversationFiles` knows only the attachments of this conversation with this audience. Files of the workspace
+are the owner's and go out only where the owner alone reads, whatever their names or links. A file is copied
+when the tool runs, so that a restarted turn sends the same.
 """
 
 from __future__ import annotations

@@ -1,15 +1,10 @@
 """
-Deferred tools: a model learns their definitions only when it searches for them.
+Deferred tools: a model learns their definitions only when it searches for them. Pure.
 
-A request contains the definitions of a few tools. The model finds the others by words with ``find_tools``,
-which loads the best matches: their definitions follow all others in the next request, in the order in which
-they were found, so that what providers have cached of a request stays the same. What was found is a field of
-the journaled result (`ToolResult.found`), and of the answer's line in the history (`Message.found`): so a
-turn that is taken up again has the same list, and so have the next turns, after a restart, too.
-
-A definition is the words of whoever has made it: an answer has the origins of all that it shows.
-
-Only tools of the run can be found, so none that are not allowed for whom it is. Pure.
+Requests contain a few tools; ``find_tools`` loads the best matches among the run's, whose definitions follow
+the others in order of discovery, so that provider caches stay valid. What was found is journaled
+(`ToolResult.found`, `Message.found`), so a restarted and the next turns have it too. A definition counts as
+its author's words in the origins of the answer.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
 """
-Grants: a person's yes in advance, for a limited time, to calls like one that was asked about. Pure.
+Grants: an approval in advance, for a limited time, of calls like one that was asked about. Pure.
 
-A grant is never wider than what its question could be about: this very command, writes in this folder, pages
-of this host, this tool of a server. Whether it covers a call is decided by comparing what is equal or is not;
-nothing is parsed out of a command, so ``sh -c "git status"`` and ``git status; rm`` are not ``git status``.
-
-A grant never lets a call pass that the policy denies, and it washes nothing: what a call keeps has the
-origins of everything that the model was shown.
+A grant is never wider than its question: this very command, writes in this folder, pages of this host, this
+tool of a server. Only equality is compared and no command is parsed, so ``git status; rm`` is not ``git
+status``. A grant never overrides a denial and removes no origins.
 """
 
 from __future__ import annotations

@@ -2,17 +2,10 @@
 Decides when a conversation is consolidated, which part of it, and whether the model's answer is accepted.
 Pure.
 
-Theory of operation. Positions before the cursor are in the summary. What lies behind it is too much when it
-is more than ``threshold`` messages, or when it is estimated at more than ``max_tokens``. Then everything but
-the newest ``keep`` messages becomes a segment; under the rule for tokens fewer may be kept, because a few
-long messages can be too much as well. A segment ends before a question, so that no answer is shown without
-its question: the cut moves back to the nearest one, and if there is none behind the cursor, forward.
-
-A segment is never longer than what one model call can read (``segment_tokens``); the rest is the next one.
-So a conversation that could not be consolidated for a week is caught up on in several small steps.
-
-What a model gives back is not believed blindly (`accepted`): an answer far longer than a summary is cut after
-a sentence, and one that is the conversation once more is refused.
+Above ``threshold`` messages or ``max_tokens`` after the cursor, all but the newest ``keep`` become segments
+of at most ``segment_tokens``, so that a backlog is caught up in steps. A segment ends before a question, so
+that no answer is shown without it. A far too long answer is cut after a sentence; the conversation repeated
+is refused.
 """
 
 from __future__ import annotations

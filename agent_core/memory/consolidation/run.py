@@ -1,14 +1,10 @@
 """
 Consolidates a conversation: calls the model, processes its answers, and commits one atomic record at the end.
-The rules are in ``policy``, the texts in ``prompts``, the facts that must survive in ``key_facts``.
 
-Nobody waits for this: it starts after an answer is on its way (``worker``), and prompts are built
-without it. A failure of a model or a disk leaves everything as it was: the messages stay in the prompt,
-the cursor does not move, and the histories are never written to.
-
-One visit consolidates segment after segment until enough is done, a few at the most. A segment that is too
-long for the model is halved. Of two visits to one session the second has nothing to do; if another process
-has consolidated or begun anew what is being consolidated, its work stands and this one is thrown away.
+Rules are in ``policy``, texts in ``prompts``, facts that must survive in ``key_facts``. Nobody waits for it,
+and a failure changes nothing: the messages stay in the prompt and the histories are never written. A visit
+consolidates a few segments, halving one too long for the model. A concurrent visit has nothing to do; another
+process's consolidation or reset wins.
 """
 
 from __future__ import annotations

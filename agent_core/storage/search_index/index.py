@@ -1,17 +1,10 @@
 """
-The search in histories: the `SearchPort` over SQLite's full-text index, which can always be rebuilt from the
-JSONL.
+The search in histories: the `SearchPort` over SQLite's full-text index, which can be rebuilt from the JSONL.
 
-Theory of operation. The index follows the files: each history is read on from the byte where reading stopped
-last, a few hundred lines at a time, in the background (`update` after a turn, `update_all` at the start). A
-history that became another file or a shorter one is read anew.
-
-What is not in the index yet is looked through line by line, from the end of its file and within a budget, so
-a message is found at once, and a search works while the index is being built, only not as far back. The same
-happens while the index cannot be used at all. A damaged one is removed and built anew.
-
-Who finds what: each line says who could read along when it was said (`Message.scope`), and a search sees one
-scope, also in what it shows beside a hit. A line that does not say so is found by nobody.
+Each history is indexed in the background from the byte of the last stop; a replaced or shortened one from its
+start. Lines not indexed yet are scanned from the end within a budget, also while the index is unusable, so
+that new messages are found at once. A damaged index is rebuilt. A search sees the lines of one scope
+(`Message.scope`) only, also as neighbours of a hit.
 """
 
 from __future__ import annotations

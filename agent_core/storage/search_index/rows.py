@@ -1,13 +1,9 @@
 """
-The tables of the search index, and the statements on them. Everything here blocks.
+The tables of the search index, and the statements on them. Blocks.
 
-Theory of operation. ``lines`` holds the text of each message, ``words`` (FTS5, without a copy of the text)
-its folded words, the ends of long ones, and a mark for whose it is. The number of a row is its time in
-seconds and a counter, so "the newest" and "the last seven days" are the order and the range of the row
-numbers: nothing is sorted. Close numbers also keep the index small, which stores their distances.
-``sessions`` says how far into its file each session has been read.
-
-The file is a cache. It is not synced, and a damaged one is removed and rebuilt from the histories.
+``lines`` holds texts, ``words`` (FTS5, contentless) folded words, the ends of long ones and a mark of the
+scope; row numbers are seconds and a counter, so that time ranges need no sorting and the index stays small.
+``sessions`` says how far each file was read. The file is a cache: unsynced, rebuilt when damaged.
 """
 
 from __future__ import annotations

@@ -1,15 +1,11 @@
 """
 Determines the workspace files that a command runs, as far as that can be known beforehand.
 
-Somebody who says yes to ``sh run.sh`` says yes to what stands in ``run.sh``. So the question shows the files
-that the command names, and all that it can be expected to run stands for one state: what the command names,
-what looks like a program or like settings of one, what lies in a folder that is named, where a link that is
-named leads, and what is named in one of these. If that state changes, the yes was for something else. A
-command or a shell script that finds its files by itself may run anything, so everything counts. Data that a
-program of another language finds by itself, and that is named nowhere, may change.
-
-Of more files than are looked at only those count that the command names by their whole path, and whoever is
-asked is told so. Everything here blocks.
+An approval of ``sh run.sh`` is one of its content. So the question shows named files, and one state stands
+for all that is named, looks like a program or its settings, lies in a named folder, is linked to, or is named
+in one of these; a change voids the approval. For a command that finds files itself everything counts. Data
+found by programs of other languages may change. Past the bound only files named by whole path count, and the
+question says so. Blocks.
 """
 
 from __future__ import annotations

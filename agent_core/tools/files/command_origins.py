@@ -1,20 +1,11 @@
 """
 Determines whose words the output of a command can contain: those in the files that it could read.
 
-What a command reads cannot be watched, so everything that it could read counts: each file of the workspace,
-each name in it, and the further folders that it may read. The system's programs are the machine's own. Before
-a command everything is looked at (`CommandFiles.begin`), and after it again (`CommandFiles.end`): what is new
-or different then was made by the command, and is made of whatever it could read and of the words of whoever
-wrote the command. So is its output.
-
-What others do meanwhile counts as well: the file tools tell what they write, and two commands that run at the
-same time have read each other's files. A program of the same user that is none of ours and writes into the
-workspace just while a command runs cannot be told from the command.
-
-A file is known by its content, which is read again only when the marks of its inode have changed. What is
-written through a mapped page does not always change them: after the first write on any disk, and never on a
-tmpfs. So nothing is remembered of a look during which another command ran, and nothing of files on a disk
-like that (`_tells_changes`). Everything here blocks.
+The workspace is scanned before and after (`CommandFiles.begin`, `CommandFiles.end`): what is new or different
+is the command's, made of all that it could read. Concurrent commands and file tools count too; a foreign
+program writing meanwhile cannot be told apart. Files are known by content, read again when their inode's
+marks change. Writes through a mapped page may not change these (never on tmpfs), so scans beside a running
+command, and files on such disks (`_tells_changes`), are not remembered. Blocks.
 """
 
 from __future__ import annotations

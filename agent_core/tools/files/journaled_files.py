@@ -1,14 +1,10 @@
 """
 Reads and changes the files of the roots: each change happens exactly once, and the earlier content is kept.
 
-A change of a file goes: what is there is read; the change is noted with it (`ChangeJournal.begin`); the new
-content is written to a file of its own beside it; that gets the name, if the name still stands for what was
-read; the change is noted as made. The call that is made again after a kill has the same key, finds what was
-noted, and looks at the file: the old content means that it is still to be done, the new one that it was done,
-and any other that somebody else was there, which is told and not overwritten.
-
-Everything here blocks. One change at a time is made, so two conversations cannot cross each other; another
-program can, between the last look at a name and the renaming, and what it wrote in that moment is lost.
+A change is recorded (`ChangeJournal.begin`), written beside the file, renamed if the name still stands for
+what was read, and recorded as made. A repeated call has the same key and decides by the content: old means
+undone, new done, any other somebody else's, which is reported and not overwritten. Blocks; one change at a
+time. Another program can lose a write only between the last check and the rename.
 """
 
 from __future__ import annotations

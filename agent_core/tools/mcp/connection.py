@@ -1,12 +1,10 @@
 """
 The connection to a server: one task talks to it.
 
-`Connection.run` owns the connection: it enters and leaves it, because the SDK's contexts must be left by the
-task that has entered them, and a server that goes away would cancel whoever is inside. Turns never are: they
-put a request into its queue and wait for the answer with a limit of their own.
-
-A request that was begun when the connection ended is lost: nobody knows whether it was carried out, and it is
-never made again by itself. One that was not begun is refused, or made on the next connection.
+`McpConnection.run` enters and leaves it, because the SDK's contexts belong to one task and a lost server cancels
+whoever is inside. Turns put requests into its queue and wait with limits of their own. A begun request is
+lost with the connection and never repeated, as its effect is unknown; others are refused or made on the next
+connection.
 """
 
 from __future__ import annotations

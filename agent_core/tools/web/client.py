@@ -1,13 +1,9 @@
 """
 The only part that connects to the web. It checks each connection when it is made.
 
-The check stands where aiohttp makes a socket for an address that it is about to connect to. It sees every
-address there is, those of literals, names and redirects alike, and what it has let pass is what is connected:
-a name that is looked up twice with different answers gains nothing. Nothing of the environment (proxies,
-cookies, passwords in ``.netrc``) goes along.
-
-Everything is limited: the time in all and between two bytes, the speed, the redirects, the size as it comes
-and as it is unpacked, the requests at once and those to one host.
+The check stands where aiohttp makes a socket, so that it sees the very address (literal, name or redirect)
+that is connected. Nothing of the environment (proxies, cookies, ``.netrc``) is used. Time, speed, redirects,
+size before and after unpacking, and concurrent requests are limited.
 """
 
 from __future__ import annotations
