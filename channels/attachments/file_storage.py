@@ -1,12 +1,10 @@
 """
 Attachments as files: below the home folder, or in a folder that several machines share (NFS).
 
-A shared folder needs no locks. A content appears by a rename in one folder of one file system, which is one
-step for every machine; what two processes write at once is the same content under the same name. The sweeper
-takes a file away by a rename, too, looks at it, and puts it back if it was saved again meanwhile. If a kill
-comes in between, the file goes back to its place as soon as somebody asks for it, or lists the files.
-
-The folder ``attachments`` in it is never made by squidbot: where it is missing, nothing is mounted there.
+No locks: a content appears by a rename, which is atomic for every machine, and concurrent writers write the
+same. The sweeper renames a file away and puts it back if it was saved again; a kill in between is repaired at
+the next use or listing. squidbot never creates the shared folder ``attachments``: if it is missing, nothing
+is mounted.
 """
 
 from __future__ import annotations

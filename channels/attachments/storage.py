@@ -1,12 +1,10 @@
 """
-`Storage`: where the bytes of attachments lie. Local files and a shared folder are one implementation
-(``file_storage.py``), objects of an S3-compatible store the other (``object_storage.py``).
+`Storage`: where the bytes of attachments lie, as files (``file_storage.py``) or S3 objects
+(``object_storage.py``).
 
-A storage knows nothing of limits, kinds and people. It keeps a content under a path that is made of the
-content's hash (`PATH`), so putting the same again changes nothing, and no name can reach another place. One
-that several processes use at once (``is_shared``) is not believed: `AttachmentStore` compares what it gives
-with the hash. Everything here blocks and is called in worker threads; each call ends by itself in bounded
-time unless a network file system hangs.
+It knows no limits, kinds or people. Paths (`PATH`) derive from content hashes, so repeated puts change
+nothing. `AttachmentStore` verifies what a shared one (``is_shared``) returns. Blocks, in worker threads;
+calls end in bounded time unless a network file system hangs.
 """
 
 from __future__ import annotations

@@ -1,18 +1,10 @@
 """
 `EmailChannel`: one mailbox as a `Channel`.
 
-Receiving. The position is (UIDVALIDITY, UID up to which all was taken in). Mails and the position are
-accepted in one transaction, and only then does anything happen in the mailbox. The very first start puts the
-position behind everything that is there, once and for ever. If the server renumbers its mails, all of them
-are read again: what is known is recognised by its identity (``threads.native_id_of``), what is
-older than the first start by its arrival time.
-
-Sending. The Message-ID is made from the outbox row. With ``sent_copy: self`` every mail also goes to
-ourselves, so the one submission that the server confirms or not, delivers both: when the confirmation is
-lost, the copy in INBOX or Sent tells whether the answer went out (`probe`), and it is filed under Sent when
-it arrives.
-
-Housekeeping (flags, filing) is done between two looks, after the fact, and its failures are only logged.
+The position is (UIDVALIDITY, last UID), accepted in one transaction with the mails; flags and filing follow,
+and their failures are only logged. The first start skips what is there; after a renumbering all is read again
+and recognised by identity (``threads.native_id_of``) and arrival time. The Message-ID derives from the outbox
+row, and with ``sent_copy: self`` the copy proves after a lost confirmation that an answer went out (`probe`).
 """
 
 from __future__ import annotations

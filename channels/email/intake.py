@@ -1,16 +1,11 @@
 """
 Turns one fetched mail into a message for the gateway. Pure, apart from the limiter's memory.
 
-Every mail that is taken in becomes an `InboundMessage`, also one that will never be answered: then
-``addressed`` is False and ``context["refused"]`` says why, so the gateway remembers that it was seen, and the
-mail can neither come back nor stop the ones behind it. The exception is our own copy, which is no message.
-
-A mail that would be answered if only somebody proved its sender is for a person to judge: it has
-``context["quarantine"]``, and the gateway keeps it whole if it would let that sender in. Nobody who is not
-proven ever hears from us, not even that. Mail of those whom the settings call read-only has
-``context["read_only"]``, and a session in which nobody can be written to; it is for the history.
-
-``context`` comes back with every answer: where to reply, what to thread to, which mail to mark as answered.
+Mails that will not be answered become messages too, with ``addressed`` False and ``context["refused"]``, so
+that they are remembered and block nothing; only our own copy is none. Mails that lack proof of the sender are
+for a person (``context["quarantine"]``); unproven senders never hear from us. Read-only senders get
+``context["read_only"]`` and a session without recipient. ``context`` comes back with the answer: reply
+address, thread, mail to mark.
 """
 
 from __future__ import annotations

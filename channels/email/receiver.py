@@ -2,13 +2,10 @@
 Receives from an open mailbox into the gateway's inbox: new mails, in order, exactly once, whatever they
 contain.
 
-One round looks for UIDs that it has not read, fetches them in batches with a bounded size, has each read in a
-worker thread under a deadline, and commits what waits for no proof of its sender (`verification_queue`)
-together with the position, which stays before the first mail that does. Of many mails those that seem to be
-the owner's are read first. What waits without its bytes while the storage for files is away is fetched again,
-one mail of a sender at a time. A mail that cannot be read is accepted as seen with the reason; one that the
-server does not hand out, or whose reading took too long, is set aside and tried again (`fetching`). Neither
-stops the ones behind it.
+A round fetches unread UIDs in bounded batches (the owner's first), parses each in a worker thread under a
+deadline, and commits those that wait for no proof (`verification_queue`) with the position before the first
+that waits. Unreadable mails are accepted as seen with the reason; those not handed out or too slow are set
+aside and retried (`fetching`).
 """
 
 from __future__ import annotations

@@ -1,13 +1,9 @@
 """
 The queue of mails that wait for the verification of their sender, beside the receiving loop.
 
-A domain chooses how long its DNS takes to answer, so a mail that waits for it keeps only later mails of the
-same sender waiting: all others are taken in before it. A mail whose files are being kept in a shared storage
-waits here in the same way. What waits is bounded, for each domain and in all. It is in memory only, and the
-position in the mailbox stays before it, so after a crash it is read again.
-
-While the storage is away, waiting mails hold up nobody: each sender has a share of the bytes in memory, and
-mails beyond it, or beyond the total, wait without their bytes and are fetched again by UID.
+A domain chooses how slow its DNS is, so a waiting mail delays only later ones of its sender; so does a mail
+whose files are being stored. The queue is bounded per domain and in all, and in memory only: the mailbox
+position stays before it. Mails beyond a sender's share of bytes wait without them and are fetched again.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
 """
-Whether HEARTBEAT.md asks for anything. Pure.
+Decides whether HEARTBEAT.md asks for anything. Pure.
 
-An open item may carry a date, ``@2026-11-30`` or ``@2026-11-30 09:00``; `due_items` finds those
-that are over.
-
-Nothing is asked by blank lines, headings, rules, comments, list items without text, and ticked boxes with
-the lines that are indented under them. In doubt there is something to do: a needless look costs a little, a
-forgotten reminder costs trust. So a comment that is never closed hides nothing.
+Items may carry a date, ``@2026-11-30`` or ``@2026-11-30 09:00`` (`due_items`). Blank lines, headings, rules,
+comments, empty items, and ticked boxes with indented lines ask for nothing. In doubt there is work, as a
+forgotten reminder costs more than a needless check; an unclosed comment hides nothing.
 """
 
 from __future__ import annotations

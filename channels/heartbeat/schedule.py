@@ -1,18 +1,10 @@
 """
 Computes which tick is due. Pure: the time is an argument.
 
-Theory of operation. Ticks stand at fixed instants: whole multiples of the interval since 1970-01-01 UTC, in
-whole milliseconds. So every process, before and after any restart, means the same instant by the same name,
-and a tick that was accepted once is known for ever. Summer time moves nothing, because the instants are UTC.
-
-The window of active hours is local wall time and decides when a tick may *fire*, not when it stands: of all
-ticks that were missed, by night or while the daemon was down, the newest fires as soon as the window is open
-and the others are merged into it. So an interval of a day finds its hour as well. A wall time that summer
-time skips is never seen, one that it repeats is seen twice; neither changes a tick's name.
-
-A last tick that lies more than one interval in the future was written by a clock that was wrong; it is
-disregarded, or a clock that once showed the year 2099 would silence the heartbeat for good. Should a tick
-then fire that did fire before, it carries its old name and is recognised.
+Ticks stand at multiples of the interval since 1970-01-01 UTC, in milliseconds, so that every process names
+them alike and an accepted tick is known for ever. The active hours are local and decide when a tick may fire:
+of all missed ones the newest fires when the window opens. A last tick more than an interval in the future
+came from a wrong clock and is ignored.
 """
 
 from __future__ import annotations

@@ -2,15 +2,10 @@
 The watches (``watch:`` in the settings): checks without a model that decide whether a heartbeat run is worth
 one.
 
-Each watch is looked at and gives a `Look`: a print of what it saw, and whether there is something to see at
-all. `decide` (pure) compares it with what was seen last: a file calls when its print has changed; a command
-or a due item calls when there is something, unless the same thing has called within the last hours. So a
-command that fails for a week costs a few calls of a model and not one at every tick. The prints are positions
-of the channel and are committed together with the tick that they led to.
-
-Commands get a small environment without the secrets of the daemon, a time limit, and a limit of output. With
-a command ends everything that it has started (`agent_core.sandbox`). What they say may come from anybody
-(a name of a file, a line of a log) and is fenced.
+A changed file fires; a failing command or due item fires unless the same state fired within the last hours,
+so that a lasting failure costs few calls. The states are positions committed with the tick they led to.
+Commands run confined, with a small environment, time and output limits, and their output is fenced as
+untrusted.
 """
 
 from __future__ import annotations

@@ -1,13 +1,9 @@
 """
 The person's side of the terminal channel: typed text goes in, events come out.
 
-Theory of operation. An answer counts as delivered when the holder of a link has come back for the next event,
-or has left the link in order: so it has dealt with this one. If it leaves with an exception, nobody knows,
-and the answer goes to the next link again. A link never shows an answer's id twice; a client that outlives
-its link can compare the ids itself.
-
-Answers wait in a bounded queue: the newest `MAX_WAITING`. More can only wait where another link has taken
-them already. Hints (previews, typing) are never waited for; only the newest of each is kept.
+An answer is delivered when the link's holder asks for the next event or leaves in order; after an exception
+it goes to the next link again. A link never shows an id twice. The newest `MAX_WAITING` answers and the
+newest hint of each kind are kept.
 """
 
 from __future__ import annotations

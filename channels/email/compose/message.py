@@ -1,14 +1,10 @@
 """
-Composes an answer into the bytes of a mail and its envelope. Pure: the same outbox row always gives the same
-bytes.
+Composes an answer into the bytes of a mail and its envelope. Pure: a row always gives the same bytes.
 
-The Message-ID comes from the row (``threads``), the date from its creation, even the MIME boundaries from its
-id, so a mail that is handed in again after an unknown outcome is the same mail, and receivers fold it.
-
-Whatever comes from a foreign mail (its subject, its ids, its addresses) is checked again before it becomes a
-header field here: nobody writes our header for us. Fields are serialised by the old ("compat32") classes; the
-new ones turn long ids into encoded words, which breaks threading. Everything is ASCII on the wire, so that a
-server without 8BITMIME and SMTPUTF8 takes it too; an address that is not ASCII is refused.
+Message-ID, date and boundaries derive from the row, so that a repeated submission is the same mail. Foreign
+subjects, ids and addresses are checked again before they become our fields. Fields use the "compat32"
+classes, since newer ones encode long ids and break threading. All is ASCII, for servers without 8BITMIME and
+SMTPUTF8; other addresses are refused.
 """
 
 from __future__ import annotations

@@ -1,14 +1,10 @@
 """
 Reads and writes IMAP's syntax (RFC 3501, section 9). Pure: no sockets, no clock.
 
-`ResponseReader` cuts a stream into responses. It is a loop, not a recursion, and looks at every byte a
-bounded number of times, however many lines arrive at once. A response is a tuple of bytes: text, literal,
-text, literal, text, … Literals are recognised only in responses that may have them, so that a human
-sentence ending in ``{5}`` does not swallow the next line.
-
-`parse_fetch` takes the items of a FETCH response in any order, as literal, quoted string or NIL. It is meant
-for flat items (UID, FLAGS, RFC822.SIZE, INTERNALDATE, BODY[…]); structures controlled by senders (ENVELOPE,
-BODYSTRUCTURE) are never asked for.
+`ResponseReader` is a loop that looks at each byte a bounded number of times and cuts a stream into tuples
+text, literal, text, … Literals are recognised only where responses may have them, since texts may end in
+``{5}``. `parse_fetch` takes flat items in any order; structures controlled by senders (ENVELOPE,
+BODYSTRUCTURE) are never requested.
 """
 
 from __future__ import annotations

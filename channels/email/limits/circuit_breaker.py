@@ -1,14 +1,10 @@
 """
 The circuit breaker stops mail loops, in which two programs answer each other. Pure.
 
-The limits (``rate_limit``) count questions, per sender. The circuit breaker counts what goes out: so many
-answers in an hour, in one thread or in all, are a loop, whoever is on the other side and whatever the header
-fields say. While it is open, nothing is answered: outgoing mails wait, and incoming mails wait in quarantine
-until it closes. It closes automatically after a while, or when a person resets it. A restart changes nothing,
-because a daemon that the loop itself restarts must not start the loop again.
-
-Other people never shut the owner out: answers to the owner count for their own thread alone, and only
-more answers than a person can ask for in an hour stop that thread.
+It counts what goes out per hour, in a thread and in all, whoever the other side is. While open, outgoing
+mails wait and incoming ones are quarantined; it closes after a while or by a person, and survives restarts,
+which the loop may cause. Answers to the owner count only for their own thread and a limit beyond what a
+person asks.
 """
 
 from __future__ import annotations

@@ -1,13 +1,9 @@
 """
 Limits how many answers one sender gets; mails count from the time at which they arrived. Pure.
 
-By arrival and not by "now", so that what waited while the daemon was down is not one burst; and by identity,
-so that a mail that is read twice (after a crash, after a renumbering of the mailbox) counts once and gets the
-same verdict again.
-
-`AnswerLimiter.place` never refuses an answer for lack of room: the mail gets the next place in time. So two
-programs that write to each other go on, but no faster than the limits. `AnswerLimiter.admit` knows only now
-and never, for what needs no answer. How much goes out to all together, the circuit breaker counts.
+By arrival, so that mails after a downtime are no burst; by identity, so that a mail read twice counts once.
+`AnswerLimiter.place` assigns the next free time instead of refusing; `AnswerLimiter.admit` knows only now or
+never, for what needs no answer. The circuit breaker counts the total.
 """
 
 from __future__ import annotations

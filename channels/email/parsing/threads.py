@@ -1,17 +1,10 @@
 """
 Assigns a mail to a conversation, and makes the Message-IDs of our own mails. Pure.
 
-Theory of operation. A thread is named by a *tag*: 24 hex digits, the hash of the id of its first mail. The
-first mail is the head of the References chain. Mail programs that send only In-Reply-To name the last mail
-instead, which is usually ours; so our own ids carry the tag of their thread, and it is read from there:
-
-    <squidbot.{24 hex: the outbox row}.{24 hex: the thread}@{our domain}>
-
-The id of a mail depends on nothing but its outbox row, so every attempt to send it has the same one.
-
-A session is a thread *and* the person in it. An id is no secret (everybody who got a copy knows it), so
-without the person anybody who is allowed to write could put the id of a foreign thread into a mail and be
-answered from its history. The person's address in the key also says where to write when nobody asked.
+A thread's *tag* is 24 hex digits, the hash of its first mail's id: the head of References, or, for programs
+that send only In-Reply-To, the tag in our own id ``<squidbot.{outbox row}.{thread tag}@{our domain}>``, the
+same for every attempt. A session is a thread *and* the person in it: ids are known to all recipients of
+copies, who must not be answered from others' history.
 """
 
 from __future__ import annotations

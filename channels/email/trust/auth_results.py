@@ -1,12 +1,10 @@
 """
 Reads what the mail provider says about the sender's authenticity in Authentication-Results. Pure.
 
-Only the **topmost** field of a trusted server counts (RFC 8601, section 5): anybody can write such a field
-into a mail, and the provider puts its own on top. It must say ``dmarc=pass`` for the very domain of the From
-field, or, where there is no DMARC, ``dkim=pass`` for it (`verdict_of`). Whether the pass rests on the server
-that sent the mail (`came_directly`) makes a difference: a signature alone also fits a copy. The field is read
-with its grammar and not with a pattern, because comments and quoted strings may hold anything, such as
-``(dmarc=pass header.from=bank.example)``; what cannot be read is no evidence.
+Only the topmost field of a trusted server counts (RFC 8601, section 5), and it must pass DMARC or, without a
+policy, DKIM for the From domain (`verdict_of`); `came_directly` matters because a signature also fits copies.
+The field is parsed by its grammar, as comments and quoted strings may hold anything; an unreadable one is no
+evidence.
 """
 
 from __future__ import annotations

@@ -1,14 +1,10 @@
 """
 Verifies DKIM signatures (RFC 6376), more strictly than the standard requires. Pure.
 
-Why our own. The one existing library verifies signatures with ``l=`` (anybody may append text to the signed
-part), asks DNS itself, and answers only yes or no. Only a tenth of it is needed here: signatures by
-the domain of the From field, over the bytes as they were fetched. The cryptography comes from a library.
-
-What a verifier may accept and this one does not, because identity hangs on it: ``l=`` (section 8.2),
-``rsa-sha1`` and RSA keys below 1024 bits (RFC 8301), keys "in testing" (``t=y``), and bare line ends or NULs
-in the header, which other programs may read differently. ``ed25519-sha256`` is RFC 8463. What must be signed
-besides: `check_coverage`.
+Our own, because the existing library accepts ``l=``, queries DNS itself and answers only yes or no. Identity
+depends on it, so refused are ``l=`` (section 8.2), ``rsa-sha1`` and RSA keys below 1024 bits (RFC 8301), keys
+in testing (``t=y``), and bare line ends or NULs in the header; ``ed25519-sha256`` is RFC 8463.
+`check_coverage` has the required fields.
 """
 
 from __future__ import annotations

@@ -1,13 +1,9 @@
 """
 Proves a sender by a DKIM signature of the sender's own domain, where the mail provider says nothing.
 
-Only a signature of the very From domain counts: what lies above or below it may belong to somebody else. The
-signed mail must also be for us, so its To or Cc names our address. Everybody who has got a mail can hand in a
-copy of it, and what servers write on top of that copy (Delivered-To) is not what the sender meant.
-
-Everything has a limit: signatures per mail, tries per name, seconds in all. The sender's domain chooses who
-answers the questions, and the sender's other mails wait meanwhile: a domain that did not answer gets little
-time until it does. Mails of people who could not write to us anyway are not looked at.
+Only the very From domain counts, and To or Cc must name us: any recipient can hand in a copy, and
+Delivered-To is unsigned. Signatures per mail, tries and seconds are limited, less for a domain that did not
+answer, because it chooses its DNS. Mails of people who may not write are not verified.
 """
 
 from __future__ import annotations

@@ -1,28 +1,12 @@
 """
-Decides who wrote a mail and whether it may be answered. Pure: only the mail and the settings decide.
+Decides who wrote a mail and whether it may be answered, by mail and settings alone. Pure.
 
-Two questions, in this order.
-
-*Who?* The address in the one and only From field that holds exactly one address. Display names, Reply-To and
-everything else that senders choose freely are never identity. Verified means one of: the topmost
-Authentication-Results of a trusted server says so (``authentication``); the sender knows the secret tag of
-our address that belongs to them; we verified a signature of their domain (``dkim_alignment``, which is
-asked only where `open_question` finds nothing better). Where the trusted server says that it is forged,
-nothing else counts.
-
-Every copy of a mail bears its signatures. So where the trusted server's word rests on a signature alone, that
-must vouch for all that is read here and name us in its To or Cc, as one that we verify ourselves must;
-otherwise the mail is somebody's copy, perhaps a changed one. Delivered-To and its like say where a copy went,
-and nobody signs them.
-
-*A robot?* Two programs that answer each other never stop by themselves, so a mail that says of itself that a
-program or a list has sent it gets no answer (RFC 3834, RFC 2369, RFC 2919): ``Auto-Submitted``,
-``Precedence``, ``List-Id``, ``List-Post`` and the null sender. Other fields stand in the mails of people too:
-Exchange writes ``X-Auto-Response-Suppress``, newsletters and help desks ``List-Unsubscribe``. Neither
-the name in an address nor the words of a subject make a robot: a program without these fields is answered,
-and the limits end that.
-
-The reasons are short constants; they are shown to the operator and counted.
+Identity is the only address in the only From field, verified by a trusted server's topmost
+Authentication-Results, a secret tag of our address, or a DKIM signature (``dkim_alignment``); a "forged" of
+the trusted server overrides all. A verdict that rests on a signature alone must cover what is read and name
+us in To or Cc, else the mail is a copy. Mail that names itself automatic gets no answer (RFC 3834, RFC 2369,
+RFC 2919: ``Auto-Submitted``, ``Precedence``, ``List-Id``, ``List-Post``, null sender); fields that people's
+mails have too do not count, and limits end other loops.
 """
 
 from __future__ import annotations

@@ -1,15 +1,10 @@
 """
 The requests to a homeserver and the meaning of its answers. Imports no library.
 
-`Homeserver` is the interface: one implementation uses nio (``nio_client.py``), tests bring another. An answer
-with any status is an `Answer`; no answer is a `LinkBroken`, which says whether the server may have accepted
-the request. `problem` translates answers into the errors of `channels.base`.
-
-Only an answer in JSON with an ``errcode`` is the homeserver's own word. A page in HTML, an empty body or a
-bare status comes from something in between and says nothing about the request (facts: a 502 after the event
-had been stored, a 404 from a proxy whose server restarts), so it is never a final refusal.
-
-This module also decides what an answer to a message means for the message.
+`Homeserver` is the interface (``nio_client.py``, doubles). Any status is an answer; none is a `LinkBroken`,
+which says whether the request may have been accepted. Only JSON with an ``errcode`` is the homeserver's word:
+pages, empty bodies and bare statuses come from proxies (seen: a 502 after the event was stored) and are never
+a final refusal.
 """
 
 from __future__ import annotations

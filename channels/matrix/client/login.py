@@ -1,15 +1,10 @@
 """
 The account's login: from a configured token, from the stored one, or by password.
 
-Theory of operation. A token got by password is kept in ``session.json`` in the channel's state folder (0600,
-replaced atomically), so that restarts do not pile up devices in the account. When the server refuses a token,
-whoever notices calls `Login.renew` with that token; the first one logs in again, the others find that it has
-been done. After a *soft* logout the device still exists and gets a new token; after a hard one the device is
-gone, and with it what the server knew of its transaction ids, so `Credentials.since` says from when on the
-new device can vouch for repetitions (``channels/matrix/sending/sender.py`` looks further back by itself).
-
-A server that accepts the login but refuses the token at once is not asked for ever: `MAX_IN_A_ROW` logins
-without a successful request end in `ChannelAuthFailed`.
+A token got by password is kept in ``session.json`` (0600), so that restarts do not add devices. Whoever meets
+a refused token calls `MatrixLogin.renew` with it, and the first logs in. After a soft logout the device remains;
+after a hard one transaction ids are lost, so `MatrixCredentials.since` says from when repetitions are recognised.
+`MAX_IN_A_ROW` logins without a successful request end in `ChannelAuthFailed`.
 """
 
 from __future__ import annotations

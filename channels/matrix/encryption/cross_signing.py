@@ -1,18 +1,10 @@
 """
 Cross-signing: the account's own identity, and its signature that this device belongs to it.
 
-Theory of operation. Without it an Element-like client shows a red shield, and one that excludes unverified
-devices neither reads the bot nor lets it read. Three Ed25519 keys: the master key is the identity, the
-self-signing key signs our devices, the user-signing key would sign other people. Their secrets are kept in
-``cross_signing.json`` (0600), and are as good as a password: who loses them gets a new identity, which every
-person has to accept anew.
-
-What is on the server decides. Nothing there: ours is published. Ours there: only the device is signed.
-Another one there and no secrets here (somebody has used the account with Element, or the file was lost): it
-is replaced, for which the server wants the password. Another one there although we have secrets: somebody has
-replaced ours; nothing is done but to say so, because two who replace each other's never end.
-
-Base64 is written without padding; other clients silently drop ids that have it.
+Without it clients warn or exclude the bot. The secrets of master, self-signing and user-signing key are in
+``cross_signing.json`` (0600). Nothing on the server: ours is published. Ours: the device is signed. Another
+and no secrets here: it is replaced by password. Another although we have secrets: only reported, as two that
+replace each other never end. Base64 has no padding; other clients drop padded ids.
 """
 
 from __future__ import annotations

@@ -1,13 +1,10 @@
 """
 Copies the rows of a crypto store to a database that several machines share. Imported late, with nio.
 
-Theory of operation. nio's store is a file of SQLite. Where another machine may take the account over, that
-file is a cache: it is made of the rows in the database (`fetch`), and TEMP triggers record which rows of it
-change. `Shadow.ship` sends those rows before the local commit. So whatever depends on a change happens after
-the database has it; a process that is behind, or has lost its lease, is refused there, and its local
-transaction is undone. The values are those of the file: keys in them are encrypted with the pickle key.
-
-A cache says generation `CACHE`. An embedded queue that finds one takes it for an older copy, which it may be.
+The local SQLite file is then a cache made of the rows (`fetch`); TEMP triggers record changed rows, and
+`Shadow.ship` sends them before the local commit. A process behind, or without its lease, is refused and its
+transaction undone. Keys stay encrypted with the pickle key. A cache has the generation `CACHE`, which an
+embedded queue takes for an older copy.
 """
 
 from __future__ import annotations

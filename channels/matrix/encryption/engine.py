@@ -1,14 +1,10 @@
 """
 The encryption engine: keeps the keys of this device, and asks the server for other people's keys.
 
-Theory of operation. `Machine` has the keys and no network; this part has the network and no keys. It opens
-the machine of whatever device the login has (`EncryptionEngine.ready`), so a login that brings another device
-brings another machine, which is announced and signed before anything is done with it (``own_device``).
-
-Receiving is without network: to-device events are digested before the messages that they are for, and saved
-before the position that passes them (`EncryptionEngine.receive`, `EncryptionEngine.position`). Before
-something is sent, the room's key is given to whoever lacks it (``key_sharing``). Trust is the allow-list of
-people: their devices are taken as the server names them.
+`OlmMachine` has the keys and no network, this part the reverse. It opens the machine of the login's device,
+announced and signed first (`EncryptionEngine.ready`, ``own_device``). Receiving needs no network: to-device
+events are digested before their messages and saved before the position (`EncryptionEngine.receive`). Before
+sending, ``key_sharing`` gives the room's key. Devices of allowed people are trusted as the server names them.
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
 """
 Other people's identities: which devices they have signed, and whether a person was verified.
 
-Theory of operation. A homeserver names the devices of a person and could add one of its own. What a person
-has signed with their cross-signing identity is theirs as surely as the identity is; whose identity was
-compared by emoji is sure altogether, and if it changes afterwards, that is told loudly and the person counts
-as not verified any more. Signatures are always checked; what follows from them is a setting (``devices``):
-``all`` shares with every device, as Element does, and notes the unsigned ones in the log; ``signed`` neither
-gives keys to unsigned devices nor reads what they send.
+A homeserver could add devices of its own, so signatures of the cross-signing identity are checked; an
+identity compared by emoji is certain, and its later change is reported and ends the verification. The setting
+``devices`` decides: ``all`` shares with every device and logs unsigned ones, ``signed`` neither gives them
+keys nor reads them.
 """
 
 from __future__ import annotations

@@ -1,16 +1,10 @@
 """
 Shares a room's key with the devices of everybody in the room.
 
-Theory of operation. First the devices of whoever has become outdated are asked for, then sessions are
-claimed, then whoever lacks the room's key gets it. Devices that cannot be reached are left out and tried
-again later, because one dead device must not make the bot mute. What is done for many devices is done for a
-few at a time, because nothing else runs meanwhile.
-
-Our own server is waited for. Servers of others have `OTHERS_LIMIT_S` for a message, and nothing for `RETRY_S`
-after they needed more: a server that hangs does not delay what is said to the others in the room. Whoever is
-left out that way is *owed* the key as it was before the message, so that they can read it after all:
-`give_late` asks their server again, beside the sending. Who has left the room is owed nothing any more; after
-a restart the key comes with the next message.
+Outdated device lists are queried, sessions claimed, then the key is sent, for a few devices at a time.
+Unreachable devices are retried later, as one must not mute the bot. Other servers have `OTHERS_LIMIT_S` per
+message, and after a timeout nothing for `RETRY_S`; people left out are *owed* the key as it was before the
+message, and `give_late` sends it beside the sending.
 """
 
 from __future__ import annotations

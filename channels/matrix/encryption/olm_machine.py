@@ -1,26 +1,12 @@
 """
-Uses nio's private parts for encryption: `Machine` holds the keys of one device and encrypts and decrypts. No
-network.
+Uses nio's private parts for encryption: `OlmMachine` holds the keys of one device. No network. Imported late.
 
-Imported late, after ``nio_client``. nio's `AsyncClient` is not used for encryption: it drops what arrives
-with one malformed event, repairs no one-time keys and decides by member lists that lazy loading
-leaves incomplete. Only its ``Olm`` and its store (``olm_store``) are, and each deviation has a test in
-``tests/unit/channels/matrix/test_olm_machine.py``:
-
-- The account is saved before its new one-time keys are uploaded; nio does so afterwards, and a crash in
-  between leaves keys on the server that nobody can use.
-- A room key is looked up by its session id alone (``sender_key`` is deprecated) and must not belong to
-  somebody other than the sender.
-- A device counts only if its Curve25519 key is its own. A list of devices proves that of Ed25519 keys alone,
-  and nio keeps sessions by Curve25519 keys: whoever puts somebody else's into theirs would have that person's
-  messages dropped, and what is said to them encrypted so that nobody can read it. A room key that came with
-  the key proves whose it is; before that, whoever was learned first has it.
-- A device that is missing from a list is forgotten, and there again if the next one has it. nio would keep it
-  for ever as deleted, and whatever long name it had.
-- Verifications and key requests never reach nio; our own responder is in ``verification``.
-
-A homeserver checks who may redact an event and who may set the state of a room. It cannot look into what is
-encrypted, so of that only what anybody may say counts: messages, stickers, reactions and verifications.
+Only nio's ``Olm`` and store are used, with deviations tested in
+``tests/unit/channels/matrix/test_olm_machine.py``: the account is saved before its one-time keys are uploaded
+(a crash would leave unusable ones); a room key is found by session id alone and must be the sender's; a
+device counts only if its Curve25519 key is its own, proven by its room keys or first seen, as a claimed
+foreign key would block its owner; missing devices are forgotten; verifications and key requests never reach
+nio. What is encrypted escapes the server's permission checks, so only events that anybody may send count.
 """
 
 from __future__ import annotations

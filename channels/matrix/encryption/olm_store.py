@@ -1,27 +1,12 @@
 """
-Uses nio's private parts for storing keys: `KeyStore` is one file with all keys of a device. No network.
+Uses nio's private parts for storing keys: `KeyStore` is one file with all keys of a device. Imported late.
 
-Imported late, after ``nio_client``. What is different from nio's own store, each with a test in
-``tests/unit/channels/matrix/test_olm_store.py``:
-
-- Everything that belongs together is one transaction (`KeyStore.changing`). In nio each step commits by
-  itself: killed in between, a one-time key was used up and the room key that it brought lost.
-- Each transaction raises ``generation``. The channel commits it beside its position, so an older copy of
-  the store can be told from the right one.
-- Room keys stay on disk until they are needed (`RoomKeys`). nio loads all of them at each start and keeps
-  them; a bot that runs for years has tens of thousands.
-- A room key is kept once per device that has sent it, and never replaced by one that reads less: whoever is
-  in a room could otherwise spoil the others' keys by sending them again.
-- Who has sent a room key is kept with it. A device can be unknown, or new; without that, somebody else could
-  send the same ciphertext once more and have the bot answer about what they cannot read.
-- Keys do not pile up (`KeyStore.upkeep`), nor do sessions of devices that no list tells of: any account of
-  any server can begin as many as it likes (`KeyStore.crowd_out`).
-
-What is thrown away, and why nobody misses it: a room key goes when its device has made a newer one for the
-room, nothing that waits for it is known, and it was not used for `UNUSED_DAYS`. Days are counted while the
-bot runs: neither a clock that jumps nor a summer in a drawer ages anything, and what was said meanwhile comes
-in the first minutes after a start. Of rooms that the bot has left also the newest key goes. One device that
-floods has `MOST_OF_A_DEVICE` keys at most. Beyond `MOST_KEYS`, whoever has most of them loses the oldest.
+Deviations, tested in ``tests/unit/channels/matrix/test_olm_store.py``: related changes are one transaction
+(`KeyStore.changing`), each raising ``generation``, which is committed beside the position to detect older
+copies. Room keys are loaded on demand, once per sending device, kept with their sender and never replaced by
+one that reads less: room members could spoil keys or replay ciphertexts. `KeyStore.upkeep` and
+`KeyStore.crowd_out` bound keys and sessions: a room key goes when a newer one exists, nothing waits for it
+and it was unused for `UNUSED_DAYS` of running; beyond `MOST_KEYS` the largest holder loses the oldest.
 """
 
 from __future__ import annotations

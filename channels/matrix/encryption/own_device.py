@@ -1,15 +1,10 @@
 """
 The bot's own device: opened, compared with the server's record, announced, signed, and replaced if necessary.
 
-Theory of operation. At the opening the server's idea of the device is compared with ours. The
-server has no keys of it: they are uploaded (again). Ours are lost, differ, or are an older copy (the
-store's generation is behind the one that was committed beside the sync position): nothing can be saved,
-because every peer's sessions count on what we no longer have. So the bot logs in as a new device, signs it,
-and deletes the old one. The room keys of the old store, as far as it can be read, are taken over: what was
-said to the old device stays readable.
-
-A step that fails leaves nothing behind that the next try does not find: the new login is stored before
-anything else is done with it.
+Keys missing on the server are uploaded. Ours lost, different or older than the committed generation cannot be
+repaired, because peers' sessions rely on them: the bot logs in as a new device, signs it, deletes the old one
+and takes over its readable room keys. The new login is stored first, so that each failed step is found by the
+next try.
 """
 
 from __future__ import annotations

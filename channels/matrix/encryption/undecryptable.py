@@ -1,19 +1,10 @@
 """
-Encrypted messages whose key has not arrived: kept over crashes, answered when the key comes, or reported to
-their sender.
+Encrypted messages whose key has not arrived: kept over crashes, answered when the key comes, or reported.
 
-Theory of operation. Sync has to go on while a key is missing, and its position moves past the message. So a
-*reference* to it (room, event, session) becomes part of a position value of its own, committed in the same
-transaction as the position that passes it; the event itself stays on the homeserver and is fetched again when
-the key has come. So nothing is lost over a crash, no text is stored twice, and the value stays small however
-long the messages are. What is read late is handed over like any message, and the reference is dropped after
-that; a crash in between hands it over again, which the inbox recognises by the event id.
-
-The person is told when a key has not come within `PATIENCE_S`, or at once if the message's own sender has
-said that it is withheld (any account may say so of any key): one notice per room and reason in `QUIET_S`,
-whatever number of messages it is about. Only people who may talk to the bot get references and notices; at
-most `MAX_WAITING` of the former. Beyond that, whoever has most of them loses the oldest, the owner last:
-nobody takes the place of another's message.
+A *reference* (room, event, session) is committed with the position that passes the message; the event is
+fetched again when the key comes, and repetitions are recognised by event id. The sender is notified after
+`PATIENCE_S`, or at once if they withheld the key: one notice per room and reason in `QUIET_S`. Only allowed
+people get references, `MAX_WAITING` in all; beyond, the person with most loses the oldest, the owner last.
 """
 
 from __future__ import annotations

@@ -1,17 +1,11 @@
 """
 Emoji verification: a person compares emoji with the operator, or with the log, and trusts the bot.
 
-Theory of operation. Somebody who may talk to the bot begins, or the operator does (`Verifications.begin`).
-Both transports are served: in a room, as Element does it between people (the transaction is the id of the
-request), and between devices. Strangers get no answer at all. Each person's steps are worked off in order by
-a task of their own: a server may be slow, and nobody waits for somebody else's. A person has at
-most `MAX_OPEN_EACH` open verifications, each for `LIFE_S`; a further one takes the place of the oldest. A
-restart forgets them: the person begins again.
-
-The emoji are written to the log (``matrix.verification_emoji``). The bot cannot compare them itself, so by
-itself it takes nothing from a verification: it is the person who learns that the bot is who it says. When an
-operator attends (`Verifications.attend`), the last word waits for theirs, and a yes makes the person's
-identity one that was verified on our side too.
+An allowed person or the operator (`Verifications.begin`) starts it, in a room (the transaction is the
+request's id) or between devices; strangers get no answer. Each person's steps run in their own task, with at
+most `MAX_OPEN_EACH` open verifications of `LIFE_S`; restarts forget them. The emoji go to the log
+(``matrix.verification_emoji``); only with an attending operator (`Verifications.attend`) is the person's
+identity verified on our side.
 """
 
 from __future__ import annotations

@@ -1,21 +1,11 @@
 """
 Converts a Matrix event into an `InboundMessage`, or says why it is not one. Pure.
 
-Theory of operation. Whatever a room's members write arrives here, so nothing about an event is taken for
-granted; one that is not shaped as the specification says is `Skip` with the reason ``malformed``. Skipped
-too: what the bot itself sent, notices (``m.notice`` is how robots speak to each other without starting to
-talk for ever), what another squidbot sent (it carries a mark), edits of earlier messages (``edits`` reads
-them), redacted messages and types that are no messages.
-
-What cannot be read, such as a location, is `Skip` too, except in a room with the bot alone: there its sender
-is told so.
-
-Text and emotes become text. A picture, a sticker, a file, a sound or a video becomes its caption and a remark
-in brackets; what is needed to fetch it stands in the context until ``downloads`` has done that.
-
-Who is meant: in a room of two the bot always is, called direct or not. Elsewhere the group policy decides; a
-mention is ``m.mentions`` (MSC3952). Only where an older client has sent none it is a pill in the formatted
-text, or the bot's name as a word of its own, outside of addresses and code. ``@room`` is no mention.
+Events are untrusted: misshapen ones are `Skip` ``malformed``. Skipped too are the bot's own, notices (robots'
+talk), another squidbot's (marked), edits (``edits``), redacted and unknown ones; alone with the bot, senders
+of unreadable types are told. Media become caption and remark until ``downloads`` fetches them. In a room of
+two the bot is meant; elsewhere ``m.mentions`` (MSC3952) decides, and only without it a pill or the bot's name
+as a word. ``@room`` is no mention.
 """
 
 from __future__ import annotations

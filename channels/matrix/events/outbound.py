@@ -1,17 +1,10 @@
 """
 Converts an `OutboundMessage` into the content of an event, with the keys that make sending repeatable. Pure.
 
-The transaction id is a hash of the message's id: the same message always has the same one, and a homeserver
-makes one event of however many requests with it come from one device. For the case that the device itself
-was lost in between, the id is also in the content (`MARK`), where `transaction_of_event` finds it again.
-
-An unfinished answer (`preview_of`) has an id that derives from the question, so it is the same event however
-often its turn is started, and the finished answer finds it without any record of it.
-
-``m.mentions`` is always there, empty if nobody is meant: without it a client searches the text for names. It
-names who has asked and, where the gateway says for whom a message is, them. The id of a member in a text
-becomes a pill and is mentioned, but not inside code, quotations and links; nobody is where a text names more
-than `MOST_NAMED`, because words of others can be in it. Only the gateway can have a whole room notified.
+The transaction id is a hash of the message's id, so that a homeserver makes one event of repetitions from a
+device; for a lost device it is also in the content (`MARK`). A preview's id derives from the question.
+``m.mentions`` is always set (else clients search names): the asker and those the gateway names, and members'
+ids in the text outside of code, quotes and links, none above `MOST_NAMED`.
 """
 
 from __future__ import annotations

@@ -1,15 +1,10 @@
 """
-What ``/sync`` leaves out: the middle of a long absence, and what was said before the bot came in.
+Reads what ``/sync`` leaves out: the middle of a long absence, and words before the bot joined.
 
-Theory of operation. After a long absence a room's timeline is *limited*: it holds the newest events, and the
-ones before it must be fetched by ``/messages``. They are read forwards from the position that is committed,
-page by page, and handed over at once, so the order is right and the memory bounded however much was said.
-The position moves only when all of it has been handed over; what is handed over twice after a crash is
-recognised by its event id.
-
-A room that was just joined is different: people speak between their invitation and the bot's coming, and
-that is their first question. So it is read backwards from the join to the bot's own invitation, and what is
-older is left alone: nobody wants last year's messages answered.
+Before a *limited* timeline, ``/messages`` is read forwards from the committed position and handed over page
+by page, so that order holds and memory is bounded; the position moves at the end, and repetitions are
+recognised by event id. A just joined room is read backwards to the bot's invitation, since people ask between
+the two; older messages are not answered.
 """
 
 from __future__ import annotations

@@ -1,13 +1,9 @@
 """
 Conversations that the bot starts: finds the room of two with a person, or creates it once.
 
-Theory of operation. A room counts if our own ``m.direct`` calls it one with that person, nobody else is in it
-and the person is, or is invited. Without such a room one is made. ``createRoom`` has no transaction id, so a
-token is committed first and written into the new room's create event: after a crash in between, or a lost
-answer, the rooms that we are in are searched for it before another one is made. Then the room is committed,
-and then entered into ``m.direct``.
-
-Somebody who has left the room that we made for them is invited into the same one again; rooms do not pile up.
+A room counts if our ``m.direct`` names it and only the person is in it or invited. ``createRoom`` has no
+transaction id, so a token is committed first and written into the create event, by which the room is found
+after a crash or lost answer. Somebody who left is invited again; rooms do not pile up.
 """
 
 from __future__ import annotations

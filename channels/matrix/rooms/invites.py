@@ -1,25 +1,12 @@
 """
-Invitations: accepted from people who may invite, otherwise kept for a while and refused then, and never
-forgotten half-way.
+Invitations: accepted from people who may invite, else kept for a while and refused; never forgotten half-way.
 
-Theory of operation. A homeserver announces an invitation once. So open ones are kept among the channel's own
-positions, committed together with the sync token that brought them, and tried again until the server has
-said yes or no. Joins are made side by side, each within `_JOIN_LIMIT_S`: the owner's first, then what has
-failed least, and a few of one inviter, because a join goes through a server of the inviter's choosing that
-may hang. Refusals have slots of their own, so that a thousand invitations of strangers do not keep a friend
-waiting. Lists are bounded: beyond `MAX_OPEN` of a kind, new ones are left lying.
-
-The stripped state of an invitation is composed by the inviter's server, except for our own membership event,
-which our server puts at its end. So the last one counts, and an invitation with own membership events
-of several senders is refused. After the join our own server is asked who has invited us: only then is a room
-called direct, and a room that was entered on a lie is left.
-
-A few invitations of strangers are left open for `_KEPT_S`, because the owner may let the inviter in; what
-exceeds that is refused at once.
-
-A room that everybody else has left is left like one that is refused.
-
-The join is posted with an empty object, because some servers refuse an empty body.
+A homeserver announces an invitation once, so open ones are committed with the sync token and tried until the
+server answers. Joins run concurrently within `_JOIN_LIMIT_S`, the owner's first and a few per inviter, whose
+server may hang; refusals have their own slots. The inviter's server composes the stripped state, so only our
+last own membership event counts, and after the join our server must confirm the inviter: a room entered on a
+lie is left. A few of strangers stay open for `_KEPT_S`, as the owner may admit them. Joins post an empty
+object; some servers refuse an empty body.
 """
 
 from __future__ import annotations

@@ -1,25 +1,12 @@
 """
 The state of the rooms that the bot is in, from answers of ``/sync``. Pure: nothing is fetched.
 
-Theory of operation. The first sync of a run asks for the full state, so the registry starts complete and is
-then kept current by what follows. Two questions must never be answered too optimistically:
-
-- *Is the room encrypted?* Once an ``m.room.encryption`` event was seen, whatever is in it, the room stays so,
-  over restarts too. That none was seen is no proof (``encryption_gate``).
-- *Is this a conversation of two?* A room counts as direct only if it was called so (``m.direct`` or the
-  invitation) **for the very person who writes**, **and** the server's summary counts two members, invited
-  ones included, **and** the one who wrote is still in it, **and** nobody can read or walk in uninvited.
-  Whoever makes a room chooses who may look into it, so a room that one person has made for the two of them
-  is no private place for another. What is unknown counts as a group: a private answer must never be read by
-  a third.
-
-A membership event that comes without a new summary makes the count unknown, and so does a restart: with lazy
-loading Synapse sends neither members nor a summary of rooms that it believes to be known (seen with
-``since`` and ``full_state``). `Rooms.lacks_members` says when it is worth asking for the list. And where two
-events were made at the same time, such as the bot's joining and a new join rule, the state in an answer of
-Synapse is that of one of them, without the other: what makes a room private is asked for once
-(`Rooms.is_unchecked`).
-Everything is sent by strangers, so every field is checked before it is believed.
+The first sync of a run asks for the full state. A room stays encrypted once any ``m.room.encryption`` was
+seen; its absence proves nothing (``encryption_gate``). It is direct only if it was called so for the very
+person who writes, the summary counts two members, the writer is in it, and nobody can read or join uninvited;
+unknown counts as a group. Membership events without a summary and restarts make the count unknown
+(`Rooms.lacks_members`), as Synapse omits members with lazy loading, and its state may lack concurrent events
+(`Rooms.is_unchecked`). All fields are untrusted.
 """
 
 from __future__ import annotations

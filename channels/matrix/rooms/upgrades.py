@@ -1,17 +1,10 @@
 """
 Room upgrades: who may replace a room by another, and where a session continues. Pure.
 
-Theory of operation. An upgrade makes a new room and puts a *tombstone* into the old one; nobody is moved. It
-counts only if both rooms say so: the old one by a tombstone of somebody with the power for it, the new one by
-naming the old one as its predecessor. Otherwise whoever may write into a room could lead the bot, and what it
-remembers, to wherever they like; a server lets any room set the power for a tombstone to nothing, so less
-than a moderator's is never enough here.
-
-`Successors` is what is remembered: a session keeps the name of its first room, and with it its history and
-memory; messages of the newest room belong to it and answers go there. The bot stays in the old rooms, where
-what was said last can still be read.
-
-Powers: since room version 12 a room's creators stand above all levels and in none of them.
+A tombstone counts only if its sender has at least a moderator's power (a room can set the required level to
+nothing) and the new room names the old one as predecessor; else any writer could lead the bot away.
+`Successors` keeps the first room's name for the session, with history and memory; answers go to the newest
+room. Since room version 12 creators stand above all levels.
 """
 
 from __future__ import annotations

@@ -1,23 +1,11 @@
 """
 Sends one message to one room, exactly once as far as a homeserver allows it.
 
-Theory of operation. The same message always goes out under the same transaction id, so repeating it is safe
-while the device lives (`Redelivery.SAME_KEY`); nothing is repeated here, the outbox does that. Transaction
-ids die with their device, and Synapse forgets them after a day. A message that is older than the device it
-goes out from, or than `KEYS_KEPT_S`, may have been taken before, so the room is first searched for its mark.
-If nobody knows of an earlier try, so are the rooms that this one has replaced: it may have gone there.
-
-A text that does not fit into one event is cut into halves until it does, each with a transaction id of its
-own that derives from the message's. With streaming, the first event of an answer goes out under the
-transaction id of its preview: either there was none, and it is the answer now, or the server names the
-preview, which is then edited. Nothing has to be remembered for that over a crash. An answer that is given
-anew edits the earlier one, whose event its context names.
-
-A private answer is for one person. While it was thought about, or waited for a server, somebody else may
-have come into the room: then a sentence that says so is sent instead.
-
-What an answer means: only the homeserver's own refusal (an ``errcode``) is final. A broken connection, a 5xx
-or a foreign page after the request had left means that nobody knows.
+The transaction id is the same for every try (`Redelivery.SAME_KEY`), but dies with the device, and Synapse
+forgets it after a day; for messages older than the device or `KEYS_KEPT_S` the room, and perhaps those it
+replaced, is searched for the mark first. Long texts are halved with derived ids; with streaming the first
+event has the preview's id and edits it. A private answer is replaced by a notice if others have joined. Only
+an ``errcode`` is a final refusal; after the request had left, all else is uncertain.
 """
 
 from __future__ import annotations

@@ -1,16 +1,10 @@
 """
 The files of received messages: fetched, decrypted, checked and stored before the messages are accepted.
 
-Theory of operation. `read_event` leaves a note (`MEDIA`) in the context of a message that has a file.
-`Downloads` takes messages together, fetches their files a few at a time, and gives the messages back with
-attachments, or with a sentence that says why a file could not be had: a message is never lost for its file.
-All this has `ALL_LIMIT_S`, whatever servers do meanwhile, and less at a server that has given nothing the
-last time. The limit ends with the last piece of a file: how long the store takes to keep it is no fault of
-the homeserver. While the store takes nothing, nothing is accepted without its file: `bring` waits, and
-`bring_one` says so.
-
-Files of people who may not talk to the bot are not fetched, and neither are those in talk that is not meant
-for it. What is fetched twice, because of a crash in between, is stored once.
+`read_event` leaves a note (`MEDIA`) in the context. `Downloads` fetches a few files at a time within
+`ALL_LIMIT_S`, less at a server that just failed, and gives the messages back with attachments or the reason:
+no message is lost for its file. While the store takes nothing, `bring` waits and `bring_one` raises. Files of
+people who may not talk to the bot, and in talk not meant for it, are not fetched.
 """
 
 from __future__ import annotations

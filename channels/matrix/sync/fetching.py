@@ -1,21 +1,11 @@
 """
 Fetches the files and quoted events of messages outside the receiving loop, because a server can be slow.
 
-No person and no server may delay receiving for others. So a message that needs fetching moves to a queue
-for its room and sender, followed by everything that sender writes there later, and the receiving loop goes
-on. Order is kept within one queue. At most `_AT_ONCE` queues are worked on at a time, `_AT_ONCE_PER_SENDER`
-of one sender and `_AT_ONCE_PER_SERVER` of one homeserver, because whoever runs a homeserver has as many
-accounts as they like. The owner is exempt from these limits. Redactions are never queued; they also remove
-what waits here. A reaction is queued only if the server must say which message it belongs to.
-
-A crash loses nothing. While a room has queued messages, the position `FETCHING` holds the ``/sync`` token
-from which that room must be read again; it is committed together with the token that passes the message.
-The next run reads the room from there and recognises accepted messages by their event id. A queue longer
-than `_MAX_WAITING` stops fetching: the text matters more than its attachments.
-
-While the store takes no files, a queue whose first message has one gives its place back and waits; one of
-these queues asks the store for all of them. One whose file the store is just keeping gives its place back as
-soon as the store is known as away. Nobody who needs no file waits for the store.
+Such a message moves to a queue of its room and sender, with all that follows from them. `_AT_ONCE` queues are
+worked on, `_AT_ONCE_PER_SENDER` and `_AT_ONCE_PER_SERVER` of one sender and homeserver, whose owner has any
+number of accounts; the owner is exempt. Redactions are never queued. The position `FETCHING` holds the token
+from which a room is read again after a crash. Beyond `_MAX_WAITING` fetching stops: text matters more. While
+the store takes no files, queues that need it give their places back, and one of them asks.
 """
 
 from __future__ import annotations

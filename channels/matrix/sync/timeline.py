@@ -1,14 +1,10 @@
 """
-Converts an answer of ``/sync`` into messages and amendments: every event of every room, in order, with gaps
-filled.
+Converts an answer of ``/sync`` into messages and amendments: every event of every room, in order.
 
-A limited timeline is backfilled outside the loop (``gaps``). Each event is decrypted if need be and parsed
-(``inbound``), and no event that a stranger wrote prevents its neighbours from being read. If our own server
-cannot say what a room contains, everything waits, because nothing may be lost; after `GAP_TRIES` the room is
-reported and skipped, because one broken room must not stop the account.
-
-Answers that our server must get from other servers may never come, and nobody else waits for them: all rooms
-of an answer are requested in parallel, within a limit that is shorter for a while after a server hung.
+Limited timelines are backfilled outside the loop (``gaps``). No event of a stranger prevents others from
+being read. If our own server cannot say what a room contains, everything waits, and after `GAP_TRIES` the
+room is reported and skipped. What needs other servers is requested for all rooms in parallel, within a limit
+that is shorter after a hang.
 """
 
 from __future__ import annotations
