@@ -1,18 +1,11 @@
 """
-Measures what models cost: every call of a turn, a check-in, a job or a summary goes through the `UsageMeter`
-of its run, which asks the budget before the call and records the cost after it.
+Measures what models cost: every call goes through the `UsageMeter` of its run.
 
-**Before.** What the day has cost stands in the store; what calls have cost since and what those in flight
-will probably cost is added. Nothing else is remembered, so a restart, another day or a jump of the clock
-need no care: the next call is judged by what that day has cost. From the look at the sums to the reservation
-nothing else runs, so parallel calls see each other.
-
-**After.** The tokens are what the model told; otherwise they are estimated, also those of an answer that was
-cut off or broke. A call that failed before anything came of it is counted as nothing. The cost is committed
-before the next call of the run begins, and that of the last call with its turn. So SIGKILL between an answer
-and its record leaves one call of each running turn uncounted, and no more.
-
-What a turn that is taken up again has in its journal is not a call, and is not counted twice.
+Before a call the budget is asked with the day's stored cost plus calls since and in flight; nothing else is
+remembered, and nothing runs between the sum and the reservation, so that parallel calls see each other. After
+it the reported (else estimated) cost is committed before the next call, the last one's with its turn: SIGKILL
+leaves at most one call per running turn uncounted. A failed call without output costs nothing, and journaled
+calls are not counted again.
 """
 
 from __future__ import annotations

@@ -1,20 +1,11 @@
 """
 The daily budget: who may still make a model call today. Pure.
 
-**Order of tiers.** Each tier may spend up to a share of the day's amount, whoever has spent it. By default
-whatever other people ask for, with the summaries of it, stops first, then the heartbeat, background jobs,
-consolidation, and the owner last. So guests who write without end leave the owner the larger part of every
-day, and what runs without anybody asking never takes the last part.
-
-**What a call may do** (`decide`). Below the tier's ceiling a call is made. One after which nothing would
-be left is made too, but it is the last of its turn: without tools, so that it must answer. From the ceiling
-on nothing is begun. What other calls in flight will probably cost counts as spent. So each turn in flight
-goes over a ceiling by one call at the most, however many there are.
-
-**A day** is one of the wall clock in the configured time zone. Nothing is kept here: after a clock jump, a
-restart or a new day the next decision is made with what that day has cost.
-
-What happens to a message that the budget refuses: `gateway.turns.failure_and_deferral.Deferral`.
+Each tier may spend up to a share of the day's amount, whoever has spent it: others first, then heartbeat,
+background jobs, consolidation, the owner last. So guests leave the owner most of each day. Below its ceiling
+a call is made; the one that would reach it is the turn's last, without tools (`decide`). Calls in flight
+count, so a turn exceeds a ceiling by one call at most. A day is one of the configured zone. Refused messages:
+`gateway.turns.failure_and_deferral.Deferral`.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
 """
-Alerts to the owner: a channel that needs them, data that cannot be read, messages in quarantine.
+Alerts to the owner: a channel that needs them, unreadable data, messages in quarantine.
 
-An alert goes out as soon as the store takes it, and not twice within an hour. What waits in quarantine is
-told in one message a day, and only if something new is there: whoever can forge an address can send a
-thousand of them, and must not be able to ring the owner's bell a thousand times.
-
-Where they go is in ``owner_notifier.py``. Each alert is a text of the store until it is posted, in the same
-transaction; while the owner cannot be reached, ``status`` counts them.
+An alert is sent as soon as the store takes it, at most hourly; the quarantine is reported once a day if it
+has news, because a forger can send a thousand messages. An alert is a text of the store until the transaction
+that posts it (``owner_notifier.py``); ``status`` counts waiting ones.
 """
 
 from __future__ import annotations

@@ -1,13 +1,9 @@
 """
 The heartbeat monitor: sends the digest, and alerts the owner when check-ins fail or do not run.
 
-The digest: alerts to a mail address are collected in the store and leave it as one mail a day, in the
-transaction that puts that mail into the outbox. So each is sent once, whatever is killed when.
-
-The missed-heartbeat alert: who relies on check-ins must learn that there are none. When so many of them in
-active hours in a row have not run or have failed, the owner is told once, and again only after they have run
-in between. A machine that was off or asleep tells it when it is back, where the check-ins of that time are
-merged into one.
+Alerts to a mail address are collected in the store and leave it in the transaction that posts the daily mail.
+When several consecutive check-ins in active hours have not run or failed, the owner is alerted once until
+they have run again; a machine that was off reports it on its return.
 """
 
 from __future__ import annotations

@@ -1,15 +1,11 @@
 """
-Messages that a model sends elsewhere for the owner: to the owner on another channel, or to people and rooms
-that are known.
+Messages that a model sends elsewhere for the owner: to the owner on another channel, or to known people and
+rooms.
 
-Who is known: who stands in the settings by address, and who has written to the bot before with a proven
-address and may still; rooms in which the bot was spoken to by somebody who may. A ``*`` in the settings lets
-people write, it does not make them known. A name finds those who are known and use it, and rooms that have
-it; if that is not certain the model is told who it can be, and the question shows the address in any case.
-
-What is sent leaves through the outbox like everything else, posted once for each wish. When its server has
-it, it becomes a line of the history of the conversation in which it has arrived, with the origins of what it
-was made of.
+Known are people named in the settings by address, allowed people who have written with a proven address, and
+rooms in which such people addressed the bot; a ``*`` makes nobody known. An ambiguous name is explained to
+the model, and the question shows the address. Messages leave through the outbox, once per request, and become
+a line of the recipient's history with their origins.
 """
 
 from __future__ import annotations

@@ -1,15 +1,11 @@
 """
-Where the owner is reached: the target of the settings, otherwise the owner's own direct conversation, which
-is kept in the store.
+Where the owner is reached: the configured target, else the owner's own direct conversation, kept in the
+store.
 
-Never a group, never another person, and never simply "whoever wrote last": only a direct conversation in
-which the owner's verified address has spoken, and only as long as nobody else can read along there, which the
-channel is asked each time (`channels.base.SupportsDirectMessages`). Matrix is preferred to mail, because a
-check-in is short. A setting must name one of the owner's addresses, or a room with the owner alone in it.
-
-An owner who has never written is written to at the address in the settings: the channel finds or makes the
-conversation with the owner alone. `OwnerContact.begin` does so from the first start, so that nothing that is
-to be told waits for the owner's first words.
+Only a direct conversation in which the owner's verified address has spoken counts, and only while nobody else
+can read it, which the channel is asked each time (`channels.base.SupportsDirectMessages`). Matrix is
+preferred to mail. A setting must name an address of the owner or a room with the owner alone. For a silent
+owner `OwnerContact.begin` starts a conversation.
 """
 
 from __future__ import annotations

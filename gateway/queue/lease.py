@@ -1,23 +1,12 @@
 """
-Takes, renews and gives back the lease of a home whose database other machines also reach.
+Takes, renews and releases the lease of a home whose database other machines also reach.
 
-Theory of operation. A home has one lease, a row of the database with an expiry time. Its holder is the
-daemon, or a command that needs exclusive access; other daemons stand by and ask for it again and again. The
-server's clock decides when a lease expires, because the clocks of two machines differ. The process also
-measures the lease itself, from the moment before it sends each renewal, so it always assumes an earlier
-expiry than the server. It uses a clock that keeps running while the machine sleeps.
-
-A process that cannot renew for ``lost_s`` shuts down in order, and ends at ``ended_s`` at the latest. Both
-are earlier than ``ttl_s``, when another process can begin. A process that was frozen for longer must not even
-finish a send that was in progress. So `LeaseKeeper.check` runs before anything else when the event loop
-resumes (`gateway.system.event_loop`), and ends the process there, as a SIGKILL would.
-
-The database refuses a call that was on its way meanwhile (`MaintenanceStore.work_under`).
-
-Each holder has a unique name, so a process that comes back is a new holder with a new fence. A file of the
-home records the names of this home's processes. Whoever holds the lock of the home knows that those processes
-are dead, and need not wait for their leases to expire. The names count only on the same machine and in the
-same folder, so a copy of the home does not take the lease from the original.
+The lease is a row that expires by the server's clock; its holder measures it too, from before each renewal,
+on a clock that runs during sleep, so that it assumes an earlier end. Without renewal the process stops in
+order after ``lost_s`` and ends at ``ended_s``, before ``ttl_s``; after a freeze `LeaseKeeper.check` ends it
+before anything else runs (`gateway.system.event_loop`), and the database refuses late calls
+(`MaintenanceStore.work_under`). Each holder is new and has a new fence. A file of the home names its holders:
+whoever locks the home, on this machine and folder, knows that they are dead.
 """
 
 from __future__ import annotations

@@ -430,7 +430,7 @@ class ToolQuestionRow:
         turn: The waiting turn.
         further: The turn has asked before.
     offer, origins: The possible grant (`agent_core.tools.grants.Scope`) and the named sources, as JSON.
-        proof: The strength of the senders' proof; see `proof_of`.
+        proof: The strength of the senders' proof; see `proof_level`.
         form: A server's form (`agent_core.tools.forms.Form`) as JSON, or None.
     """
 

@@ -1,15 +1,9 @@
 """
 Detects an older copy in place of the database, by recording outside of it how far it was.
 
-An older copy works, but it lacks what came after it was made. The servers deliver that again, and the bot
-would answer it again. Nothing else can detect this, so a start with it is refused until the operator has
-accepted it (`squidbot restored`).
-
-`squidbot restore` knows more: when the copy was made, and when the lost gateway can have run at the latest. A
-message that was sent to the bot in this interval (`Gap`) and is not in the copy may have been answered
-already, by a gateway whose data is lost. It waits in quarantine for a person instead of being answered twice.
-
-The recorded mark is a hint. It may be missing or behind; then the guard merely notices less.
+Servers would deliver again what a copy lacks, and the bot would answer twice, so a start is refused until the
+operator accepts it (`squidbot restored`). `squidbot restore` knows the interval in which the lost gateway
+ran: messages of that `Gap` wait for a person. A missing or older mark only notices less.
 """
 
 from __future__ import annotations

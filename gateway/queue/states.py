@@ -1,17 +1,11 @@
 """
-The two state machines of the durable queue, as tables. The SQL of each move reads its allowed source states
-from them (``sql/moves.py``). Pure: nothing here reads a clock or does I/O.
+The two state machines of the durable queue, as tables; ``sql/moves.py`` derives the SQL. Pure.
 
-An inbox row is ``ready`` when accepted, ``running`` under a claim, ``answered`` when its answer is committed,
-and ``settled`` when a server has accepted every part of the answer. A ``dead`` row failed permanently (an
-apology is sent); an ``ignored`` row is never answered.
-
-An outbox row is ``pending``, then ``sending`` before the first byte goes to a server, ``uncertain`` from just
-before the point of no return, and finally ``sent``. A crash in ``sending`` is safe to repeat; only
-``uncertain`` needs the channel's rule (same key, probe, or a person: ``unknown``).
-
-Two states wait only for a person: a ``quarantined`` message until somebody releases it, a ``held`` draft
-until somebody approves it.
+An inbox row is ``ready``, ``running`` under a claim, ``answered`` when its answer is committed and
+``settled`` when servers accepted all parts; ``dead`` failed permanently (with an apology), ``ignored`` is
+never answered. An outbox row is ``pending``, ``sending`` before the first byte, ``uncertain`` from just
+before the point of no return, and ``sent``; only ``uncertain`` needs the channel's rule or a person
+(``unknown``). ``quarantined`` messages and ``held`` drafts wait for a person.
 """
 
 from __future__ import annotations

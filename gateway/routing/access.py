@@ -1,20 +1,11 @@
 """
-Who may talk to the bot, and as whom. Pure: a decision depends on the message, the settings, and whom the
-owner has let in besides (`Access.let_in`).
+Who may talk to the bot, and as whom. Pure: by message, settings and admitted people (`Access.let_in`).
 
-Theory of operation. The default is no. A sender counts only if the channel has *verified* the address, and
-only the address counts, never the name that people give themselves. The owner is recognised by an alias of
-the same channel, and is always let in there. Everybody else needs an entry in the channel's ``allow_from``.
-
-An address is worth what the account is worth that vouches for it. So an alias for a kind of channel means the
-first account of that kind and those that believe nobody else than it does; on the others (another homeserver,
-a mailbox with looser rules) the owner is who has an alias for that very account, and no other person there is
-taken for the person of the same address elsewhere.
-
-Addresses are compared after `normalise`, which asks the kinds of channels (`AddressRules`): nothing may
-make two people one. An entry of ``allow_from`` is an address, ``*`` for everybody whose address is verified,
-or everybody at one server, as the kind writes it. Other uses of ``*`` are refused by the settings, so that a
-slip of the hand never opens a door.
+Only a verified address counts, never a name. The owner is known by an alias of the channel; all others need
+an entry in ``allow_from``. An alias of a kind means its first account and those that trust no further
+vouchers; elsewhere an address may be another person. Addresses are compared by `normalise` (`AddressRules`),
+which must never merge two people. Wildcards are ``*`` for verified addresses or a whole server; the settings
+refuse others.
 """
 
 from __future__ import annotations

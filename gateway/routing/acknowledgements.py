@@ -1,16 +1,9 @@
 """
-Acknowledgements: shows on a message how far it is, where a channel supports that
-(`channels.base.SupportsAcknowledgements`).
+Acknowledgements: shows on a message how far it is, where a channel supports that.
 
-Nobody waits for an acknowledgement: `Acknowledgements.tell` queues it and returns. Each channel has a few
-queues; all acknowledgements of one session use the same one, so those of one message stay in order. A full
-queue drops new ones, and one that takes too long is cancelled. Both are only counted, because the answer
-itself says more.
-
-`StaleAcknowledgements` clears what a channel still shows of an answer that will never come, because its
-question was withdrawn. The channel is told when the turn is cancelled (`TurnCommit.stopped`), but the process
-can die before that, and a question can be withdrawn while its turn waits for a restart. So the inbox is
-checked now and then, and each such question is cleared once in the life of a process.
+Nobody waits: each channel has a few queues, one per session, that drop new hints when full and cancel slow
+ones (`channels.base.SupportsAcknowledgements`). `StaleAcknowledgements` clears those of withdrawn questions,
+also after a crash, by checking the inbox regularly, once per question and process.
 """
 
 from __future__ import annotations

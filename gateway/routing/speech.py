@@ -1,19 +1,10 @@
 """
 Turns an answer that is to be spoken into a voice message, on its way through the outbox.
 
-Theory of operation. With an answer a row for the channel `SPEECH_CHANNEL` is committed, which no other
-channel sees. So the text waits for nothing, and an ordinary `Delivery` takes this row:
-`SpeechChannel.deliver` has it spoken, keeps the sound as a file, and passes the row on
-(`OutboxStore.pass_on`): the row is done, what it has cost is noted, and a row with the file is in the outbox
-of the real channel, in one transaction. From there it is a message like any other, behind its text.
-
-The row is marked ``uncertain`` before the provider is asked. One that is found so after a crash was not
-passed on, because passing on ends that state; so `probe` has nothing to ask, and the text is spoken again.
-What was in flight is paid twice then, and nothing else.
-
-A text that is not spoken for good (the provider refuses, the day's budget is spent, it is too late, the bot
-has left) leaves no dead letter: the row is done, and it is said once in the log and in ``status``. The text
-stands.
+A row for `SPEECH_CHANNEL` is committed with the answer, whose text waits for nothing. `SpeechChannel.deliver`
+makes the sound, stores it, and in one transaction ends the row, records the cost and puts the file into the
+real channel's outbox (`OutboxStore.pass_on`). A row found ``uncertain`` after a crash was not passed on and
+is spoken, and paid, again. Texts that are never spoken leave no dead letter, only a log line and ``status``.
 """
 
 from __future__ import annotations

@@ -1,14 +1,9 @@
 """
 Keeps the channels running: one task group per channel, a restart after every end, and a status of each.
 
-Theory of operation. `Channel.run` is meant to run until it is cancelled. When it ends all the same, the
-kind of the end decides: a lost link is tried again after an exponential back-off that starts anew only when
-the link had been up for a while; refused credentials or settings are tried again slowly, because servers
-lock accounts that knock too often; an exception that nobody expected is logged with its traceback and
-treated like a lost link. Whatever happens to one channel stays inside of its own loop, so the others never
-notice. Only cancellation ends a loop for good.
-
-A channel tells how its link is doing through ``Inbox.report``, which ends in `Supervisor.report`.
+A lost link is retried with exponential back-off, reset after some uptime; refused credentials or settings
+slowly, as servers lock accounts; an unexpected exception is logged and treated like a lost link. Channels do
+not affect each other. Links are reported by ``Inbox.report`` to `Supervisor.report`.
 """
 
 from __future__ import annotations

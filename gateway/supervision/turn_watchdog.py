@@ -1,22 +1,11 @@
 """
 The turn watchdog: notices turns that are stalled although the event loop runs.
 
-Theory of operation. `TurnWatchdog.over` puts itself around the handler's ``run_session``, so it knows since
-when each session runs, and `TurnWatchdog.beside` around what runs commands beside them. Every `LOOK_EVERY_S`
-it looks:
-
-- Is a run older than any turn may be (``allowed_s``: the configured limits twice over, and then some), or one
-  of a command older than `BESIDE_S`? All that they wait for has a limit of its own, so one that does not come
-  back is a defect.
-- Is something due in the store, a place free, and has no run begun since the last look? Then the sessions
-  that are due are woken, which makes good a lost wake-up; if still none has begun `IDLE_S` later, the
-  dispatcher stands still.
-
-A disk that takes nothing is neither: turns wait for it as long as it takes, a restart would not help, and
-that time is not counted. Nor is time in which the process itself did not run.
-
-The reason names nobody. What follows from it: `/livez` answers 503, and the service manager's watchdog hears
-nothing any more, so it ends the process with a trace and starts it again.
+It wraps runs of sessions and of commands beside them, and checks every `LOOK_EVERY_S`: a run older than the
+configured limits allow, or a command's older than `BESIDE_S`, is a defect; if something is due, a place free
+and no run began, sessions are woken, and after `IDLE_S` the dispatcher counts as stalled. Time with a
+refusing disk or a stopped process does not count. Then `/livez` answers 503, and the service manager's
+watchdog restarts the process.
 """
 
 from __future__ import annotations

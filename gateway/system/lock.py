@@ -1,13 +1,9 @@
 """
-One process per home folder, by ``flock``: the kernel lets go of it however the process ends.
+One process per home folder, by ``flock``: the kernel releases it however the process ends.
 
-Two things are locked: the home folder itself, which cannot be taken away without all that it guards (a file
-in ``run/`` can, and somebody who tidies up would let a second daemon in), and ``run/lock``, for file systems
-that cannot lock a folder and for earlier versions, which know only the file.
-
-The number of the holder stands in the file, for the message, with what it is: a daemon, a ``squidbot chat``
-that works without one, or a command such as ``squidbot status`` that holds the lock for a moment. A starting
-daemon waits for a command instead of failing for good; a command never waits for a daemon or a chat.
+Locked are the home folder, which cannot be removed without its content, and ``run/lock``, for file systems
+that cannot lock folders and earlier versions. The file names the holder's pid and purpose. A starting daemon
+waits for a command; a command never waits for a daemon or a chat.
 """
 
 from __future__ import annotations

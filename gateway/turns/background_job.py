@@ -1,14 +1,10 @@
 """
 The turn of a background job: runs it, and reports the result once in the conversation that asked for it.
 
-A job is a turn in a session of its own, with its own steps, limits and purpose; people's turns go before it.
-Its person, their rights and the memory that it sees are those of the conversation that asked, as they are
-now. A command runs in the place of the model, in the sandbox of the shell; it is not begun a second time, and
-what a restart has ended is told as that.
-
-The answer, the line of it in the history of the conversation and the end of the job are one transaction. What
-was asked for in private is not said where somebody else reads along now, and nothing is said where the bot is
-not any more: it goes to the person's direct conversation. What a check-in has started goes to the owner.
+The job has a session, steps and limits of its own, after people's turns; person, rights and memory are the
+asking conversation's as they are now. A command runs in the shell's sandbox and is never begun twice. Answer,
+history line and end of the job are one transaction. If others can read now or the bot has left, the answer
+goes to the person's direct conversation; a check-in's to the owner.
 """
 
 from __future__ import annotations

@@ -1,19 +1,10 @@
 """
 Decides which sessions run: wake-ups in memory, on top of the `SessionRunner`. The queue keeps the truth.
 
-A wake-up says that a session may have work; the queue knows which. Wake-ups of a session that has not
-started yet are merged, and a wake-up during a run causes one more run. A crash may lose all of them, because
-the queue is asked for its open sessions at the start.
-
-A run that raises is counted and repeated after a back-off of at most `_FAILED.cap_s`. A session is never
-abandoned, because its messages are not. Delayed wake-ups are kept in a heap, at most `_DELAYS` for each
-session: beyond that, one in the middle is merged with the next later one.
-
-Fairness: places are shared among people, not conversations (`SessionRunner`). However many threads somebody
-opens, half of the places are left to others. The person of a session is whoever woke it, as long as it has
-work; after a start the queue is asked. A session that was woken as ``first`` (the owner's) is served before
-all others, and gets an extra place when all are taken, until it has no more work. Background jobs get what
-is left (`agent_core.session_runner.Behind`), known by the name of their session.
+Wake-ups of a waiting session merge; one during a run causes another. After a crash the queue is asked for
+open sessions. A run that raises is repeated after at most `_FAILED.cap_s`, and delayed wake-ups are bounded
+by `_DELAYS` per session. Places are shared among people (the waker of a session), the owner's ``first`` with
+an extra place; background jobs get the rest (`agent_core.session_runner.Behind`).
 """
 
 from __future__ import annotations

@@ -1,24 +1,12 @@
 """
 Turns that have no answer now: deferred although nothing has failed, retried, or given up with an apology.
 
-`TurnFailure` decides. A failure that is not the message's fault is retried within a time budget. A turn that
-was in flight when the process died is a crash suspect and is dead-lettered after a few deaths. Everything
-else is dead-lettered at once, with an apology. A failed turn never blocks the next one for longer than the
-budget.
-
-`Deferral` puts off messages with a later place, and what the daily budget refuses, and tells their senders.
-A channel gives a later place in ``context["wait_s"]``, counted from acceptance by this machine's clock alone;
-the promise that the message is answered stays as it is. A wait longer than the store's longest
-(`gateway.queue.sql.due`) is looked at again in between.
-
-What the budget refuses stays in the queue until the budget opens again and is answered then, so nobody has to
-write a question twice. It is looked at again at each start, because the limit may be another one, when the
-day ends, the clock is set or a model has credit again (`gateway.turns.deferral_wakeups`), and every half
-hour. Commands do not wait: they overtake (`TurnStore.claim`). What a provider refuses because the account
-there has nothing left waits in the same way, as long as any message waits for a person (`QUARANTINE_S`).
-
-A look costs no model call and no attempt. A notice says until when, once for each message that has a later
-place and for each conversation and day. It is posted once (`OutboxStore.post`), whatever crashes.
+`TurnFailure` retries failures that are not the message's fault within a time budget, dead-letters crash
+suspects after a few deaths, and all else at once. `Deferral` postpones messages with ``context["wait_s"]``
+(by this machine's clock) and those that the daily budget or an empty provider account refuses; they are
+checked at each start, a new day, a changed clock (`gateway.turns.deferral_wakeups`) and every half hour,
+without a model call or attempt. Notices say until when, once per message or conversation and day
+(`OutboxStore.post`). Commands overtake (`TurnStore.claim`).
 """
 
 from __future__ import annotations

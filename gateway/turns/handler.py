@@ -1,13 +1,9 @@
 """
-A turn from claim to commit. Waiting messages of a session become one turn; its kind (``kinds.py``) plans it,
-a model answers it (``model_run.py``), and answer, history and row states are committed together
-(``commit.py``).
+A turn from claim to commit: waiting messages become one turn, planned by its kind (``kinds.py``).
 
-``failure_and_deferral.py`` ends a turn that failed. Every claim ends: with an answer, an apology or a retry,
-or it is released. A claim that nobody works on would block its session until the next start.
-
-`TurnHandler.stop` only cancels work. The queue has withdrawn the messages before, so the claim is lost
-already. The outcome is the same whether the cancellation or the turn's own commit comes first.
+A model answers it (``model_run.py``); answer, history and row states are committed together (``commit.py``),
+or ``failure_and_deferral.py`` ends it. Every claim ends, else it would block its session until the next
+start. `TurnHandler.stop` only cancels work whose claim the queue has already ended.
 """
 
 from __future__ import annotations

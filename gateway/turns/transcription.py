@@ -1,15 +1,11 @@
 """
 Transcribes the sound files of a turn before a model is asked.
 
-Listened to are voice messages, which a channel marks as such (`SPOKEN`), and sound files of mails. Each
-transcript is a step of the turn, numbered downwards from -1, so a turn that is taken up again after a crash
-listens to nothing twice; the cost of each is counted like that of a model call. The words are shown to the
-model beside the text of the message and never become part of it: nobody gives a command by voice. A yes or
-no to a question is one (`WordedAnswers.spoken`).
-
-Nothing here decodes sound. The length comes from `agent_core.voice.sound_file`; what decodes is the provider
-or a process of its own. A file that cannot be listened to is told to the person in the first line of the
-answer; what is temporary is tried again like a model that is away, for as long.
+These are voice messages (`SPOKEN`) and sound files of mails. Transcripts are steps numbered downwards from
+-1, so that none is made or paid twice. The words are shown beside the message's text and are never commands;
+a yes or no can answer a question (`WordedAnswers.spoken`). Nothing is decoded here; the length comes from
+`agent_core.voice.sound_file`. Files that cannot be transcribed are reported in the answer; temporary failures
+are retried.
 """
 
 from __future__ import annotations

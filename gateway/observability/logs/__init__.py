@@ -1,19 +1,11 @@
 """
-Where log lines go: structlog in front, loguru behind, and a bridge for the libraries' stdlib logging.
+The destinations of log lines: structlog in front, loguru behind, and a bridge for stdlib logging.
 
-structlog is all that code calls: key-value events, context variables, level, redaction, exceptions as text.
-loguru owns the destinations and is imported here alone. The last processor hands the finished event, a
-mapping, to loguru as bound data; each destination's ``format`` is a function that renders the mapping and
-returns a constant template. So no text that somebody wrote ever becomes a template: ``{x}``, ``<red>`` and
-line breaks in a message stay what they are.
-
-Traps, all of them met before:
-
-- loguru's ``diagnose`` prints the values of variables, which is to say secrets: off, with ``backtrace``.
-- ``enqueue`` pickles each record and is three times slower: off.
-- loguru raises RuntimeError when a ``__del__`` logs while a destination writes. A line that cannot be
-  written is counted in `dropped_lines` and otherwise forgotten: logging never stops what is logged.
-- nio, aioimaplib and aiohttp write message bodies and addresses at DEBUG: they stay at WARNING.
+Code calls structlog only; its last processor hands the event to loguru as bound data, rendered by ``format``
+functions that return a constant template, so that texts never become templates. Traps: loguru's ``diagnose``
+prints variables (off, with ``backtrace``); ``enqueue`` pickles and is three times slower (off); logging in a
+``__del__`` during a write raises, so lost lines are counted (`dropped_lines`); nio, aioimaplib and aiohttp
+log message bodies at DEBUG, so they stay at WARNING.
 """
 
 from __future__ import annotations

@@ -1,20 +1,12 @@
 """
 Restores a backup into an empty home, or into one whose content is moved aside first.
 
-Nothing in the file is believed. It is read twice: the first time every member is looked at and hashed and
-nothing is written; only what agrees with the manifest in every byte is unpacked by the second reading. Names
-that lead out of the home, links, devices, folders, sparse files and anything else that a tar can hold and a
-backup does not are refused, and so is what does not fit on the disk. It is unpacked beside the home's content
-and then moved into its place, the database last. Before the first file is moved everything is durable and a
-note says what is moved (`gateway.system.restore_marker`): a restore that is killed can always be finished,
-and until it is nobody else works on the home.
-
-Exactly once, afterwards: the database is that of the backup, but the servers are those of today. What was
-open in it is parked (`gateway.queue.sqlite.restore`), and what was sent to the bot between the backup and the
-restore may have been answered by the copy that is lost: it is fetched again, taken in, and waits in the
-quarantine for a person instead of being answered twice (`gateway.queue.rollback_guard`, "gap"). With
-``moved`` the operator says that nothing ran since the backup was made; then there is no such time and nothing
-is parked. Why a person and not a probe: what the lost copy answered has ids that nobody knows here.
+The file is untrusted and read twice: first all members are checked against the manifest, then exactly these
+are unpacked; other names, links, devices and sparse files are refused. Files move into place, the database
+last, after a durable note (`gateway.system.restore_marker`), so that a killed restore can be finished. Open
+work is parked (`gateway.queue.sqlite.restore`); messages since the backup may have been answered by the lost
+copy, under unknown ids, and wait for a person (`gateway.queue.rollback_guard`), unless ``moved`` says that
+nothing ran.
 """
 
 from __future__ import annotations

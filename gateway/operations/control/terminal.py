@@ -1,13 +1,10 @@
 """
 The terminal channel over the control socket, for `squidbot chat` beside a running daemon.
 
-``/terminal?session=NAME`` is a websocket. The client says ``{"say": TEXT, "id": NATIVE_ID}`` and gets
-``{"type": "accepted", "id": …}`` once the text is durably taken, or ``{"type": "refused", …}``. Events of the
-conversation come as `channels.terminal.event` writes them. An answer is followed by nothing until the client
-has confirmed it with ``{"ack": ID}``: only then it counts as delivered.
-
-`RemoteTerminal` is the client. It is used like a `TerminalLink`, so that whoever shows a conversation need
-not know whether the daemon is in this process.
+``/terminal?session=NAME`` is a websocket: ``{"say": TEXT, "id": NATIVE_ID}`` gets ``{"type": "accepted",
+"id": …}`` once stored, or ``{"type": "refused", …}``. Events are as in `channels.terminal.event`; an answer
+counts as delivered with the client's ``{"ack": ID}``. `RemoteTerminal` is the client, used like a
+`TerminalLink`.
 """
 
 from __future__ import annotations

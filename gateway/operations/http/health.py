@@ -1,12 +1,8 @@
 """
-The HTTP server with ``/livez``, ``/readyz``, ``/metrics`` and ``/status``.
+The HTTP server with ``/livez``, ``/readyz``, ``/metrics`` and ``/status``, also on the control socket.
 
-``/livez`` answers while the event loop turns: 200 as long as turns are being worked on, else 503 and why.
-``/readyz`` is 200 once every channel that is switched on is connected and has caught up, and otherwise 503
-with the channels that are not and why. The answers hold states, counts and the bot's own addresses, never
-what people wrote or who they are.
-
-The same routes are mounted on the control socket, so a service without a port can be asked as well.
+``/livez`` is 200 while turns are worked on, ``/readyz`` once every enabled channel has caught up, else 503
+with the reason. Answers hold states, counts and the bot's addresses, never people or their words.
 """
 
 from __future__ import annotations

@@ -1,18 +1,11 @@
 """
 `squidbot forget`: erases everything of one person, and reports what is left.
 
-Histories are append-only, and this is the one exception: it is done while no daemon runs, each file is
-written anew beside the old one and renamed, and every line keeps its place, so that cursors and positions
-stay what they were. In a conversation that others shared, the person's lines become a marker.
-
-The order is: the database first, because its journal would append lines again, then histories and
-summaries, memory, files of the workspace with their earlier versions (``workspace_files.py``), attachments,
-the index. Each step can be repeated, and what it is about is written down before the first one
-(``erasure_journal.py``): after a crash the same command does the rest.
-
-A summary in which something of the person may stand is dropped, with its cursor: it is written again from the
-history, which does not have it any more. A room's memory document loses the lines that were written into it
-in the person's turns, in all its versions.
+It runs without a daemon. Histories are rewritten (the one exception), each line keeping its place for
+cursors; in shared ones the person's lines become a marker. The database goes first, as its journal would
+append lines again, then histories, memory, workspace files with versions (``workspace_files.py``),
+attachments, index. The plan is recorded first (``erasure_journal.py``) and repeating completes it. Summaries
+that may hold the person are written again; a room's memory loses lines from the person's turns.
 """
 
 from __future__ import annotations

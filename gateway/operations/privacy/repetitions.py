@@ -1,13 +1,9 @@
 """
 Finds where answers to others repeat a person's words, so that `squidbot forget` can list these places.
 
-A question of somebody else can be answered with what the person has said: by the search, by a room's memory,
-by a summary. Those answers belong to others, so they stay. They are recognised by runs of six words (or by
-all of a shorter message, of three words at least) and by single words that are rare: numbers, addresses, very
-long ones. What others have said themselves does not count. So something told in other words is not found, and
-nobody can promise that it is.
-
-It is done before anything of the person is removed, because their words tell what to look for.
+Those answers belong to others and stay. Repetitions are runs of six words (or a whole message of three or
+more) and rare words: numbers, addresses, very long ones. Paraphrases are not found. It runs before anything
+is removed, because the person's words are the pattern.
 """
 
 from __future__ import annotations

@@ -1,16 +1,9 @@
 """
 Waits until jobs are due and puts them into the inbox.
 
-A due job becomes a row of the channel and the session that it answers in, with the native id
-``job:ID:INSTANT``. So it is taken exactly once, whatever is killed when, whatever the clock does, and by how
-many processes ever: the row is there first, and only then the job waits for its next instant. A crash in
-between offers the same row again. Of all instants that were missed the newest runs, once.
-
-A job whose person may not speak any more does not run; that is noted and shown, and it runs again when they
-may. A job of a channel that is switched off waits for the channel. Waiting is done in short pieces, because
-the timers of a suspended machine stand still and its wall clock may jump. Should the clock have shown a later
-year for a while, the instants after the true time count again, and those that have run are known by their
-names.
+A due job becomes a row ``job:ID:INSTANT`` before its next instant is set, so that it is taken once whatever
+is killed or the clock does. Of missed instants the newest runs. A job whose person may not speak is skipped
+with a note; one of a disabled channel waits. Waits are short, because timers stop while a machine sleeps.
 """
 
 from __future__ import annotations

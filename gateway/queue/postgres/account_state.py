@@ -1,16 +1,10 @@
 """
 Stores the state of accounts in the database: implements `agent_core.state_folder` over its tables.
 
-Theory of operation. Whoever has the database and the state key can continue with an account: same login, same
-device, same keys. Documents (logins, identities, tokens, the pickle key) are encrypted with the state key.
-The rows of a crypto store are as in its file, where the pickle key encrypts what is secret.
-
-The calls block, on one connection of their own, and any thread may make them. The event loop, which makes
-some of them, waits at most for a moment (``bounded_wait.py``), so a silent server does not block anybody
-else. Each call is one transaction that requires this process's lease, as all others do. A row store also has
-a generation: a writer with an older generation is refused even if both processes hold a lease. If the
-database has never had a document, it is taken once from the home's folder. The copy there is removed, because
-from then on it would be outdated.
+With the database and the state key another machine continues with the same login, device and keys. Documents
+are encrypted with the state key; rows of a crypto store as in its file. Calls block, from any thread, on one
+connection, the event loop with a limit (``bounded_wait.py``); each is a transaction that requires the lease,
+and a row store's generation. A first document is taken from the home's folder, whose copy is removed.
 """
 
 from __future__ import annotations

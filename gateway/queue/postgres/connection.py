@@ -1,14 +1,10 @@
 """
 Connects to PostgreSQL, and runs squidbot's transactions on a connection.
 
-A transaction begins with one statement of ours that is sent together with ``BEGIN``. It sets the home of the
-transaction and the time limits of its statements, and takes the locks. All writers share one of these locks:
-the recovery at the start waits on it for what a killed process is still committing. All of that ends with the
-transaction. Nothing is left on the connection, so a pooler in between may reassign it
-(https://www.pgbouncer.org/features.html, "transaction pooling").
-
-A pooler is detected by the server's process id, which it does not pass on. Statements are then not prepared,
-because the next transaction may run on a server process that does not know them.
+One statement sent with ``BEGIN`` sets the home and time limits and takes the locks, among them one shared by
+all writers on which recovery waits. All ends with the transaction, so a pooler may reassign the connection
+(https://www.pgbouncer.org/features.html, "transaction pooling"). A pooler is detected by the server's process
+id; statements are then not prepared.
 """
 
 from __future__ import annotations

@@ -1,21 +1,11 @@
 """
 Runs the calls of the event loop on threads with connections to PostgreSQL.
 
-Theory of operation. Calls are put into one queue; each thread takes one at a time and makes one transaction
-of it. There is no group commit: calls of several sessions in one transaction would take their locks in the
-order of their arrival, and two processes would wait for each other. The server combines its syncs by itself.
-
-Every commit is synced, even of calls that do not ask for it. squidbot survives a crash of the server: if the
-server lost a claim, the next claim would get the same fence, and two processes would own the turn.
-
-A call that conflicts with another one (a deadlock, a lock timeout) is retried at once, a few times. A call
-whose connection is lost before its commit is repeated once on a new one, because nothing of it has happened.
-If the connection is lost during the commit, the server is asked for the outcome (``unknown_commits.py``).
-While the server is unavailable, connections are tried with a growing pause, and calls fail at once in
-between.
-
-A claim whose caller was cancelled is undone when its result is back on the event loop: only then is it known
-whether it has happened. The undo is repeated until the server accepts it.
+Each thread makes one transaction per call, without group commit: combined locks could deadlock two processes.
+Every commit is synced, since a lost claim would give two processes the same fence. Conflicts are retried at
+once; a call whose connection is lost before the commit is repeated, one during the commit is resolved by
+``unknown_commits.py``. During an outage connections are tried with a growing pause. A cancelled caller's
+claim is undone, until the server accepts it.
 """
 
 from __future__ import annotations

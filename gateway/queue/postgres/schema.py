@@ -1,14 +1,10 @@
 """
 Creates and checks the tables in PostgreSQL; derives them from the embedded file's schema by substitution.
 
-Every table has a column ``home``, with which all of its keys and indexes begin. A table ``all_inbox`` holds
-the rows of all homes; the view ``inbox`` shows those of the home that the transaction has set, and assigns it
-to new rows. So the statements of the queue name no home and cannot forget it. It is a view, and not row-level
-security. That would not hold for a superuser, which is what the role of most PostgreSQL containers is, and it
-keeps the planner from using indexes with operators that are not leakproof.
-
-`SCHEMA` holds all of it, so the database may have other uses as well. Only `prepare` changes tables; a start
-only checks them (`check`).
+Every table has a column ``home`` that begins all keys and indexes. ``all_inbox`` holds all homes' rows; the
+view ``inbox`` shows those of the transaction's home, so that no statement can forget it. Row-level security
+would not hold for superusers, the usual role in containers, and disables indexes with non-leakproof
+operators. Only `prepare` changes tables; a start runs `check`.
 """
 
 from __future__ import annotations

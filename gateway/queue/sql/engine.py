@@ -1,16 +1,10 @@
 """
 The interface between the stores and a database engine: a connection, two workers, and named locks.
 
-The SQL is the same for every engine. It is written for SQLite 3.35 and PostgreSQL 13 and uses only what means
-the same in both: ``?`` and ``:name`` as placeholders, ``RETURNING``, ``ON CONFLICT``. No statement looks into
-a payload; `tests/unit/gateway/queue/test_portable_sql.py` lists what else is excluded, and why.
-
-Each call of a `Writer` is a transaction, and names the locks that it needs (`Locks`). Where several
-transactions run at once, the engine calls `lock_first` as the first statement of the transaction, before the
-reads. A statement sees what was committed before it began, so a transaction that waits for a lock and then
-reads sees the writes of the previous holder. An engine with one writer needs no locks and ignores them.
-
-All names are taken at once, in sorted order, so two calls never wait for each other.
+The SQL is common to SQLite 3.35 and PostgreSQL 13; `tests/unit/gateway/queue/test_portable_sql.py` lists the
+excluded features. Each call of a `Writer` is a transaction and names its `Locks`. With concurrent
+transactions the engine calls `lock_first` first, with sorted names, so that reads see the previous holder's
+writes and calls never deadlock. An engine with one writer ignores locks.
 """
 
 from __future__ import annotations

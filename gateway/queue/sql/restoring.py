@@ -1,15 +1,9 @@
 """
 Parks the open work of a restored database before a gateway opens it.
 
-Since the moment of the backup, another copy of the database was in use. What that copy did is not recorded
-here, so open work must not continue as if nothing had happened:
-
-- an answer that was being sent may have arrived: it becomes ``uncertain``, and the channel's rule decides
-  (Matrix looks for its mark in the room, mail in the Sent folder; a channel that cannot look asks a person);
-- a question that waited may have been answered. Its answer's id came from a turn that this database does not
-  know, so nobody can look for it. The question goes to the quarantine, where a person releases or drops it;
-- a heartbeat run is past: it is ignored;
-- a grant that was revoked since must not come back.
+Another copy was in use since the backup. Sends in progress become ``uncertain`` (the channel probes, or a
+person decides); waiting questions may have been answered under unknown ids and are quarantined; heartbeat
+runs are ignored; revoked grants must not come back.
 """
 # ruff: noqa: S608 - only constants of this package are put into statements; every value is a parameter
 

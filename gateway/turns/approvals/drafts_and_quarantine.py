@@ -1,16 +1,11 @@
 """
 Drafts and quarantined messages that wait for the owner's approval.
 
-How the owner is asked exactly once. For every such item a message of our own goes into the inbox, in a
-session of our own (`ASKING`); its native id is the item's name, so the same item never gets in twice. That
-message has its turn like any other, and what is committed with it is the notice. What waits at that moment is
-one notice. Nothing is remembered besides: items are found by looking (`Approvals.run`), at the start and now
-and then.
-
-Names: ``d12`` is the draft with the outbox id 12, ``m7`` the message with the inbox id 7. A decision is a
-``!approve`` or ``!reject`` with a name, or a reaction to the notice, and counts only if it is the owner's.
-What is said of an item comes from its state, so a decision that is taken twice, by a crash or by a person,
-is told in the same words.
+For each item a message of ours, with the item's name as native id, goes into the inbox in the session
+`OWNER_QUESTIONS`; its turn commits the notice, so that the owner is asked exactly once. Items are found by
+scanning (`ReviewQuestions.run`). ``d12`` is the draft with outbox id 12, ``m7`` the message with inbox id 7;
+the owner decides by ``!approve``, ``!reject`` or a reaction. Replies derive from the item's state, so that
+repeated decisions read alike.
 """
 
 from __future__ import annotations

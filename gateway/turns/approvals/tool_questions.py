@@ -1,18 +1,11 @@
 """
 Pauses a turn until a person has approved a tool call: which calls, and whom it asks.
 
-Theory of operation. The policy says which calls need a yes (`agent_core.tools.policy`). When one does, the
-turn is left (`AwaitsApproval`), and one transaction records the question as a step of the turn, puts the
-notice that asks it into the outbox, and lets the turn wait until the question's time is over. It holds no
-place and no model meanwhile, and what else is written there goes past it; what was answered before is
-journaled. A decision (``tool_decisions.py``) is another transaction, which makes the turn due; it is resumed
-as after a crash, comes to the same call by way of its journal, and finds what was decided. So it does not
-matter when the process dies. If nobody decides, the turn is due by itself, and the model is told so.
-
-Only a person can be asked who waits for the answer: in a check-in or a job of the schedule the call is
-refused at once. A background job asks in the conversation of its person, if they are alone there. Where
-others read along, or we are not any more, the owner's job asks the owner in private, and that of anybody else
-asks nobody.
+The policy (`agent_core.tools.policy`) decides which calls ask. The turn is left (`AwaitsApproval`): one
+transaction records the question as a step, posts the notice and lets the turn wait, without a place or model.
+A decision (``tool_decisions.py``) makes it due, and it resumes by its journal as after a crash; without one
+it is due at the deadline. Check-ins and scheduled jobs are refused at once; a background job asks its person
+if alone there, else the owner's in private and others' not at all.
 """
 
 from __future__ import annotations

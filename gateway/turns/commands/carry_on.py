@@ -1,13 +1,9 @@
 """
 ``!continue`` lists the owner's recent conversations on all channels, ``!continue 2`` continues one here.
 
-What it takes over is one moment of that conversation: its summary and its newest messages, as two lines of
-this conversation's history, committed with the answer to the command. They say where they are from, and carry
-the origins of all that they are made of. They stand as words of the assistant: nothing in them counts as what
-the owner has named here. The other conversation stays as it is; ``!undo`` takes the two lines back.
-
-Only conversations in which the owner alone has ever taken part can be taken over. The number is that of the
-list that was shown last, whatever was said elsewhere since.
+It takes over a moment, the summary and newest messages, as two assistant lines with their origins, committed
+with the answer; ``!undo`` takes them back, and nothing in them counts as named by the owner. Only
+conversations of the owner alone qualify. Numbers are those of the last shown list.
 """
 
 from __future__ import annotations

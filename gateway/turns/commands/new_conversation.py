@@ -1,12 +1,9 @@
 """
 ``!new``: a conversation is reset at once, or behind what was asked before and still waits for its answer.
 
-Commands overtake what waits for a model or runs in one, ``!new`` too, because it must be answered while there
-is none. But a question that was asked before it belongs to the old conversation, and so does its answer. So
-the number of the ``!new`` is kept for its conversation, and what is said after it begins anew: nothing
-overtakes but commands, so when the first later message has its turn all earlier ones have ended, except one
-that waits for a person's yes. Until then
-messages are answered one by one, or those before and after it could become one question.
+The command overtakes waiting turns, but earlier questions belong to the old conversation. So its number is
+kept, and the first later message's turn resets: all earlier ones have ended by then, except one waiting for
+an approval. Until then messages are answered one by one, since those before and after could be merged.
 """
 
 from __future__ import annotations

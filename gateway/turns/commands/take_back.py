@@ -1,19 +1,11 @@
 """
 ``!undo`` removes the last exchange from what a model sees, ``!retry`` also asks its question again.
 
-What is taken back stays in the history, with a line behind it that says so
-(`agent_core.memory.withdrawn_messages`). The line has an id that derives from the command, and the question
-that is asked anew a message id that does: a command that is done again after a crash finds both. What is
-asked anew counts as said when its command was, so of two devices that ask for it at the same time one is told
-to wait.
-
-What tools have done for an answer stays done when that is taken back. The model that answers anew is told
-which tools those were, and how often: not with what, since that may be made of other people's words.
-
-Among others somebody takes back only what they have asked alone, unless they are the owner or moderate the
-room; only their own questions are asked anew, with their own rights. What may not be shown in the
-conversation as it is now, because it was said with other people there, is neither taken back nor asked anew.
-What is already part of the summary cannot be taken out of it, and that is said.
+The history keeps it, followed by a line with an id derived from the command
+(`agent_core.memory.withdrawn_messages`), and so is the repeated question's id: repeating the command is
+harmless. Effects of tools stay, and the next model gets their names and counts, not their arguments. In
+groups people take back only what they asked alone, unless they are the owner or moderate. What the present
+readers may not see, or what is summarised, is not taken back.
 """
 
 from __future__ import annotations

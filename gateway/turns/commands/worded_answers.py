@@ -1,14 +1,11 @@
 """
 Answers in words to questions that wait: a yes, a no, or a value.
 
-It is decided when a message is accepted, and noted with it in one transaction. So an answer and what is
-written after it never change places, and a message is either an answer, or goes to the model, for good.
-
-A reply is an answer to what it replies to, and to nothing else. Another word is one to the only question
-that waits there for this person, if no model has said anything there since, and if the two cannot have
-crossed: a question to which somebody else has led, or one that follows another of the same turn, may not be
-read yet. What begins with a yes or a no and is more is asked back. Anything else leaves a question open;
-only that of a server is withdrawn by it, because its call keeps the conversation waiting.
+It is decided in the transaction that accepts a message, so that a message is for good an answer or for the
+model. A reply answers only what it replies to. Another word answers the only question open here for this
+person, if no model spoke since and the two cannot have crossed. A yes or no with more words is asked back.
+Anything else leaves questions open, except a server's, which is withdrawn, as its call blocks the
+conversation.
 """
 
 from __future__ import annotations
