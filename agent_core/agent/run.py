@@ -545,7 +545,6 @@ class AgentRun:
         ]
 
     def _next(self, *what: str) -> tuple[int, str]:
-        """Number and digest of the next step."""
         number = self._number
         self._number += 1
         return number, _digest(self._chain, str(number), *what)

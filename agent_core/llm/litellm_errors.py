@@ -79,7 +79,6 @@ def _chain(error: BaseException) -> list[BaseException]:
 
 
 def _status_or_none(chain: Sequence[BaseException]) -> int | None:
-    """The status of the first error that has one."""
     for link in chain:
         status = getattr(link, "status_code", None)
         if isinstance(status, int):

@@ -300,7 +300,6 @@ class _Run:
                 confine(order)
 
     def clean_up(self) -> None:
-        """Remove what the program had for itself."""
         if self._private:
             remove_folder(self._private)
 

@@ -166,7 +166,6 @@ def _held_kilobytes(pid: int) -> int:
 
 
 def _kilobytes(path: str, *names: bytes) -> int:
-    """The sum of some lines of a file of /proc."""
     words = [line.split() for line in content_of(path).split(b"\n")]
     return sum(int(each[1]) for each in words if len(each) == 3 and each[0][:-1] in names)
 

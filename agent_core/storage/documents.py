@@ -208,7 +208,6 @@ class DocumentFile:
             return datetime.fromtimestamp(self._path.parent.stat().st_mtime, UTC)
 
     def _last_versions(self, count: int) -> list[Version]:
-        """The newest versions, newest first."""
         found: list[Version] = []
         try:
             handle = file_access.open_regular(self._versions, os.O_NOFOLLOW)

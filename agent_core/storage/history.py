@@ -307,7 +307,6 @@ class HistoryFile:
         return list(new.values())
 
     def _last_ids(self, handle: int, most: int, most_bytes: int) -> list[str]:
-        """The ids of the newest lines, the last one first."""
         found: list[str] = []
         for entry in self._entries(handle):
             if entry.message is not None and entry.message.id is not None:

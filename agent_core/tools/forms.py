@@ -198,7 +198,6 @@ def _choice(field: Field, said: str) -> str:
 
 
 def _field_name(field: Field) -> str:
-    """The name of a field in a sentence of ours."""
     name = "".join(char for char in field.name if char.isprintable() and char != "`")
     return name[:80] or "the value"
 

@@ -253,7 +253,6 @@ class ObjectFiles:
         return True
 
     def _head(self, key: str) -> Any:
-        """Return an object's metadata; None if it does not exist."""
         with self._asking(missing_is_away=False) as api:
             try:
                 return api.head(self._store(), key)
@@ -351,12 +350,10 @@ def _age_s(found: Any) -> float:
 
 
 def _is_not_implemented(text: str) -> bool:
-    """Return True if a store does not implement the request."""
     return _STATUS.findall(text)[:1] == ["501"] or "NotImplemented" in _CODE.findall(text)
 
 
 def _error_text(error: Exception) -> str:
-    """Describe an error in our own words."""
     text = str(error)
     status = _STATUS.findall(text)
     codes = _CODE.findall(text)

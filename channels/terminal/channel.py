@@ -192,7 +192,6 @@ class TerminalChannel:
 
 
 def _waiting(receive: MemoryObjectReceiveStream[_Typed]) -> list[_Typed]:
-    """Return the lines typed meanwhile."""
     found: list[_Typed] = []
     while True:
         try:

@@ -55,7 +55,6 @@ async def build(
 
 
 def _addresses(channels: Configured) -> dict[str, str]:
-    """The addresses of the accounts, by name."""
     return {name: channel.account for name, (channel, _) in channels.items() if name not in LOCAL_CHANNELS}
 
 
@@ -73,7 +72,6 @@ class _Parts:
 
 
 def _gateway(env: Environment, opened: OpenQueue, parts: _Parts) -> Gateway:
-    """Build the gateway, which runs from start to stop."""
     agent, channels, proactive, supervision = parts.agent, parts.channels, parts.proactive, parts.supervision
     turns, routing, speech = parts.turns, parts.routing, parts.speech
     queue, state, guard = opened.queue, opened.account_state, opened.guard

@@ -207,7 +207,6 @@ def build_agent(env: Environment, queue: Queue, state: AccountState | None) -> A
 
 
 def _in_files(env: Environment) -> MemoryInDatabase:
-    """Histories and memory in files of the home."""
     files = JsonlMemory(
         env.home.root,
         clock=env.clock,

@@ -179,7 +179,6 @@ class _Shared:
 
 
 def _commands(shared: _Shared) -> CommandService:
-    """Build the service that answers without a model."""
     env, queue, agent, proactive = shared.env, shared.queue, shared.agent, shared.proactive
     access, histories, by_name = env.access, shared.histories, shared.by_name
     handlers = CommandHandlers(
@@ -351,7 +350,6 @@ def _transcription(env: Environment, queue: Queue, agent: AgentParts) -> Transcr
 
 
 def _reply_approval(settings: Settings, overrides: Overrides) -> dict[str, Approval]:
-    """Return which answers need approval, by channel."""
     asked: dict[str, Approval] = {
         name: config.reply_approval for name, config in settings.channels.enabled().items()
     }

@@ -140,7 +140,6 @@ def homes_on_server(home: Path | None, config: Path | None) -> list[dict[str, An
 
 
 async def _machines(store: Queue) -> dict[str, Any]:
-    """The machines of this home."""
     from gateway.queue.lease import machine_facts  # noqa: PLC0415 - on PostgreSQL only
 
     return await machine_facts(store.maintenance)

@@ -261,7 +261,6 @@ def _alerts_in(stored: Mapping[str, str]) -> list[Alert]:
 
 
 def _read(text: str | None) -> tuple[datetime | None, frozenset[int]]:
-    """Parse the time of the last digest and the ids in it."""
     try:
         kept = json.loads(text or "")
         return datetime.fromisoformat(kept["at"]), frozenset(map(int, kept["ids"]))

@@ -195,7 +195,6 @@ class Access:
         return plugin is None or plugin.has_rooms
 
     def _names(self, channel: str) -> tuple[str, ...]:
-        """Return the alias names that apply to this channel."""
         return (channel,) if self.is_apart(channel) else (channel, self.kind(channel))
 
     def _add_entries(self, channel: str, entries: tuple[str, ...]) -> None:

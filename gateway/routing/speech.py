@@ -227,7 +227,6 @@ def _sound_facts(spoken: Spoken) -> dict[str, Any]:
 
 
 def _caption(text: str, spoken: Spoken) -> str:
-    """Return the text of a mail that brings a spoken answer."""
     begins = text if len(text) <= _QUOTED_CHARS else text[:_QUOTED_CHARS].rsplit(" ", 1)[0] + " …"
     seconds = 0 if spoken.sound is None else round(spoken.sound.duration_s)
     lasts = f" ({seconds // 60}:{seconds % 60:02d})" if seconds else ""

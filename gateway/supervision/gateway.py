@@ -371,7 +371,6 @@ class Gateway:
             await to_thread.run_sync(trim_memory)  # after the start `gateway.app.daemon` does it
 
     async def _prune(self) -> None:
-        """Forget the payloads of what ended long ago."""
         while True:
             try:
                 forgotten = await self.store.maintenance.prune(older_than_s=_FORGET_AFTER_S)

@@ -113,7 +113,6 @@ def question_text(messages: Sequence[InboundMessage]) -> str:
 
 
 def _about_files(message: InboundMessage) -> str:
-    """Return the transcripts and descriptions of a message's files."""
     heard = [transcript_line(**one) for one in message.context.get(HEARD, ())]
     return "\n".join(filter(None, (*heard, attachment_lines(message.attachments))))
 

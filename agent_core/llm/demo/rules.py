@@ -269,7 +269,6 @@ def _results(messages: Sequence[Message]) -> list[str]:
 
 
 def _tool_runs(messages: Sequence[Message]) -> int:
-    """Count the tool results since the last question."""
     return len(_results(messages))
 
 

@@ -260,7 +260,6 @@ class Rows:
         return sessions, self._db.execute("SELECT count(*) FROM lines").fetchone()[0]
 
     def _free_number(self, ms: int) -> int:
-        """Return the first free number for a row of that time."""
         number = _first_number(ms)
         if self._db.execute("SELECT 1 FROM lines WHERE id = ?", (number,)).fetchone() is None:
             return number
@@ -408,7 +407,6 @@ def _first_number(ms: int) -> int:
 
 
 def _expression(term: Term) -> str:
-    """Return a term as FTS5 wants it."""
     wanted = [f'"{term.words}"', *(f'"{part}"' for part in sorted(term.parts))]
     wanted += [f'"{term.beginning}"*'] if term.beginning is not None else []
     wanted += [f'"{TAIL}{term.ending[::-1]}"*'] if term.ending is not None else []

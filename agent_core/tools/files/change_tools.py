@@ -31,15 +31,12 @@ class _Changing(FileTool, ABC):
         return self._run.has_person and self.effect_of(arguments) is Effect.PERSIST
 
     def targets(self, arguments: Mapping[str, Any]) -> Sequence[str]:
-        """The file."""
         return (str(arguments.get("path")),)
 
     def makes_new(self, arguments: Mapping[str, Any]) -> bool:
-        """Return True if the file did not exist before this run."""
         return self._run.makes_new(arguments.get("path"))
 
     async def review(self, **arguments: Any) -> Review:
-        """The difference that the call would make."""
         return await anyio.to_thread.run_sync(partial(self._review, **arguments))
 
     def _review(self, **arguments: Any) -> Review:
@@ -54,7 +51,6 @@ class _Changing(FileTool, ABC):
         return Review(reviewed_change(found.content if found else None, new, place.shown), state_of(found))
 
     def _expected(self, place: RootedPath, found: FileState | None) -> str | None:
-        """Return the digest that the file must have."""
         from agent_core.tools.files.journaled_files import ANYTHING  # noqa: PLC0415
 
         return self._run.knows(place) or ANYTHING

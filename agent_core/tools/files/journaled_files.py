@@ -475,7 +475,6 @@ def _marks(status: os.stat_result) -> tuple[int, int, int, int]:
 
 
 def _written(name: str, folder: int, content: bytes, mode: int) -> int:
-    """A new file with that content; the handle on it."""
     with suppress(FileNotFoundError):
         os.unlink(name, dir_fd=folder)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

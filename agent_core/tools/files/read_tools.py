@@ -325,7 +325,6 @@ class SearchFilesTool(FileTool):
 
 
 def _shown_name(name: str) -> str:
-    """A name in one line: what cannot be shown is escaped."""
     return name if name.isprintable() else ascii(name)
 
 

@@ -194,12 +194,10 @@ class _Reader:
         self.rest = content
 
     def take(self, count: int) -> bytes:
-        """The next bytes."""
         if len(self.rest) < count:
             raise IndexError
         taken, self.rest = self.rest[:count], self.rest[count:]
         return taken
 
     def number(self, count: int) -> int:
-        """The next bytes as a number."""
         return int.from_bytes(self.take(count), "big")

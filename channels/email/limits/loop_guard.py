@@ -253,7 +253,6 @@ class LoopGuard:
 
 
 def _recipient(message: OutboundMessage) -> str:
-    """Return the recipient's address, or "" if it is invalid."""
     try:
         return normalise(str(message.context.get("reply_to") or recipient_of(message.session) or ""))
     except AddressInvalid:

@@ -211,7 +211,6 @@ class DirectRooms:
 
 
 def _refused(answer: HttpAnswer, person: str) -> ChannelError:
-    """Return the error for a person who cannot be written to."""
     if answer.token_refused or answer.status == 429 or answer.status >= 500 or not answer.errcode:
         return problem(answer)
     error = send_problem(answer)

@@ -324,7 +324,6 @@ def _event_in(message: InboundMessage) -> tuple[Any, Any]:
 
 
 def _server_of(message: InboundMessage) -> str:
-    """Return the server of the message's file, or ""."""
     try:
         media = media_in(*_event_in(message))
     except MediaInvalid:
@@ -333,7 +332,6 @@ def _server_of(message: InboundMessage) -> str:
 
 
 def _problem(answer: HttpAnswer) -> Exception:
-    """Return the error for an answer that is no file."""
     if answer.status == 404 and answer.errcode:
         return MediaInvalid("the homeserver does not have it, or no longer")
     if answer.errcode == "M_TOO_LARGE" or answer.status == 413:

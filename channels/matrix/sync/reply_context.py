@@ -173,7 +173,6 @@ class ReplyContext:
         return self._seen[key]
 
     async def _membership(self, room_id: str, event_id: str, person: str) -> str:
-        """Return a person's membership at an event, or "" if unknown."""
         key = (room_id, event_id, person)
         if key not in self._memberships:
             await self._look(room_id, event_id, person)

@@ -114,7 +114,6 @@ def examine_state(
 
 
 def _tables(layout: Layout, server: ServerDatabase) -> Iterator[IntegrityFinding]:
-    """Yield the findings about histories and memory in tables."""
     for trouble in table_troubles(server):
         yield IntegrityFinding(trouble.part, trouble.text, serious=trouble.serious, remedy=trouble.remedy)
     if left := left_in_files(layout):

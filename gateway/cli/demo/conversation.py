@@ -319,7 +319,6 @@ class _Talk:
 
 
 def _typed() -> str:
-    """Return the text typed at the prompt so far."""
     reader = sys.modules.get("readline")
     return str(reader.get_line_buffer()) if reader is not None else ""
 

@@ -90,7 +90,6 @@ def status(report: Mapping[str, Any]) -> str:
 
 
 def _machines(report: Mapping[str, Any]) -> list[str]:
-    """The machines of a home on PostgreSQL."""
     machines = report.get("machines")
     if machines is None:
         return []
@@ -131,7 +130,6 @@ def _channel(name: str, one: Mapping[str, Any]) -> list[str]:
 
 
 def _process(report: Mapping[str, Any]) -> list[str]:
-    """Render if the daemon runs, since when, and its versions."""
     running = bool(report.get("running"))
     does = "standing by" if report.get("standing_by") else "running" if running else "not running"
     lines = [f"squidbot {report['version']}: {does}"]
@@ -149,7 +147,6 @@ def _process(report: Mapping[str, Any]) -> list[str]:
 
 
 def _shell(one: Mapping[str, Any]) -> list[str]:
-    """Render if commands can be run; the reason is a sentence."""
     if not one:
         return []
     word = {True: "ready", False: "off"}.get(one["ready"], "not ready")
@@ -157,7 +154,6 @@ def _shell(one: Mapping[str, Any]) -> list[str]:
 
 
 def _mcp(found: Mapping[str, Any]) -> list[str]:
-    """The servers with which something is wrong."""
     lines = []
     for name, one in found.items():
         if one["trouble"]:
@@ -168,7 +164,6 @@ def _mcp(found: Mapping[str, Any]) -> list[str]:
 
 
 def _speech(one: Mapping[str, Any]) -> list[str]:
-    """Render the number of spoken answers and the last failure."""
     if not one:
         return []
     trouble = f"; the last one was not: {plain_line(one['trouble'])}" if one["trouble"] else ""
@@ -176,7 +171,6 @@ def _speech(one: Mapping[str, Any]) -> list[str]:
 
 
 def _attachments(one: Mapping[str, Any]) -> list[str]:
-    """Render if the shared storage for files answers."""
     if not one:
         return []
     answers = "answers" if one["asked"] else "not used yet"
@@ -376,7 +370,6 @@ def _prompt(prompt: Mapping[str, Any]) -> list[str]:
 
 
 def _consolidating(state: Mapping[str, Any]) -> list[str]:
-    """Render the number of consolidated segments, and the failures."""
     failing = state.get("failing_sessions")
     if not failing:
         done = state.get("segments")

@@ -102,8 +102,6 @@ def _is_mistyped(kind: str, address: str, dialogue: Dialogue, is_unknown: Callab
 
 
 def _own_address(kind: str, known: str, dialogue: Dialogue, checked: Check) -> str:
-    """One address of the owner; empty for none."""
-
     def check(text: str) -> str:
         if text and kind_of(text) != kind:
             wanted = "Matrix id, such as @you:example.org" if kind == "matrix" else "mail address"

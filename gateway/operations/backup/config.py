@@ -90,7 +90,6 @@ def _secret_files(root: Path, config: Path) -> tuple[dict[str, Path], list[Path]
 
 
 def _without(text: str, secrets: frozenset[str]) -> tuple[str, int]:
-    """The text without the secrets, and how many of them were there."""
     count = 0
     for secret in sorted(secrets, key=lambda one: (-len(one), one)):
         if len(secret) < _SHORTEST:

@@ -348,15 +348,12 @@ class _Result:
 
     @property
     def rowcount(self) -> int:
-        """The number of changed rows."""
         return max(self._changed, 0)  # -1: there was nothing to run
 
     def fetchone(self) -> Any:
-        """Return the next row."""
         return self._cursor.fetchone()
 
     def fetchall(self) -> list[Any]:
-        """Return the remaining rows."""
         return self._cursor.fetchall()
 
     def __iter__(self) -> Iterator[Sequence[Any]]:

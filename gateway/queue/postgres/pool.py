@@ -240,14 +240,12 @@ class _Serving:
         self._timeline = ""
 
     def disconnect(self) -> None:
-        """Close the connection."""
         db, self._db = self._db, None
         if db is not None:
             with contextlib.suppress(psycopg.Error):
                 db.close()
 
     def serve(self, call: Call) -> None:
-        """Run a call in a transaction."""
         try:
             self._serve(call)
         except psycopg.Error as error:

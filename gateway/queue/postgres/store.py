@@ -53,9 +53,7 @@ _log = structlog.get_logger(__name__)
 class _Following(Protocol):
     """A clock that follows another one."""
 
-    def follow(self, ask: Callable[[], float]) -> float:
-        """See `gateway.system.clock.SystemClock.follow`."""
-        ...
+    def follow(self, ask: Callable[[], float]) -> float: ...
 
 
 class PostgresQueue(Queue):

@@ -32,9 +32,7 @@ class Cursor(Protocol):
         """Return the remaining rows."""
         ...
 
-    def __iter__(self) -> Iterator[Any]:
-        """Iterate over the remaining rows."""
-        ...
+    def __iter__(self) -> Iterator[Any]: ...
 
 
 class ConnectionPort(Protocol):

@@ -97,7 +97,6 @@ def _dicts(table: str, rows: Iterable[Raw]) -> Iterator[dict[str, Any]]:
 
 
 def _rows(db: ConnectionPort, table: str, column: str, values: Collection[Any]) -> list[dict[str, Any]]:
-    """Return the rows with one of these values."""
     asked = sorted(values)
     found: list[dict[str, Any]] = []
     for first in range(0, len(asked), _AT_ONCE):

@@ -170,7 +170,6 @@ class JobStore(Store):
 
 
 def _jobs(db: ConnectionPort, *, done: bool, job_id: str | None = None) -> list[Raw]:
-    """Return jobs, the next one first."""
     where, arguments = (
         ("id = ?", (job_id,)) if job_id is not None else ("TRUE" if done else "state <> 'done'", ())
     )
@@ -272,7 +271,6 @@ def _job_of(raw: Raw) -> Job | None:
 
 
 def _entry_of(raw: Raw) -> LedgerEntry:
-    """Convert a row of ``SELECT {_ENTRY}``."""
     name, at, until, ticks, noted_at, outcome, reason, tokens, calls, took_s, said = raw
     return LedgerEntry(
         name=name,

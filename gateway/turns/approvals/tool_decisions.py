@@ -237,7 +237,6 @@ class ToolDecisions:
         return weak_proof_text(question, message)
 
     def _is_decider(self, question: ToolQuestionRow, message: InboundMessage) -> bool:
-        """Return True if the sender of a message may decide."""
         decision = self._access.decide(message)
         if decision.role is Role.OWNER:
             return True

@@ -200,7 +200,6 @@ class ToolQuestions:
         return ApprovalPending(Step(number, APPROVAL, digest, request, None), call, until)
 
     def _is_the_owners_alone(self, turn: Turn, proposal: Proposal) -> bool:
-        """Return True if only the owner may decide about a call."""
         by_policy = self.verdict(replace(proposal, guarded=False)) is not PolicyVerdict.ALLOW
         return by_policy and proposal.effect in _OWNERS_ALONE and not self._all_owner(turn)
 

@@ -302,7 +302,6 @@ def _is_doubt(said: AnswerReading | None) -> bool:
 
 
 def _is_name(text: str, message: InboundMessage) -> bool:
-    """Return True if a line of a mail consists of its sender's name."""
     name = f"{message.sender.name} {message.sender.address.partition('@')[0]}".casefold()
     words = re.findall(r"\w+", text.casefold())
     return bool(words) and set(words) <= set(re.findall(r"[^\W_]+", name))
