@@ -182,11 +182,7 @@ class PicturePort(Protocol):
     async def picture(
         self, attachment: Attachment, *, max_bytes: int, max_pixels: int, max_side: int
     ) -> tuple[str, bytes] | None:
-        """
-        Return media type (by content) and content of a PNG, JPEG, WebP or GIF, else None.
-
-        Raises ValueError, with a clause, for one that is too large.
-        """
+        """Return media type (by content) and content of a picture, or None. Raises ValueError."""
         ...
 
 

@@ -85,11 +85,7 @@ def system_text(
 
 
 def turn_facts(at: datetime, *, channel: str = "", shared: bool = False, email_style: bool = False) -> str:
-    """
-    Describe time and place of a message in one line; ``at`` is its arrival in the reader's zone.
-
-    ``email_style``: the words are an `email_text`.
-    """
+    """Describe time (``at``, in the reader's zone) and place of a message in one line."""
     said = [f"{at:%a %Y-%m-%d %H:%M} {at.tzname() or ''}".rstrip()]
     said += [channel] if channel else []
     said += ["several people can read this"] if shared else []
@@ -125,11 +121,7 @@ _BACKGROUND = {
 
 
 def background_text(lines: Sequence[tuple[str, str, str, str]]) -> str:
-    """
-    Render the words before a question: (kind, address, name, text) each; "" without any.
-
-    The address stands first, because people choose their names.
-    """
+    """Render (kind, address, name, text) lines before a question, addresses first, as names are free."""
     parts = []
     for kind, (tag, heading) in _BACKGROUND.items():
         said = [

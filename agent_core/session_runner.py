@@ -98,11 +98,7 @@ class SessionRunner:
     def submit(
         self, session: SessionKey, job: Job, *, first: bool = False, person: str | Behind = ""
     ) -> None:
-        """
-        Queue a job behind the session's others, without waiting. Raises RunnerFull, RunnerStopped.
-
-        ``person`` takes turns with others; it counts from the time when the session had no work.
-        """
+        """Queue a job of ``person`` behind the session's others. Raises RunnerFull or RunnerStopped."""
         if self._closed:
             raise RunnerStopped
         if self._waiting >= self._max_waiting:

@@ -36,11 +36,7 @@ class _Block:
 
 
 def split_markdown(text: str, max_bytes: int) -> list[str]:
-    """
-    Cut a text into parts of at most ``max_bytes`` (at least 64); none for a blank text.
-
-    A text that fits comes back unchanged as the only part.
-    """
+    """Cut a text into parts of at most ``max_bytes`` (≥ 64), none for a blank one, itself if it fits."""
     if max_bytes < _SMALLEST:
         raise ValueError(f"parts need at least {_SMALLEST} bytes")
     if not text.strip():

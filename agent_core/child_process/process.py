@@ -192,11 +192,7 @@ class ChildProcess:
         self._rest()
 
     async def call(self, asked: Mapping[str, Any], read: Callable[[object], _P]) -> AsyncGenerator[_P, None]:
-        """
-        Yield the pieces of one answer; closing the generator ends the call. Raises CallFailed.
-
-        ``read`` parses a piece; its ValueError gives the process up.
-        """
+        """Yield one answer's pieces by ``read`` (ValueError: give up); closing ends it. Raises CallFailed."""
         link = await self._linked()
         self._number += 1
         number, call = self._number, _Call()

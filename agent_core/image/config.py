@@ -56,11 +56,7 @@ def is_plain_image(settings: ImageSettings, provider: ProviderSpec) -> bool:
 
 
 def check_image(part: Any, providers: Mapping[str, ProviderSpec]) -> list[tuple[tuple[str | int, ...], str]]:
-    """
-    Return invalid references as (path of the key, problem).
-
-    ``part`` is the unchecked content of ``tools:``, ``providers`` that of ``llm.providers``.
-    """
+    """Check the raw ``tools:`` against ``llm.providers``; return (path of the key, problem) each."""
     section = part.get("image") if isinstance(part, dict) else None
     if not isinstance(section, dict):
         return []

@@ -162,11 +162,7 @@ def is_plain(model: ModelSpec, provider: ProviderSpec) -> bool:
 def check_references(
     spec: LLMSpec, pool_references: Mapping[str, str] | None = None
 ) -> list[tuple[str, str]]:
-    """
-    Return invalid references as (path of the key, problem).
-
-    ``pool_references`` are keys elsewhere that name a pool, with their values; "" means the default pool.
-    """
+    """Return (path, problem) of references to missing things; an empty pool name is the default."""
     problems: list[tuple[str, str]] = []
     for name, model in spec.models.items():
         problems += _check_model(f"llm.models.{name}", model, spec.providers)

@@ -127,11 +127,7 @@ def _only_operator_can_help(status: int | None, told: str) -> bool:
 
 
 def _is_credit_spent(failure: Failure, told: str, now: datetime) -> bool:
-    """
-    Return True if the account has no credit left.
-
-    A quota of a minute or a day (429 with the time of its end) is a rate limit instead.
-    """
+    """Return True if the account has no credit left; a 429 with its end is a rate limit instead."""
     match failure.status:
         case 402:
             return True
@@ -174,11 +170,7 @@ def _wait_s(failure: Failure, now: datetime) -> float | None:
 
 
 def retry_after_s(headers: Mapping[str, str], now: datetime) -> float | None:
-    """
-    Return the seconds to wait, from ``retry-after-ms`` or ``retry-after`` (seconds or a date).
-
-    Always between 0 and one hour; None if there is no readable header.
-    """
+    """Return the seconds of ``retry-after-ms`` or ``retry-after``, between 0 and 3600; None if unreadable."""
     plain = {name.lower(): value.strip() for name, value in headers.items()}
     wait = _number_or_none(plain.get("retry-after-ms", ""))
     if wait is not None:

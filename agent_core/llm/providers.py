@@ -114,11 +114,7 @@ def endpoint_of(model: str, api_base: str) -> Endpoint | None:
 
 
 def is_ollama(model: str, api_base: str) -> bool:
-    """
-    Return True for a model of Ollama: by its provider, or by Ollama's port in an "openai/" entry.
-
-    ``squidbot init`` once wrote such entries.
-    """
+    """Return True for Ollama: by provider, or by its port in an "openai/" entry of an old ``init``."""
     prefix, _, name = model.partition("/")
     if prefix == "openai":
         return bool(api_base) and urlsplit(api_base).port == _OLLAMA_PORT

@@ -211,11 +211,7 @@ def _all_calls(assembler: Assembler, written: Sequence[ToolCall], *, is_broken: 
 def _ending(
     assembler: Assembler, model: str, text: str, written: Sequence[ToolCall], *, is_broken: bool
 ) -> list[ModelChunk]:
-    """
-    Return the chunks after the text; ``written`` calls in it count unless ``is_broken``.
-
-    Raises ModelError for an unusable ending, ValueError for an unreadable tool call.
-    """
+    """Return the chunks after the text, with ``written`` calls unless ``is_broken``. Raises ModelError."""
     finish = (assembler.finish or "").lower()
     try:
         calls = _all_calls(assembler, written, is_broken=is_broken)

@@ -61,11 +61,7 @@ def private_in(scopes: Iterable[str | None]) -> frozenset[str]:
 
 
 def hidden_from(scope: str | None, private: Iterable[str]) -> bool:
-    """
-    Return True if messages of these private scopes must not be shown in a turn of ``scope``.
-
-    The scope None stands for somebody at the machine, who sees everything.
-    """
+    """Return True if these private scopes must not be shown in ``scope`` (None: the operator, sees all)."""
     return scope is not None and bool(set(private) - {scope})
 
 
@@ -81,10 +77,6 @@ def _room(key: SessionKey) -> MemoryScope:
 
 
 def person_name(address: str) -> str:
-    """
-    One name for one person: mail addresses regardless of case, Matrix ids as they are.
-
-    Old Matrix ids may differ in case alone and still be two people.
-    """
+    """Return one name per person: mail addresses lower-cased, Matrix ids as they are (case matters)."""
     address = address.strip()
     return address if address.startswith("@") else address.lower()

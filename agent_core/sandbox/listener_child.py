@@ -15,11 +15,7 @@ _MOST_WAITING = 64
 
 
 def give_listener(port: int, daemon_network: str) -> None:
-    """
-    Listen on loopback and pass the socket through stdin. Raises OSError.
-
-    Raises RuntimeError in the daemon's own network, where anybody could use it.
-    """
+    """Listen on loopback and pass the socket through stdin. Raises OSError, RuntimeError in our network."""
     if os.readlink("/proc/self/ns/net") == daemon_network:
         raise RuntimeError("it has no network of its own")
     import _socket  # noqa: PLC0415 - takes longer than all else, and is rarely wanted

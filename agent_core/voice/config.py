@@ -153,11 +153,7 @@ def _price(
 
 
 def check_voice(part: Any, providers: Mapping[str, ProviderSpec]) -> list[tuple[tuple[str | int, ...], str]]:
-    """
-    Return invalid references as (path of the key, problem).
-
-    ``part`` is the unchecked content of ``voice:``, ``providers`` that of ``llm.providers``.
-    """
+    """Check the raw ``voice:`` against ``llm.providers``; return (path of the key, problem) each."""
     found: list[tuple[tuple[str | int, ...], str]] = []
     for name in ("transcribe", "speak"):
         section = part.get(name) if isinstance(part, dict) else None

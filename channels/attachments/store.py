@@ -238,11 +238,7 @@ class AttachmentStore:
         return self._home / check_path(attachment.path)
 
     async def read(self, attachment: Attachment, *, max_bytes: int, offset: int = 0) -> bytes:
-        """
-        Return up to ``max_bytes`` from ``offset``. Raises AttachmentGone, or OSError for now.
-
-        Content of a shared storage is read to its end and verified first.
-        """
+        """Return a part of the content, verified if shared. Raises AttachmentGone, or OSError."""
         if not self._storage.is_shared:
             return await self._part(attachment, offset=offset, max_bytes=max_bytes)
         first, end, here = max(0, offset), max(0, offset) + max(0, max_bytes), 0

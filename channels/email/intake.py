@@ -322,11 +322,7 @@ class MailIntake:
     def answering(
         self, message: InboundMessage, arrival: Arrival, sent: OutboundMessage, *, formatted: bool
     ) -> InboundMessage:
-        """
-        Return a reply's message without what it repeats of our mail. Call it in a worker thread.
-
-        ``formatted``: our Markdown was sent rendered.
-        """
+        """Return a reply's message without what it repeats of our (rendered: ``formatted``) mail; blocks."""
         context, mail = dict(message.context), arrival.mail
         subject, ours = (self._without_secrets(each) for each in (context["subject"], subject_of(sent)))
         if OTHERS_SUBJECT in sent.context or not is_same_subject(subject, ours):

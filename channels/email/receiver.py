@@ -482,11 +482,7 @@ class MailReceiver:
     async def _reports(
         self, message: InboundMessage, raw: bytes, arrival: Arrival | None
     ) -> list[tuple[str, BounceReport, bool]]:
-        """
-        Return our mails that a bounce reports as failed, each with True if there is evidence of it.
-
-        Reports about mails that we never sent are ignored.
-        """
+        """Return mails of ours that a bounce reports as failed, each with True if there is evidence."""
         if message.context.get("refused") != BOUNCE or (arrival and arrival.trouble == KILLS):
             return []
         report = await anyio.to_thread.run_sync(partial(read_report, raw, account=self._intake.account))

@@ -80,11 +80,7 @@ class TerminalLink:
         self._arrived = anyio.Event()
 
     async def say(self, text: str, *, native_id: str | None = None) -> str:
-        """
-        Send the typed text and return its native id once accepted; repeat it with the same id.
-
-        Raises ChannelUnavailable if the acceptance is unknown.
-        """
+        """Send the text; return its id once accepted. Raises ChannelUnavailable: repeat with the same id."""
         native_id = native_id or secrets.token_hex(16)
         await self._owner.take_in(self.session, text, native_id)
         return native_id

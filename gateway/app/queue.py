@@ -43,11 +43,7 @@ class OpenQueue:
     guard: RollbackGuard
 
     async def check_accounts(self, addresses: Mapping[str, str]) -> None:
-        """
-        Compare the configured accounts (address by name) with the database, read-only.
-
-        Raises ConfigInvalid or StoreUnavailable.
-        """
+        """Compare configured accounts (address by name). Raises ConfigInvalid, StoreUnavailable."""
         if self.account_state is not None:
             await check_accounts(self.account_state, addresses, note=False)
 

@@ -369,9 +369,5 @@ def policy_of(settings: Settings) -> Policy:
 
 
 def _is_of_one(messages: Sequence[InboundMessage]) -> bool:
-    """
-    Return True if one person wrote all messages of a turn.
-
-    Older versions mixed people in a turn, where no model can tell the requests apart.
-    """
+    """Return True if one person wrote all of a turn; older versions mixed people in one."""
     return len({message.sender.address for message in messages}) == 1

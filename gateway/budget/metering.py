@@ -198,11 +198,7 @@ class UsageMeter:
         return decision.reason if decision.go and decision.last else ""
 
     async def enter(self, tokens: int, usd: float | None = None) -> None:
-        """
-        Begin a call, perhaps reserved by `last`; ``usd`` is its cost, if known.
-
-        Raises BudgetSpent with ``fields["until"]``, or StoreUnavailable.
-        """
+        """Begin a call (perhaps reserved by `last`) of known ``usd``. Raises BudgetSpent."""
         if self.reserved != Amount():
             return
         decision = await self._spending.reserve(self, tokens, usd)

@@ -21,11 +21,7 @@ EVERY_S = 2.0
 
 
 def watch(look: Callable[[], str]) -> int:
-    """
-    Show the result of ``look`` until q, Ctrl-C or SIGTERM. Returns the exit code.
-
-    Where input or output is no terminal the text is shown once.
-    """
+    """Show ``look`` until q, Ctrl-C or SIGTERM, once without a terminal; return the exit code."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         print(look())  # noqa: T201 - what the command is for
         return 0

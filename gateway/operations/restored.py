@@ -44,11 +44,7 @@ def restored(home: Home, url: str, *, now: datetime, until: datetime | None, mov
 
 
 def accept_copy(home: Home, *, now: datetime, until: datetime | None, moved: bool) -> Parked:
-    """
-    Prepare an older copy of the embedded database, like `restored`.
-
-    Raises AlreadyRunning, NotFound, StoreUnusable or StoreUnavailable.
-    """
+    """Do `restored` for an older embedded copy. Raises AlreadyRunning, NotFound or StoreUnusable."""
     with hold_home(open_home(home.root, as_guest=True), purpose="command"):
         if not home.database.exists():
             raise NotFound(f"there is no database in {home.root}")

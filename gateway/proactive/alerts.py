@@ -129,11 +129,7 @@ class OwnerAlerts:
         self._wakeups.channel.connect(self.channel_changed)
 
     def alert(self, about: str, text: str, once: str = "") -> None:
-        """
-        Report something that needs a person; returns at once. Each ``about`` is sent at most hourly.
-
-        ``text`` has no secrets; ``once``: see `gateway.queue.wakeups.Alert`.
-        """
+        """Report something that needs a person, without secrets; at most hourly per ``about``."""
         now, what = self._clock.monotonic(), f"{about} {once}"
         if now - self._sent_at.get(what, now - ALERT_AGAIN_S) < ALERT_AGAIN_S:
             return

@@ -51,11 +51,7 @@ class ContactResult:
 
 
 def is_preferred(new: Target, old: Target | None, kind: Callable[[str], str] = str) -> bool:
-    """
-    Return True if ``new`` replaces ``old``: the same channel, or one of a preferred kind.
-
-    ``kind`` maps a channel's name to its kind, see `Access.kind`.
-    """
+    """Return True if ``new`` replaces ``old``: same channel, or a preferred ``kind`` (`Access.kind`)."""
     if old is None or new.channel == old.channel:
         return new != old
     return contact_rank(kind(new.channel)) < contact_rank(kind(old.channel))
@@ -123,11 +119,7 @@ class OwnerContact:
         return known is not None and known.session == session
 
     async def reach(self, *, topic: str = "") -> ContactResult:
-        """
-        Return where to write to the owner alone, verified now; ``topic`` selects a mail thread.
-
-        Raises StoreUnavailable.
-        """
+        """Return where the owner reads alone; ``topic`` selects a thread. Raises StoreUnavailable."""
         try:
             with anyio.fail_after(_ASK_LIMIT_S):
                 return await (self._set(topic) if self.setting else self._learned(topic))
@@ -145,11 +137,7 @@ class OwnerContact:
             return ContactResult(why=NO_TARGET, later=True)
 
     async def reach_on(self, name: str, *, topic: str = "", person: str = "") -> ContactResult:
-        """
-        Return where the owner reads alone on this channel, starting a conversation if necessary.
-
-        With ``person``, it is the one at this address of the owner's. Raises `StoreUnavailable`.
-        """
+        """Return where the owner reads alone here (at ``person``), on demand. Raises StoreUnavailable."""
         known = await self.get()
         try:
             with anyio.fail_after(_ASK_LIMIT_S):

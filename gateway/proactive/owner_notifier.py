@@ -132,11 +132,7 @@ class OwnerNotifier:
         collected: Sequence[int] = (),
         texts: Mapping[str, str] = MappingProxyType({}),
     ) -> bool:
-        """
-        Post a message to a known place (arguments as in `notify`); False: posted before.
-
-        ``collected`` alerts leave the digest in the same transaction. Raises StoreUnavailable.
-        """
+        """Post to a known place, like `notify`, ending ``collected``; False if done before."""
         outbound = self.parts(target, text, kind)
         name = " ".join(once or (kind.value,))
         # A digest has what check-ins have said, which may have read what anybody has written.

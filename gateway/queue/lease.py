@@ -226,11 +226,7 @@ class LeaseKeeper:
             )
 
     async def wait(self, stop: anyio.Event, standing_by: anyio.Event) -> bool:
-        """
-        Stand by for the lease, over database outages; return False if ``stop`` was set first.
-
-        ``standing_by`` is set while another process has it. Raises StoreUnusable: a person must act.
-        """
+        """Stand by for the lease, over outages; False if ``stop`` came first. Raises StoreUnusable."""
         before, failing = self._named(), False
         while not stop.is_set():
             try:
@@ -349,11 +345,7 @@ class LeaseKeeper:
 
     @asynccontextmanager
     async def held(self) -> AsyncIterator[LeaseKeeper]:
-        """
-        Hold the lease during the block, cancelled on its loss.
-
-        Raises LeaseTaken, LeaseLost or StoreUnavailable.
-        """
+        """Hold the lease during the block. Raises LeaseTaken, LeaseLost (cancelled), StoreUnavailable."""
         await self.take()
         try:
             await self.begin()

@@ -138,11 +138,7 @@ def while_held(file: Path, store: str | None, holders: Path, clock: Clock) -> It
 
 
 def migrate_store(store: str) -> str:
-    """
-    Create or update squidbot's tables in PostgreSQL; return what was done.
-
-    Raises StoreUnavailable, or ConfigInvalid: nothing was changed.
-    """
+    """Create or update squidbot's tables; return what was done. Raises StoreUnavailable, ConfigInvalid."""
     with open_postgres():
         from gateway.queue.postgres.store import migrate  # noqa: PLC0415 - the default has no driver
 

@@ -125,11 +125,7 @@ class RollbackGuard:
         self._mark: HighWaterMark | None = None
 
     async def look(self, gap: Gap | None = None, *, refuses: bool = False) -> str | None:
-        """
-        Return and log the warning if the database is an older copy; ``gap``: its recorded restore.
-
-        Raises ConfigInvalid for one with content if ``refuses`` is set.
-        """
+        """Return and log a warning about an older copy. Raises ConfigInvalid if ``refuses`` is set."""
         self._gap = gap
         mark, extent, now = read_high_water_mark(self._path), await self._extent(), self._clock.now()
         told = older_copy(mark, extent)

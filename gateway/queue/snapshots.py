@@ -26,9 +26,5 @@ class SnapshotStore(Protocol):
         ...
 
     async def snapshot(self, target: str, histories: str) -> Snapshot:
-        """
-        Copy the database durably to ``target``, a new private file; measure files in ``histories``.
-
-        Raises StoreUnavailable; a partial file may remain.
-        """
+        """Copy the database durably to a new file and measure ``histories``. Raises StoreUnavailable."""
         ...

@@ -65,11 +65,7 @@ class AttachmentSweeper:
                 _log.warning("attachments.not_swept", error=f"{type(error).__name__}: {error}")
 
     async def sweep_alone(self) -> int | None:
-        """
-        Do `sweep` unless another process did lately (then None); raises as that.
-
-        The lease is kept until the next sweep is due. Another squidbot's files are left alone.
-        """
+        """Do `sweep` unless another process did (None); the lease lasts until the next one is due."""
         maintenance = self._store.maintenance
         if await maintenance.lease(_LEASE, holder=self._holder, ttl_s=_EVERY_S) is None:
             return None

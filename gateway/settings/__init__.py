@@ -413,11 +413,7 @@ def use_timezone(settings: Settings) -> None:
 def load_settings(
     path: Path, *, environ: Mapping[str, str] = os.environ, missing_ok: bool = False
 ) -> Settings:
-    """
-    Read a configuration; ``missing_ok`` reads a missing file as empty.
-
-    Raises ConfigInvalid listing every problem with key and line.
-    """
+    """Read a configuration, with ``missing_ok`` an empty one. Raises ConfigInvalid with all problems."""
     if missing_ok and not path.exists():
         return Settings()
     source = read_source(path, environ)

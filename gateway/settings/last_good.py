@@ -100,11 +100,7 @@ def last_good_there(kept: Path) -> None:
 
 
 def restore(config: Path, kept: Path, *, now: datetime) -> Putback:
-    """
-    Replace ``config`` by the last good one and keep the present file beside it.
-
-    Raises NotFound, ConfigInvalid (unreadable by now, as without a secret) or StateUnusable.
-    """
+    """Restore the last good ``config`` and keep the present. Raises NotFound, ConfigInvalid."""
     last_good_there(kept)
     _still_good(config, kept)
     broken = None

@@ -240,11 +240,7 @@ class Gateway:
         self._stop.set()
 
     async def run(self) -> None:
-        """
-        Run until `stop`; a cancellation skips draining.
-
-        Raises LeaseLost (nothing was drained) or ConfigInvalid: a person must explain the database's state.
-        """
+        """Run until `stop`, or undrained until cancelled. Raises LeaseLost or ConfigInvalid."""
         with lost_lease_speaks():
             if not await self._has_lease():
                 return

@@ -116,11 +116,7 @@ class BackgroundTurns:
     clock: Clock
 
     async def plan(self, turn: Turn) -> BackgroundPlan | None:
-        """
-        Plan the model's work on a job; None: it needs no model, or no longer runs.
-
-        Raises StoreUnavailable, or PlaceUnknown: the readers of the answer cannot be determined now.
-        """
+        """Plan a job for the model; None: no model needed. Raises StoreUnavailable or PlaceUnknown."""
         began = self.clock.monotonic()
         order = order_of(turn.head.message)
         why_not = _UNREADABLE if order is None else self._why_not(turn, order)
@@ -284,11 +280,7 @@ class BackgroundTurns:
         attachments: Sequence[Attachment] = (),
         hold: bool = False,
     ) -> Completion:
-        """
-        Build the message to a job's person and its line in the histories.
-
-        Raises StoreUnavailable or PlaceUnknown.
-        """
+        """Build a job's message and history line. Raises StoreUnavailable or PlaceUnknown."""
         await self._after_the_start(order)
         where = await self._where(turn, order)
         if turn.head.message.audience is Audience.GROUP:

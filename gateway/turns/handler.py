@@ -136,11 +136,7 @@ class TurnHandler:
             await run.over.wait()
 
     async def run_session(self, key: SessionKey) -> float | None:
-        """
-        Answer one due turn of a session; return the seconds until the next run, None: on a wake-up.
-
-        A refusing disk is retried with back-off. Messages of a disabled channel stay queued.
-        """
+        """Answer one due turn; return the seconds until the next run (a refusing disk), else None."""
         due_s: float | None = None
         run = self._running[key] = _Run()
         try:

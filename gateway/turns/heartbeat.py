@@ -61,11 +61,7 @@ class HeartbeatTurns:
     clock: Clock
 
     async def plan(self, turn: Turn) -> HeartbeatPlan | None:
-        """
-        Plan the model's question; None: check-ins rest, or no alert would reach anybody.
-
-        Raises StoreUnavailable, or OwnerAway: the recipient of an alert is not known yet.
-        """
+        """Plan the question; None: resting, or alerts reach nobody. Raises StoreUnavailable or OwnerAway."""
         began = self.clock.monotonic()
         message = turn.head.message
         if not message.context.get("forced") and (resting := await self._resting(message.channel)):

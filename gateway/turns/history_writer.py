@@ -43,11 +43,7 @@ class HistoryWriter:
             wakeups.history.connect(self.committed)
 
     async def recover(self) -> int:
-        """
-        Append what a crash left in the journal, before any turn; return the number of lines.
-
-        An unwritable session delays only itself, see `flush`. Raises StoreUnavailable; repeatable.
-        """
+        """Append a crash's journal lines, before any turn; return their number. Raises StoreUnavailable."""
         lines = await self._store.journal.lines()
         by_session: dict[SessionKey, list[JournalLine]] = {}
         for line in lines:
@@ -136,11 +132,7 @@ class HistoryWriter:
                 await anyio.sleep(_BACK_OFF_S)
 
     async def sync(self) -> None:
-        """
-        Append and sync the rest and clear the journal; bad sessions do not stop others.
-
-        Raises StorageUnavailable or StoreUnavailable; the journal still has the lines.
-        """
+        """Append, sync and clear the journal, bad sessions apart. Raises StorageUnavailable."""
         failed: StorageUnavailable | None = None
         for session in list(self._unappended.keys() | self._unsynced.keys()):
             try:

@@ -75,11 +75,7 @@ class TurnKind(Protocol[PlanT]):
     """One kind of turn, for all sessions. Methods that end a turn raise `LostTurn`."""
 
     async def plan(self, turn: Turn) -> PlanT | None:
-        """
-        Plan the model's answer; None: the turn needs no model and has been committed.
-
-        Called at every start of a turn, also after a crash.
-        """
+        """Plan the model's answer at each start; None: committed without a model."""
         ...
 
     async def commit(self, turn: Turn, plan: PlanT, result: TurnResult, meter: UsageMeter) -> None:

@@ -75,11 +75,7 @@ class JobTurns:
     clock: Clock
 
     async def plan(self, turn: Turn) -> _JobPlan | None:
-        """
-        Plan the model's question; None: the job was a reminder, or no longer runs.
-
-        Raises StoreUnavailable, or PlaceUnknown: the readers cannot be determined now.
-        """
+        """Plan the question; None: a reminder, or ended. Raises StoreUnavailable or PlaceUnknown."""
         began = self.clock.monotonic()
         await self.conversations.begin(turn)
         message = turn.head.message

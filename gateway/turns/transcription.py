@@ -169,11 +169,7 @@ class Transcription:
     async def _heard_once(
         self, turn: Turn, file: Attachment, left_s: float, meter: UsageMeter
     ) -> dict[str, Any]:
-        """
-        Transcribe a file, or return a recent result, so that it is not paid twice.
-
-        That happens while a full disk refuses the step, and when a failed question is asked again.
-        """
+        """Transcribe a file, or reuse a recent result: a refused step or repeated question pays once."""
         found = self._lately.get((str(turn.session), file.sha256))
         if found is None:
             async with AsyncExitStack() as slots:

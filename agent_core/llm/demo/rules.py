@@ -142,11 +142,7 @@ def _about_memory(text: str, memory: str, tools: Sequence[str]) -> DemoReply | N
 
 
 def _file_call(text: str, tools: Sequence[str], *, looked: bool = False) -> DemoReply | None:
-    """
-    Reply to ``!sendfile`` and ``!readfile``; None without these words.
-
-    A missing tool is first searched for with `FIND_TOOL`, unless ``looked`` says that was done.
-    """
+    """Reply to ``!sendfile``/``!readfile``, else None; a missing tool is searched for unless ``looked``."""
     ids = [file_id for file_id, _ in _ATTACHED.findall(text)]
     if (wanted := _SEND_FILE.search(text)) is not None:
         name, arguments = SEND_TOOL, {"path": wanted[1] or wanted[2] or "".join(ids[:1])}

@@ -237,11 +237,7 @@ def readable(summary: str, max_chars: int) -> tuple[str, str]:
 
 
 def newest_of(summary: str, max_chars: int) -> str:
-    """
-    A summary of about ``max_chars`` at most: its newest sentences, after a note that says so.
-
-    For one that no model has made shorter, visit after visit; else it would grow as long as the conversation.
-    """
+    """Keep a summary's newest sentences within ``max_chars``, as it would grow where no model shortens it."""
     if len(summary) <= max_chars:
         return summary
     text = summary.removeprefix(_LEFT_OUT).strip()

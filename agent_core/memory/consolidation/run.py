@@ -135,11 +135,7 @@ class Consolidation(ABC):
         return ConsolidationResult(segments, attempt.failure, attempt.usage)
 
     async def _consolidate(self, session_id: str, attempt: Attempt | None = None) -> bool:
-        """
-        Consolidate the next segment; False if not due, or failed (see ``attempt``).
-
-        Raises CursorMoved or StorageUnavailable; nothing was changed.
-        """
+        """Consolidate the next segment; False if not due or failed. Raises StorageUnavailable."""
         attempt = attempt if attempt is not None else Attempt()
         rules = self._rules
         tail = await self._storage.load_history(session_id, max_chars=self._chars(rules.max_tokens))

@@ -212,11 +212,7 @@ class JournaledFiles:
                 raise ToolRetry(_none(source)) from error
 
     def undo(self, number: int, *, by: By, force: bool = False) -> FileChange:
-        """
-        Undo a change by a new one. Raises LookupError (unknown, expired) or ToolError.
-
-        A file changed since is refused unless ``force``.
-        """
+        """Undo a change by a new one, with ``force`` over later changes. Raises LookupError or ToolError."""
         change = self.finish_change(self.journal.get(number))
         if not change.made:
             raise LookupError(f"change {number} was never made")

@@ -92,11 +92,7 @@ class Roots:
     # ── by its text ──
 
     def place(self, path: str, *, own: bool = True, write: bool = False) -> RootedPath:
-        """
-        Return the place of ``path`` for the owner, or (``own`` false) in a shared workspace.
-
-        Raises ToolError if it may not be used so.
-        """
+        """Return the place of ``path`` for the owner (``own``) or a shared workspace. Raises ToolError."""
         parts = _parts(path)
         root = self.workspace
         if path.startswith("/"):

@@ -102,9 +102,5 @@ class Link(Protocol):
         ask: Ask | None = None,
         kind: Kind = "tool",
     ) -> ServerAnswer:
-        """
-        Call a tool; ``ask`` answers the server's questions, else they are declined.
-
-        Raises ServerError (refused) or ServerLost.
-        """
+        """Call a tool; without ``ask`` its questions are declined. Raises ServerError or ServerLost."""
         ...

@@ -133,11 +133,7 @@ async def log_in(
     pasted: Callable[[], Awaitable[str]],
     public: bool | None = None,
 ) -> Login:
-    """
-    Log a person in by a browser, here or elsewhere. Raises ServerUnavailable.
-
-    ``show`` gets instructions, ``pasted`` returns the pasted address; ``public`` None: the addresses decide.
-    """
+    """Log a person in by a browser; ``public`` None: by the server's addresses. Raises ServerUnavailable."""
     url = str(settings.url)
     public = await is_public(url) if public is None else public
     browser = BrowserLogin(show, pasted)

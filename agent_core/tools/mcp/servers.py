@@ -151,11 +151,7 @@ class McpServer:
         arguments: Mapping[str, Any],
         asking: Elicitation | None = None,
     ) -> ServerAnswer:
-        """
-        Call an approved tool; time for questions to the person does not count.
-
-        Raises ServerUnavailable (not done), ServerLost (unknown) or ServerError (refused).
-        """
+        """Call an approved tool. Raises ServerUnavailable (not done), ServerLost or ServerError."""
 
         async def work(link: Link) -> ServerAnswer:
             # A connection that was just made has been asked for its list, so this is what it offers now.

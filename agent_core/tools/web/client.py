@@ -142,11 +142,7 @@ class WebClient:
         body: Mapping[str, Any] | None = None,
         trusted: bool = False,
     ) -> Received:
-        """
-        Call a service without redirects, so that ``headers`` may hold its key. Raises WebFailed.
-
-        With ``trusted`` the owner chose the address and it may be any.
-        """
+        """Call a service without redirects (``headers`` may hold its key). Raises WebFailed."""
         guard: Guard = (lambda _address, _port: None) if trusted else self._reach.refusal
         await self._wait_for(host_of(address))
         async with self._slots, self._session(guard, address) as session:

@@ -58,11 +58,7 @@ def check_type(content_type: str) -> None:
 
 
 def read_content(content: bytes, content_type: str, *, address: str, is_cut: bool = False) -> Readable:
-    """
-    Return the readable text of a content. Raises ValueError, naming what it is instead.
-
-    ``content_type`` decides the kind if it says any; ``is_cut``: the content continues.
-    """
+    """Return a content's readable text; ``is_cut``: it continues. Raises ValueError naming the kind."""
     check_type(content_type)
     media_type = _media_type(content_type)
     is_html = media_type in _HTML or (media_type in _UNKNOWN and _begins_like_html(content))

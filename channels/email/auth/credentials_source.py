@@ -46,11 +46,7 @@ async def give_access(
     pasted: Callable[[], Awaitable[str]],
     post: Post | None = None,
 ) -> None:
-    """
-    Lead a person through the login and store the tokens. Raises ChannelError.
-
-    ``show`` gets instructions, ``pasted`` returns what the person pastes.
-    """
+    """Lead a person through the login by ``show`` and ``pasted``; store the tokens. Raises ChannelError."""
     oauth = config.oauth
     if oauth is None:
         raise ChannelMisconfigured("there is no oauth in the settings")

@@ -47,11 +47,7 @@ SENT = WantedFolder(("Sent", "Sent Items", "Sent Messages"), mark="\\sent")
 
 
 def _namespace(folders: Sequence[Folder]) -> tuple[str, str]:
-    """
-    Return the prefix and delimiter of a person's folders, deduced from the existing ones.
-
-    If all folders except INBOX lie below it, new ones must as well (Courier, Cyrus).
-    """
+    """Return prefix and delimiter: INBOX's if all folders lie below it (Courier, Cyrus), else none."""
     delimiter = next((folder.delimiter for folder in folders if folder.delimiter), "")
     others = [folder.name for folder in folders if folder.name.upper() != "INBOX"]
     below = f"INBOX{delimiter}"

@@ -110,11 +110,7 @@ class Submission:
         context: ssl.SSLContext | None,
         uncertain: Callable[[], Awaitable[None]],
     ) -> str:
-        """
-        Send ``raw`` and return the server's reply. Raises ChannelError, see the table above.
-
-        An empty sender that is refused, even at the end, is replaced by ``instead``.
-        """
+        """Send ``raw``, if necessary as ``instead``, and return the reply. Raises ChannelError, see above."""
         try:
             return await self._submit(envelope, raw, context, uncertain)
         except (ChannelMisconfigured, DeliveryFailed) as exc:
@@ -155,11 +151,7 @@ class Submission:
             await client.mail(envelope.sender)
 
     async def _goes_on(self, client: aiosmtplib.SMTP, envelope: Envelope, size: int) -> bool:
-        """
-        Return True if a used connection accepts another mail; else close it.
-
-        The reason does not matter: a new connection will show it.
-        """
+        """Return True if a used connection accepts another mail; else close it for a new one."""
         try:
             await self._begin(client, envelope, size)
         except BaseException as exc:

@@ -44,11 +44,7 @@ class SentMails:
         return next(known, "")
 
     def accept_report(self, report: BounceReport, *, outside: bool, verified: str) -> frozenset[str]:
-        """
-        Return the mails that a report proves undelivered.
-
-        ``outside``: our provider examined its sender; ``verified`` is the proven address.
-        """
+        """Return the mails proven undelivered; ``outside``: our provider examined the ``verified`` sender."""
         evident: set[str] = set()
         if report.fate is not DeliveryStatus.FAILED:
             return frozenset()

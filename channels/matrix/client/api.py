@@ -201,11 +201,7 @@ def part(text: str) -> str:
 
 
 def problem(answer: HttpAnswer) -> ChannelError:
-    """
-    The channel error that an answer stands for.
-
-    A refused token is not among them: whoever gets one logs in again first.
-    """
+    """Return the channel error of an answer, other than a refused token, which needs a login first."""
     if answer.errcode in _ACCOUNT_CODES:
         return ChannelAuthFailed(
             f"the homeserver says: {_ACCOUNT_CODES[answer.errcode]}", status=answer.status

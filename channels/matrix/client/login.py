@@ -110,11 +110,7 @@ class MatrixLogin:
         return self._config.password is not None and self._config.access_token is None
 
     async def another_device(self, old: MatrixCredentials, reason: str) -> None:
-        """
-        Log in as a new device and delete the old one, whose keys are unusable.
-
-        Raises ChannelMisconfigured (not allowed by the settings) or ChannelError.
-        """
+        """Replace the device, whose keys are unusable. Raises ChannelMisconfigured or ChannelError."""
         async with self._lock:
             if self._homeserver.credentials != old:
                 return

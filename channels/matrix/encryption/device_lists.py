@@ -73,11 +73,7 @@ class DeviceLists:
         self._query_at.pop(user_id, None)
 
     async def know(self, user_ids: Iterable[str], own: str = "") -> None:
-        """
-        Wait until these people's devices are known or their servers failed to respond.
-
-        Raises ChannelError, TokenRefused or LinkBroken.
-        """
+        """Wait until devices are known or servers failed. Raises ChannelError, TokenRefused, LinkBroken."""
         left = set(user_ids)
         while left := {one for one in left if one in self._asked or self._may_ask(one)}:
             mine = left - self._asked.keys()

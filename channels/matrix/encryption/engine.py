@@ -191,11 +191,7 @@ class EncryptionEngine:
     async def maintain(
         self, *, rooms: Iterable[str] = (), waiting: Callable[[], Iterable[str]] = tuple
     ) -> None:
-        """
-        Upload one-time keys and remove old keys, after a commit; only our server. Never raises.
-
-        ``waiting`` returns the room keys for which messages wait.
-        """
+        """Upload one-time keys, remove old keys except ``waiting`` ones; our server only. Never raises."""
         machine = self._machine
         if machine is None:
             return

@@ -85,11 +85,7 @@ class KeySharing:
         self._owed.clear()
 
     async def give(self, machine: OlmMachine, room_id: str, users: list[str]) -> None:
-        """
-        Share the room's key with all its people, under the room's lock.
-
-        Raises ChannelError, TokenRefused or LinkBroken.
-        """
+        """Share the room's key, under its lock. Raises ChannelError, TokenRefused or LinkBroken."""
         near = [one for one in users if server_of(one) == server_of(machine.user_id)]
         far = [one for one in users if one not in set(near)]
         await self._lists.know(near, machine.user_id)

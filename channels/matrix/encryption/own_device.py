@@ -62,11 +62,7 @@ class OwnDevice:
         self._before = machine
 
     async def announced(self, committed: str) -> OlmMachine:
-        """
-        Return the current device's machine, announced and signed.
-
-        Raises ChannelError, TokenRefused, LinkBroken or OSError.
-        """
+        """Return the device's announced, signed machine. Raises ChannelError, LinkBroken or OSError."""
         for _ in range(_TRIES):
             credentials = self._homeserver.credentials
             if credentials is None:

@@ -75,11 +75,7 @@ class Skip:
 def read_event(  # noqa: PLR0911 - a chain of reasons to say no
     event: Any, room_id: str, *, me: Me, rooms: Rooms, now: datetime
 ) -> InboundMessage | Skip:
-    """
-    Read one event of a room's timeline, fetched at ``now``.
-
-    ``event`` is untrusted; ``rooms`` are the known rooms, including this answer.
-    """
+    """Read one untrusted event of a timeline, fetched at ``now``; ``rooms`` include this answer."""
     if not isinstance(event, Mapping):
         return Skip("malformed")
     kind = event.get("type")

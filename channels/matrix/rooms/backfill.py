@@ -80,11 +80,7 @@ def sent_at_ms(event: JsonObject) -> int:
 async def read_back_to(
     homeserver: Homeserver, room_id: str, timeline: Sequence[JsonObject], prev_batch: str, *, newest_ms: int
 ) -> list[JsonObject]:
-    """
-    Return a room's messages after a moment, oldest first, for a start without a position.
-
-    Raises ChannelUnavailable or LinkBroken.
-    """
+    """Return messages after a moment, oldest first, for a first start. Raises as `pages_since`."""
     events = list(timeline)
     token: str | None = prev_batch or None
     for _ in range(_MAX_PAGES_BACK):
@@ -99,11 +95,7 @@ async def read_back_to(
 
 
 async def members_of(homeserver: Homeserver, room_id: str) -> list[JsonObject] | None:
-    """
-    Return the membership events of joined and invited people; None if unreadable.
-
-    Raises ChannelUnavailable or LinkBroken.
-    """
+    """Return membership events of joined and invited people, or None. Raises as `pages_since`."""
     path = f"{CLIENT}/rooms/{part(room_id)}/members"
     query = {"not_membership": "leave"}
     try:
@@ -163,11 +155,7 @@ def was_just_joined(timeline: Sequence[JsonObject], user_id: str, *, is_new: boo
 async def read_since_invitation(
     homeserver: Homeserver, room_id: str, timeline: Sequence[JsonObject], prev_batch: str, *, user_id: str
 ) -> list[JsonObject]:
-    """
-    Return a joined room's timeline from the bot's invitation (else its join) on.
-
-    Raises ChannelUnavailable or LinkBroken.
-    """
+    """Return a joined room's timeline from the bot's invitation or join on. Raises as `pages_since`."""
     events = list(timeline)
     joined_at = max(
         place

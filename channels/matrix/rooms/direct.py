@@ -62,11 +62,7 @@ class DirectRooms:
             _log.error("matrix.directs_unreadable", error=type(error).__name__)
 
     async def room_with(self, person: str) -> str:
-        """
-        Return the room of two with a person, created on demand.
-
-        Raises ChannelUnavailable, or DeliveryFailed if the server refuses for good.
-        """
+        """Return the room of two, created on demand. Raises ChannelUnavailable or DeliveryFailed."""
         async with self._lock:
             try:
                 found = await self._found(person)

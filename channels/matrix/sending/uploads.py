@@ -44,11 +44,7 @@ class Uploads:
         """What was stored lately, so that a repeated delivery does not store it again."""
 
     async def content(self, attachment: Attachment, *, encrypted: bool) -> dict[str, Any]:
-        """
-        Upload a file and return its event content.
-
-        Raises FileRefused (for good), ChannelUnavailable (or unknown) or TokenLost.
-        """
+        """Upload a file; return its event content. Raises FileRefused, ChannelUnavailable or TokenLost."""
         if self._store is None:
             raise FileRefused("this bot keeps no files")
         try:

@@ -110,11 +110,7 @@ class Downloads:
     async def bring_one(
         self, message: InboundMessage, *, slow: Callable[[], None] = lambda: None
     ) -> InboundMessage:
-        """
-        Return the message with its file or the reason why not; ``slow`` is called on a hanging storage.
-
-        Raises AttachmentsUnavailable; `ready` says when to try again.
-        """
+        """Return the message with its file or why not; ``slow`` on a hang. Raises AttachmentsUnavailable."""
         found: dict[int, Attachment | str] = {}
         if self._store is not None and self.wants(message):
             if self._store.is_away:  # one asks for all, see `ready`

@@ -105,11 +105,7 @@ def needs_passphrase(path: Path) -> bool:
 
 @refuse_damage()
 def look_into(path: Path, *, passphrase: str | None = None, most_bytes: int | None = None) -> Looked:
-    """
-    Read a backup and verify its manifest, writing nothing; refuses over ``most_bytes`` of content.
-
-    Raises BackupRefused, BackupDamaged or WrongPassphrase.
-    """
+    """Verify a backup up to ``most_bytes``. Raises BackupRefused, BackupDamaged or WrongPassphrase."""
     seen: dict[str, dict[str, Any]] = {}
     head: dict[str, Any] | None = None
     manifest: dict[str, Any] | None = None

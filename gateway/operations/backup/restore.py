@@ -167,11 +167,7 @@ def _goes_aside(root: Path, backup: Path, looked: Looked) -> tuple[str, ...]:
 
 
 def finish_restore(root: Path) -> RestoredBackup:
-    """
-    Finish an interrupted restore, without the backup.
-
-    Raises NotFound (none), Unfinished (not now), AlreadyRunning or StateUnusable.
-    """
+    """Finish an interrupted restore. Raises NotFound, Unfinished, AlreadyRunning or StateUnusable."""
     if read_unfinished(root) is None:
         raise NotFound(f"there is nothing to finish in {root}: no restore was interrupted there")
     with hold_home(open_home(root, as_guest=True), while_unfinished=True):

@@ -14,11 +14,7 @@ from gateway.queue.place import QueuePlace
 
 @contextmanager
 def open_histories(layout: Layout, place: QueuePlace) -> Iterator[StoredHistories]:
-    """
-    Open the histories: files for a queue in the home, else tables in its database.
-
-    Raises StoreUnavailable, or ConfigInvalid: a person must act.
-    """
+    """Open the histories: files in the home, else tables. Raises StoreUnavailable, ConfigInvalid."""
     if isinstance(place, Path):
         from gateway.operations.privacy.histories_in_files import KeptFiles  # noqa: PLC0415 - one of the two is loaded
 

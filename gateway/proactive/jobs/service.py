@@ -143,11 +143,7 @@ class JobService:
         key: str = "",
         whom: str = "",
     ) -> Job:
-        """
-        Add a job, once per ``key``: a second call returns it. ``whom`` names people in a group.
-
-        Raises TriggerInvalid (time, rate or people), TooManyJobs or StoreUnavailable.
-        """
+        """Add a job once per ``key``, for ``whom``. Raises TriggerInvalid, TooManyJobs, StoreUnavailable."""
         job_id = await self._id_of(place, key, text)
         if key and (kept := await self.plans.job(job_id)) is not None:
             return kept

@@ -89,11 +89,7 @@ def request_of(given: Mapping[str, Any]) -> TriggerRequest:
 
 
 def parse_request(request: TriggerRequest, now: datetime, *, zone: str, min_interval: timedelta) -> Timing:
-    """
-    Parse a request into a trigger, in ``zone`` by default, no oftener than ``min_interval``.
-
-    Raises TimingInvalid with the remedy.
-    """
+    """Parse a request, by default in ``zone``, at least ``min_interval`` apart. Raises TimingInvalid."""
     said = [
         bool(request.at),
         request.in_minutes is not None,

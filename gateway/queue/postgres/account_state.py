@@ -80,11 +80,7 @@ class AccountState:
         self._db: psycopg.Connection | None = None
 
     def check(self) -> None:
-        """
-        Check that the key is that of the stored documents, read-only; blocks.
-
-        Raises StateAway or StoreUnusable.
-        """
+        """Check the key against stored documents; blocks. Raises StateAway or StoreUnusable."""
         with self._closed_if_not():
             found = self.call("read_state_key", lambda db: _content(db, *KEY_CHECK))
             if found is not None:
@@ -100,11 +96,7 @@ class AccountState:
             self._compare(self.call("write_state_key", lambda db: _first(db, *KEY_CHECK, encrypted)))
 
     def check_accounts(self, addresses: Mapping[str, str], *, note: bool) -> None:
-        """
-        Check that stored accounts belong to their configured addresses (by name).
-
-        ``note`` records missing addresses. Raises StateAway or StoreUnusable.
-        """
+        """Check accounts' addresses; ``note`` records missing ones. Raises StateAway or StoreUnusable."""
         if self._encryption is None:
             return  # nobody has stored anything yet
         for name, address in addresses.items():
@@ -185,11 +177,7 @@ class AccountState:
         return self._moment.wait_for(alone, within_s)
 
     def read(self, name: str, run: Callable[[psycopg.Connection], Iterator[_Result]]) -> Iterator[_Result]:
-        """
-        Yield a query's results over one state of the database, on a separate connection.
-
-        For a worker thread: it has no time limit. Raises StateAway.
-        """
+        """Yield a query's results over one state, without time limit, in a thread. Raises StateAway."""
         with self._away(name):
             db, _ = self._reach.connected()
             with contextlib.closing(db):

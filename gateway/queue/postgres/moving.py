@@ -58,11 +58,7 @@ class PostgresTables:
     @classmethod
     @contextmanager
     def opened(cls, url: str, home: int, holders: Holders | None) -> Iterator[Self]:
-        """
-        Open one transaction, exclusive unless ``holders`` is None; committed without an exception.
-
-        Raises LeaseTaken, StoreUnavailable or StoreUnusable.
-        """
+        """Open a transaction, exclusive with ``holders``. Raises LeaseTaken or StoreUnavailable."""
         where = place_of(url)
         try:
             with connect(url) as raw:
@@ -212,11 +208,7 @@ class PostgresTables:
         return found
 
     def histories(self) -> Iterator[tuple[str, Iterator[str]]]:
-        """
-        Yield each session with its lines, to be read before the next; missing or huge lines are empty.
-
-        Raises StoreUnusable if too many are missing.
-        """
+        """Yield sessions with lines, huge ones empty, read in order. Raises StoreUnusable if many lack."""
         rows = self._streamed("SELECT session, seq, line FROM history ORDER BY session, seq")
         for session, each in groupby(rows, key=itemgetter(0)):
             yield str(session), self._as_in_a_file(str(session), each)

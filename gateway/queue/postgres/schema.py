@@ -194,11 +194,7 @@ def check(db: psycopg.Connection[Any], where: str) -> None:
 
 
 def prepare(db: psycopg.Connection[Any], where: str, home: int) -> bool:
-    """
-    Create or update the tables atomically; return True if anything changed.
-
-    Raises StoreUnusable for foreign or later tables, or psycopg.Error.
-    """
+    """Create or update the tables; True if changed. Raises StoreUnusable, psycopg.Error."""
     with db.transaction():
         db.execute("SET LOCAL lock_timeout = '5s'")
         db.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))

@@ -155,11 +155,7 @@ class OutboxStore(Store):
     async def pass_on(
         self, row: OutboxRow, outbound: NewOutbound, *, usage: Usage, purpose: Purpose
     ) -> OutboxRow:
-        """
-        Replace a row by its result in one commit: SENT, ``outbound`` stored, the cost recorded.
-
-        The new row's key is the same on repetition. Raises IllegalMove unless SENDING or UNCERTAIN.
-        """
+        """Replace a row by its result in one commit; the new key is stable. Raises IllegalMove."""
         now, origin = self._now(), f"passed on\0{row.message.id}"
         messages = new_outbox([outbound], secret=self._secret, origin=origin, now=now)
         day, session = self._day(now), str(row.message.session)

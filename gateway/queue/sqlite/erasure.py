@@ -20,11 +20,7 @@ _BUSY_S = 5.0
 
 @contextmanager
 def transaction(path: Path, operation: str, *, change: bool, compact: bool) -> Iterator[EmbeddedConnection]:
-    """
-    Open one transaction; ``change`` overwrites deleted bytes, ``compact`` needs exclusive access.
-
-    Raises StoreUnavailable; repeating completes the work.
-    """
+    """Open a transaction; ``compact`` needs exclusive access. Raises StoreUnavailable; repeatable."""
     opened = open_writer if change else open_reader
     try:
         with closing(opened(path, busy_timeout_s=_BUSY_S)) as db:

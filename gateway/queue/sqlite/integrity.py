@@ -96,11 +96,7 @@ def _damages(db: sqlite3.Connection) -> Iterator[Damage]:
 
 
 def repair_database(path: Path) -> None:
-    """
-    Rebuild indexes and clear dangling references, with exclusive access and a copy made.
-
-    Raises sqlite3.Error; nothing was changed.
-    """
+    """Rebuild indexes, clear dangling references, alone and with a copy. Raises sqlite3.Error."""
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         db.execute("BEGIN IMMEDIATE")
         try:

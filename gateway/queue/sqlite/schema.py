@@ -147,11 +147,7 @@ def _create(db: sqlite3.Connection) -> None:
 
 
 def identify(db: sqlite3.Connection, path: Path, known: list[str]) -> None:
-    """
-    Read the database's random identity, or compare it with the ``known`` one.
-
-    Raises StoreCorrupt, StoreMoved, or sqlite3.DatabaseError for another database.
-    """
+    """Read or compare the random identity. Raises StoreCorrupt, StoreMoved or sqlite3.DatabaseError."""
     found = dict(db.execute("SELECT name, value FROM meta WHERE name IN ('secret', ?)", (MOVED,)))
     if "secret" not in found:
         raise StoreCorrupt("the database has lost its identity")

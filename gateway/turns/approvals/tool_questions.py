@@ -109,11 +109,7 @@ class ToolQuestions:
         return Consent(self, turn, steps)
 
     async def wait(self, turn: Turn, waiting: ApprovalPending) -> None:
-        """
-        Ask, unless that was done, and let the turn wait. Raises LostTurn or PlaceUnknown.
-
-        Where answers need review, the question goes only to the owner, in private if possible.
-        """
+        """Ask once, in private of the owner under review, and wait. Raises LostTurn or PlaceUnknown."""
         name, request = str(waiting.step.request["name"]), waiting.step.request
         file = await self._whole(name, waiting)
         if self.held(turn):
@@ -344,11 +340,7 @@ class ToolQuestions:
         *,
         rings_for: Sequence[str] | None = None,
     ) -> list[NewOutbound]:
-        """
-        Build the notice of a question for its place, if any; ``rings_for`` those who decide.
-
-        Raises PlaceUnknown.
-        """
+        """Build a question's notice for its place, if any, ringing deciders. Raises PlaceUnknown."""
         place, order = await self.question_place(turn), order_of(turn.head.message)
         if place is None:
             return []

@@ -74,11 +74,7 @@ class CommandService:
         return head.kind == "reaction" or (len(turn.rows) == 1 and self.is_command(head))
 
     async def serve(self, turn: Turn) -> tuple[Turn, str] | None:
-        """
-        Answer and commit a turn that needs no model; else return it for a model, with a note.
-
-        Raises LostTurn, StoreUnavailable or StorageUnavailable.
-        """
+        """Answer a turn without model, else return it with a note. Raises LostTurn, StoreUnavailable."""
         commands = [self._command(row.message) for row in turn.rows]
         if turn.session == OWNER_QUESTIONS:
             await self._ask(turn)
