@@ -18,12 +18,9 @@ _EARLY_S = 60.0
 @dataclass(frozen=True, slots=True)
 class BackoffPolicy:
     """
-    The shape of a series of delays.
+    The shape of a series of delays: ``factor`` per failure, ``jitter`` as a share (1.0 is full).
 
-    Args:
-        factor: What the ceiling is multiplied with at each further failure.
-        jitter: Which part of the ceiling is left to chance: 1.0 is full jitter, 0.0 none.
-        early_cap_s: The highest ceiling until the delays add up to a minute: most outages are restarts.
+    ``early_cap_s`` caps delays until they add up to a minute: most outages are restarts.
     """
 
     first_s: float = 1.0
@@ -49,13 +46,7 @@ class BackoffPolicy:
         return min(ceiling, self.cap_s)
 
     def delay(self, failures: int, *, random: float) -> float:
-        """
-        The delay after ``failures`` failures in a row.
-
-        Args:
-            failures: At least one.
-            random: A number in [0, 1).
-        """
+        """Return the delay in seconds after ``failures`` (≥ 1) in a row; ``random`` is in [0, 1)."""
         ceiling = self.ceiling(failures)
         return max(self.floor_s, ceiling * (1 - self.jitter * (1 - random)))
 
@@ -70,11 +61,9 @@ AUTH_RETRY = BackoffPolicy(first_s=300.0, cap_s=7200.0, jitter=0.2, floor_s=60.0
 @dataclass(slots=True)
 class Backoff:
     """
-    Counts the failures of one link.
+    Counts a link's failures, from one again after ``stable_after_s`` of uptime.
 
-    Args:
-        stable_after_s: How long the link must have been up for its next failure to count as the first.
-        waited_s: What the delays in a row add up to.
+    ``waited_s`` is the sum of the delays in a row.
     """
 
     policy: BackoffPolicy
@@ -85,12 +74,10 @@ class Backoff:
 
     def failed(self, *, random: float, up_s: float = 0.0, at_least_s: float | None = None) -> float:
         """
-        Note a failure and say how long to wait.
+        Note a failure and return the seconds to wait.
 
-        Args:
-            up_s: For how long the link had been up without interruption.
-            random: A number in [0, 1).
-            at_least_s: What the server asked for; it may exceed the cap.
+        ``up_s`` is the uptime of the link before, ``random`` is in [0, 1); the server's ``at_least_s`` may
+        exceed the cap.
         """
         if up_s >= self.stable_after_s:
             self.reset()

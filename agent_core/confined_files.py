@@ -31,12 +31,7 @@ def identity_of(found: os.stat_result) -> Identity:
 
 
 def parts_of(path: str) -> tuple[str, ...]:
-    """
-    The parts of a relative path.
-
-    Raises:
-        ValueError: It is none that stays inside of a folder, or no system takes it.
-    """
+    """Return the parts of a relative path. Raises ValueError if it leaves the folder or is invalid."""
     parts = tuple(path.split("/"))
     if not path or "\0" in path or any(part in ("", ".", "..") for part in parts):
         raise ValueError("it must be the path of a file inside the folder, without '..'")
@@ -59,17 +54,10 @@ def folder_below(
     made: list[str] | None = None,
 ) -> Iterator[int]:
     """
-    A handle on the folder ``parts`` below ``root``, for ``dir_fd``. The root itself may be a link.
+    Open the folder ``parts`` below ``root`` as a ``dir_fd``. The root itself may be a link.
 
-    Args:
-        parts: As `parts_of` gives them; none: the root itself.
-        forbidden: Folders that are not entered.
-        make: Make the folders that are missing, for this user only.
-        made: Takes the names of those that were made.
-
-    Raises:
-        LookupError: There is none.
-        ValueError: It is a link, no folder, or a forbidden one; the text says which.
+    ``make`` creates missing folders for this user only and lists them in ``made``. Raises LookupError for a
+    missing folder, ValueError for a link, a non-folder or one of ``forbidden``.
     """
     here = _open_root(root)
     try:
@@ -85,13 +73,7 @@ def folder_below(
 
 
 def open_file(name: str, folder: int) -> int:
-    """
-    Open the regular file ``name`` of an open folder for reading; a pipe does not block this.
-
-    Raises:
-        LookupError: There is none.
-        ValueError: It is a link, a folder, a pipe, a device or a socket.
-    """
+    """Open a regular file of an open folder without blocking. Raises LookupError, or ValueError."""
     handle = open_part(name, READ, folder)
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)

@@ -168,11 +168,11 @@ class SkillInvalid(AgentError):
 @dataclass(frozen=True, slots=True)
 class Failure:
     """
-    What is known of a failed request.
+    The facts about a failed request from which `model_error` builds its error.
 
     Args:
-        status: The HTTP status, if the server really gave one.
-        text: What the server or the library said.
+        status: The HTTP status, if the server gave one.
+        text: The message of the server or the library.
         code: The server's own short name of the error, if any.
         transport: No answer came: refused, cut, not resolved, timed out.
         secret: The key in use, to be kept out of the text.

@@ -16,12 +16,7 @@ _FOLDER_MODE = 0o700
 
 
 def replace(path: Path, data: bytes, *, durable: bool = True) -> None:
-    """
-    Replace the content of ``path`` by ``data``; nobody else can read the file at any moment.
-
-    Raises:
-        OSError: It cannot be done; what was there before is still there.
-    """
+    """Replace the content of ``path`` atomically, readable only by us. Raises OSError; the old one stays."""
     make_folder(path.parent)
     temporary = path.with_name(f"{path.name}.tmp")
     temporary.unlink(missing_ok=True)

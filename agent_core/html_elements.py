@@ -60,10 +60,10 @@ _FORMATTING = frozenset(
 @dataclass(slots=True)
 class Element:
     """
-    An open element. ``is_gone`` hides for good, ``is_invisible`` and ``is_tiny`` until they are set again.
+    An open element. ``is_gone`` hides for good, ``is_invisible`` and ``is_tiny`` until set again.
 
-    ``names`` counts what is open in it: in a wall the special elements up to the next wall, in a special one
-    the others up to the next special one. ``items`` are the open items of a list.
+    ``names`` counts the open special elements up to the next wall, or others up to the next special one.
+    ``items`` are the open items of a list.
     """
 
     tag: str

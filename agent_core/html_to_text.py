@@ -2,12 +2,9 @@
 Converts the HTML of a mail, a file or a page into readable text. Pure, one pass, linear in the size of the
 input.
 
-Not a browser and not a sanitiser: tags go, their text stays, blocks become lines, links keep their address,
-and what no reader would have seen (scripts, styles, ``hidden``, ``display:none``, a font size of nothing)
-is left out, so that nobody can hide sentences for the model in a mail that looks harmless.
-
-Every search has a bounded window or is not repeated after it has failed once; that is all it takes to be
-linear (``<b`` or ``<!--`` a hundred thousand times over cost the usual parsers minutes).
+Tags go and their text stays, blocks become lines, links keep their address. Invisible content (scripts,
+``hidden``, ``display:none``, zero font size) is dropped, so that nobody can hide sentences for the model.
+Searches are bounded or not repeated after failing, hence linear.
 """
 
 from __future__ import annotations
@@ -108,11 +105,7 @@ class WebPage:
 
 
 def read_web_page(source: str, address: str) -> WebPage:
-    """
-    Convert a page. Total: any text is a page.
-
-    Links are resolved against ``address``, where the page stands. Headings, code and tables are kept.
-    """
+    """Convert a page, resolving links against its ``address``. Total: any text is a page."""
     stripper = _Stripper(source[:MAX_CHARS], {}, address)
     text = stripper.text()
     return WebPage(stripper.title, text, stripper.hid_text, len(source) > MAX_CHARS)
@@ -301,7 +294,7 @@ class _Stripper:
             self._links.append((_BLANKS.sub("", target) if usable else "", self._shown if hidden else -1))
 
     def _resolved(self, target: str) -> str:
-        """Where a link of a page leads to; nowhere, if only to another part of the page."""
+        """Return the absolute address of a link, or "" if it leads to another part of the same page."""
         target = self._joined(target.strip()).partition("#")[0]
         self._address_chars += len(target)
         # A page of short links below one long address would become a hundred times as long.

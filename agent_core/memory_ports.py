@@ -103,7 +103,7 @@ class MemoryPort(Protocol):
         ...
 
     async def load_consolidated_cursor(self, session_id: str) -> int:
-        """How many messages from the beginning are in the summary; 0 if unknown, never beyond the end."""
+        """Return the number of messages from the beginning that the summary covers; 0 if unknown."""
         ...
 
     async def save_consolidated_cursor(self, session_id: str, cursor: int) -> None:
@@ -184,7 +184,7 @@ class SearchIndexPort(SearchPort, Protocol):
         ...
 
     def state(self) -> dict[str, Any]:
-        """Whether everything is in the index (``complete``), and how many sessions are not (``behind``)."""
+        """Return ``complete`` (all is indexed) and ``behind`` (the number of sessions that are not)."""
         ...
 
     async def aclose(self) -> None:

@@ -25,15 +25,14 @@ _KEYS_REMEMBERED = 1024
 @dataclass(frozen=True, slots=True)
 class SessionKey:
     """
-    Names one conversation: the unit of order, of history and of summary.
+    The key of one conversation: the unit of order, of history and of summary.
 
     Args:
-        channel: The configured name of the channel, such as ``matrix`` or ``email``.
-        conversation: The channel's own name of the conversation: a room id, the id of a thread's root mail.
-        thread: The thread inside the conversation, where the channel keeps threads apart.
+        channel: The configured name, such as ``matrix``.
+        conversation: The channel's name of it: a room id, the id of a thread's root mail.
+        thread: The thread in it, on channels with separate threads.
 
-    ``str()`` and `parse` are exact inverses, so a key can be a column in a table or an argument on a
-    command line. `file_name` is the name under which files of this session are kept.
+    ``str()`` and `parse` are exact inverses; files are named by `file_name`.
     """
 
     channel: str
@@ -75,7 +74,7 @@ class SessionKey:
         return name if name == name.lower() or "=~" in name else self._hashed(name)
 
     def is_named(self, name: str) -> bool:
-        """Whether files with this name belong to this session."""
+        """Return True if files with this name belong to this session."""
         return name in (self.file_name, self.caseless_name)
 
     def _hashed(self, name: str) -> str:
@@ -84,12 +83,7 @@ class SessionKey:
 
     @classmethod
     def from_file_name(cls, name: str) -> SessionKey:
-        """
-        Read what `file_name` wrote.
-
-        Raises:
-            ValueError: The name is a shortened one, or no such name at all.
-        """
+        """Read what `file_name` wrote. Raises ValueError for a shortened or invalid name."""
         if "=~" in name:
             raise ValueError(f"a shortened name cannot be read back: {name!r}")
         parts = [_unescape(part, "=") for part in name.split("=.")]
@@ -145,7 +139,7 @@ SessionKeyField = Annotated[
 
 
 class Audience(StrEnum):
-    """Who can read along in a conversation, as far as the channel can tell."""
+    """The readers of a conversation, as far as the channel can tell."""
 
     DIRECT = "direct"
     """One person and the bot."""
@@ -159,11 +153,10 @@ class _Frozen(BaseModel):
 
 class Sender(_Frozen):
     """
-    Who wrote a message.
+    The author of a message.
 
-    ``address`` identifies (an MXID, a mail address without display name, ``local`` on the terminal);
-    ``name`` is decoration chosen by the sender and is never compared with anything. ``verified`` says that
-    the channel has evidence that the address is not forged; nothing is trusted without it.
+    ``address`` identifies (an MXID, a mail address, ``local`` on the terminal); ``name`` is chosen by the
+    sender and never compared. ``verified``: there is evidence against forgery; nothing is trusted without it.
     """
 
     address: str

@@ -39,8 +39,7 @@ class Reasoning(_Frozen):
     """
     A model's own reasoning behind an answer, in the fields of its provider.
 
-    Only the model of this name gets it back, and only within the turn: several providers refuse an answer
-    with tool calls that comes back without it. No person, history or other model sees it.
+    Only this model gets it back, within the turn: several providers refuse tool calls without it.
     """
 
     model: str
@@ -80,10 +79,7 @@ class Message(_Frozen):
 
     @property
     def sources(self) -> Origins:
-        """
-        The `origins`. Of a line that was written before they were noted: the owner, where the owner alone was
-        there, else somebody who was allowed to speak.
-        """
+        """Return the `origins`; for lines older than that field, the owner or an allowed person."""
         if self.origins is not None:
             return self.origins
         if self.role in {"system", "tool"} or self.scope == ScopeKind.OWNER.value:
@@ -138,10 +134,9 @@ class ToolResult(_Frozen):
 
 class Usage(_Frozen):
     """
-    Tokens and money of one or more model calls; ``+`` adds. ``cost_usd`` is None where unknown.
+    Tokens and money of model calls; ``+`` adds. ``cost_usd`` is None where unknown.
 
-    ``cached_tokens`` are those of the prompt that the provider had kept from an earlier call, and
-    ``thinking_tokens`` those of the completion that nobody is shown.
+    ``cached_tokens`` are part of the prompt, ``thinking_tokens`` (shown to nobody) of the completion.
     """
 
     prompt_tokens: int = 0
@@ -221,11 +216,10 @@ class ScopeKind(StrEnum):
 @dataclass(frozen=True, slots=True)
 class MemoryScope:
     """
-    Names one memory document.
+    The key of one memory document.
 
-    Args:
-        name: Empty for the owner; the address of the person, with the account behind a blank if it is not the
-            same person elsewhere; or the text of the room's session key.
+    ``name`` is empty for the owner; a person's address, with the account after a blank if that matters; or
+    the text of a room's session key.
     """
 
     kind: ScopeKind
@@ -236,12 +230,7 @@ class MemoryScope:
 
     @classmethod
     def parse(cls, text: str) -> MemoryScope:
-        """
-        Read what ``str()`` wrote: ``owner``, ``person:ADDRESS`` or ``room:SESSION``.
-
-        Raises:
-            ValueError: It is something else.
-        """
+        """Read ``owner``, ``person:ADDRESS`` or ``room:SESSION``. Raises ValueError."""
         kind, _, name = text.partition(":")
         scope = cls(ScopeKind(kind), name)
         if str(scope) != text or bool(name) == (scope.kind is ScopeKind.OWNER):
@@ -252,9 +241,9 @@ class MemoryScope:
 @dataclass(frozen=True, slots=True)
 class MemoryDocument:
     """
-    The text of a memory document and its version: 0 for one never written, then counting up.
+    A memory document's text and version, 0 if never written.
 
-    ``origins`` are whose words it is made of besides the owner's and those of the people it belongs to.
+    ``origins`` exclude the owner and the people it belongs to.
     """
 
     text: str = ""
@@ -301,9 +290,9 @@ class SearchHit:
 @dataclass(frozen=True, slots=True)
 class SearchAnswer:
     """
-    The hits of a search, best first, and how many ``more`` there are at least.
+    The hits of a search, best first, and the least number of ``more``.
 
-    It is not ``complete`` while older messages cannot be searched yet.
+    ``complete`` is False while older messages cannot be searched yet.
     """
 
     hits: tuple[SearchHit, ...] = ()
@@ -314,10 +303,9 @@ class SearchAnswer:
 @dataclass(frozen=True, slots=True)
 class Session:
     """
-    A conversation as a turn sees it.
+    A conversation as a turn sees it; ``id`` is ``str(key)``.
 
-    ``id`` is ``str(key)``. ``scope`` is which memory document belongs to it and was decided by who can
-    read along, outside of the model's reach.
+    ``scope`` (its memory document) follows from its readers, outside of the model's reach.
     """
 
     key: SessionKey
@@ -361,17 +349,13 @@ class Skill:
 
     @property
     def available(self) -> bool:
-        """Whether this machine meets the skill's requirements."""
+        """Return True if this machine meets the skill's requirements."""
         return not self.missing
 
 
 @dataclass(frozen=True, slots=True)
 class TurnResult:
-    """
-    The result of a turn: the answer, the lines for the history, its cost and the tools that ran.
-
-    ``attachments`` are the files that go out with the answer, in the order in which tools gave them.
-    """
+    """The result of a turn: the answer, history lines, cost, tools, and files in order."""
 
     reply: str
     history: tuple[Message, ...]

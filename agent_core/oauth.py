@@ -76,10 +76,7 @@ class OAuthTokens:
     """
     The tokens of a login, and what a subclass needs to renew them.
 
-    Args:
-        refresh: Empty if they cannot be renewed.
-        access: The token to log in with; empty if there is none yet.
-        ends_at: The end of ``access``, in seconds since 1970.
+    ``refresh`` and ``access`` are empty if missing; ``ends_at`` is the end of ``access`` as Unix time.
     """
 
     refresh: str = field(default="", repr=False)
@@ -92,12 +89,7 @@ class OAuthTokens:
         return cls(**{**stored, "ends_at": float(stored["ends_at"])})
 
     def renewed(self, answer: Mapping[str, Any], now_s: float) -> Self:
-        """
-        Return these tokens as a token endpoint's answer changes them. Raises `ProviderAway`: it has none.
-
-        Args:
-            now_s: Seconds since 1970.
-        """
+        """Return the tokens updated by an endpoint's answer at Unix time ``now_s``. Raises `ProviderAway`."""
         if not (access := token_in(answer, "access_token")):
             raise ProviderAway("its answer contains no tokens")
         refresh = token_in(answer, "refresh_token") or self.refresh
@@ -113,12 +105,9 @@ AskProvider = Callable[[_T], Awaitable[Mapping[str, Any]]]
 
 class TokenStore(Generic[_T]):
     """
-    The tokens of a login, as a document. Everything here waits for a disk or a server: call it in a thread.
+    The tokens of a login, as a private document. Everything blocks: call it in a thread.
 
-    Args:
-        path: It and its folder are for their owner alone.
-        decode: See `OAuthTokens.decode`.
-        state: The folder of that file, if it is not on disk.
+    ``decode``: see `OAuthTokens.decode`; ``state`` replaces the disk.
     """
 
     def __init__(
@@ -139,22 +128,11 @@ class TokenStore(Generic[_T]):
             return None
 
     def save(self, tokens: _T) -> None:
-        """
-        Replace the stored tokens, durably; the earlier ones stay until then.
-
-        Raises:
-            OSError: They could not be stored.
-        """
+        """Replace the stored tokens durably. Raises OSError; the earlier ones then stay."""
         self._state.write(self.path.name, _encode(tokens))
 
     def renew(self, old: _T, new: _T) -> _T | None:
-        """
-        Replace the tokens that these were fetched with; returns the stored ones. If somebody has logged in or
-        out meanwhile, that stays.
-
-        Raises:
-            OSError: They could not be stored; what was there before is still there.
-        """
+        """Replace ``old`` tokens and return the stored ones; a concurrent login stays. Raises OSError."""
         raw = self._state.read(self.path.name)
         found = self._tokens_in(raw)
         if raw is None or found != old:
@@ -162,12 +140,7 @@ class TokenStore(Generic[_T]):
         return self._tokens_in(self._state.swap(self.path.name, raw, _encode(new)))
 
     def claim(self) -> bool:
-        """
-        Check that tokens can be stored before they are asked for. False: another process is asking right now.
-
-        Raises:
-            OSError: They could not.
-        """
+        """Check that tokens can be stored (else OSError). False: another process is logging in."""
         return self._state.claim(self.path.name, for_s=_CLAIMED_S)
 
     def _tokens_in(self, raw: bytes | None) -> _T | None:
@@ -203,13 +176,7 @@ class RotatingToken(Generic[_T]):
         self._not_before = 0.0
 
     async def get(self) -> _T:
-        """
-        Return tokens that can be used now.
-
-        Raises:
-            LoginRequired: Only a person can get some.
-            TokenUnavailable: There are none at the moment.
-        """
+        """Return usable tokens. Raises LoginRequired (a person must act) or TokenUnavailable (for now)."""
         async with self._one_at_a_time:
             tokens = await self._current()
             left_s = tokens.ends_at - self._clock.now().timestamp()
@@ -297,13 +264,7 @@ class RotatingToken(Generic[_T]):
 
 
 def read_answer(status: int, body: bytes) -> Mapping[str, Any]:
-    """
-    Read what a token endpoint or a device endpoint answers.
-
-    Raises:
-        ProviderRefused: It is an error of RFC 6749, made fit for a person and a terminal.
-        ProviderAway: It is anything else that is no answer.
-    """
+    """Read an OAuth endpoint's answer. Raises ProviderRefused (RFC 6749 error) or ProviderAway."""
     try:
         answer = json.loads(body)
     except (ValueError, RecursionError):

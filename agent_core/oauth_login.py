@@ -66,13 +66,7 @@ class OAuthClient:
 async def run_device_flow(
     client: OAuthClient, post: Post, clock: Clock, show: Callable[[str], None]
 ) -> OAuthTokens:
-    """
-    Get tokens with a code that the person enters elsewhere.
-
-    Raises:
-        LoginFailed: The person said no, or took too long.
-        ProviderAway: The provider issued no code.
-    """
+    """Get tokens by a code entered elsewhere. Raises LoginFailed (denied, late) or ProviderAway."""
     try:
         given = await post(client.device_endpoint, {"client_id": client.client_id, "scope": client.scope})
     except ProviderRefused as error:
@@ -104,13 +98,7 @@ async def run_device_flow(
 async def run_browser_flow(
     client: OAuthClient, post: Post, clock: Clock, browser: BrowserLogin
 ) -> OAuthTokens:
-    """
-    Get tokens with a browser, which may be on another machine; with PKCE (RFC 7636).
-
-    Raises:
-        LoginFailed: The person said no, or pasted something else.
-        ProviderAway: The provider cannot be reached.
-    """
+    """Get tokens by a browser, perhaps elsewhere, with PKCE (RFC 7636). Raises as `run_device_flow`."""
     verifier = secrets.token_urlsafe(48)
     challenge = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).rstrip(b"=").decode()
     query = {
@@ -159,13 +147,7 @@ def seconds_in(value: object, usual: float) -> float:
 
 
 class BrowserLogin:
-    """
-    A login in a browser, and how its end gets here: by the browser of this machine, or pasted.
-
-    Args:
-        show: Shows a text to the person.
-        pasted: Returns what the person pastes; EOFError: nobody is at the terminal.
-    """
+    """A login in a browser, ended on this machine or by a pasted address (EOFError: no terminal)."""
 
     def __init__(self, show: Callable[[str], None], pasted: Callable[[], Awaitable[str]]) -> None:
         self._show = show
@@ -185,12 +167,7 @@ class BrowserLogin:
         )
 
     async def wait(self) -> Mapping[str, str]:
-        """
-        Return the fields of the address at which the login ends, however it comes first; ``code`` is one.
-
-        Raises:
-            LoginFailed: It says no, belongs to another login, or did not come in time.
-        """
+        """Return the fields of the login's redirect, such as ``code``. Raises `LoginFailed`."""
         found: list[str] = []
         async with anyio.create_task_group() as tasks:
 

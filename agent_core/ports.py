@@ -47,16 +47,16 @@ class LLMPort(Protocol):
 
 
 class AllowancePort(Protocol):
-    """How much more a run may spend, besides its own limits."""
+    """Limits what a run may spend, in addition to the run's own limits."""
 
     async def final_call_reason(self, tokens: int, *, begun: bool) -> str:
         """
-        Why the next model call must be the last of the run; empty if it need not be.
+        Return why the next model call must be the last of the run; empty if it need not be.
 
         Args:
-            tokens: About how many the call reads.
-            begun: Whether the run has something in hand: then one more call is always possible, so that it
-                can answer with that. Otherwise a call that is too much is refused when it is made.
+            tokens: Estimated prompt tokens of the call.
+            begun: The run has results to report: one more call is then always allowed so that it can answer.
+                Otherwise a call that exceeds the allowance is refused when it is made.
         """
         ...
 
@@ -182,14 +182,7 @@ class PicturePort(Protocol):
     async def picture(
         self, attachment: Attachment, *, max_bytes: int, max_pixels: int, max_side: int
     ) -> tuple[str, bytes] | None:
-        """
-        Media type and content, if the content is a PNG, JPEG, WebP or GIF picture.
-
-        What it is is decided by the content, whatever the attachment says.
-
-        Raises:
-            ValueError: It is too large; the text is a clause that says in what.
-        """
+        """Return media type (by content) and content of a picture, or None. Raises ValueError."""
         ...
 
 
@@ -207,13 +200,9 @@ class AttachmentPort(PicturePort, Protocol):
 
     async def keep_file(self, folder: Path, path: str, *, max_bytes: int) -> Attachment:
         """
-        Store a copy of the regular file ``path`` below ``folder``, as it is now.
+        Store a copy of the regular file ``path`` below ``folder``, without following links.
 
-        ``path`` is relative; no part of it is ``..`` or a link, whoever changes the folder meanwhile.
-
-        Raises:
-            ValueError: It is no such path, no regular file or larger than ``max_bytes``; the text says which.
-            LookupError: There is no such file.
+        Raises ValueError for an unusable path or over ``max_bytes``, LookupError for no file.
         """
         ...
 
@@ -226,10 +215,5 @@ class SkillsPort(Protocol):
         ...
 
     def load_skill_body(self, name: str) -> str:
-        """
-        The text of a skill without its front matter.
-
-        Raises:
-            SkillInvalid: There is no such skill, or it cannot be read.
-        """
+        """Return a skill's text without front matter. Raises `SkillInvalid`."""
         ...

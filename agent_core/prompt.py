@@ -1,15 +1,10 @@
 """
 The fixed texts of prompts, and the order of their parts. Pure. `MemoryManager.build_messages` joins them.
 
-The facts of the moment, time and place (`turn_facts`), are at the top of the *user message* of this
-turn, not in the system text. Providers cache a prompt from its beginning, so what changes with every message
-must come after what does not: system text, memory and history are the same in the next turn. The facts are
-not kept in the history, and they are made from the time at which the message came, not from the clock, so
-that a turn that is started again after a crash asks exactly the same question.
-
-Memory, summary and skills are data that somebody wrote. Tags that the data cannot close fence it, so that a
-heading inside it cannot pose as one of ours; the text itself is not changed, because the model writes it back
-with ``memory_write``.
+Time and place (`turn_facts`) stand at the top of the user message, after everything that is equal in the next
+turn, because providers cache prompts from the beginning. They derive from the message's arrival, so that a
+restarted turn asks the same question. Memory, summary and skills are data inside tags that they cannot close;
+their text is unchanged, because the model writes it back.
 """
 
 from __future__ import annotations
@@ -58,17 +53,12 @@ def fence(tag: str, text: str) -> str:
 
 
 def without_tags(text: str) -> str:
-    """What stands between tags of ours, for people."""
+    """Return the text between our tags, for people."""
     return " ".join(part.strip() for part in _TAG.split(text)).strip()
 
 
 def build_skills_xml(skills: Iterable[Skill], *, with_reader: bool = False) -> str:
-    """
-    The index of skills, or an empty text if there are none.
-
-    Args:
-        with_reader: The run has the ``read_skill`` tool, so the index may point to it.
-    """
+    """Render the index of skills, or ""; ``with_reader`` mentions the ``read_skill`` tool."""
     rows = []
     for skill in skills:
         lacks = f' lacks="{escape(", ".join(skill.missing))}"' if skill.missing else ""
@@ -95,15 +85,7 @@ def system_text(
 
 
 def turn_facts(at: datetime, *, channel: str = "", shared: bool = False, email_style: bool = False) -> str:
-    """
-    Time and place of a message as one line.
-
-    Args:
-        at: When it came (not the time now), in the time zone that the person should read.
-        channel: The configured name of the channel.
-        shared: Several people read along.
-        email_style: What was said is an `email_text`.
-    """
+    """Describe time (``at``, in the reader's zone) and place of a message in one line."""
     said = [f"{at:%a %Y-%m-%d %H:%M} {at.tzname() or ''}".rstrip()]
     said += [channel] if channel else []
     said += ["several people can read this"] if shared else []
@@ -120,12 +102,10 @@ def day_mark(day: date, before: date) -> str:
 
 def email_text(text: str, *, subject: str, sender: str = "", attached: str = "") -> str:
     """
-    A letter as the text of a user message: all that its sender wrote stands inside ``<mail>``, which nothing
-    in it can close, nor can it open one of our other tags there.
+    Wrap a letter in ``<mail>``, which its content cannot close, nor open other tags of ours.
 
-    Args:
-        sender: The proven address, where others have got the letter too.
-        attached: The lines about its files (`attachment_lines`), whose names are the sender's words as well.
+    ``sender`` is the proven address if others got it too; ``attached`` describes the files, whose names are
+    the sender's words.
     """
     head = [f"From: {_one_line(sender)}"] if sender else []
     head += [f"Subject: {_one_line(subject)}"] if subject.strip() else []
@@ -141,13 +121,7 @@ _BACKGROUND = {
 
 
 def background_text(lines: Sequence[tuple[str, str, str, str]]) -> str:
-    """
-    The words from before a question that help to understand it; empty if there are none.
-
-    Args:
-        lines: Kind (``thread``, ``talk``, ``quoted`` or ``forwarded``), address, name and text of each, in
-            order. The address stands first: names are of people's own choosing.
-    """
+    """Render (kind, address, name, text) lines before a question, addresses first, as names are free."""
     parts = []
     for kind, (tag, heading) in _BACKGROUND.items():
         said = [
@@ -185,14 +159,7 @@ def searched_words(question: str) -> str:
 
 
 def room_text(name: str, members: Mapping[str, str], *, more: int = 0) -> str:
-    """
-    The part of the system text about a shared room.
-
-    Args:
-        name: The room's own name.
-        members: Addresses with the names that people have chosen for themselves.
-        more: So many members are not named.
-    """
+    """Render the system text about a shared room; ``more`` members are not named."""
     lines = [f"Name: {_one_line(name)}"] if name.strip() else []
     lines += [f"- {_one_line(address)}{_called(called)}" for address, called in members.items()]
     lines += [f"and {more} more" if members else f"{more} members"] if more else []
@@ -206,13 +173,10 @@ REMOVED = "[removed]"
 
 def remove_words_of(text: str, gone: Callable[[str], bool], *, removed: list[str] | None = None) -> str:
     """
-    A question with `REMOVED` instead of what some people had said before it (`background_text`).
+    Replace the words before a question by `REMOVED` where ``gone`` says so of an address.
 
-    Args:
-        text: As it stands in a history.
-        gone: Whether the words of this address go; asked for every word of what a handed-on message says of
-            its sender, because that may be in any form.
-        removed: Takes the words that go.
+    ``gone`` is called with every word of a forwarded sender, which has any form; ``removed`` collects the
+    text.
     """
     out: list[str] = []
     position = 0
@@ -243,10 +207,7 @@ _SAID_BY = re.compile(r"\A\[[^\]\s]*+\] ")
 
 
 def own_part(text: str, account: str, *, alone: bool = False) -> str:
-    """
-    A person's own words in a question: without quotes, and without the bot's words before them; ``alone``
-    without anybody's. A quote ends with its paragraph, because programs break its lines.
-    """
+    """Remove quoted paragraphs and the bot's lines from a question; with ``alone`` everybody's lines."""
     own, quoted = list[str](), False
     for line in remove_words_of(text, lambda who: alone or who == account).split("\n"):
         quoted = is_quoted(_SAID_BY.sub("", line)) or (quoted and bool(line.strip()))
@@ -274,13 +235,10 @@ _TAG = re.compile(rf"</?(?:{_OURS})>")
 
 def user_text(parts: Sequence[tuple[str, str]], *, shared: bool = False, attached: Sequence[str] = ()) -> str:
     """
-    A message as the text of one user message.
+    Render (address, text) pairs as one user message.
 
-    Args:
-        parts: Address and text of each message of the turn, in order.
-        shared: In a shared room every text is preceded by who said it, ``[@bob:hs.test] text``; what
-            somebody writes to look like that gets a backslash, so that nobody can speak as another.
-        attached: For each message the lines about its files (`attachment_lines`), which follow its text.
+    In a shared room ``[@bob:hs.test]`` precedes each text; imitations of that get a backslash, so that nobody
+    can speak as another. ``attached`` has the lines about each message's files.
     """
     files = [*attached, *[""] * len(parts)]
     if not shared:
@@ -305,11 +263,7 @@ def attachment_lines(attachments: Iterable[Attachment]) -> str:
 def transcript_line(
     name: str, *, text: str = "", seconds: float = 0.0, unsure: bool = False, why_not: str = ""
 ) -> str:
-    """
-    The transcript of a sound file as one line, or the reason why there is none.
-
-    The words are one line, so that nothing in them can stand for a line of ours.
-    """
+    """Render a transcript, or why there is none, as one line, so that it cannot imitate our lines."""
     file = _one_line(name)
     if why_not:
         return f'[Not heard: "{file}" {_one_line(why_not)}]'
@@ -319,11 +273,7 @@ def transcript_line(
 
 
 def transcripts_in(text: str) -> dict[str, list[dict[str, Any]]]:
-    """
-    The arguments of each `heard_line` in a text, by the names of the files, in order.
-
-    Without what was not heard.
-    """
+    """Parse all `transcript_line` lines with words in a text, by file name, in order."""
     found: dict[str, list[dict[str, Any]]] = {}
     for name, seconds, doubt, said in _HEARD_LINE.findall(text):
         heard = {"text": said, "seconds": float(seconds), "unsure": doubt == "is not sure"}
@@ -357,7 +307,7 @@ def _unclaimed(text: str) -> str:
 
 
 def _tagless(text: str) -> str:
-    """What looks like one of our tags looks so no longer."""
+    """Escape everything in a text that looks like one of our tags."""
     return _LOOKS_LIKE_OURS.sub(r"<\\", text)
 
 

@@ -1,15 +1,10 @@
 """
 The size limit of a prompt: an estimate of tokens, and the rules by which text and history are cut to fit.
 
-Theory of operation. No tokenizer runs here (it would cost more memory than the rest of the program). Tokens
-are estimated from characters: letters and spaces at four to a token, digits and punctuation at 0.65 tokens
-each, other scripts by the length of their UTF-8. With the margin on top this is between 0.9 and 1.9 times
-what a common tokenizer (cl100k) counts for prose in eight scripts, code, JSON and emoji; only random hex and
-rare Chinese characters are guessed at 0.7. What the provider reports afterwards corrects the estimate by a
-factor that moves slowly and within limits.
-
-A window of history always keeps the newest messages. Where it had to be cut it starts with a user message,
-so that no answer stands without its question. Nothing here drops anything from the disk.
+No tokenizer runs, as it would cost more memory than the rest of the program: letters and spaces count four to
+a token, digits and punctuation 0.65 tokens each, other scripts by UTF-8 length. That is 0.9 to 1.9 times
+cl100k (0.7 for random hex and rare Chinese); reported usage corrects it by a slow, bounded factor. A cut
+history keeps the newest messages and starts with a question.
 """
 
 from __future__ import annotations
@@ -49,7 +44,7 @@ def _other_scripts(text: str, chars: int, plain: int) -> float:
 
 
 def _count(text: str) -> tuple[int, float]:
-    """How many letters and spaces a text has, and the tokens of everything else in it."""
+    """Return the number of letters and spaces of a text, and the estimated tokens of its other characters."""
     plain = text.encode("ascii", "ignore")
     dense = len(plain.translate(None, _LETTERS_AND_SPACE))
     others = dense * _DENSE
@@ -73,7 +68,7 @@ def _count_short(text: str) -> tuple[int, float]:
 
 
 def message_chars(message: Message) -> int:
-    """How many characters a message adds to a prompt, its tool calls included."""
+    """Return the characters a message adds to a prompt, including its tool calls."""
     return _MESSAGE_OVERHEAD_CHARS + len(message.content) + sum(len(text) for text in _call_texts(message))
 
 
@@ -88,12 +83,7 @@ _MARGIN = 1.1
 
 @dataclass(frozen=True, slots=True)
 class TokenEstimate:
-    """
-    Estimates how many tokens a text has.
-
-    Args:
-        factor: What experience adds; see `corrected`.
-    """
+    """Estimates the tokens of texts; ``factor`` is learned, see `corrected`."""
 
     chars_per_token: float = 4.0
     factor: float = 1.0
@@ -237,7 +227,7 @@ def sound_history(messages: Sequence[Message]) -> list[Message]:
 
 
 def is_picture(attachment: Attachment) -> bool:
-    """Whether it is a picture of a kind that models look at."""
+    """Return True for a picture of a type that models accept."""
     return attachment.media_type in _PICTURE_TYPES
 
 
@@ -260,7 +250,7 @@ def with_newest_pictures(messages: Sequence[Message], most: int, scope: str) -> 
 
 
 def _answered_calls(messages: Sequence[Message]) -> set[tuple[int, str]]:
-    """Which calls have their result in the messages that follow, before anybody else speaks."""
+    """Return the calls whose result follows before any message of another role."""
     answered: set[tuple[int, str]] = set()
     caller: Message | None = None
     for message in messages:

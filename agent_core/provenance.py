@@ -28,7 +28,7 @@ _WHERE_CHARS = 200
 
 
 class Trust(IntEnum):
-    """How far words are trusted; of several, the highest number counts."""
+    """Trust levels of words; of several, the highest number counts."""
 
     OWNER = 0
     """The owner's own words, or the program's."""
@@ -46,12 +46,11 @@ _TRUSTS = {"person": Trust.KNOWN, "attachment": Trust.ATTACHED}
 
 class Origin(BaseModel):
     """
-    One source of words besides the owner.
+    One source of words other than the owner.
 
-    ``kind`` is ``person`` for an allowed person, ``attachment`` for a file of one, and else through what
-    untrusted words came in. ``where`` is the address of that person, or of the page, the name of the server
-    or the file. ``at`` is when they came into the conversation, by our own clock; None where that is not
-    known, which counts as just now.
+    ``kind`` is ``person`` for an allowed person, ``attachment`` for their file, else the way of untrusted
+    words. ``where`` names the person, page, server or file. ``at`` is the arrival by our clock; None counts
+    as now.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -62,7 +61,7 @@ class Origin(BaseModel):
 
     @property
     def trust(self) -> Trust:
-        """How far the origin is trusted."""
+        """Return the trust level of this origin; an unknown kind is untrusted."""
         return _TRUSTS.get(self.kind, Trust.UNTRUSTED)
 
 
@@ -142,11 +141,7 @@ _of_call: ContextVar[Origins] = ContextVar("origins_of_call", default=())
 
 
 def origins_of_call() -> Origins:
-    """
-    The origins of what the current tool call makes, for a tool that stores something.
-
-    They are those of everything that the model was shown; none where a person has said yes to this very call.
-    """
+    """Return the origins of the current call's result: all shown sources, or none after an approval."""
     return _of_call.get()
 
 

@@ -1,22 +1,11 @@
 """
 Runs the jobs of sessions: in order within one session, concurrently across sessions.
 
-Each session with work has a FIFO queue and runs one job at a time. The queue exists only while it holds a
-job or one runs, so an idle session costs nothing and needs no clean-up.
-
-At most ``concurrency`` jobs run. Free places are given out round robin over people, not over sessions: the
-next person gets a place for *one* job, from the session of theirs that has waited longest, and then goes to
-the back. No person holds more than half of the places. So somebody with much work, in one session or in
-many, does not keep others waiting. A session without a known person counts as a person of its own.
-
-Preferred sessions (``first``) have a queue of their own. Its head gets the next free place; when all places
-are taken, one extra place exists for this queue alone.
-
-Work that nobody waits for in a conversation (`Behind`) gets a place only when nobody else wants one, at most
-three for the requests of one conversation, and never the last of several places. The last of the remaining
-places is reserved for the owner's requests.
-
-Everything happens on one event loop: there are no locks, and `SessionRunner.submit` never waits.
+A session's FIFO queue exists only while it has work. At most ``concurrency`` jobs run; places go round robin
+over people, who have at most half of them, so that much work of one does not delay others. Urgent sessions
+(``first``) get the next place or one extra. Background work (`Behind`) runs only when nobody else waits, at
+most three jobs per conversation, never in the last of several places, and the last of the rest is reserved
+for the owner. One event loop, no locks; `SessionRunner.submit` never waits.
 """
 
 from __future__ import annotations
@@ -38,7 +27,10 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """Whose work comes after that of all people; ``conversation`` is where it was asked for."""
+    """
+    The key of background work, which runs after the work of all people; ``conversation`` is where it was
+    requested.
+    """
 
     conversation: str
     is_owners: bool = False
@@ -79,10 +71,8 @@ class SessionRunner:
     """
     Runs jobs by session.
 
-    Args:
-        concurrency: How many jobs run at once, over all sessions; one more for those that come first. At most
-            half of them, and one at least, are one person's.
-        max_waiting: How many jobs may wait, over all sessions; one more is refused with `RunnerFull`.
+    ``concurrency`` counts all sessions, plus one for urgent jobs; a person has at most half of it. Above
+    ``max_waiting`` jobs are refused with `RunnerFull`.
     """
 
     def __init__(self, *, concurrency: int = 16, max_waiting: int = 100_000) -> None:
@@ -108,14 +98,7 @@ class SessionRunner:
     def submit(
         self, session: SessionKey, job: Job, *, first: bool = False, person: str | Behind = ""
     ) -> None:
-        """
-        Queue a job behind the session's other ones. Never waits; may be called before `run`.
-
-        ``person`` is whose turn it is; it counts from the time when the session had no work.
-
-        Raises:
-            RunnerFull, RunnerStopped: It will not run.
-        """
+        """Queue a job of ``person`` behind the session's others. Raises RunnerFull or RunnerStopped."""
         if self._closed:
             raise RunnerStopped
         if self._waiting >= self._max_waiting:
@@ -142,11 +125,7 @@ class SessionRunner:
             self._fill()
 
     async def run(self) -> None:
-        """
-        Run jobs until `stop` or `drain` and then until nothing runs.
-
-        A job that raises is logged and counted and disturbs nobody. Cancelling this cancels what runs.
-        """
+        """Run jobs until stopped or drained. A job that raises is logged and disturbs no other."""
         if self._tasks is not None:
             raise RuntimeError("this runner is already running")
         try:
@@ -182,7 +161,7 @@ class SessionRunner:
         return tuple(session for session, queue in self._queues.items() if queue.running)
 
     def has_waiting(self, session: SessionKey) -> bool:
-        """Whether a job of this session waits."""
+        """Return True if a job of this session is queued."""
         queue = self._queues.get(session)
         return queue is not None and bool(queue.jobs)
 
@@ -218,7 +197,7 @@ class SessionRunner:
             self._of_owner += more * person.is_owners
 
     def _next(self) -> _Person | None:
-        """Who is the first of the line, without those who have their share of places."""
+        """Return the first in line who has not used up their share of the places."""
         behind: Behind | None = None
         left = max(1, self._concurrency - 1) - self._behind
         for person in self._line:

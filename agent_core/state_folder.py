@@ -37,7 +37,7 @@ class RowStore(Protocol):
     """
     The rows of local database files, so that another machine can make the same file.
 
-    Each file has a generation, which grows with each `save`. Whoever is behind it is refused.
+    A file's generation grows with each `save`; a writer of an older one is refused.
     """
 
     def generation(self, file: str) -> int | None:
@@ -51,13 +51,7 @@ class RowStore(Protocol):
     def save(
         self, file: str, generation: int, changed: Mapping[tuple[str, str], bytes | None], *, whole: bool
     ) -> None:
-        """
-        Replace changed rows (None: deleted) of a generation, which becomes the next one. ``whole``: these are
-        all rows.
-
-        Raises:
-            StateAway: Somebody else has written meanwhile, or it is not known whether it has happened.
-        """
+        """Replace changed rows (None: deleted) of a generation, or all (``whole``). Raises StateAway."""
         ...
 
     def forget(self, file: str) -> None:
@@ -75,7 +69,7 @@ class StateFolder(Protocol):
 
     @property
     def row_store(self) -> RowStore | None:
-        """Where the rows of local files are stored, too; None: there are only the local files."""
+        """Return the store that also holds the rows of local files; None if there are only local files."""
         ...
 
     def read(self, name: str) -> bytes | None:
@@ -95,13 +89,7 @@ class StateFolder(Protocol):
         ...
 
     def claim(self, name: str, *, for_s: float) -> bool:
-        """
-        Become the only process that renews a document, until it is written or the time is over. False:
-        another process is at it.
-
-        Raises:
-            OSError: What comes of it could not be kept.
-        """
+        """Become the only renewer of a document until written or timed out; False: taken. Raises OSError."""
         ...
 
 

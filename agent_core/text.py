@@ -32,7 +32,7 @@ _WORDS = re.compile(r"\b[^\W_\u0e00-\uffff]{3,4}|[\u0e00-\uffff]{2}")
 
 
 def is_quoted(line: str) -> bool:
-    """Whether a line is marked as somebody else's; programs put signs that nobody sees before the mark."""
+    """Return True if a line begins with a quotation mark, possibly after invisible characters."""
     return line.lstrip().lstrip(_UNSEEN).startswith((">", "＞"))
 
 
@@ -43,17 +43,12 @@ def one_line(text: str, most: int) -> str:
 
 
 def is_visible(text: str) -> bool:
-    """Whether a text holds anything to see: more than blanks, zero-width and control characters."""
+    """Return True if a text has a visible character: not blank, zero-width or control."""
     return any(not char.isspace() and category(char) not in ("Cf", "Cc") for char in text)
 
 
 def time_zone(name: str, *, or_local: bool = False) -> ZoneInfo:
-    """
-    The time zone of a name in the IANA database; the names of coordinated universal time are all ``UTC``.
-
-    Raises:
-        ValueError: There is none; the text says so, and with ``or_local`` that ``local`` can be given.
-    """
+    """Return an IANA time zone; all names of UTC are ``UTC``. Raises ValueError with a text."""
     from zoneinfo import ZoneInfo  # noqa: PLC0415 - commands that only cut a line need not load it
 
     try:
@@ -96,9 +91,6 @@ def _places_of(word: str, text: str) -> Iterator[int]:
 
 
 def word_count(text: str) -> int:
-    """
-    The number of words. `UNSPACED` scripts count one for two characters, about the mean length of a Chinese
-    or Japanese word.
-    """
+    """Count words; `UNSPACED` scripts count one per two characters, the mean length in Chinese."""
     dense = sum((len(run) + 1) // 2 for run in _WITHOUT_BLANKS.findall(text))
     return dense + sum(any(map(str.isalnum, word)) for word in _WITHOUT_BLANKS.sub(" ", text).split())

@@ -11,6 +11,6 @@ PROMPT_NAMES = frozenset({"skills", *(name.lower() for name in PROMPT_FILES)})
 
 
 def is_of_prompt(name: str) -> bool:
-    """Whether prompts are built from the file with this name, also on a disk that ignores case."""
+    """Return True if prompts are built from the file with this name, also on a disk that ignores case."""
     plain = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
     return plain in PROMPT_NAMES

@@ -85,7 +85,7 @@ class DeliveryUncertain(ChannelError):
 
 
 class Redelivery(StrEnum):
-    """What makes it safe to deliver a message again that may already have been taken."""
+    """The reason why repeating a delivery that may already have been taken is safe."""
 
     SAME_KEY = "same_key"
     """The server recognises the repetition by its key: deliver again."""
@@ -97,7 +97,7 @@ class Redelivery(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a channel can do, so that the gateway asks for nothing else."""
+    """The abilities of a channel; the gateway uses no others."""
 
     redelivery: Redelivery
     previews: bool = False
@@ -119,10 +119,9 @@ class Capabilities:
 @dataclass(frozen=True, slots=True)
 class Receipt:
     """
-    The server took the message. ``provider_id`` is the server's name of it.
+    The server took the message as ``provider_id``.
 
-    ``session`` is the conversation in which it arrived, where the channel itself has found or made that: a
-    person or an alias stands for it in the message.
+    ``session`` is where it arrived, if the channel resolved a person or alias.
     """
 
     provider_id: str
@@ -177,10 +176,7 @@ class Inbox(Protocol):
         ...
 
     async def release_quarantined(self, reason: str, may: Callable[[InboundMessage], bool]) -> int:
-        """
-        Let in what waits in quarantine for this ``reason`` of this channel, as far as it ``may``; how many
-        that was. For reasons that go away by themselves and were never about who the sender is.
-        """
+        """Release this channel's quarantine for a passing ``reason`` where ``may`` allows; count them."""
         ...
 
     def report(self, state: LinkState, detail: str = "", **facts: Any) -> None:
@@ -196,10 +192,7 @@ class Inbox(Protocol):
         ...
 
     async def unconfirmed(self) -> Sequence[str]:
-        """
-        The outbox ids that the server may have, and nobody knows under which name: somebody may answer one
-        of them before its sending is confirmed, over a restart too.
-        """
+        """Return outbox ids that the server may have under an unknown name, as they may be answered."""
         ...
 
 
@@ -283,8 +276,10 @@ class SupportsDirectMessages(Protocol):
 
     async def alone_with(self, session: SessionKey, person: str) -> bool:
         """
-        Whether nobody but ``person`` can read along in ``session`` now; what cannot be determined is no.
-        Raises `ChannelUnavailable`.
+        Return True if only ``person`` can read ``session`` now; False if that cannot be determined.
+
+        Raises:
+            ChannelUnavailable: The server could not be asked.
         """
         ...
 
@@ -294,7 +289,7 @@ class SupportsLeaving(Protocol):
     """A further ability: the bot can leave the channel's conversations, or be removed from them."""
 
     async def is_in(self, session: SessionKey) -> bool:
-        """Whether the bot is in the room of ``session`` now. Raises `ChannelUnavailable`."""
+        """Return True if the bot is in the room of ``session`` now. Raises `ChannelUnavailable`."""
         ...
 
 
@@ -303,10 +298,7 @@ class SupportsRoomPolicy(Protocol):
     """A further ability: the channel has rules for single conversations."""
 
     def allowed_here(self, session: SessionKey, person: str) -> bool | None:
-        """
-        Whether ``person`` may talk to the bot in ``session`` by the rule of this conversation; None: there is
-        no rule. Raises `ChannelUnavailable`.
-        """
+        """Return the conversation's own rule about ``person``, or None. Raises `ChannelUnavailable`."""
         ...
 
 
@@ -327,10 +319,7 @@ class SupportsRoomNames(Protocol):
         ...
 
     async def people(self, conversation: str) -> Mapping[str, str]:
-        """
-        The addresses of those who are in a room besides the bot, each with the name that they use there.
-        Raises `ChannelUnavailable`.
-        """
+        """Return the names of a room's other people, by address. Raises `ChannelUnavailable`."""
         ...
 
 

@@ -1,14 +1,10 @@
 """
-Prepares Markdown for people: safe HTML, readable plain text, and parts of a bounded size.
+Prepares Markdown for people: safe HTML, readable plain text, and parts of a bounded size. Pure and total.
 
-A model's answer is untrusted text: what it quotes may have been written by a stranger in order to be quoted.
-So HTML in the source stays text, the result passes an allow-list (`nh3`) of what a Matrix client may show
-(client-server specification, "m.room.message msgtypes"), and pictures become links: an ``<img>`` would fetch
-its address, and with it whatever a stranger made the model put there, as soon as the message is looked at.
-
-Everything here is pure and total: any text goes in and something that can be shown comes out, with all its
-words. What would take the parser too long (more than `MAX_BYTES`, or brackets by the thousand, which cost it
-quadratic time) or too deep (it drops what is nested too far) is not interpreted but shown as it is.
+An answer is untrusted, as it may quote strangers: HTML stays text, the result passes an allow-list (`nh3`) of
+Matrix's specification ("m.room.message msgtypes"), and pictures become links, since an ``<img>`` would send
+its address out when viewed. Text beyond `MAX_BYTES`, with brackets by the thousand (quadratic time) or too
+deep is shown as written.
 """
 
 from __future__ import annotations
@@ -64,10 +60,7 @@ def to_html(markdown: str, *, max_bytes: int = MAX_BYTES) -> str:
 
 
 def sayable(text: str) -> str:
-    """
-    The text as it may be sent: half characters and NUL, which later encoders reject, are marked, and control
-    characters other than line breaks and tabs, such as escape sequences, are removed.
-    """
+    """Mark surrogates and NUL, which encoders reject; remove control characters except newlines and tabs."""
     return _STEERING.sub("", text.encode("utf-8", "replace").decode("utf-8").replace("\x00", "\ufffd"))
 
 

@@ -1,12 +1,10 @@
 r"""
-What models write beyond CommonMark, as rules for the parser: formulas, spoilers, details and footnotes.
+Parser rules for what models write beyond CommonMark: formulas, spoilers, details and footnotes.
 
-A formula stands between ``\(`` and ``\)``, ``\[`` and ``\]``, or ``$$`` and ``$$``; a single dollar is a
-price. It becomes ``data-mx-maths`` (Matrix client-server specification, "Mathematical messages"), with the
-source for clients without formulas. A spoiler is ``||x||``; its marks, like those of ``$$``, stand directly
-at the text, so ``a || b`` is none. A star between two letters or digits is no emphasis. The content of each
-token is its source, for plain text. What was looked for in vain is not looked for again in the same text: the
-time stays linear.
+A formula stands in ``\(…\)``, ``\[…\]`` or ``$$…$$`` and becomes ``data-mx-maths`` (Matrix client-server
+specification, "Mathematical messages"); a single dollar is a price. A spoiler ``||x||`` has its marks at the
+text. A star between letters or digits is no emphasis. Failed searches are not repeated, so that time stays
+linear.
 """
 # ruff: noqa: FBT001, ARG001 - the parser's own form of a rule
 

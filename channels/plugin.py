@@ -81,10 +81,7 @@ class AddressRules(ABC):
         return False
 
     def is_conversation(self, place: str) -> bool:
-        """
-        Return True for a place that can stand in a session as it is: a room, or a person whose conversation
-        the channel finds when it sends.
-        """
+        """Return True for a room, or a person whose conversation the channel finds when it sends."""
         return self.is_room(place) or self.parse(place) is not None
 
     def entry_problem(self, entry: str) -> str | None:
@@ -109,11 +106,11 @@ class ChannelServices:
     Args:
         name: The account's name, everywhere.
         state: Documents that survive restarts and go with the account.
-        attachments: Where the files of messages are.
-        may_talk: Tells whether an address, if it is proven, may talk to the bot.
-        is_owner: Tells whether an address, if it is proven, is the owner's.
+        attachments: The store of messages' files.
+        may_talk: Returns True if a proven address may talk to the bot.
+        is_owner: Returns True if a proven address is the owner's.
         owner_addresses: The owner's addresses on this account.
-        alert: Tells the owner that something needs a person.
+        alert: Notifies the owner of something that needs a person.
     """
 
     name: str

@@ -1,14 +1,10 @@
 """
 Splits a long Markdown text into parts of at most so many bytes, each of which reads well alone. Pure.
 
-Theory of operation. The text is cut into *blocks* first: a fenced code block, a table, a run of other lines
-that ends at a blank line. Blocks are packed into parts greedily. A block that fits into a part is never cut.
-One that does not is cut by its kind: code between lines, with the fence closed and opened again (same marker
-and language), a table between rows, with its head repeated, other text between lines, else after a sentence,
-else between words, and at last anywhere between two characters.
-
-What is promised: every part is at most ``max_bytes`` long in UTF-8, no part is blank, no part ends inside a
-code fence that it does not close, and nothing but blanks at the cuts gets lost.
+Blocks (fenced code, tables, runs of lines) are packed greedily and cut only if too long: code between lines
+with the fence reopened, tables between rows with the head repeated, text between lines, sentences, words or
+characters. Every part is within ``max_bytes`` of UTF-8, not blank, with closed fences, and only blanks at
+cuts are lost.
 """
 
 from __future__ import annotations
@@ -40,11 +36,7 @@ class _Block:
 
 
 def split_markdown(text: str, max_bytes: int) -> list[str]:
-    """
-    Cut a text into parts of at most ``max_bytes`` (at least 64); none for a blank text.
-
-    A text that fits comes back unchanged as the only part.
-    """
+    """Cut a text into parts of at most ``max_bytes`` (≥ 64), none for a blank one, itself if it fits."""
     if max_bytes < _SMALLEST:
         raise ValueError(f"parts need at least {_SMALLEST} bytes")
     if not text.strip():

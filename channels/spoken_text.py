@@ -30,11 +30,7 @@ _ENDS = (".", "!", "?", ":", ";", "…", "。")
 
 
 def spoken_text(markdown: str, *, max_chars: int) -> str:
-    """
-    The sentences to read out, at most ``max_chars`` long; empty if there is nothing to say.
-
-    Text that cannot be interpreted is not read out: it could be anything.
-    """
+    """Return the sentences to read out, within ``max_chars``; uninterpretable text is left out."""
     looked_at = max(_LEAST_LOOKED_AT, 4 * max_chars)
     tokens = tokens_of(sayable(markdown[:looked_at]), MAX_BYTES)
     said = _BLANKS.sub(" ", " ".join(_sentences(tokens or ()))).strip()

@@ -35,7 +35,7 @@ class ChannelStatus:
 
     @property
     def can_send(self) -> bool:
-        """Whether it gets messages to send."""
+        """Return True if the channel accepts messages to send."""
         return self.state in (LinkState.UP, LinkState.CATCHING_UP)
 
     def as_dict(self) -> dict[str, Any]:

@@ -8,12 +8,9 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class TurnLimits:
     """
-    The limits of one turn.
+    The limits of one turn: ``steps`` model calls (the last without tools), ``tokens`` of all calls.
 
-    Args:
-        steps: Model calls. The last of them gets no tools and must answer.
-        tokens: Read and written in all calls together; one more call is made after that, without tools.
-        tool_result_chars: What the model gets to see of one result.
+    Above ``tokens`` one more call is made, without tools. ``tool_result_chars`` of a result are shown.
     """
 
     steps: int = 20

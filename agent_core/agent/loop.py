@@ -21,12 +21,9 @@ from agent_core.tools.registry import ToolRegistry, definition_of
 
 class AgentLoop:
     """
-    Runs turns; one instance serves all sessions, any number at a time.
+    Runs turns of all sessions, concurrently, with the tools of ``registry``.
 
-    Args:
-        registry: Tools for every run. Never changed from here.
-        llm: The model, unless a run brings its own.
-        approve_tools: Names of tools that need a person's yes, besides those that say so themselves.
+    ``llm`` serves runs without a model of their own; ``approve_tools`` names tools that need an approval.
     """
 
     def __init__(
@@ -65,30 +62,25 @@ class AgentLoop:
         consent: ConsentPort | None = None,
     ) -> TurnResult:
         """
-        Answer ``user_message``: ``channel.send`` is called exactly once, then the result is returned.
+        Answer ``user_message``: call ``channel.send`` exactly once, then return the result.
 
-        The history is **not** written here. The caller commits ``result.history`` together with the outbox
-        and the state of its queue, in one transaction: written here, a crash between the two would leave an
-        answer in the history that nobody ever got, or one that was sent and is unknown to the next turn.
+        The history is not written here: the caller commits ``result.history`` in one transaction with the
+        outbox, or a crash between the two would leave an answer in only one of them.
 
         Args:
             session: The conversation; ids of history lines are ``<session.turn>.<n>``.
-            user_message: What the model is asked, after the facts of the moment (`prompt.turn_facts`).
+            user_message: The question, after the facts of the moment (`prompt.turn_facts`).
             extra_tools: Tools for this run only; they win over the registry's.
-            journal: What an earlier start of this turn has done.
-            user_lines: The history lines of the question, one per message that was merged into it; by
-                default one line with ``user_message``. Missing ids and times are filled in.
-            stream: Whether the channel shows unfinished answers. Without, asking costs less.
-            limits: What this run may cost, if not as much as any other.
-            spent: Told what each model call has cost, recorded ones too: for a run that does not end with a
-                result. Of one that is cut off it is an estimate.
-            allowance: Asked before each model call that is made whether it must be the last one.
-            consent: Asks a person about tools that need one's yes. Without it none of them is run.
+            journal: The steps of an earlier start of this turn.
+            user_lines: The history lines of the question, by default one; missing ids and times are filled
+                in.
+            spent: Called with the cost of each model call, also recorded or (estimated) aborted ones.
+            consent: Asks a person about tools that need an approval; without it none of them runs.
 
         Raises:
-            ModelError: No model answered. ``temporary`` says whether later can help.
-            AwaitsApproval: Somebody is to be asked first; run it again when that is decided.
-            TurnLimitReached: The turn took too long, or would not come to an end.
+            ModelError: No model answered. ``temporary``: a later try can help.
+            AwaitsApproval: A person is to be asked first; run it again after the decision.
+            TurnLimitReached: The turn took too long, or did not come to an end.
         """
         began_at = self._clock.now()
         limits = limits or self._limits
@@ -144,10 +136,10 @@ class AgentLoop:
 
 
 class _RefusingApprovals:
-    """Where no person can be asked, nothing that needs one's yes is run."""
+    """Approvals where nobody can be asked: a call that needs an approval is refused."""
 
     async def permission(self, number: int, digest: str, proposal: Proposal) -> Permission:
-        """What the policy allows without a question."""
+        """Permit what the policy allows without a question; refuse the rest."""
         if verdict_on(proposal) is PolicyVerdict.ALLOW:
             return Permission()
         text = "This needs a person's approval, and nobody can be asked here; it was not run."

@@ -174,10 +174,7 @@ class AgentRun:
         return call if name == call.name else call.model_copy(update={"name": name})
 
     def _load_again(self, before: Sequence[Message]) -> None:
-        """
-        Load what was found in earlier turns. Of turns that a person has approved as a whole, definitions of
-        others are not loaded again: that approval is to last until something new is shown.
-        """
+        """Load tools found in earlier turns, except foreign ones where a turn is approved as a whole."""
         trusted = self._trust_time()
         for message in before:
             fine = trusted is not None and message.timestamp is not None and message.timestamp <= trusted
@@ -196,7 +193,6 @@ class AgentRun:
         return self._deferred.found
 
     def _final_call_reason(self) -> str:
-        """Why the next model call is the last one; empty if it is not."""
         if self._stop_reason:
             return self._stop_reason
         if self.steps >= self._limits.steps - 1:
@@ -224,7 +220,7 @@ class AgentRun:
         return prompt
 
     def _note_quoted(self, before: Sequence[Message]) -> None:
-        """What is quoted has the origins of the line in which it stands, if that is shown."""
+        """Add the origins of the line in which a quotation stands, if the model has seen that line."""
         if not self._session.quotes:
             return
         known = "\n".join(_words(message.content) for message in before)
@@ -241,7 +237,7 @@ class AgentRun:
             self.origins = join_origins(self.origins, *new)
 
     def _trust_time(self) -> datetime | None:
-        """Until when somebody who may has called everything fine."""
+        """Return until when a person has approved earlier content, ignoring a time in the future."""
         trusted = self._session.trusted_before
         if trusted is not None and trusted > self._clock.now():
             return None  # said by a clock that was wrong
@@ -277,17 +273,13 @@ class AgentRun:
         return answer, last
 
     async def _no_more_after(self, tokens: int) -> str:
-        """Why the next model call, of so many tokens, is the last that is allowed; empty if it is not."""
+        """Return why the allowance permits only one more call of ``tokens``; empty if it permits more."""
         if self._allowance is None:
             return ""
         return await self._allowance.final_call_reason(tokens, begun=self.steps > 0)
 
     async def _ask(self, last: str, guess: int | None) -> Answer:
-        """
-        A new answer, whose usage is known or estimated; the prompt is made shorter if it is too long.
-
-        ``guess`` is how many tokens the request has, where that is known.
-        """
+        """Ask the model, shortening a prompt that is too long; ``guess`` is its estimated size."""
         shortened = 0
         while True:
             request = [*self._prompt, *self._tail]
@@ -326,20 +318,14 @@ class AgentRun:
             return answer
 
     def _is_too_long(self, error: ModelError, tokens: int) -> bool:
-        """
-        Whether a shorter request may be answered: the model says so, or refuses a request that fills most of
-        its window without a reason that is understood.
-        """
+        """Return True if a shorter request may succeed: it is too long, or large and refused unclearly."""
         if isinstance(error, ContextTooLong):
             return True
         unclear = isinstance(error, ModelRefused) and error.fields.get("status") in _UNCLEAR_STATUS
         return unclear and tokens > self._memory.context_tokens * _LARGE_SHARE
 
     async def _shorten(self, error: ModelError, times: int) -> None:
-        """
-        A prompt and results of tools that fit into the room that the error names, as its model measures;
-        without it half the prompt, once in a run.
-        """
+        """Shorten prompt and tool results to the room the error names, else to half, once in a run."""
         estimate = self._memory.estimate
         tokens = estimate.request(self._prompt)
         results = sum(message.role == "tool" for message in self._tail)
@@ -456,7 +442,7 @@ class AgentRun:
         return result
 
     def _following(self, ahead: Sequence[ToolCall]) -> list[tuple[int, Proposal]]:
-        """What the model wants to have done in the same answer besides; each call takes one step."""
+        """Return the remaining calls of the same answer, numbered; each takes one step."""
         return [
             (later, self._proposal(each))
             for later, each in enumerate(ahead, start=1)
@@ -464,7 +450,7 @@ class AgentRun:
         ]
 
     def _proposal(self, call: ToolCall) -> Proposal:
-        """What a call would do, and whose idea it may be."""
+        """Describe a call for the policy: its effect, its targets and whether a person named them."""
         tool = self._tools[call.name]
         effect, targets = effect_of(tool, call.arguments), targets_of(tool, call.arguments)
         return Proposal(
@@ -480,16 +466,15 @@ class AgentRun:
         )
 
     def _is_own_words(self) -> bool:
-        """Whether the message in hand is made of the words of allowed people alone."""
+        """Return True if the current message consists only of words of allowed people."""
         return trust_of((*self._session.origins, *self.quoted)) <= Trust.KNOWN
 
     async def _as_worded(self, proposal: Proposal) -> Proposal:
         """
-        The call as the idea of whoever has written the message in hand, if that has all of its words.
+        Mark a call as the author's idea if the current message contains all of its words.
 
-        What was read before then is no reason for it, unless it says the same. A command stands between
-        backticks, and nothing of a stranger may have come in this turn: which part of a text is run, and
-        that it is, is more than its words.
+        Earlier sources then count only if they say the same. A command must stand between backticks, in a
+        turn without untrusted words.
         """
         call, runs = proposal.call, proposal.effect is Effect.EXECUTE
         if trust_of(proposal.origins) <= Trust.KNOWN or not self._is_own_words():
@@ -507,8 +492,10 @@ class AgentRun:
 
     def _are_named(self, effect: Effect, targets: Sequence[str] | None) -> bool:
         """
-        Whether a person has named all of them. A tool that fetches without a choice of address says so by
-        none; one that does not say whom it reaches is not named.
+        Return True if a person has named all targets.
+
+        A fetching tool without a choice of address has no targets and counts as named; a tool that does not
+        report its targets (None) does not.
         """
         if not targets:
             return targets is not None and effect is Effect.NETWORK_GET
@@ -546,10 +533,7 @@ class AgentRun:
         return [*shown, *told, *self._untrusted_results]
 
     def _said(self, effect: Effect) -> list[str]:
-        """
-        The texts in which a person names what a call may reach: the owner's own words, and for addresses
-        that are fetched everybody's.
-        """
+        """Return the texts that may name a target: the owner's, and for fetched addresses anybody's."""
         fetched = effect is Effect.NETWORK_GET
         texts = [(each.content, each.sources) for each in self._prompt[:-1] if each.role == "user"]
         texts.append((self._question, (*self._session.origins, *self.quoted)))
@@ -561,17 +545,13 @@ class AgentRun:
         ]
 
     def _next(self, *what: str) -> tuple[int, str]:
-        """Number and digest of the next step."""
         number = self._number
         self._number += 1
         return number, _digest(self._chain, str(number), *what)
 
 
 def _words(text: str) -> str:
-    """
-    The words of a text and what a shell obeys, between blanks: mail programs and Markdown change what else
-    stands between them.
-    """
+    """Return the words between blanks; mail programs and Markdown change the other characters."""
     return f" {' '.join(_WORD.findall(text))} "
 
 

@@ -29,12 +29,7 @@ class FrameDecoder:
         """Of the object that was given last."""
 
     def feed(self, data: bytes) -> Iterator[dict[str, Any]]:
-        """
-        Take bytes and return the objects that they complete.
-
-        Raises:
-            ValueError: One is too large, or no JSON object.
-        """
+        """Take bytes and yield the objects they complete. Raises ValueError for a large or invalid one."""
         self._data += data
         while len(self._data) >= _HEAD:
             size = int.from_bytes(self._data[:_HEAD])

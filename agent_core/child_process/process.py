@@ -149,11 +149,11 @@ class ChildProcess:
     Starts, uses and ends one process.
 
     Args:
-        name: What lives in it, for the log and for errors.
-        command: What is started; the number of the socket's descriptor is appended.
-        idle_s: Without a call for so long it is ended; 0 keeps it.
-        variables: Beginnings of names of environment variables that it needs besides, such as ``AWS_``.
-        most_bytes: With more memory than this it is ended after a call.
+        name: For the log and errors.
+        command: The program; the number of the socket's descriptor is appended.
+        idle_s: The unused time after which it is ended; 0 keeps it.
+        variables: Prefixes of further environment variables, such as ``AWS_``.
+        most_bytes: The memory above which it is ended after a call.
     """
 
     def __init__(
@@ -182,7 +182,7 @@ class ChildProcess:
 
     @property
     def told(self) -> Mapping[str, Any]:
-        """What the process reported when it was ready: its start time and its confinement."""
+        """Return the ready report of the process: its start time and its confinement."""
         told = {} if self._link is None else self._link.told.get("ready")
         return told if isinstance(told, dict) else {}
 
@@ -192,15 +192,7 @@ class ChildProcess:
         self._rest()
 
     async def call(self, asked: Mapping[str, Any], read: Callable[[object], _P]) -> AsyncGenerator[_P, None]:
-        """
-        The pieces of one answer. Closing the generator ends the call.
-
-        Args:
-            read: Makes a piece of what it says; ValueError if it is none, for which the process is given up.
-
-        Raises:
-            CallFailed: It failed, or the process did.
-        """
+        """Yield one answer's pieces by ``read`` (ValueError: give up); closing ends it. Raises CallFailed."""
         link = await self._linked()
         self._number += 1
         number, call = self._number, _Call()
@@ -228,13 +220,7 @@ class ChildProcess:
             self._rest()
 
     async def whole(self, request: Mapping[str, Any], *, task: str, limit_s: float) -> str | None:
-        """
-        The text of one answer; None if it takes longer than the limit, which does not count the start.
-
-        Raises:
-            CallFailed: It failed, or the process did.
-            ValueError: The request is too large for the process.
-        """
+        """Return one answer, None past the limit (without the start). Raises CallFailed, ValueError."""
         await self.start()
         with anyio.move_on_after(limit_s):
             asked = {"request": request, "stream": False, "cost": False, "task": task}
@@ -327,7 +313,7 @@ class ChildProcess:
         return link
 
     def _environment(self) -> dict[str, str]:
-        """What every program needs, where our modules are, and what was asked for; nothing else."""
+        """Build the environment: what every program needs, our module path, the requested variables."""
         kept = {
             name: value
             for name, value in os.environ.items()
@@ -366,8 +352,9 @@ class ChildProcess:
 
 def _name_files() -> list[tuple[int, int]]:
     """
-    Which files say where names are looked up. A confined process may read these and not their successors: a
-    change of network puts a new file in the place of the old one.
+    Return device and inode of the resolver's files.
+
+    A confined process may read these and not their successors: a change of network replaces the files.
     """
     found = []
     for path in _NAME_FILES:

@@ -72,12 +72,10 @@ async def serve(
 
 def serve_engine(load: Callable[[], Work], *, readable: Sequence[str], memory_bytes: int) -> NoReturn:
     """
-    Confine this process to the ``readable`` files, load what works in it, and serve the socket that is the
-    last argument on the command line until that ends.
+    Confine this process to the ``readable`` files, load the engine and serve the socket in argv[-1].
 
-    Args:
-        load: Imports what is of others, and returns what makes an answer from a request, in a thread; the
-            event is set when nobody waits for the answer any more.
+    ``load`` imports foreign code and returns the function that answers requests in a thread; its event is set
+    when nobody waits for the answer any more.
     """
     begin_child(memory_bytes=memory_bytes)
     link, began = socket.socket(fileno=int(sys.argv[-1])), time.monotonic()
@@ -96,13 +94,7 @@ def serve_engine(load: Callable[[], Work], *, readable: Sequence[str], memory_by
 
 
 class ChildServer:
-    """
-    Answers one daemon until its socket ends.
-
-    Args:
-        answers: Gives the pieces of the answer to one frame.
-        failure: What the daemon is told of an error.
-    """
+    """Answers one daemon until its socket ends: ``answers`` per frame, ``failure`` for an error."""
 
     def __init__(
         self,

@@ -47,7 +47,7 @@ class ImageSettings(BaseModel):
 
 
 def is_plain_image(settings: ImageSettings, provider: ProviderSpec) -> bool:
-    """Whether our own client asks for the pictures."""
+    """Return True if our own client requests the pictures instead of litellm."""
     if settings.client != "auto":
         return settings.client == "openai"
     return settings.model.startswith("openai/") or (
@@ -56,13 +56,7 @@ def is_plain_image(settings: ImageSettings, provider: ProviderSpec) -> bool:
 
 
 def check_image(part: Any, providers: Mapping[str, ProviderSpec]) -> list[tuple[tuple[str | int, ...], str]]:
-    """
-    References to things that do not exist, as (path of the key, what is wrong with it).
-
-    Args:
-        part: What stands under ``tools:``, before it is checked.
-        providers: Those of ``llm.providers``.
-    """
+    """Check the raw ``tools:`` against ``llm.providers``; return (path of the key, problem) each."""
     section = part.get("image") if isinstance(part, dict) else None
     if not isinstance(section, dict):
         return []

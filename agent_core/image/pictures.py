@@ -14,14 +14,7 @@ _TYPES = {b"\x89PNG\r\n\x1a\n": "image/png", b"\xff\xd8\xff": "image/jpeg"}
 
 @dataclass(frozen=True, slots=True)
 class GeneratedPicture:
-    """
-    The pictures of one request.
-
-    Args:
-        pictures: Their contents, each a PNG, JPEG or WebP.
-        tokens: Of the prompt and of what was made, where the provider counts them.
-        cost_usd: What they have cost, if that is known.
-    """
+    """The pictures of one request (PNG, JPEG or WebP), with tokens and US dollars if known."""
 
     pictures: tuple[bytes, ...]
     tokens: tuple[int, int] = (0, 0)
@@ -33,12 +26,7 @@ class MakesPictures(Protocol):
     """A provider of pictures."""
 
     async def make(self, prompt: str, *, count: int, size: str) -> GeneratedPicture:
-        """
-        Make so many pictures of a prompt; ``size`` may be empty.
-
-        Raises:
-            ModelError: None was made, as far as is known; temporary or not.
-        """
+        """Make ``count`` pictures; ``size`` may be empty. Raises `ModelError` if none was made."""
         ...
 
     async def aclose(self) -> None:
@@ -54,12 +42,7 @@ def picture_type(content: bytes) -> str:
 
 
 def pictures_in(answer: Mapping[str, Any], *, most: int, max_bytes: int) -> tuple[bytes, ...]:
-    """
-    The pictures of an answer of ``/images/generations``, at most so many.
-
-    Raises:
-        ValueError: There is none, or one that is no picture or too large; the text says which.
-    """
+    """Return up to ``most`` pictures of an ``/images/generations`` answer. Raises ValueError."""
     data = answer.get("data")
     found = []
     for each in data[:most] if isinstance(data, list) else ():

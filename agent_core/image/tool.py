@@ -28,7 +28,7 @@ class Payment(Protocol):
     """The cost of one request, from its reservation until it is recorded."""
 
     async def begin(self, tokens: int, usd: float | None) -> str:
-        """Why the budget refuses the request; empty: it allows it. None: the cost is unknown."""
+        """Return why the budget refuses the request, or "". ``usd`` None: the cost is unknown."""
         ...
 
     async def end(self, usage: Usage | None) -> None:
@@ -43,12 +43,7 @@ KeepPicture = Callable[[str, str, bytes], Awaitable[Attachment]]
 
 
 class ImageTool:
-    """
-    The tool ``image`` of one run.
-
-    Args:
-        maker: Makes the pictures, opened with the first call.
-    """
+    """The tool ``image`` of one run; ``maker`` is opened with the first call."""
 
     name = "image"
     deferred = True
@@ -83,7 +78,7 @@ class ImageTool:
         self._made = 0
 
     def state(self) -> int:
-        """How many pictures were made in this turn."""
+        """Return the number of pictures made in this turn."""
         return self._made
 
     def restore(self, state: Any) -> None:

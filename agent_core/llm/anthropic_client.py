@@ -16,12 +16,9 @@ _VERSION = "2023-06-01"
 
 class AnthropicClient(HttpModelClient):
     """
-    A client for one model of Anthropic, or of a server that speaks its protocol.
+    A client for one model ``anthropic/NAME``, or of a compatible server.
 
-    Args:
-        model: ``anthropic/NAME``.
-        api_base: The server's address, with or without ``/v1``; empty: the provider's.
-        api_key: Sent as ``x-api-key`` if it is not empty.
+    ``api_base`` is with or without ``/v1``, "" the provider's; ``api_key`` is sent as ``x-api-key``.
     """
 
     def __init__(

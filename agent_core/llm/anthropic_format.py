@@ -144,12 +144,7 @@ class AnswerReader:
         self._usage: dict[str, Any] = {}
 
     def __call__(self, data: Mapping[str, Any]) -> Iterator[Piece]:
-        """
-        The pieces of an event, or of a whole answer.
-
-        Raises:
-            ValueError: It is nothing of the protocol.
-        """
+        """Return the pieces of an event, or of a whole answer. Raises ValueError if it is malformed."""
         if data.get("type") == "message":
             return _whole(data)
         return iter((self._event(data),))

@@ -36,10 +36,8 @@ async def ask(
     """
     Ask for one answer; the text so far goes to ``partial`` while it grows.
 
-    Raises:
-        ModelRefused: An empty answer, twice, or one longer than ``max_chars``.
-        ModelUnreadable: An answer that cannot be read, twice, or one that came too slowly.
-        ModelError: What the model raised.
+    Raises ModelRefused for a second empty answer or one over ``max_chars``, ModelUnreadable for a second
+    unreadable or a slow one, and the model's own ModelError.
     """
     try:
         return await _ask_once(llm, messages, tools, stream=stream, max_chars=max_chars, partial=partial)

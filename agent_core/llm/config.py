@@ -99,16 +99,16 @@ class ModelSpec(_Spec):
 
     @property
     def is_anthropic(self) -> bool:
-        """Whether it is asked in Anthropic's own protocol."""
+        """Return True if the model is called with Anthropic's own protocol."""
         return self.client == "auto" and self.model.startswith("anthropic/")
 
     def speaks_ollama(self, api_base: str) -> bool:
-        """Whether it is asked in Ollama's own protocol, as also where litellm is named."""
+        """Return True if the model is called with Ollama's own protocol, also where litellm is named."""
         return self.client != "openai" and is_ollama(self.model, api_base)
 
     @property
     def is_demo(self) -> bool:
-        """Whether it is the offline demo model."""
+        """Return True for the offline demo model."""
         return self.model.startswith("demo/")
 
 
@@ -128,11 +128,11 @@ class LLMSpec(_Spec):
     """
 
     def is_plain(self, model: ModelSpec) -> bool:
-        """Whether a model is asked by our own client and not by litellm."""
+        """Return True if our own client calls the model instead of litellm."""
         return is_plain(model, self.providers.get(model.provider, ProviderSpec()))
 
     def has_price(self, model: ModelSpec) -> bool:
-        """Whether a model's cost will be known, as far as can be told before it is asked."""
+        """Return True if a model's cost will be known, as far as can be predicted before the first call."""
         if model.price is not None or model.is_demo or not self.is_plain(model):
             return True
         if model.is_anthropic:
@@ -144,12 +144,12 @@ class LLMSpec(_Spec):
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is configured at all; the caller then chooses a default."""
+        """Return True if nothing is configured; the caller then chooses a default."""
         return not (self.providers or self.models or self.pools)
 
 
 def is_plain(model: ModelSpec, provider: ProviderSpec) -> bool:
-    """Whether a model is asked by our own client and not by litellm."""
+    """Return True if our own client calls the model instead of litellm."""
     if model.speaks_ollama(provider.api_base):
         return True
     speaks = endpoint_of(model.model, provider.api_base) is not None or model.is_anthropic
@@ -162,13 +162,7 @@ def is_plain(model: ModelSpec, provider: ProviderSpec) -> bool:
 def check_references(
     spec: LLMSpec, pool_references: Mapping[str, str] | None = None
 ) -> list[tuple[str, str]]:
-    """
-    References to things that do not exist, as (path of the key, what is wrong with it).
-
-    Args:
-        pool_references: Keys elsewhere that name a pool, such as ``agents.consolidation_pool``, and their
-            values; an empty value means the default pool and is fine.
-    """
+    """Return (path, problem) of references to missing things; an empty pool name is the default."""
     problems: list[tuple[str, str]] = []
     for name, model in spec.models.items():
         problems += _check_model(f"llm.models.{name}", model, spec.providers)
@@ -204,7 +198,7 @@ def _check_model(path: str, model: ModelSpec, providers: Mapping[str, ProviderSp
 
 
 def _fixes_temperature(model: ModelSpec, api_base: str) -> bool:
-    """Whether the provider refuses another temperature than 1 because the model thinks."""
+    """Return True if the provider accepts only temperature 1 because the model reasons."""
     thinks = model.reasoning_effort not in ("", "none") or "thinking" in model.extra
     is_openai = model.model.startswith("openai/") and not api_base
     return thinks and (model.model.startswith("anthropic/") or is_openai)

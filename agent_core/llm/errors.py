@@ -127,10 +127,7 @@ def _only_operator_can_help(status: int | None, told: str) -> bool:
 
 
 def _is_credit_spent(failure: Failure, told: str, now: datetime) -> bool:
-    """
-    Whether the account has nothing left. A quota of a minute or a day (429 with the time when it is over) is
-    a limit of requests.
-    """
+    """Return True if the account has no credit left; a 429 with its end is a rate limit instead."""
     match failure.status:
         case 402:
             return True
@@ -142,7 +139,7 @@ def _is_credit_spent(failure: Failure, told: str, now: datetime) -> bool:
 
 
 def for_operator(error: Exception) -> str:
-    """What the operator reads of a refusal that only the operator can mend; empty for any other error."""
+    """Describe a refusal that only the operator can resolve; empty for any other error."""
     if (
         not isinstance(error, ModelError)
         or not error.fields.get("operator")
@@ -173,11 +170,7 @@ def _wait_s(failure: Failure, now: datetime) -> float | None:
 
 
 def retry_after_s(headers: Mapping[str, str], now: datetime) -> float | None:
-    """
-    How long the server asks to wait: ``retry-after-ms``, or ``retry-after`` as seconds or as a date.
-
-    Never negative and never above one hour; None if it says nothing that can be read.
-    """
+    """Return the seconds of ``retry-after-ms`` or ``retry-after``, between 0 and 3600; None if unreadable."""
     plain = {name.lower(): value.strip() for name, value in headers.items()}
     wait = _number_or_none(plain.get("retry-after-ms", ""))
     if wait is not None:

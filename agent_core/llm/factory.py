@@ -74,8 +74,9 @@ class Models:
 
     def context_tokens(self, name: str = "") -> int:
         """
-        How much the first model of a pool can read, as far as it is known now. Fallbacks with a smaller
-        window answer "too long", and the turn is then shortened.
+        Return the context window of a pool's first model, as far as it is known now.
+
+        Fallbacks with a smaller window answer "too long", and the turn is then shortened.
         """
         return getattr(self.pool(name).models[0], "window", None) or _USUAL_TOKENS
 
@@ -84,7 +85,7 @@ class Models:
         return getattr(self.pool(name).models[0], "estimate", None) or TokenEstimate()
 
     def notes(self, name: str = "") -> list[str]:
-        """What the owner should know of the models of a pool that have been asked."""
+        """Return notes for the owner about the models of a pool that have been called."""
         return [note for model in self.pool(name).models for note in getattr(model, "notes", ())]
 
     async def warm_up(self) -> None:
@@ -115,16 +116,13 @@ def build_models(
     besides: Mapping[str, str] | None = None,
 ) -> Models:
     """
-    Build the pools of settings that have passed `check_references`. Nothing is loaded yet.
+    Build the pools of checked settings; nothing is loaded yet. Raises ValueError.
 
     Args:
-        spec: The description. An empty one gives the demo model as the only member of the default pool.
-        given: Models by the name of their key, taken instead of what the description says; for tests.
-        attachments: Where pictures are read; without it nobody looks at any.
-        besides: Models that litellm's process is asked for besides those in pools, with their providers.
-
-    Raises:
-        ValueError: The description does not hold together.
+        spec: The settings; empty ones give the demo model in the default pool.
+        given: Models by key that replace configured ones, for tests.
+        attachments: The source of pictures; without it no model sees any.
+        besides: Further models, with their providers, for litellm's process.
     """
     if spec.is_empty:
         pool = spec.default_pool or "main"
@@ -218,7 +216,7 @@ def _client(
 
 
 def _first_token_s(model: ModelSpec, provider: ProviderSpec) -> float:
-    """How long the first token may take where nobody has said so."""
+    """Return the default limit for the first token: longer for self-hosted and for reasoning models."""
     effort = model.reasoning_effort
     if is_self_hosted(model.model, provider.api_base) or effort not in ("", "none", "minimal"):
         return _SLOW_FIRST_TOKEN_S

@@ -43,10 +43,9 @@ class HttpModelClient(ModelClient):
     A client for one model at one HTTP server.
 
     Args:
-        url: Where requests are posted.
-        headers: Of every request, with the key.
-        api_key: Sent as bearer token unless ``headers`` have it; stands in no error.
-        tells_cost: The server's word on what an answer costs is believed.
+        headers: Headers of every request; without a key in them ``api_key`` is the bearer token.
+        api_key: Appears in no error.
+        tells_cost: The server's report of the cost is believed.
     """
 
     def __init__(
@@ -80,7 +79,7 @@ class HttpModelClient(ModelClient):
         await self._server.aclose()
 
     async def _pieces(self, asked: Request) -> AsyncGenerator[Piece, None]:
-        """What the server sends; every exception is one of ours."""
+        """Yield the pieces of the server's answer; raises only `ModelError`."""
         read = self._reader()
         with self._server.judged():
             data = json.dumps(self._body(asked), ensure_ascii=False, separators=(",", ":")).encode()

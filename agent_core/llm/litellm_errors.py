@@ -44,7 +44,7 @@ _UNREADABLE_TEXT = re.compile(
 
 
 def failure_of(error: BaseException, *, secret: str = "") -> Failure:
-    """What an exception and its causes say about the failure."""
+    """Build a failure from an exception and its causes."""
     chain = _chain(error)
     return Failure(
         status=_status_or_none(chain),
@@ -79,7 +79,6 @@ def _chain(error: BaseException) -> list[BaseException]:
 
 
 def _status_or_none(chain: Sequence[BaseException]) -> int | None:
-    """The status of the first error that has one."""
     for link in chain:
         status = getattr(link, "status_code", None)
         if isinstance(status, int):
@@ -113,7 +112,7 @@ def _headers(chain: Sequence[BaseException]) -> dict[str, str]:
 
 
 def _is_transport(chain: Sequence[BaseException]) -> bool:
-    """Whether it died on the way: somewhere below is an error of the connection itself."""
+    """Return True if an error of the connection itself is among the causes."""
     return any(
         isinstance(link, OSError | TimeoutError) or type(link).__name__ in _TRANSPORT_NAMES for link in chain
     )

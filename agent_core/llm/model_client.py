@@ -57,7 +57,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class Refusals:
-    """What one model has refused, and what is therefore left out of its requests."""
+    """The parameters and contents that one model has refused; later requests leave them out."""
 
     max_tokens: int | None = None
     all_tools: bool = False
@@ -73,10 +73,7 @@ class Refusals:
     def learn(
         self, error: ModelError, tools: Sequence[ToolDefinition], shown: Pictures, sent: Collection[str] = ()
     ) -> str:
-        """
-        The part of the request that this refusal is about, noted; empty if it is about none. ``sent`` are its
-        parameters.
-        """
+        """Note what a refusal is about and return it, or ""; ``sent`` are the request's parameters."""
         status, text = error.fields.get("status"), str(error)
         if status is None or isinstance(error, ContextTooLong) or error.fields.get("operator"):
             return ""
@@ -136,13 +133,13 @@ class ModelClient(ABC):
     An `LLMPort` for one model.
 
     Args:
-        model: Its name in the configuration, as it is reported.
+        model: Its configured name, for reports.
         max_tokens: The longest answer; None: the provider's limit.
-        extra: Further fields of the request, such as ``temperature``; they win.
-        price: What tokens cost, where the operator or a table says so.
-        pictures: Where pictures are read, for a model that looks at them.
-        window: How many tokens it reads and writes in one request, as far as it is known; see `windows`.
-        at_home: It is a server of one's own, which may cut off the beginning of a request in silence.
+        extra: Further request fields, such as ``temperature``; they win.
+        price: The price of tokens, by operator or table.
+        pictures: The source of pictures, for a model that accepts them.
+        window: Its context window in tokens, if known; see `windows`.
+        at_home: A self-hosted server, which may truncate requests silently.
     """
 
     def __init__(

@@ -25,12 +25,10 @@ API_BASE = "http://127.0.0.1:11434"
 
 class OllamaClient(HttpModelClient):
     """
-    A client for one model of Ollama.
+    A client for one model ``ollama/NAME``.
 
-    Args:
-        model: ``ollama/NAME``.
-        api_base: The server's address, with or without ``/v1``; empty: this machine's.
-        window: The owner's word on the window; None: `HOME_TOKENS`, or the model's own if that is smaller.
+    ``api_base`` is with or without ``/v1``, "" this machine; ``window`` is the owner's, else the smaller of
+    `HOME_TOKENS` and the model's.
     """
 
     def __init__(

@@ -57,7 +57,7 @@ def request_body(
 
 
 def think_value(model: str, effort: object) -> bool | str:
-    """How much to think, in Ollama's words: only gpt-oss knows degrees."""
+    """Return the value of Ollama's ``think``: only gpt-oss has degrees."""
     if "gpt-oss" in model:
         return {"medium": "medium", "high": "high", "xhigh": "high"}.get(str(effort), "low")
     return effort != "none"

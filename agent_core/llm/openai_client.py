@@ -21,11 +21,10 @@ class OpenAIClient(HttpModelClient):
     A client for one model at one OpenAI-compatible server.
 
     Args:
-        model: The model's name, as it is reported; sent is the endpoint's, or what follows ``openai/``.
-        api_base: The server's address up to and with ``/v1``.
-        api_key: Sent as bearer token if it is not empty.
-        endpoint: What its provider wants otherwise than others.
-        window: The owner's word on the window; a server of one's own is asked for its own.
+        model: The reported name; the endpoint's, or the part after ``openai/``, is sent.
+        api_base: The address including ``/v1``.
+        endpoint: The provider's deviations.
+        window: The owner's value; a self-hosted server is asked for its own.
     """
 
     def __init__(

@@ -36,13 +36,7 @@ _MAX_TOLD_BYTES = 16 * 1024 * 1024
 
 
 class OpenAIConnection:
-    """
-    One address of a server, for one model.
-
-    Args:
-        api_key: Sent as bearer token if it is not empty, unless ``headers`` have it.
-        headers: Of every request, besides.
-    """
+    """One address of a server, for one model; ``api_key`` is the bearer token unless in ``headers``."""
 
     def __init__(
         self,
@@ -67,7 +61,7 @@ class OpenAIConnection:
         return self._opened().post(self._url, data=data, allow_redirects=False)
 
     async def told(self, url: str, data: Any = None) -> Any:
-        """What another address of the server says, as JSON; posted is ``data``. Raises `ModelError`."""
+        """Return the JSON answer of another URL; with ``data`` it is a POST. Raises `ModelError`."""
         method, content = "GET" if data is None else "POST", bytearray()
         with self.judged(), anyio.fail_after(_TOLD_LIMIT_S):
             session = self._opened()
@@ -95,16 +89,10 @@ class OpenAIConnection:
 
     async def whole(self, data: Any, *, limit_s: float, most_bytes: int, too_large: str) -> bytes:
         """
-        Send a request and read its answer to the end.
+        Send a request and read its whole answer. Raises ModelError.
 
-        Args:
-            data: What aiohttp takes as one.
-            limit_s: For all of it. What takes longer is ``slow``, not away: it was probably done, and paid.
-            most_bytes: Of the answer.
-            too_large: What is said of one that has more.
-
-        Raises:
-            ModelError: There is no such answer.
+        A timeout (``limit_s``) is ``slow``, not unavailable: the request was probably done and paid.
+        ``too_large`` is the text for more than ``most_bytes``.
         """
         with self.judged(), anyio.move_on_after(limit_s):
             async with self.post(data) as response:
@@ -181,7 +169,7 @@ def failure_in(body: object, *, status: int | None, headers: Mapping[str, str] |
 
 
 def is_loopback(url: str) -> bool:
-    """Whether an address is on this machine, so that no proxy is used."""
+    """Return True if a URL is on this machine, so that no proxy is used."""
     host = urlsplit(url).hostname or ""
     if host == "localhost":
         return True

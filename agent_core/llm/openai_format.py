@@ -57,10 +57,9 @@ class TokenCounts:
 @dataclass(frozen=True, slots=True)
 class Piece:
     """
-    One chunk of a streamed answer, or a whole answer. ``finish`` is set on the last with content.
+    One chunk of an answer, or a whole one. ``finish`` is set on the last with content.
 
-    ``noise`` marks bytes that are no chunk: ``keep-alive`` for comments and blank space, ``part`` for a part
-    of one that is not complete.
+    ``noise`` marks bytes that are no chunk: ``keep-alive`` (comments, blanks) or ``part`` (incomplete).
     """
 
     text: str = ""
@@ -99,12 +98,10 @@ def request_body(
     marked: bool = False,
 ) -> dict[str, Any]:
     """
-    The request for one answer. ``extra`` wins; tools are left out if there are none. ``signed`` sends the
-    signatures of tool calls back to a provider that wants them, ``marked`` tells one that keeps prompts only
-    where it is told to (`_add_cache_control`). Reasoning that ``own_name`` has written goes back.
+    Build a request; ``extra`` wins. Reasoning written by ``own_name`` is sent back.
 
-    ``pictures`` are media type and content by `Attachment.sha256`; of attachments that are not among them a
-    note is left.
+    ``signed`` returns signatures of tool calls, ``marked`` adds cache marks. ``pictures`` are media type and
+    content by `Attachment.sha256`; other attachments become a note.
     """
     shaped = wire_messages(messages, pictures or {}, own_name or model)
     # Moonshot and DeepSeek refuse calls without the field, whoever made them.
@@ -147,8 +144,9 @@ CACHE_CONTROL = {"cache_control": {"type": "ephemeral"}}
 
 def cached_places(shaped: Sequence[WireMessage]) -> set[int]:
     """
-    Where a provider that keeps prompts up to explicit marks is told to: after the system text, after the last
-    message of the history (the question has the facts of its moment and will not come again), and after the
+    Return the indices of the messages after which an explicit cache mark is set.
+
+    These are the system text, the last message of the history (the question has volatile facts), and the
     results of tools, for the next step of this turn.
     """
     kept = [number for number, message in enumerate(shaped) if message.is_kept]
@@ -202,7 +200,7 @@ def _content(message: WireMessage) -> str | list[dict[str, Any]]:
 
 
 def _signature(call: ToolCall) -> dict[str, Any]:
-    """What proves that the model made this call; another model's call goes with the word for "none"."""
+    """Build the field that carries Gemini's thought signature; another model's call gets the dummy value."""
     return {"extra_content": {"google": {"thought_signature": call.signature or _UNSIGNED}}}
 
 
@@ -250,12 +248,12 @@ def _parts(content: object) -> list[dict[str, Any]]:
 
 
 def _is_said(part: Mapping[str, Any]) -> bool:
-    """Whether a part of an answer is text for a person, and not thinking."""
+    """Return True if a part of an answer is text for a person rather than reasoning."""
     return part.get("type", "text") in ("text", "output_text")
 
 
 def _thought(body: Mapping[str, Any]) -> int:
-    """How many characters of hidden thinking came in fields of their own."""
+    """Count the characters of reasoning that came outside of the text."""
     fields = (body.get(name) for name in ("reasoning_content", "reasoning"))
     told = next((len(text) for text in fields if isinstance(text, str) and text), 0)
     return told + sum(len(str(part)) for part in _parts(body.get("content")) if not _is_said(part))
@@ -290,7 +288,7 @@ def _signature_in(call: Mapping[str, Any]) -> str:
 
 
 def _cost(usage: object) -> float | None:
-    """What the provider itself says that it costs."""
+    """Return the cost in US dollars that the provider reports, if it is plausible."""
     cost = usage.get("cost") if isinstance(usage, dict) else None
     return float(cost) if isinstance(cost, int | float) and 0 <= cost < _MOST_TOKENS else None
 
@@ -386,7 +384,7 @@ class Assembler:
 
     @property
     def leaked_tool_calls(self) -> bool:
-        """Whether text that was already returned has turned out to be reasoning."""
+        """Return True if text that was already returned has turned out to be reasoning."""
         return self._thoughts.leaked
 
     def usage(self) -> TokenCounts | None:
@@ -410,12 +408,7 @@ class Assembler:
         call.arguments.append(fragment.arguments)
 
     def _open_call(self, fragment: ToolFragment) -> _Call | None:
-        """
-        The call that a fragment continues; None if it begins one. A known id wins over the index.
-
-        Raises:
-            ValueError: It continues none that is known.
-        """
+        """Return the call that a fragment continues, by its id, then index; None for a new one."""
         if fragment.id and not fragment.name:
             known = next((one for one in self._calls if one.id == fragment.id), None)
             if known is not None:
@@ -432,12 +425,7 @@ class Assembler:
         return None if begins else call
 
     def calls(self) -> list[ToolCall]:
-        """
-        The complete calls, in the order in which they began, with ids that differ.
-
-        Raises:
-            ValueError: One has no name, or arguments that are no JSON object; then none of them counts.
-        """
+        """Return the complete calls in order, with distinct ids. Raises ValueError if any is malformed."""
         out: list[ToolCall] = []
         seen: set[str] = set()
         for number, call in enumerate(self._calls):
@@ -487,5 +475,5 @@ def _joined_details(parts: Sequence[Any]) -> list[Any]:
 
 
 def _goes_on(block: Mapping[str, Any], part: Mapping[str, Any]) -> bool:
-    """Whether a piece belongs to a block of reasoning that is not signed yet."""
+    """Return True if a piece continues a block of reasoning that is not signed yet."""
     return not block.get("signature") and all(block.get(key) == part.get(key) for key in ("type", "index"))

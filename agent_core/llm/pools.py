@@ -1,28 +1,13 @@
 """
-An ordered pool of models that looks like one: the first that works answers, and one that failed is skipped
-for a while.
+An ordered pool of models that looks like one: the first that works answers, and a failed one is skipped for a
+while.
 
-**Who is asked.** The members in their order, without those that are cooling down. If all are cooling, those
-that need the operator are asked all the same, because nobody says when that was mended and a refusal costs
-nothing; and one of the others (the soonest to be back), unless it said itself when to come again: then the
-pool fails and says when it will work again.
-
-**How long a failed member cools** (`cool_down_s`): as long as it says (Retry-After), five minutes where only
-the operator can help (wrong key, unknown model), else two seconds, doubled with each failure in a row up to
-two minutes. A stream that broke once does not cool; a conversation that is too long, a refusal and an empty
-answer are no fault of the member and cool nothing. One answer forgives everything. The second answer of one
-kind that cannot be read, with none that can in between, has ``final`` in its fields: the member is broken
-and not away.
-
-**When the next one is asked.** On any error, as long as nothing was handed out. Once a piece of an answer
-was, the error goes up: the piece may be on somebody's screen, and only whoever shows it can take it back.
-That is safe, because tool calls are handed out only with a complete answer, so none has run; the agent takes
-the partial text back and asks the pool once more.
-
-**What is raised when all fail** (`most_informative`): a conversation that is too long, because the caller can
-do something about it; then what may pass by itself, with the soonest time at which a member is back; then
-refusals; then a spent credit, for which questions wait; then the rest of the operator's business.
-``fields["members"]`` says for the log what happened to each.
+A failed member cools for Retry-After, five minutes if only the operator can help, else two seconds doubling
+up to two minutes (`cool_down_s`); faults of the request cool nothing. If all are cooling, operator cases and
+the soonest other are tried anyway, unless it named its time. On an error before any output the next member is
+asked; afterwards it goes to the caller, who alone can withdraw shown text (no tool has run: calls come only
+with complete answers). `most_informative` chooses the error when all fail; ``fields["members"]`` has the
+details.
 """
 
 from __future__ import annotations
@@ -59,7 +44,7 @@ _log = structlog.get_logger(__name__)
 
 
 def cool_down_s(error: ModelError, failures: int) -> float:
-    """How long a member is skipped after ``error``, its ``failures``-th in a row; 0.0: not at all."""
+    """Return the seconds to skip a member after its ``failures``-th error in a row; 0.0: not at all."""
     if needs_operator(error):
         return _OPERATOR_S
     if isinstance(error, ModelRateLimited) and error.retry_after_s is not None:
@@ -72,12 +57,12 @@ def cool_down_s(error: ModelError, failures: int) -> float:
 
 
 def is_firm(error: ModelError) -> bool:
-    """Whether it would be wrong to ask before the cool-down is over, even if nobody else is left."""
+    """Return True if the cool-down must be respected even if no other member is left."""
     return isinstance(error, ModelRateLimited) and error.retry_after_s is not None
 
 
 def needs_operator(error: ModelError) -> bool:
-    """Whether only the operator can help: a wrong key, an unknown model, no credit."""
+    """Return True if only the operator can help: a wrong key, an unknown model, no credit."""
     return bool(error.fields.get("operator")) or isinstance(error, ModelAuthFailed)
 
 
@@ -133,10 +118,7 @@ class _Member:
     unreadable: set[str] = field(default_factory=set)
 
     def note_failure(self, error: ModelError, now: float, *, losses_before: int) -> None:
-        """
-        A call failed. ``losses_before`` is what ``losses`` was when it began: failures of calls that ran at
-        the same time count once, so that one outage is one step.
-        """
+        """Note a failure; concurrent ones count once (``losses_before``: `losses` at their start)."""
         if not (isinstance(error, ContextTooLong | ModelRefused) and not error.fields.get("operator")):
             self.failures += self.losses == losses_before
             self.losses += 1
@@ -157,7 +139,7 @@ class _Member:
 
 
 def _choose(members: Sequence[_Member], now: float) -> list[_Member]:
-    """Whom to ask, in order; empty if all are cooling for a firm reason."""
+    """Return the members to call, in order; empty if all are cooling for a firm reason."""
     ready = [member for member in members if member.cools_until <= now]
     if ready:
         return ready
@@ -183,13 +165,7 @@ class MemberState:
 
 
 class ModelPool:
-    """
-    Implements `LLMPort` over an ordered list of others.
-
-    Args:
-        name: For errors, the log and ``status``.
-        members: Name and model, in the order in which they are tried; at least one.
-    """
+    """Implements `LLMPort` over ``members`` (name, model), tried in order; ``name`` is for reports."""
 
     def __init__(self, name: str, members: Sequence[tuple[str, LLMPort]], clock: Clock) -> None:
         if not members:

@@ -73,7 +73,7 @@ def listed_per_minute(model: str) -> float | None:
 
 @functools.lru_cache(maxsize=64)
 def listed_thinking(model: str) -> bool:
-    """Whether ``PREFIX/NAME`` can reason before it answers, by the same table."""
+    """Return True if litellm's table says that ``PREFIX/NAME`` can reason."""
     table = _table()
     entries = (_entry(table, listed) for listed in (model, model.partition("/")[2]))
     return any(entry is not None and entry.get("supports_reasoning") is True for entry in entries)

@@ -23,8 +23,8 @@ class Endpoint:
     """
     The address and the key for one model.
 
-    ``public`` says that it is a provider's own address, so that its models have known prices.
-    ``signs_calls``: tool calls come with a signature that must be sent back (Gemini).
+    ``public``: a provider's own address, with known prices. ``signs_calls``: tool calls carry a signature to
+    send back (Gemini).
     """
 
     api_base: str
@@ -88,12 +88,7 @@ _PROVIDERS: Mapping[str, _Provider] = {
 
 
 def endpoint_of(model: str, api_base: str) -> Endpoint | None:
-    """
-    The endpoint of a model in OpenAI's protocol; None if its provider does not speak it.
-
-    Args:
-        model: ``PREFIX/NAME``.
-    """
+    """Return the OpenAI-compatible endpoint of a model ``PREFIX/NAME``, or None."""
     prefix, _, name = model.partition("/")
     provider = _PROVIDERS.get(prefix)
     if provider is None or not name or (api_base and not provider.protocol_elsewhere):
@@ -119,10 +114,7 @@ def endpoint_of(model: str, api_base: str) -> Endpoint | None:
 
 
 def is_ollama(model: str, api_base: str) -> bool:
-    """
-    Whether a model is Ollama's: by its provider, or by the port of a server that is said to speak OpenAI's
-    protocol, as ``squidbot init`` once wrote it.
-    """
+    """Return True for Ollama: by provider, or by its port in an "openai/" entry of an old ``init``."""
     prefix, _, name = model.partition("/")
     if prefix == "openai":
         return bool(api_base) and urlsplit(api_base).port == _OLLAMA_PORT
@@ -130,7 +122,7 @@ def is_ollama(model: str, api_base: str) -> bool:
 
 
 def is_self_hosted(model: str, api_base: str) -> bool:
-    """Whether a model runs on a self-hosted server: by its provider, or by a private address."""
+    """Return True if a model runs on a self-hosted server: by its provider, or by a private address."""
     provider = _PROVIDERS.get(model.partition("/")[0])
     if not api_base:
         return provider is not None and provider.at_home
@@ -142,7 +134,7 @@ def is_self_hosted(model: str, api_base: str) -> bool:
 
 
 def takes_cache_control(model: str) -> bool:
-    """Whether a model caches prompts only up to explicit marks, as those of Anthropic do."""
+    """Return True if a model caches prompts only up to explicit marks, as Anthropic's do."""
     prefix, _, name = model.partition("/")
     return prefix == "anthropic" or (prefix in _SELLS_CLAUDE and "claude" in name)
 

@@ -1,16 +1,10 @@
 """
 Removes a model's reasoning from the text of its answer while the answer streams. Pure.
 
-Servers that know their model give its thinking in a field of its own, which nobody here reads. Others leave
-it in the text: a block between two tags, at the beginning of a line, as a rule of the whole answer. A block
-that is never closed hides the rest. What stands in a fenced code block, or inside of a line, is talk about
-tags and stays.
-
-Some templates write the opening tag themselves, so that the answer begins inside a thought and only the
-closing tag tells. Then all text before it was thinking; if some of it has been given out already,
-``leaked`` says so, and whoever reads the next answer of this model holds its text back (``Habit``).
-
-Control tokens of a template that does not fit are removed first (`control_tokens`).
+Reasoning in the text is a block between two tags at the beginning of a line; an unclosed one hides the rest,
+and tags inside a line or fenced code are talk about tags. Some templates open the block themselves, so that
+only the closing tag shows that all before was reasoning: ``leaked`` reports it, and `Habit` holds the next
+answer of the model back. Control tokens of a wrong template are removed first.
 """
 
 from __future__ import annotations
@@ -42,19 +36,13 @@ _BLANK = re.compile(r"\s*")
 
 @dataclass(slots=True)
 class Habit:
-    """Whether a model's answers usually begin inside a block of reasoning."""
+    """Remembers if a model's answers usually begin inside a block of reasoning."""
 
     begins_inside: bool = False
 
 
 class ReasoningFilter:
-    """
-    Filters one answer: takes pieces of text, returns what may be shown. ``hidden`` counts the removed
-    characters.
-
-    Args:
-        habit: Of this model; learned here.
-    """
+    """Filters one answer's pieces; ``hidden`` counts removed characters. ``habit`` is learned here."""
 
     def __init__(self, habit: Habit) -> None:
         self._habit = habit
@@ -114,7 +102,7 @@ class ReasoningFilter:
         return given
 
     def _in_thought(self, data: str, at: int, *, final: bool) -> tuple[int, bool]:
-        """Where the thought ends, and True; else how much of it need not be kept, and False."""
+        """Return the end of the reasoning and True; else the length that can be dropped and False."""
         found = _ENDS[self._closing].search(data, at)
         if found is not None:
             self.hidden += found.end() - at

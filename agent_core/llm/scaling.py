@@ -27,12 +27,7 @@ def can_scale() -> bool:
 
 
 class ScaledPictures:
-    """
-    Reads pictures as an `AttachmentPort` does, and those that are too large as smaller JPEGs.
-
-    Args:
-        command: What is started, for tests.
-    """
+    """An `AttachmentPort` that scales too large pictures to JPEGs; ``command`` is for tests."""
 
     def __init__(self, attachments: AttachmentPort, *, command: tuple[str, ...] | None = None) -> None:
         self._attachments = attachments

@@ -21,13 +21,7 @@ class SseDecoder:
         self._size = 0
 
     def feed(self, data: bytes) -> Iterator[str]:
-        """
-        Take bytes and return the data of each event that they complete.
-
-        Raises:
-            TooLarge: An event is larger than 4 MiB.
-            ValueError: An event is no UTF-8.
-        """
+        """Take bytes and yield the data of complete events. Raises TooLarge over 4 MiB, or ValueError."""
         first, *others = data.split(b"\n")
         self._begun.append(first)
         self._size += len(first)
@@ -47,7 +41,7 @@ class SseDecoder:
 
     @property
     def in_part(self) -> bool:
-        """Whether a part of an event has been read, and not only comments."""
+        """Return True if a part of an event has been read; comments do not count."""
         begun = next((piece[:1] for piece in self._begun if piece), b"")
         return bool(self._data) or begun not in (b"", b":", b"\r")
 
@@ -76,7 +70,7 @@ class LineDecoder:
 
     @property
     def in_part(self) -> bool:
-        """Whether a part of a line has been read."""
+        """Return True if a part of a line has been read."""
         return bool(self._begun.strip())
 
     def rest(self) -> Iterator[str]:

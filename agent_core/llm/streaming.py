@@ -1,16 +1,11 @@
 """
 Streams one answer from its first byte to its end, under time limits of our own.
 
-Both clients give a row of `Piece`s and leave the rest to `answer`: it waits for each piece only so long,
-ends an answer that does not end, puts tool calls together and hands them out only once the answer is
-complete, and closes the connection on every way out. What counts as activity is any piece, also one that
-only carries hidden thinking, so a model that thinks for minutes is not cut while it does. Comments and
-blanks (keep-alives) prolong nothing, also where the whole answer is to come at once; a piece that has begun
-is complete within `_PIECE_LIMIT_S`.
-
-After text was handed out, an error that would be temporary becomes `StreamBroken` with that text: whoever
-has shown it must decide what to do with it. The library's own timeouts are not relied upon: one of them was
-seen to be ignored, another to count only the waits between reads.
+`answer` waits for each `Piece` with a limit, ends endless answers, hands out tool calls only with a complete
+answer, and always closes the connection. Any piece is activity, also hidden reasoning; keep-alives are not,
+and a begun piece is complete within `_PIECE_LIMIT_S`. After text was handed out a temporary error becomes
+`StreamBroken`. The libraries' timeouts are not reliable: one was ignored, another counted only waits between
+reads.
 """
 
 from __future__ import annotations
@@ -40,11 +35,11 @@ _log = structlog.get_logger(__name__)
 @dataclass(frozen=True, slots=True)
 class AnswerLimits:
     """
-    How long one answer may take, and how long it may be.
+    The limits of one answer.
 
-    ``first_token_s`` until the first piece of a streamed answer (a whole one has ``total_s``, unless the
-    server sends keep-alives), ``idle_s`` between pieces, ``total_s`` for all of it, ``max_chars`` of text and
-    tool calls together.
+    ``first_token_s`` runs until the first piece of a streamed answer (a whole one has ``total_s``, unless the
+    server sends keep-alives), ``idle_s`` between pieces, ``total_s`` for all; ``max_chars`` counts text and
+    tool calls.
     """
 
     first_token_s: float = 55.0
@@ -64,17 +59,16 @@ async def answer(
     prompt: Sequence[Message] = (),
 ) -> AsyncGenerator[ModelChunk, None]:
     """
-    Stream the text without reasoning, then complete tool calls, then the usage if the server reported it.
+    Stream the text without reasoning, then complete tool calls, then the usage if reported.
 
-    ``habit`` is what is known of the model's thinking, and is learned here. ``tools`` are those that were
-    offered with ``prompt``.
+    ``habit`` is the known way of the model's reasoning, updated here.
 
     Raises:
-        ModelUnavailable: Nothing came in time.
-        ModelUnreadable: Something came, and too slowly.
-        StreamBroken: It stopped, or went wrong in a way that may pass, after text was handed out.
-        ModelRefused: It did not end within the limits, or ended without text and tool call.
-        ModelError: What ``pieces`` raised.
+        ModelUnavailable: Nothing arrived in time.
+        ModelUnreadable: The answer was too slow.
+        StreamBroken: It broke off after text was handed out; temporary.
+        ModelRefused: It exceeded the limits, or was empty.
+        ModelError: Raised by ``pieces``.
     """
     assembler = Assembler(habit)
     written = WrittenCalls(tools, prompt)
@@ -217,13 +211,7 @@ def _all_calls(assembler: Assembler, written: Sequence[ToolCall], *, is_broken: 
 def _ending(
     assembler: Assembler, model: str, text: str, written: Sequence[ToolCall], *, is_broken: bool
 ) -> list[ModelChunk]:
-    """
-    The chunks that follow the text. ``written`` are the calls that stood in it, unless ``is_broken``.
-
-    Raises:
-        ModelError: The answer is none, by the reason for which it ended.
-        ValueError: A tool call cannot be read.
-    """
+    """Return the chunks after the text, with ``written`` calls unless ``is_broken``. Raises ModelError."""
     finish = (assembler.finish or "").lower()
     try:
         calls = _all_calls(assembler, written, is_broken=is_broken)

@@ -54,16 +54,13 @@ def model_window(shown: Mapping[str, Any]) -> int | None:
 
 
 def capabilities(shown: Mapping[str, Any]) -> frozenset[str] | None:
-    """What a model of Ollama can do; None where a server is too old to say."""
+    """Return the capabilities of an Ollama model; None if the server is too old to report them."""
     told = shown.get("capabilities")
     return frozenset(map(str, told)) if isinstance(told, list) else None
 
 
 def least_tokens(messages: Sequence[Message]) -> int:
-    """
-    A number of tokens below which no tokenizer comes: one for each word, and for each four characters of a
-    script that may have no blanks between words (three bytes of UTF-8 each).
-    """
+    """Return a lower bound of tokens: one per word, and per four characters of scripts without blanks."""
     return sum(
         max(len(text.split()), (len(text.encode(errors="replace")) - len(text)) // 8)
         for text in (message.content for message in messages)
@@ -71,7 +68,7 @@ def least_tokens(messages: Sequence[Message]) -> int:
 
 
 def answer_room(window: int) -> int:
-    """What of a window is left for the answer."""
+    """Return the tokens of a window that are reserved for the answer."""
     return window // 8
 
 

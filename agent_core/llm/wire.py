@@ -23,9 +23,9 @@ _NO_OUTPUT = "(no output)"
 @dataclass(slots=True)
 class WireMessage:
     """
-    One message of a request. ``is_kept``: all of it is history, so later requests begin with the same.
+    One message of a request. ``is_kept``: it is history, so later requests begin with the same.
 
-    ``reasoning`` are fields of the asked model's own answer, which it gets back.
+    ``reasoning`` are fields of the asked model's own answer, sent back.
     """
 
     role: str

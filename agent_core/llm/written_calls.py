@@ -1,14 +1,10 @@
 """
 Reads tool calls that a model has written into the text of its answer, while the answer streams. Pure.
 
-Servers that do not know a model's template, and small models that mix two of them up, give calls as text. An
-answer that consists of calls to offered tools, behind plain words or nothing, is such. Words behind a call
-with a template's tags were written before there was a result, so they are dropped; servers that know the
-template do the same. Everything else is talk about calls: what stands inside of a line or a fenced block,
-objects without tags and tags that the question shows, if words follow, names that are not offered, and what
-is copied from the prompt, where a stranger may have written it.
-
-Text is held back from the first character at the beginning of a line that may begin a call.
+Servers without the model's template, and small models, give calls as text. An answer that consists of calls
+to offered tools after plain words counts; words after a tagged call are dropped as invented. Inside a line or
+fence, without tags, with unknown names, or copied from the prompt (perhaps a stranger's) it is talk about
+calls. Text is held back from a line start that may begin a call.
 """
 
 from __future__ import annotations
@@ -58,13 +54,7 @@ _ARGUMENTS = ("arguments", "parameters", "args", "input", "tool_input")
 
 
 class WrittenCalls:
-    """
-    Reads one answer: takes pieces of text, returns what may be shown.
-
-    Args:
-        names: The offered tools; without any nothing is held back.
-        prompt: What the model was shown: a copy of it is no call.
-    """
+    """Reads one answer's pieces and returns what may be shown; text copied from ``prompt`` is no call."""
 
     def __init__(self, names: Collection[str], prompt: Sequence[Message] = ()) -> None:
         self._names = frozenset(names)
@@ -78,7 +68,7 @@ class WrittenCalls:
 
     @property
     def held(self) -> int:
-        """How many characters are held back."""
+        """Return the number of characters held back."""
         return len(self._held)
 
     def feed(self, text: str) -> str:
@@ -138,7 +128,7 @@ class WrittenCalls:
         return any(tag in asked for tag in _TAGS if text.startswith(tag))
 
     def _is_copied(self, text: str) -> bool:
-        """Whether somebody else has written the same before, whatever the blanks."""
+        """Return True if a message of another role contains the same text, ignoring blanks."""
         bare = "".join(text.split())
         return any(
             bare in "".join(message.content.split())
@@ -162,7 +152,7 @@ def _calls_in(text: str) -> tuple[list[tuple[str, dict[str, Any]]], str]:
 
 
 def _one_at(text: str, at: int) -> tuple[int, list[tuple[str, dict[str, Any]]]]:
-    """What one form says at a position, and where it ends."""
+    """Parse the calls that begin at a position; return the end and the calls. Raises ValueError."""
     if text[at] in "[{":
         value, end = _value_at(text, at)
         return end, [_call_of(one) for one in (value if isinstance(value, list) else [value])]

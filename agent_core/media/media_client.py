@@ -64,12 +64,7 @@ _REQUESTS: Mapping[_Task, tuple[str, Mapping[str, str]]] = {
 
 
 class MediaClient:
-    """
-    One model at a provider, for one task.
-
-    Args:
-        endpoint: Where OpenAI's protocol is spoken; None: litellm is asked.
-    """
+    """One model for one task, at an OpenAI ``endpoint`` or (None) by litellm."""
 
     def __init__(
         self,
@@ -93,12 +88,7 @@ class MediaClient:
         self.server = OpenAIConnection(address, model=self.model, clock=clock, api_key=key, headers=headers)
 
     async def post(self, data: Mapping[str, Any] | aiohttp.FormData, *, most_bytes: int, what: str) -> bytes:
-        """
-        The whole answer of a server of OpenAI's protocol; ``what`` is said of one that is too large.
-
-        Raises:
-            ModelError: There is none.
-        """
+        """Return the whole answer of an OpenAI-compatible server. Raises `ModelError`."""
         assert self.endpoint is not None
         body: Any = data
         if isinstance(data, Mapping):
@@ -109,13 +99,7 @@ class MediaClient:
     async def ask_litellm(
         self, fields: Mapping[str, Any], *, most_chars: int, limit_s: float, cost: bool = False
     ) -> tuple[str, float | None]:
-        """
-        The whole answer of litellm, and what it says that it has cost. Starting the process does not count
-        for the time limit.
-
-        Raises:
-            ModelError: There is no such answer.
-        """
+        """Return litellm's answer and its reported cost; the limit excludes the start. Raises ModelError."""
         request = {"model": self.model, "max_retries": 0, "timeout": self.timeout_s, **self._access, **fields}
         texts: list[str] = []
         usd: float | None = None

@@ -48,13 +48,10 @@ class QuestionLookup:
         estimate: TokenEstimate,
     ) -> Message | None:
         """
-        The best earlier turns as one message of the prompt; None if there are none.
+        Return the best earlier turns as one message, or None.
 
-        Args:
-            question: As it stands in the prompt. A single word finds nothing: it is mostly a greeting.
-            shown: The history that is in the prompt anyway.
-            since: Nothing of what was said before is shown.
-            origins: Whose words the question is made of besides the owner's.
+        ``shown`` is the history of the prompt; nothing before ``since`` is used. A single word finds nothing:
+        it is mostly a greeting. ``origins`` are those of the question, except the owner.
         """
         words = searched_words(question)
         if word_count(words) <= 1:

@@ -1,15 +1,11 @@
 """
 Builds prompts from memory and history, and stores each exchange.
 
-A prompt holds the system text with memory document, session summary and skills, then the history after the
-cursor, then the user's message. What is before the cursor is in the summary, so nothing is sent twice.
-
-The whole never exceeds ``context_tokens`` by our estimate. Each part has its share: the user's message at
-most a half, the document a quarter, the summary, the bodies of skills and any single old message an eighth or
-a quarter; the history gets what is left, newest first, and a note says when older messages are missing. What
-was said to one person alone is left out while others read along (`scopes`). Nothing of this changes anything
-on the disk, and no model is asked while a person waits. ``consolidation`` turns the older messages into a
-summary, later and in the background.
+A prompt holds the system text with memory document, summary and skills, then the history after the cursor,
+then the message, within ``context_tokens`` by our estimate: the message at most half, the document a quarter,
+summary, skills and single old messages an eighth or a quarter, the newest history the rest. What was said in
+private is left out while others can read (`scopes`). Nothing here writes to the disk or calls a model while a
+person waits.
 """
 
 from __future__ import annotations
@@ -62,18 +58,16 @@ class MemoryManager(Consolidation):
     Builds prompts from memory and history, stores exchanges, and consolidates what grows too long.
 
     Args:
-        skills: Where skills come from; without it the prompt has none.
-        search: Where earlier turns are looked up for each question (`lookup`); None: they are not.
-        llm: Who consolidates. Without it nothing is consolidated, and nothing is announced either.
-        consolidation_threshold: So many messages after the cursor are too many.
-        keep_recent_ratio: This part of the threshold stays word for word when the rest is consolidated.
-        consolidation_tokens: So many tokens after the cursor are too many as well.
-        context_tokens: What a prompt may take by our estimate; tool definitions and answer excluded.
-        window: How much the model can read, as far as it is known by now; a prompt takes three quarters.
-        always_skills: Names of skills whose bodies are in every prompt, whatever they say themselves.
-        estimate: How tokens are counted for the model, by what is known of it now.
-        pictures: How many pictures of the question are shown to a model; of earlier messages a third of it.
-            0: none, because no model looks at any.
+        search: Finds earlier turns for each question (`lookup`); None: no search.
+        llm: Consolidates; None: nothing is, and nothing is announced.
+        consolidation_threshold: The most messages after the cursor.
+        keep_recent_ratio: The share kept verbatim in a consolidation.
+        consolidation_tokens: The most tokens after the cursor.
+        context_tokens: The estimated limit of a prompt, without tool definitions and answer.
+        window: Returns the model's window; a prompt takes three quarters.
+        always_skills: Skills whose bodies are in every prompt.
+        estimate: Counts tokens for the model.
+        pictures: The most pictures of a question, a third of it for history; 0: the model sees none.
     """
 
     def __init__(
@@ -112,7 +106,7 @@ class MemoryManager(Consolidation):
 
     @property
     def context_tokens(self) -> int:
-        """What a prompt may take now."""
+        """Return the most tokens that a prompt may have at present."""
         return self._most_tokens if self._window is None else min(self._most_tokens, self._window() * 3 // 4)
 
     @property
@@ -145,19 +139,16 @@ class MemoryManager(Consolidation):
         lookup: bool = True,
     ) -> list[Message]:
         """
-        The prompt for one turn. Between history and question stand the passages that were looked up, if any.
+        Build the prompt of one turn: system text, history, found passages, question.
 
         Args:
-            system_prompt: The base of the system text, such as `prompt.BASE_PROMPT`.
-            user_message: What was said, with the facts of this turn before it (`prompt.turn_facts`) and in a
-                shared room with who said it (`prompt.user_text`).
-            scope: Whose memory document; from `scope_for`.
-            tool_names: The tools of this run. Only what is there is mentioned.
-            context_tokens: Less than usual, for example after the model said that it was too much.
-            attachments: The files of this question. Pictures among them are shown to models that look.
-            since: Nothing of what was said before is shown.
-            origins: Whose words the question is made of; passages of others are left out.
-            lookup: Whether there is a question at all, and not only a check-in.
+            user_message: The words after the turn's facts (`prompt.turn_facts`), in rooms with their authors.
+            scope: The scope of the memory document, from `scope_for`.
+            tool_names: The tools of this run; no others are mentioned.
+            context_tokens: A smaller limit than usual, as after a "too long".
+            since: Nothing said before is shown.
+            origins: The question's origins except the owner; passages of others are left out.
+            lookup: False for a check-in, which has no question.
         """
         limit = self.context_tokens if context_tokens is None else context_tokens
         document = await self.remembered.document(scope)
@@ -242,11 +233,7 @@ class MemoryManager(Consolidation):
         return newest.messages
 
     async def preview(self, session_id: str) -> dict[str, Any]:
-        """
-        The parts of a session's next prompt with their estimated tokens, for people.
-
-        The scope is that of the last turn, the question empty, and tools are not counted.
-        """
+        """Estimate the parts of a session's next prompt, for people, without question and tools."""
         guess = self.estimate
         last = await self._last(session_id)
         tail = await self._storage.load_history(session_id, max_chars=guess.chars(self.context_tokens))
@@ -308,7 +295,7 @@ class MemoryManager(Consolidation):
     # ── inside ──
 
     async def _began(self, session_id: str, since: datetime | None) -> bool:
-        """Whether nothing was said in a session before ``since``; its summary holds nothing older then."""
+        """Return True if nothing was said before ``since``; the summary then holds nothing older."""
         if since is None:
             return True
         beginning = await self._storage.load_segment(session_id, start=0, max_messages=1)
@@ -321,7 +308,7 @@ class MemoryManager(Consolidation):
             self._shown.popitem(last=False)
 
     def _warns(self, tail: HistoryTail, tool_names: Collection[str]) -> bool:
-        """Whether consolidation is near, will happen, and something can be done about it."""
+        """Return True if consolidation is near and the model can still save notes with the memory tool."""
         near = tail.unconsolidated >= max(1, self._rules.threshold - _WARN_BEFORE)
         return near and self._llm is not None and _MEMORY_TOOL in tool_names
 
@@ -331,7 +318,7 @@ class MemoryManager(Consolidation):
         return tuple(file for file in attachments if is_picture(file))[:most]
 
     def _fitting(self, tail: HistoryTail, room: int, single: int, scope: str) -> PromptWindow:
-        """What of the history fits into ``room`` tokens, no message taking more than ``single``."""
+        """Return the part of the history that fits into ``room`` tokens, each message cut to ``single``."""
         sound = with_newest_pictures(sound_history(tail.messages), self._pictures // 3, scope)
         short = self.estimate.fitting(single)
         history = [
@@ -373,10 +360,7 @@ def _is_since(message: Message, since: datetime | None) -> bool:
 
 
 def _seen_by(scope: str | None, tail: HistoryTail, since: datetime | None) -> HistoryTail:
-    """
-    The history without what was taken back, what was said before ``since``, or to one person alone if others
-    read along now.
-    """
+    """Remove from a history what was withdrawn, older than ``since``, or private to others."""
     kept = in_force(tail.messages)
     if kept is not tail.messages:
         tail = replace(tail, messages=tuple(kept))
@@ -391,10 +375,7 @@ def _seen_by(scope: str | None, tail: HistoryTail, since: datetime | None) -> Hi
 
 
 def _dated(messages: Sequence[Message]) -> list[Message]:
-    """
-    The messages with a line of days, in the owner's time zone, before a question of another day than the one
-    before. It depends on those two alone, so that a provider's cache finds the same beginning again.
-    """
+    """Insert day lines before questions of a new day; stable, so that provider caches stay valid."""
     dated: list[Message] = []
     last = None
     for message in messages:

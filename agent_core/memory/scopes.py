@@ -39,14 +39,10 @@ def scope_for(
     account: str = "",
 ) -> MemoryScope:
     """
-    The memory document of a conversation.
+    Return the scope of a conversation's memory document.
 
-    Args:
-        audience: Who can read along, as the channel says.
-        sender_is_owner: The sender's proven address is one of the owner's.
-        sender_address: The sender's address on the channel, never a display name.
-        sender_verified: There is evidence that the address is not forged.
-        account: Where the address is known from, if it is not the same person elsewhere.
+    ``sender_address`` is the channel's address, never a display name; ``sender_is_owner`` holds for a
+    verified one. ``account`` is set where the address may be another person on another account.
     """
     if audience is not Audience.DIRECT:
         return _room(key)
@@ -65,31 +61,22 @@ def private_in(scopes: Iterable[str | None]) -> frozenset[str]:
 
 
 def hidden_from(scope: str | None, private: Iterable[str]) -> bool:
-    """
-    Whether messages of these private scopes must not be shown in a turn of ``scope``.
-
-    A turn without a scope is no turn but somebody at the machine, who sees everything.
-    """
+    """Return True if these private scopes must not be shown in ``scope`` (None: the operator, sees all)."""
     return scope is not None and bool(set(private) - {scope})
 
 
 def _room(key: SessionKey) -> MemoryScope:
     """
-    All threads of a room share its document.
+    Return the scope of a room, shared by its threads.
 
-    In mail the conversation is a thread, whose name everybody may claim who has seen one of its ids; the
-    person in it (``key.thread``, an address) is what is proven. So there each person has a document of the
-    thread.
+    In mail, everybody who has seen an id may claim its thread; the person (``key.thread``) is proven, so each
+    person has a document of the thread.
     """
     person = key.thread if key.thread is not None and "@" in key.thread else None
     return MemoryScope(ScopeKind.ROOM, str(SessionKey(key.channel, key.conversation, person)))
 
 
 def person_name(address: str) -> str:
-    """
-    One name for one person: mail addresses regardless of case, Matrix ids as they are.
-
-    Old Matrix ids may differ in case alone and still be two people.
-    """
+    """Return one name per person: mail addresses lower-cased, Matrix ids as they are (case matters)."""
     address = address.strip()
     return address if address.startswith("@") else address.lower()

@@ -1,11 +1,8 @@
 """
-Running a program so that it can do no harm, and ending it with everything that it has started.
+Runs programs confined, and ends them with everything that they have started.
 
-`rights` and `seccomp` (pure) say what a program gets. `command_sandbox` chooses what confines a command of
-the shell, and runs it. `process` is the daemon's side of one run: it starts a small interpreter, the runner
-(`child`), which confines itself by Landlock, seccomp and limits, and becomes the program; or it becomes
-bubblewrap (`bubblewrap`), with the same filter and limits. The runner may also be in a unit of the service
-manager (`external_runner`). `probe` tries to break out of the very sandbox
-that commands get; nothing is run in one that was not proved. `long_running` starts programs that are talked
-to, such as MCP servers.
+`rights` and `seccomp` (pure) say what a program gets; `command_sandbox` chooses the confinement of shell
+commands; `process` starts a small interpreter (`child`) that confines itself and becomes the program or
+`bubblewrap`, perhaps in a unit of the service manager (`external_runner`). `probe` tries to break out: no
+command runs in an unproved sandbox. `long_running` is for programs with a dialogue, such as MCP servers.
 """

@@ -1,15 +1,11 @@
 """
-What runs in the small interpreter between the daemon and a program: it confines the program, watches it, and
-ends with it everything that it has started (Linux).
+The runner between the daemon and a program: confines it, watches it, and ends all that it has started
+(Linux).
 
-The order comes on the standard input, the report goes to the standard output, both as `marshal`: it is built
-in, and this is started for every command. This process confines only its child. It is the subreaper of its
-descendants (prctl(2)), so that whoever loses their parent becomes its child, and a process group or a session
-of one's own leads nowhere. When the program ends, at a limit, at SIGTERM and when the daemon dies, it kills
-and reaps descendants until there are none. It does that in two processes: if one of them is killed, the other
-ends what there is.
-
-The keys of the order are written by `agent_core.sandbox.process.order_of`.
+The order (`agent_core.sandbox.process.order_of`) comes on stdin and the report goes to stdout, both as
+`marshal`, which is built in. As subreaper (prctl(2)) it adopts orphans; at the program's end, a limit,
+SIGTERM or the daemon's death it kills and reaps descendants until there are none. Two processes do that, so
+that one survives the other's death.
 """
 
 from __future__ import annotations
@@ -120,11 +116,7 @@ def main(*, linked: bool = False) -> None:
 
 
 def _guard(order: dict[str, Any]) -> None:
-    """
-    Go on in a child, and end what it leaves if it is killed; returns in that child alone.
-
-    Who guards is the next subreaper, so whoever loses the child comes to it.
-    """
+    """Continue in a child while this process guards it as subreaper: it kills what is left behind."""
     guard = os.getpid()
     runner = os.fork()
     if runner == 0:
@@ -221,16 +213,16 @@ class _Run:
         os.close(handle)
 
     def _limit(self, began: float) -> str:
-        """Which limit is passed that needs no look at the tree."""
+        """Return the name of an exceeded limit that needs no scan of the process tree, or ""."""
         if time.monotonic() - began >= self._order["seconds"]:
             return "time"
         return "output" if self._output.count > self._order["output"] else ""
 
     def _is_still(self, tree: list[int]) -> bool:
         """
-        Whether nothing has happened for as long as it may, by looks and not by time.
+        Return True if the tree has been idle for the allowed time.
 
-        On a busy machine both the tree and this process wait for a processor, and there are fewer looks.
+        Idle time is counted in scans: on a busy machine both the tree and this process wait for a processor.
         """
         most = float(self._order["still"])
         if not most:
@@ -241,7 +233,7 @@ class _Run:
         return most <= self._still_looks * _LOOK_EVERY_S
 
     def _look(self, program: int) -> str:
-        """Which limit of the whole tree is passed; orphans that have ended are reaped on the way."""
+        """Scan the process tree and return the exceeded limit, or ""; ended orphans are reaped."""
         order, tree = self._order, descendants()
         if self._is_still(tree):
             return "still"
@@ -308,7 +300,6 @@ class _Run:
                 confine(order)
 
     def clean_up(self) -> None:
-        """Remove what the program had for itself."""
         if self._private:
             remove_folder(self._private)
 
@@ -342,10 +333,9 @@ class _Output:
 
 class _Disks:
     """
-    How much the disks below some folders have lost since the start.
+    Measures the free space that some folders' disks have lost since the start.
 
-    That is one call for each. Only when more is gone than may be, it is counted who has it: in files that
-    have changed since, and in files without a name that the tree has open.
+    Only past the limit, changed files and open nameless ones are counted.
     """
 
     def __init__(self, folders: list[str], order: dict[str, Any]) -> None:
@@ -372,7 +362,7 @@ class _Disks:
         return ""
 
     def _is_too_much(self) -> bool:
-        """Whether it was the tree, as far as that can be seen."""
+        """Return True if changed files and open nameless ones of the tree exceed the limit."""
         size = files = 0
         waiting = list(self._folders)
         while waiting and files < _MOST_ENTRIES:
@@ -447,7 +437,7 @@ def _hand_over(program: bytes, listener: int) -> None:
 
 
 def _allow(ruleset: int, path: str, rights: int) -> None:
-    """What is not there is not allowed; a link is not followed."""
+    """Add a Landlock rule for a path; a missing path or a link is skipped."""
     try:
         opened = os.open(path, os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:

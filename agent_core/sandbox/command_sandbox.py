@@ -49,7 +49,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What is known of the sandbox: ``held`` None before it was tried; else what would ``help``."""
+    """The result of the sandbox's self-test; ``held`` is None before it, ``help`` is the remedy."""
 
     held: bool | None = None
     told: str = "the sandbox has not been tried yet"
@@ -66,16 +66,15 @@ class CommandSandbox:
     Confines by a unit of its own, bubblewrap or Landlock, and by seccomp.
 
     Args:
-        home: squidbot's own folder, of which commands see the workspace alone.
-        private_in: A folder in the home where each run gets one of its own; what is in it is removed.
-        secret: Files and folders elsewhere that commands must not see, such as the configuration.
+        home: squidbot's folder, of which commands see only the workspace.
+        private_in: A folder for one folder per run, emptied.
+        secret: Further paths hidden from commands, such as the configuration.
         readable: Further folders that commands may read.
-        environment: Variables that they get, besides the necessary ones.
-        daemon: The environment of the daemon, for language and time zone.
-        connects: Commands may use a proxy, where they have a network of their own otherwise.
-        landlock: The version of the kernel, where it is not to be asked for.
-        wrapper: The program bubblewrap, where it is not to be looked for; empty: there is none.
-        unit: The socket at which the service manager starts a runner, if there is one.
+        environment: Variables in addition to the necessary ones.
+        daemon: The daemon's environment, for language and time zone.
+        connects: Commands may use a proxy, in a network of their own.
+    landlock, wrapper: The kernel's version and the bubblewrap program, if not to be detected.
+        unit: The service manager's socket for runners, if any.
     """
 
     def __init__(
@@ -113,17 +112,17 @@ class CommandSandbox:
 
     @property
     def limits(self) -> Ceilings:
-        """What one run may take."""
+        """Return the limits of one run."""
         return self._limits
 
     @property
     def connects(self) -> bool:
-        """Whether commands have a listener in their network; it is for whoever runs them to serve it."""
+        """Return True if commands get a listener in their network; the caller serves it."""
         return self._may_connect and self._way != "landlock"
 
     @property
     def work(self) -> Path:
-        """Where commands begin."""
+        """Return the directory in which commands start."""
         return self._workspace / "work"
 
     async def prove(self) -> Proof:
@@ -166,13 +165,7 @@ class CommandSandbox:
             return Proof(False, told, _AGAIN, temporary=True)
 
     async def run(self, command: str, *, seconds: float, serve: Serve | None = None) -> ProgramOutcome:
-        """
-        Run a command of the shell; ``serve`` is what it finds at `agent_core.sandbox.listener.PROXY`.
-
-        Raises:
-            OSError: The runner cannot be started, or the folder for the work not be made.
-            RuntimeError: The sandbox was not proved.
-        """
+        """Run a shell command, ``serve`` its proxy. Raises OSError, or RuntimeError if not proved."""
         if not self.proof.held:
             raise RuntimeError("the sandbox was not proved")
         limits = replace(self._limits, seconds=seconds)
@@ -250,7 +243,7 @@ class CommandSandbox:
         return Proof(True, self._told())
 
     def _told(self) -> str:
-        """What confines."""
+        """Describe the confinement for people."""
         landlock = f"Landlock {self._version}" if self._version else "no Landlock"
         told = ("a unit for each command, " if self._way == "unit" else "") + (
             "bubblewrap" if self._way == "bubblewrap" else landlock
@@ -261,7 +254,7 @@ class CommandSandbox:
         return told
 
     def _trouble_of(self, tried: ProgramOutcome) -> str:
-        """Why nothing could be tried; empty if it could."""
+        """Return why the self-test could not run, or "". Raises TimeoutError if it took too long."""
         if tried.limit == "time":
             raise TimeoutError
         if tried.limit == "still" and self._way != "bubblewrap":
@@ -274,7 +267,7 @@ class CommandSandbox:
         return tried.error
 
     def _missing(self) -> Proof | None:
-        """What the way needs and is not there."""
+        """Return a failed proof if the program or socket that this backend needs is missing."""
         if self._way == "bubblewrap" and not self._wrapper:
             return Proof(False, "there is no bubblewrap", "install it (bwrap), or let backend be auto")
         if self._way == "unit" and (self._unit is None or not self._unit.is_socket()):
@@ -282,7 +275,7 @@ class CommandSandbox:
         return None
 
     def _cannot(self) -> Proof | None:
-        """Why there is nothing to try."""
+        """Return a failed proof if a requirement rules the sandbox out before the self-test."""
         if (missing := self._missing()) is not None:
             return missing
         if self._version < 1 and self._way in ("unit", "landlock"):
@@ -332,7 +325,7 @@ async def _run(order: Mapping[str, Any], serve: Serve | None = None) -> ProgramO
 
 
 def _entries(workspace: Path) -> list[str]:
-    """What lies in the workspace and may be written: no links, nothing hidden, nothing of the prompt."""
+    """Return the writable entries of the workspace: no links, hidden files or prompt files."""
     found = []
     with os.scandir(workspace) as entries:
         for entry in entries:

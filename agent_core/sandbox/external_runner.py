@@ -24,14 +24,7 @@ _MOST_REPORT_BYTES = 4_000_000
 
 
 async def run_linked(order: Mapping[str, Any], serve: Serve | None = None) -> ProgramOutcome:
-    """
-    Carry an order out in a unit; cancelling it ends everything that was started.
-
-    ``serve`` serves the listener of an order with one, for as long as the runner is there.
-
-    Raises:
-        OSError: There is no such unit.
-    """
+    """Execute an order in a unit, ``serve`` its listener; cancelling ends all. Raises OSError."""
     found: list[Mapping[str, Any] | OSError] = []
     async with anyio.create_task_group() as tasks:
         try:
@@ -46,12 +39,7 @@ async def run_linked(order: Mapping[str, Any], serve: Serve | None = None) -> Pr
 
 
 async def _by_unit(order: Mapping[str, Any], tasks: TaskGroup, serve: Serve) -> Mapping[str, Any]:
-    """
-    The report of a runner that the service manager starts for a connection to its socket.
-
-    Raises:
-        OSError: There is no such socket, or nobody listens.
-    """
+    """Run an order in a unit of the service manager, by its socket. Raises OSError."""
     stream = await anyio.connect_unix(order["unit"])
     async with stream:
         pieces = _Pieces(stream)
@@ -96,7 +84,7 @@ async def _asked(
 
 
 class _Pieces:
-    """What comes from a stream, also over several attempts to read it to its end."""
+    """Collects a stream's data, also over several attempts to read it to its end."""
 
     def __init__(self, stream: ByteReceiveStream) -> None:
         self._stream = stream

@@ -43,11 +43,7 @@ def listening(python: str, words: Sequence[str]) -> list[str]:
 
 
 async def serve_received(given: socket.socket, serve: Serve) -> None:
-    """
-    Wait for the listener and serve it, until this is cancelled or the sandbox ends without one.
-
-    What comes is looked at: only what listens on loopback is served.
-    """
+    """Serve the received loopback listener until cancelled or the sandbox ends without one."""
     await anyio.wait_readable(given)
     try:
         _, handles, _, _ = socket.recv_fds(given, 1, 1)

@@ -15,13 +15,7 @@ _MOST_WAITING = 64
 
 
 def give_listener(port: int, daemon_network: str) -> None:
-    """
-    Listen at a port of loopback and give that socket away by the standard input, which is a socket.
-
-    Raises:
-        OSError: It cannot be made, or nobody takes it.
-        RuntimeError: This is the daemon's own network, where everybody could use it.
-    """
+    """Listen on loopback and pass the socket through stdin. Raises OSError, RuntimeError in our network."""
     if os.readlink("/proc/self/ns/net") == daemon_network:
         raise RuntimeError("it has no network of its own")
     import _socket  # noqa: PLC0415 - takes longer than all else, and is rarely wanted

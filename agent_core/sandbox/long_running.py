@@ -36,13 +36,7 @@ _END_LIMIT_S = 2.0
 
 @asynccontextmanager
 async def serving(words: Sequence[str], *, environment: Mapping[str, str]) -> AsyncIterator[Process]:
-    """
-    A running program with its three pipes, until the context is left.
-
-    Raises:
-        ValueError: The command is too long.
-        OSError: The runner cannot be started.
-    """
+    """Run a program with three pipes during the block. Raises ValueError (too long) or OSError."""
     order = marshal.dumps(
         {
             "parent": os.getpid(),

@@ -30,11 +30,7 @@ def give_way(nice: int = 5) -> None:
 
 
 def be_modest(machine: str, nice: int) -> None:
-    """
-    Be the first to go when memory runs out; leave processor and disk to others.
-
-    Not SCHED_IDLE: beside busy loops nothing would end in its time.
-    """
+    """Be the first to go in low memory; yield processor and disk. SCHED_IDLE would starve."""
     _ask(lambda: write_file("/proc/self/oom_score_adj", "1000"))
     if nice:
         give_way(nice)

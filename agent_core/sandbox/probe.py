@@ -59,7 +59,7 @@ def attempt_all(given: Mapping[str, Any]) -> None:
 
 def verdict(said: str, reached: Sequence[str] = ()) -> str:
     """
-    What a confined process can do according to the lines of `attempt_all`; empty if it is held.
+    Return what a confined process can do, by the lines of `attempt_all`; empty if it is confined.
 
     ``reached`` are the attempts that were seen to succeed from outside.
     """
@@ -73,13 +73,13 @@ def verdict(said: str, reached: Sequence[str] = ()) -> str:
 
 @dataclass(slots=True)
 class Decoys:
-    """What must not be reached. ``given`` is what `attempt_all` needs to try."""
+    """Targets that must stay out of reach. ``given`` is the input of `attempt_all`."""
 
     given: dict[str, Any]
     datagrams: socket.socket
 
     def reached(self) -> list[str]:
-        """What was reached although the attempts say nothing of it."""
+        """Return the attempts that reached a decoy, whatever their report says."""
         with suppress(OSError):
             self.datagrams.recv(1)
             return ["udp"]
@@ -89,11 +89,9 @@ class Decoys:
 @contextmanager
 def decoys(home: Path, outside: Sequence[Path], readable: Sequence[Path] = ()) -> Iterator[Decoys]:
     """
-    Put a secret into ``home``, a file that any user may read beside, listeners of each kind, and name the
-    places that cannot be written. ``readable`` are the folders that a command may read.
+    Set up a secret in ``home``, a readable file, and listeners as targets. Raises OSError.
 
-    Raises:
-        OSError: They cannot be made.
+    It also names paths that must not be writable; ``readable`` folders are open to the command.
     """
     name = f"probe-{uuid4().hex[:12]}"
     secret = home / name
@@ -206,7 +204,7 @@ def _write_outside(given: Mapping[str, Any]) -> bool:
 
 
 def _fork_on(_given: Mapping[str, Any]) -> bool:
-    """Whether far more can be started than allowed; all of them end when this pipe is closed."""
+    """Return True if far more processes can start than allowed; they end when the pipe is closed."""
     reading, writing = os.pipe()
     started: list[int] = []
     try:

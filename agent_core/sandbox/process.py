@@ -50,7 +50,7 @@ _MOST_REPORT_BYTES = 4_000_000
 
 @dataclass(frozen=True, slots=True)
 class Confinement:
-    """How a run is confined: what can be read and written below, and by what means."""
+    """The confinement of a run: readable and writable paths, and the mechanisms."""
 
     landlock: int
     """The version of Landlock that is used."""
@@ -74,11 +74,12 @@ class Confinement:
 @dataclass(frozen=True, slots=True)
 class ProgramOutcome:
     """
-    What came of a run.
+    The result of a run.
 
-    ``status`` is the exit code and ``signal`` what ended it; neither if it was ended at ``limit``: ``time``,
-    ``still``, ``memory``, ``processes``, ``disk``, ``room`` (others, it seems, fill the disk), ``output``,
-    ``lost`` (the runner itself was ended: what was done is not known). ``error``: it was never started.
+    ``status`` is the exit code and ``signal`` the ending signal; neither is set if the run was ended at
+    ``limit``: ``time``, ``still``, ``memory``, ``processes``, ``disk``, ``room`` (other processes seem to
+    fill the disk), ``output``, ``lost`` (the runner itself was ended: what was done is unknown). ``error``:
+    it was never started.
     """
 
     status: int | None = None
@@ -96,19 +97,14 @@ class ProgramOutcome:
 
 
 def landlock_version() -> int:
-    """Which version of Landlock the kernel has, 0 if none. Confines nothing."""
+    """Return the kernel's Landlock ABI version, 0 if there is none. Confines nothing."""
     if sys.platform != "linux":
         return 0
     return max(0, int(ctypes.CDLL(None).syscall(_CREATE_RULESET, None, 0, 1)))
 
 
 def sandbox_of(confinement: Confinement, private: str) -> dict[str, Any]:
-    """
-    The part of an order that confines.
-
-    Raises:
-        LookupError: The system calls of this machine are not known.
-    """
+    """Return the confining part of an order. Raises LookupError on an unknown machine type."""
     rights = supported_by(confinement.landlock)
     # Where there are no others, a signal reaches nobody else.
     version = _NEWEST if confinement.bubblewrap else confinement.landlock
@@ -201,7 +197,7 @@ def _wrapped(
     directory: str,
     attempts: Mapping[str, Any] | None,
 ) -> list[str]:
-    """What bubblewrap is to run; an interpreter where attempts are to be made."""
+    """Build the bubblewrap command line; with ``attempts`` it runs an interpreter that makes them."""
     from agent_core.sandbox.bubblewrap import wrap_command  # noqa: PLC0415 - not there everywhere
 
     readable = list(confinement.readable)
@@ -221,14 +217,7 @@ def _wrapped(
 
 
 async def run(order: Mapping[str, Any], serve: Serve | None = None) -> ProgramOutcome:
-    """
-    Carry an order out; cancelling it ends everything that was started.
-
-    ``serve`` serves the listener of an order with one, for as long as the program runs.
-
-    Raises:
-        OSError: The runner itself cannot be started.
-    """
+    """Execute an order, ``serve`` its listener while it runs; cancelling ends all. Raises OSError."""
     if not order["connects"]:
         return await _carried_out(order)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -286,7 +275,7 @@ async def _carried_out(order: Mapping[str, Any]) -> ProgramOutcome:
 
 
 def outcome_of(report: Mapping[str, Any]) -> ProgramOutcome:
-    """What a runner has reported."""
+    """Convert the report of a runner."""
     return ProgramOutcome(
         status=report.get("status"),
         signal=int(report.get("signal", 0)),

@@ -46,11 +46,7 @@ def end_all(report: dict[str, Any]) -> None:
 
 
 def end_below(root: int) -> None:
-    """
-    Kill all descendants of another process, for one that does not do it itself.
-
-    They stay below it as long as it is there and is their subreaper, so it is to be ended afterwards.
-    """
+    """Kill all descendants of another process, which must be their subreaper and is ended afterwards."""
     give_up_at = time.monotonic() + _END_LIMIT_S
     while time.monotonic() < give_up_at:
         tree = [pid for pid in descendants(root) if _state(pid) not in ("", "Z")]
@@ -70,7 +66,7 @@ def send_signal(number: int, processes: list[int]) -> None:
 
 
 def _is_wrapper(pid: int) -> bool:
-    """Whether it may be the first process of bubblewrap's namespace, which ends by itself after the last."""
+    """Return True for the first process of bubblewrap's namespace, which ends by itself after the last."""
     return content_of(f"/proc/{pid}/comm").strip() == b"bwrap"
 
 
@@ -97,7 +93,7 @@ def descendants(root: int = 0) -> list[int]:
 
 
 def own_children() -> list[int]:
-    """Whose parent this process is."""
+    """Return the pids of the children of this process."""
     return _children(os.getpid())
 
 
@@ -116,7 +112,7 @@ def _state(pid: int) -> str:
 
 
 def processor_time(tree: list[int]) -> list[tuple[int, int]]:
-    """What each process that is still there has used so far, in hundredths of a second."""
+    """Return pid and processor time (hundredths of a second) of each process that still exists."""
     used = []
     for pid in tree:
         words = content_of(f"/proc/{pid}/stat").rpartition(b")")[2].split()
@@ -141,7 +137,7 @@ def threads_in(pid: int, states: bytes) -> int:
 
 
 def threads_of(user: int) -> int:
-    """How many a user has already: the limit counts them all."""
+    """Count the threads of a user: RLIMIT_NPROC counts them all."""
     count = 0
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -170,7 +166,6 @@ def _held_kilobytes(pid: int) -> int:
 
 
 def _kilobytes(path: str, *names: bytes) -> int:
-    """The sum of some lines of a file of /proc."""
     words = [line.split() for line in content_of(path).split(b"\n")]
     return sum(int(each[1]) for each in words if len(each) == 3 and each[0][:-1] in names)
 

@@ -43,7 +43,7 @@ _PENDING_SIGNALS = 1024
 
 @dataclass(frozen=True, slots=True)
 class Ceilings:
-    """What one run may take; 0 bytes of memory and disk are no limit."""
+    """The limits of one run; for memory and disk, 0 bytes means no limit."""
 
     seconds: float = 60.0
     still_seconds: float = 0.0
@@ -62,7 +62,7 @@ class Ceilings:
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """What Landlock of one version looks at: rights on files and TCP, and the borders of signals."""
+    """The access rights that one Landlock version handles: files, TCP, and the scopes of signals."""
 
     files: int
     network: int
@@ -131,9 +131,9 @@ def environment_for(
 
 def folder_problem(path: PurePath, private: PurePath, shared: PurePath) -> str:
     """
-    Why a folder must not be opened to programs; empty if it may be.
+    Return why a folder must not be opened to programs; empty if it may be.
 
-    ``private`` is the home folder, of which programs see ``shared`` alone. All of them are without links.
+    ``private`` is the home folder, of which programs see only ``shared``. All paths must be resolved.
     """
     if path == shared or path.is_relative_to(shared):
         return ""

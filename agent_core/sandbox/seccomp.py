@@ -1,16 +1,11 @@
 """
 The system calls that a confined program does not get, as a BPF program for seccomp(2). Pure.
 
-A wrong architecture ends the process; the x32 calls of x86-64 do not exist. What is refused gives EPERM, and
-``clone3`` ENOSYS, so that C libraries take ``clone``, whose flags can be read here.
-
-Landlock guards what is opened, and knows nothing of changes by path of mode, owner, times and attributes: a
-program that runs as the same user could open the daemon's secrets to everybody. So only their forms for an
-open file remain. By path a file can be made executable for its owner (mode 700), which opens nothing to
-anybody and takes nothing from the daemon; another mode or another time seems to be set and is not, because
-programs that copy or unpack files give up otherwise. No file gets a set-user-id bit. Nor does an open
-file get extended attributes: that takes no right to write, and words in them are not in the content by which
-a file is known (`agent_core.tools.files.command_origins`).
+Refused calls give EPERM, ``clone3`` ENOSYS so that ``clone`` with readable flags is used; a wrong
+architecture kills. Landlock does not guard changes of mode, owner, times and attributes by path, with which a
+program could open the daemon's secrets: only the forms for open files remain. Mode 700 by path is allowed,
+others seem to succeed, since unpacking programs need them; no set-user-id, and no extended attributes, which
+need no right to write.
 """
 
 from __future__ import annotations
@@ -168,15 +163,10 @@ _Line = tuple[int, int, int, int]
 
 def filter_program(machine: str, landlock: int, *, connects: bool = False) -> bytes:
     """
-    The program for this machine beside Landlock of this version.
+    Build the seccomp filter for a machine and Landlock version. Raises LookupError.
 
-    Before version 6 Landlock holds no signal back, so no signal can be sent at all. Before version 3 it does
-    not know that a file can be cut, so this is refused to what could be called with a mere path.
-
-    With ``connects`` there are sockets, of TCP over IPv4 alone; only for a program with a network of its own.
-
-    Raises:
-        LookupError: The calls of this machine are not known here.
+    Before version 6 Landlock restricts no signals, so none can be sent; before 3 no truncation, so calls that
+    truncate by path are refused. ``connects`` allows TCP over IPv4, for a program in its own network.
     """
     column = ("x86_64", "aarch64").index(machine) if machine in ARCHITECTURES else None
     if column is None:

@@ -63,7 +63,7 @@ def check_result(result: int, what: str) -> int:
 
 
 def held_capabilities(capget: int) -> bool:
-    """Whether this process has any."""
+    """Return True if this process has any capability."""
     held = _Capabilities()
     check_result(syscall(capget, _VERSION_3, held), "capget")
     return any(word for word in held)

@@ -37,13 +37,7 @@ class _Read:
 
 
 class SkillsLoader:
-    """
-    The `SkillsPort` over folders.
-
-    Args:
-        folders: Where to look, later ones winning; one that is not there holds nothing.
-        environment: Where required variables are looked up; the process's own by default.
-    """
+    """The `SkillsPort` over folders, later ones winning; ``environment`` has required variables."""
 
     def __init__(self, *folders: Path, environment: Mapping[str, str] | None = None) -> None:
         self._folders = folders
@@ -52,7 +46,7 @@ class SkillsLoader:
 
     @property
     def problems(self) -> list[str]:
-        """What is wrong with the skills that were skipped, one sentence each."""
+        """Describe each skipped skill in one sentence."""
         self._scan()
         return [f"{path}: {read.problem}" for path, read in sorted(self._read.items()) if read.problem]
 

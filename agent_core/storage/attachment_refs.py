@@ -14,12 +14,7 @@ _BLOCK_BYTES = 1024 * 1024
 
 
 def named_files(folder: Path) -> Iterator[str]:
-    """
-    The `Attachment.path` of every file that a history below ``folder`` names, some more than once. It blocks.
-
-    Raises:
-        OSError: A history cannot be read, so that nothing is known about what it names.
-    """
+    """Yield every `Attachment.path` named in histories below ``folder``. Blocks. Raises OSError."""
     for history in sorted(folder.rglob("*.jsonl*")):
         if not history.is_file():
             continue

@@ -1,19 +1,11 @@
 """
 Memory documents: one Markdown file each. Every version is kept, and people may edit the files.
 
-Theory of operation. The document is what people and models read; beside it an append-only file holds every
-version with its text, time, session and turn. A write first prepares the new document under a temporary
-name, then appends the version (this is the moment it becomes true), then renames. On reading:
-
-- the document says what the last version says: nothing to do;
-- it says what the version before said, and the prepared file says what the last version says: the process
-  died before the rename, which is done now;
-- anything else was written by somebody with an editor, and becomes a version of its own, without session
-  and turn, dated by the file.
-
-So a crash or a full disk leaves the old document or the new one, and no text that was ever there is lost.
-A lock on the file of versions keeps a second process (a command at a prompt) from writing in between.
-Everything here blocks and is called in a worker thread, by one caller at a time.
+An append-only file beside the document holds every version. A write prepares the document under a temporary
+name, appends the version (the commit), and renames. On reading, a document that equals the previous version
+with a prepared newer one gets the missing rename; any other text is somebody's edit and becomes a version
+dated by the file. So no text is lost in a crash or on a full disk. A lock excludes other processes. Blocks;
+one caller at a time.
 """
 
 from __future__ import annotations
@@ -151,7 +143,7 @@ class DocumentFile:
             os.close(handle)
 
     def unusable(self) -> DocumentUnusable | None:
-        """What is wrong if one of the two files is not a regular file; None if both are, or do not exist."""
+        """Return the error if the document or its versions are no regular file; else None."""
         for path in (self._path, self._versions):
             if not file_access.is_file_or_nothing(path):
                 return DocumentUnusable(f"{path} is {_kind(path)}, and should be a file", path=str(path))
@@ -216,7 +208,6 @@ class DocumentFile:
             return datetime.fromtimestamp(self._path.parent.stat().st_mtime, UTC)
 
     def _last_versions(self, count: int) -> list[Version]:
-        """The newest versions, newest first."""
         found: list[Version] = []
         try:
             handle = file_access.open_regular(self._versions, os.O_NOFOLLOW)
@@ -234,7 +225,7 @@ class DocumentFile:
 
 
 def _kind(path: Path) -> str:
-    """What is in the place of a file, for people."""
+    """Name the kind of file at a path, for people."""
     if path.is_symlink():
         return "a link that leads to no file"
     return "a folder" if path.is_dir() else "not to be reached, or something special"

@@ -41,7 +41,7 @@ def storage_errors(action: str, path: Path) -> Iterator[None]:
 
 
 def is_file_or_nothing(path: Path) -> bool:
-    """Whether ``path`` is a regular file, a link to one, or free; not a folder, a pipe or a dead link."""
+    """Return True if ``path`` is a regular file, a link to one, or free."""
     try:
         return stat.S_ISREG(path.stat().st_mode)
     except FileNotFoundError:
@@ -68,11 +68,7 @@ def open_regular(path: Path, flags: int = 0) -> int:
 
 
 def append(handle: int, data: bytes) -> None:
-    """
-    Write at the end of the file behind ``handle``, which was opened with O_APPEND.
-
-    A file that does not end in a newline holds a torn line: it is closed first, and never touched again.
-    """
+    """Append to a file opened with O_APPEND; a torn last line is closed first."""
     size = os.fstat(handle).st_size
     if size and os.pread(handle, 1, size - 1) != b"\n":
         data = b"\n" + data
@@ -81,11 +77,7 @@ def append(handle: int, data: bytes) -> None:
 
 @contextlib.contextmanager
 def exclusive(path: Path, *, sync: bool = False) -> Iterator[int]:
-    """
-    Open ``path`` for reading and appending while no other process does the same.
-
-    With ``sync`` everything appended is durable when the block ends without an exception.
-    """
+    """Lock ``path`` for reading and appending; with ``sync``, appended data is durable at the end."""
     new = not path.exists()
     handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, _FILE_MODE)
     try:

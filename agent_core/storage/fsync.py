@@ -17,11 +17,7 @@ from agent_core.storage.reverse_lines import BLOCK_BYTES
 
 
 class Durability:
-    """
-    Tracks how far the file at ``path`` is durable.
-
-    ``fdatasync`` stands for ``os.fdatasync``; a test lets it fail.
-    """
+    """Tracks how far the file at ``path`` is durable; ``fdatasync`` can fail in tests."""
 
     def __init__(self, path: Path, fdatasync: Callable[[int], None]) -> None:
         self._path = path

@@ -1,20 +1,10 @@
 """
 One history file: appended to, read from its end, never rewritten and never parsed as a whole.
 
-Theory of operation. A `HistoryFile` knows how many positions the file has and holds a small tail of decoded
-lines, none of them before the cursor (`line_cache.py`). Both are valid as long as the file on disk has the
-size, the inode and the time that were seen last; if somebody else has touched it they are found anew. The
-number of positions comes from ``n`` of one of the last lines; only a file without it is counted, by newlines
-from the last known place, once per process.
-
-A message is left out of an append if its id is among the ids of the last thousand lines (or of the last half
-MiB): that is how far a crash can make the same lines come again.
-
-Where a cursor points is told by the byte at which its line begins, as long as that line is the one that was
-meant. A number alone would not do: damage can make two lines of one, and then lines do not stand where they
-say they do.
-
-Everything here blocks and is called in a worker thread, by one caller at a time.
+The number of positions and a cached tail (`line_cache.py`) are valid while size, inode and time of the file
+are unchanged. Positions come from ``n`` of the last lines, else newlines are counted once. An append leaves
+out ids of the last thousand lines, as far as a crash can repeat. The cursor is a byte offset verified by its
+line: damage can join lines and shift numbers. Blocks; one caller at a time.
 """
 
 from __future__ import annotations
@@ -54,14 +44,7 @@ log = structlog.get_logger(__name__)
 
 
 class HistoryFile:
-    """
-    One history file.
-
-    Args:
-        path: Where it is, or will be after the first append.
-        read_at: Stands for ``os.pread``; a test counts what is read.
-        sync: Stands for ``os.fdatasync``; a test lets it fail.
-    """
+    """One history file; ``read_at`` and ``sync`` replace ``os.pread`` and ``os.fdatasync`` in tests."""
 
     def __init__(
         self, path: Path, *, read_at: ReadAt = os.pread, sync: Callable[[int], None] = os.fdatasync
@@ -95,7 +78,7 @@ class HistoryFile:
         return aside
 
     def end(self, hint: PageMark = PageMark()) -> int:  # noqa: B008 (a frozen constant)
-        """How many positions there are; at least as many as ``hint`` says, if it is valid."""
+        """Return the number of positions; at least that of a valid ``hint``."""
         with self._opened(hint) as handle:
             return self._end_after(handle, hint) if handle is not None else 0
 
@@ -139,8 +122,10 @@ class HistoryFile:
 
     def place(self, position: int, hint: PageMark) -> PageMark:
         """
-        Where the message at ``position`` begins, or the next one that can be read, as `segment` counts from
-        ``hint``. Behind the last one is the end; what is far from both is a place without offset.
+        Return the mark of the first readable message from ``position`` on, counted from ``hint`` like
+        `segment`.
+
+        Behind the last message it is the end; far from both ends it is a mark without offset.
         """
         with self._opened(hint) as handle:
             if handle is None or position <= 0:
@@ -165,11 +150,7 @@ class HistoryFile:
     def append(
         self, messages: Sequence[Message], hint: Callable[[], PageMark], *, durable: bool = False
     ) -> int:
-        """
-        Append the new messages, in order, with one write. Returns how many were new.
-
-        With ``durable`` all of the file is on the disk when this returns, also what was there already.
-        """
+        """Append new messages in one write; return their number. ``durable`` syncs all of the file."""
         handle = self._opened_to_append()
         try:
             file_access.lock(handle)
@@ -259,7 +240,7 @@ class HistoryFile:
         return max(self._end, hint.position) if self._is_right(handle, hint) else self._end
 
     def _is_right(self, handle: int, hint: PageMark) -> bool:
-        """Whether the place still is what it was, as far as one look can tell."""
+        """Return True if the mark still fits the file, as far as one probe can tell."""
         if self._judged is None or self._judged[0] != hint:
             self._judged = (hint, self._looks_right(handle, hint))
         return self._judged[1]
@@ -326,7 +307,6 @@ class HistoryFile:
         return list(new.values())
 
     def _last_ids(self, handle: int, most: int, most_bytes: int) -> list[str]:
-        """The ids of the newest lines, the last one first."""
         found: list[str] = []
         for entry in self._entries(handle):
             if entry.message is not None and entry.message.id is not None:
@@ -357,7 +337,7 @@ class HistoryFile:
 
 
 def _state(handle: int) -> tuple[int, int, int, int]:
-    """What tells that a file is as it was: device, inode, size, time."""
+    """Return device, inode, size and modification time, which identify an unchanged file."""
     state = os.fstat(handle)
     if not stat.S_ISREG(state.st_mode):
         raise OSError(errno.EINVAL, "not a regular file")

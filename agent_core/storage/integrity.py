@@ -66,7 +66,7 @@ def version_files(layout: Layout) -> list[Path]:
 
 
 def documents(layout: Layout) -> Iterator[tuple[Path, Path]]:
-    """Where memory documents and their versions are, or should be; also under shortened names."""
+    """Yield the expected paths of memory documents and their versions, shortened names included."""
     yield layout.workspace / "MEMORY.md", layout.home / "memory" / "owner" / "MEMORY.history.jsonl"
     for kind in ("people", "rooms"):
         for folder in sorted((layout.home / "memory" / kind).glob("*")):
@@ -90,16 +90,10 @@ def last_text(versions: Path) -> str | None:
 
 def bad_lines(path: Path, *, still_written: bool = False) -> list[BadLine]:
     """
-    The unreadable lines of a history, or of a file of versions.
+    Return the unreadable lines of a history or versions file. Raises OSError.
 
-    A half line that stands whole behind it is none of them: a full disk, or a kill, broke off its writing,
-    and it was written again.
-
-    Args:
-        still_written: Somebody may be appending: the end of the file is nobody's business.
-
-    Raises:
-        OSError: The file itself cannot be read.
+    A half line repeated in full after it is none of them: its write was interrupted and repeated. With
+    ``still_written`` the end of the file is ignored.
     """
     is_version = path.name.startswith("MEMORY.")
     found: list[BadLine] = []
@@ -217,10 +211,7 @@ def record_troubles(layout: Layout, key: SessionKey) -> list[str]:
 
 
 def repair_record(layout: Layout, key: SessionKey, clock: Clock) -> None:
-    """
-    Make them fit: a bad record aside, the cursor inside of the history, the copy from the record.
-    Raises `OSError` or `StorageUnavailable`.
-    """
+    """Repair a session's record, cursor and copy. Raises OSError or `StorageUnavailable`."""
     SessionFiles(key, layout, clock, read_at=os.pread, sync=os.fdatasync).record()
 
 

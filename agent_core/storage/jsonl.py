@@ -1,12 +1,9 @@
 """
-Memory in files: the `MemoryPort` that the daemon uses. The layout is drawn in the package's docstring.
+Memory in files: the `MemoryPort` that the daemon uses. The layout is in the package's docstring.
 
-Every operation is one visit to a worker thread, because a disk may hang and the event loop must not: a visit
-costs about 0.1 ms here, the work itself 0.02 to 1 ms, whatever the length of the history. Operations on one
-session or one document wait for each other; different ones run side by side, at most eight at a time.
-
-Open sessions are forgotten, least recently used first, so that memory does not grow with their number. So are
-the lines that they keep decoded: all sessions together hold a few megabytes of them at most.
+Every operation is one visit to a worker thread, because a disk may hang. Operations on one session or
+document wait for each other; at most eight others run concurrently. Open sessions and their decoded lines (a
+few megabytes) are dropped least recently used first.
 """
 
 from __future__ import annotations
@@ -58,12 +55,9 @@ class _Slot(Generic[F]):
 
 class _Shelf(Generic[K, F]):
     """
-    What is open by name. What is in use stays; of the rest the least recently used goes.
+    Open objects by name, of which the least recently used idle ones are dropped.
 
-    Args:
-        held: How many bytes one keeps that it can do without.
-        let_go: Makes it do without.
-        held_limit: How many bytes all may keep.
+    ``held`` returns the bytes of a value's cache, ``let_go`` drops it, ``held_limit`` bounds all.
     """
 
     def __init__(
@@ -124,12 +118,10 @@ class JsonlMemory:
     History, cursor, summary and memory documents as files under ``home``.
 
     Args:
-        home: The home folder. Folders below it are made when something is written.
-        workspace: The folder of the owner's ``MEMORY.md``; ``home/workspace`` by default.
-        read_at: Stands for ``os.pread``; a test counts what is read.
-        sync: Stands for ``os.fdatasync`` of a history; a test lets it fail.
-        held_bytes: How much memory the decoded lines of all sessions may take.
-        on_set_aside: Hears that something stood in the place of a history, and where it is now.
+        workspace: The folder of the owner's ``MEMORY.md``; default: ``home/workspace``.
+    read_at, sync: Replace ``os.pread`` and ``os.fdatasync`` in tests.
+        held_bytes: The memory limit of decoded lines.
+        on_set_aside: Called if a non-history in a history's place was moved.
     """
 
     def __init__(

@@ -55,7 +55,7 @@ def _caseless(folder: str, name: str) -> str:
 
 @lru_cache(maxsize=64)
 def _mixes_case(home: Path) -> bool:
-    """Whether ``a`` and ``A`` are one file in this folder, as on most disks of macOS and Windows."""
+    """Return True if ``a`` and ``A`` are one file in this folder, as on most disks of macOS and Windows."""
     with contextlib.suppress(OSError):
         for path in (*sorted(home.iterdir()), home):
             other = path.with_name(path.name.swapcase())
@@ -65,7 +65,7 @@ def _mixes_case(home: Path) -> bool:
 
 
 def _stands(folder: Path, *names: str) -> bool:
-    """Whether a folder has one of exactly these names."""
+    """Return True if a folder has an entry with exactly one of these names."""
     try:
         return not set(names).isdisjoint(os.listdir(folder))  # noqa: PTH208 - names are wanted, not paths
     except OSError:
@@ -73,12 +73,7 @@ def _stands(folder: Path, *names: str) -> bool:
 
 
 def scope_from_folder(folder: str) -> str:
-    """
-    Read what `folder_name` wrote.
-
-    Raises:
-        ValueError: The name is a shortened one, or no such name at all.
-    """
+    """Read what `folder_name` wrote. Raises ValueError for a shortened or invalid name."""
     if "=~" in folder:
         raise ValueError(f"a shortened name cannot be read back: {folder!r}")
     raw = re.sub(

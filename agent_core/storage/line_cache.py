@@ -23,11 +23,7 @@ _BYTES_OF_AN_ENTRY = 1600  # measured with tracemalloc, without the text
 
 
 class DecodedTail:
-    """
-    The newest lines of a file without a gap, as many as are worth caching.
-
-    ``start`` is the byte at which they begin; ``size`` about how many bytes of memory they take.
-    """
+    """The newest lines of a file, from byte ``start``; ``size`` is their estimated memory."""
 
     def __init__(self, start: int = 0) -> None:
         self.start = start
@@ -44,8 +40,10 @@ class DecodedTail:
 
     def before(self, end: int) -> tuple[int, int]:
         """
-        What the line before the tail is counted from: the position of the first line that can be read, or
-        ``end`` where there is none, and how many before it cannot.
+        Return the position from which the line before the tail is counted, and the unreadable lines before
+        it.
+
+        The position is that of the first readable line of the tail, or ``end`` if there is none.
         """
         unread = len(list(takewhile(lambda entry: entry.message is None, self._entries)))
         return (self._entries[unread].position if unread < len(self._entries) else end), unread
@@ -95,12 +93,7 @@ def _bytes_of(entry: Entry) -> int:
 
 
 class RecentIds:
-    """
-    Which ids were written recently: at least the last ``keep`` of them.
-
-    Args:
-        ids: Those on the disk, the oldest first.
-    """
+    """A set of recently written ids that keeps the last ``keep``; ``ids`` are on disk, oldest first."""
 
     def __init__(self, ids: Iterable[str], *, keep: int) -> None:
         self._keep = keep

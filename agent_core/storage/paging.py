@@ -11,7 +11,7 @@ from agent_core.models import HistoryTail, Message
 
 @dataclass(frozen=True, slots=True)
 class PageMark:
-    """Where in the file a position begins: ``message_id`` is that of the line there, if it has one."""
+    """The offset at which a position begins; ``message_id`` is that of the line there, if it has one."""
 
     position: int = 0
     offset: int = 0
@@ -20,11 +20,7 @@ class PageMark:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """
-    One line: its message, or None if it cannot be read.
-
-    ``number`` is the position that the line itself says it has.
-    """
+    """One line: its message, None if unreadable; ``number`` is its stored position."""
 
     position: int
     offset: int
@@ -36,13 +32,10 @@ class Entry:
 
 class Numbering:
     """
-    Numbers lines that are read one after the other, forwards (``step`` 1) or backwards (-1).
+    Numbers lines that are read in sequence, forwards (``step`` 1) or backwards (-1).
 
-    A line stands where it says, if that is beyond the one before. A line that cannot be read counts only for
-    those after it that say nothing: damage must not push what is sound out of its place.
-
-    Args:
-        unread: How many lines that cannot be read have come since.
+    A line's stored position counts if it is beyond the last. ``unread`` lines shift only lines without one:
+    damage must not move sound lines.
     """
 
     def __init__(self, last: int, *, step: int = 1, unread: int = 0) -> None:
@@ -63,7 +56,7 @@ class Numbering:
 
 
 def place_of(entry: Entry) -> PageMark:
-    """Where an entry begins, by the number that its line says it has: with that it is known again."""
+    """Return the mark of an entry with the number its line carries, by which it is recognised later."""
     position = entry.position if entry.number is None else entry.number
     return PageMark(position, entry.offset, entry.message.id if entry.message else None)
 

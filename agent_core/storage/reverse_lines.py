@@ -62,7 +62,7 @@ def _joined(pieces: list[bytes], held: int, limit: int) -> bytes | None:
 
 
 def count_lines(handle: int, start: int, end: int, *, read_at: ReadAt = os.pread) -> int:
-    """How many lines begin from ``start``, itself the beginning of one, to ``end``: newlines alone tell."""
+    """Count the lines from ``start``, which begins a line, to ``end``; only newlines separate."""
     count = 0
     last = b"\n"
     while start < end:

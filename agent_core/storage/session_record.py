@@ -1,13 +1,9 @@
 """
 The cursor and the summary of a session: one file, replaced atomically, with a readable copy of the summary.
 
-The record (``….meta.json``) is the truth, so that after a crash no part of a conversation is summarised
-twice or left out; ``summary.md`` is written after it and repaired from it. A record without a summary (made
-by hand) takes the text of the copy. Without a record the cursor is 0 and the summary empty: a summary whose
-cursor and origins are unknown is not used, and the history, which is whole, is summarised again. A record
-that cannot be read is kept aside under another name, reported, and counts as none.
-
-Everything here blocks and is called in a worker thread, by one caller at a time.
+The record (``….meta.json``) is the truth; ``summary.md`` is repaired from it, or used for a record without a
+summary. Without a record the cursor is 0 and the whole history is summarised again. An unreadable record is
+set aside and reported. Blocks; one caller at a time.
 """
 
 from __future__ import annotations
@@ -40,7 +36,7 @@ class Record:
 
     @property
     def cursor(self) -> int:
-        """How many positions from the beginning are in the summary."""
+        """Return the number of positions from the beginning that the summary covers."""
         return self.place.position
 
     def changed(
@@ -108,7 +104,7 @@ class RecordFile:
         )
 
     def exists(self) -> bool:
-        """Whether there is a record."""
+        """Return True if the file exists."""
         return self._path.exists()
 
     def _parsed(self, raw: bytes) -> Record | None:

@@ -22,10 +22,10 @@ _MOST_SHOWN = 5
 
 def problem_with(arguments: Mapping[str, Any], parameters: Mapping[str, Any]) -> str | None:
     """
-    What is wrong with ``arguments`` by the JSON Schema ``parameters``, as a sentence for the model, or None.
+    Describe the violations of ``arguments`` against a JSON Schema, as a sentence for the model, or None.
 
-    Null stands for an optional argument that was left out. A schema that is none, or that refers to anything
-    outside of itself, allows everything; nothing is ever fetched. Of many problems the first few are named.
+    Null stands for an optional argument that was left out. An invalid schema, or one with references outside
+    itself, allows everything; nothing is fetched. Only the first few violations are named.
     """
     from referencing.exceptions import Unresolvable
 

@@ -27,12 +27,7 @@ _SHORTEST_WAIT_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class FormReply:
-    """
-    The result of a question.
-
-    Args:
-        why: In a few words, for a model, such as ``the person said no``.
-    """
+    """The result of a question; ``why`` is a short reason for a model."""
 
     action: Literal["accept", "decline", "cancel"]
     content: Mapping[str, Value] | None = None

@@ -1,13 +1,9 @@
 """
 The tools for attachments: ``read_attachment`` reads a received file, ``send_file`` sends one with the answer.
 
-Whose files those are was decided outside, with the session: `ConversationFiles` knows the attachments of one
-conversation as long as it had the same audience, and nothing else can be named. Files of the workspace are
-the owner's, so they go out only where the owner alone reads along; what they are called, and through how many
-links, changes nothing about that.
-
-A file that is to be sent is copied when the tool runs. What goes out is what it was then, also when the turn
-is taken up again after a crash.
+`ConversationFiles` knows only the attachments of this conversation with this audience. Files of the workspace
+are the owner's and go out only where the owner alone reads, whatever their names or links. A file is copied
+when the tool runs, so that a restarted turn sends the same.
 """
 
 from __future__ import annotations
@@ -171,10 +167,10 @@ class SendFileTool:
     The tool ``send_file`` of one run.
 
     Args:
-        files: Attachments of this conversation, which may be sent again.
-        beyond: Files elsewhere on this machine may be sent, too, but none below ``private``.
-        folders: Further folders whose files may be sent.
-        private: The home folder with its keys and other people's conversations.
+        files: The conversation's attachments, which may be sent again.
+        beyond: Files elsewhere may be sent, except below ``private``.
+        folders: Further allowed folders.
+        private: The home with its keys and others' conversations.
     """
 
     name = "send_file"
@@ -267,7 +263,7 @@ class SendFileTool:
         return await self._attachments.keep_file(folder, inside, max_bytes=self._max_bytes)
 
     def _place(self, wanted: str) -> tuple[Path, str]:
-        """In which folder a file may be sent from, and its path there."""
+        """Return the allowed folder of a file and its path there. Raises ValueError if it may not be sent."""
         path = Path(wanted)
         if not path.is_absolute():
             return self._workspace, wanted

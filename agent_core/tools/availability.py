@@ -18,10 +18,10 @@ Availability = Literal["owner", "people", "none"]
 
 def is_available(allow: Availability, session: Session, *, in_rooms: bool = True) -> bool:
     """
-    Whether the tools of a family are in the requests of this conversation. Every family uses this.
+    Return True if the tools of a family are offered in this conversation. Every family uses this.
 
-    The owner's are those in which the owner alone speaks and reads along. In a room anybody there may be the
-    one who asks; a family whose results are for one person's eyes is not there (``in_rooms`` false).
+    "owner" stands for conversations in which only the owner writes and reads. Families whose results are
+    private are not offered in rooms (``in_rooms`` false), where anybody may ask.
     """
     kind = session.scope.kind
     if allow == "people":

@@ -24,9 +24,9 @@ _LONGEST_NAME = 60
 
 class BackgroundJobsPort(Protocol):
     """
-    The background jobs of one person, as seen from one conversation.
+    One person's background jobs, seen from one conversation.
 
-    All methods return a text for the model and raise `ToolError` with one where something cannot be done.
+    Methods return a text for the model, and raise `ToolError` with one.
     """
 
     async def start(

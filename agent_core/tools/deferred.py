@@ -1,15 +1,10 @@
 """
-Deferred tools: a model learns their definitions only when it searches for them.
+Deferred tools: a model learns their definitions only when it searches for them. Pure.
 
-A request contains the definitions of a few tools. The model finds the others by words with ``find_tools``,
-which loads the best matches: their definitions follow all others in the next request, in the order in which
-they were found, so that what providers have cached of a request stays the same. What was found is a field of
-the journaled result (`ToolResult.found`), and of the answer's line in the history (`Message.found`): so a
-turn that is taken up again has the same list, and so have the next turns, after a restart, too.
-
-A definition is the words of whoever has made it: an answer has the origins of all that it shows.
-
-Only tools of the run can be found, so none that are not allowed for whom it is. Pure.
+Requests contain a few tools; ``find_tools`` loads the best matches among the run's, whose definitions follow
+the others in order of discovery, so that provider caches stay valid. What was found is journaled
+(`ToolResult.found`, `Message.found`), so a restarted and the next turns have it too. A definition counts as
+its author's words in the origins of the answer.
 """
 
 from __future__ import annotations
@@ -56,12 +51,7 @@ _PARAMETERS: Mapping[str, Any] = {
 
 
 class DeferredTools:
-    """
-    The deferred tools of one run, and which of them are loaded.
-
-    Args:
-        definitions: What a model is told of each, by name.
-    """
+    """The deferred tools of one run, by name, and which are loaded."""
 
     def __init__(self, definitions: Mapping[str, ToolDefinition]) -> None:
         self._definitions = definitions
@@ -85,7 +75,7 @@ class DeferredTools:
         return [self._definitions[name] for name in self.found if name in self._definitions]
 
     def origins_of(self, names: Iterable[str]) -> Origins:
-        """Whose words the definitions of these tools are."""
+        """Return the origins of the definitions of these tools."""
         return join_origins(*(self._definitions[name].origins for name in names if name in self._definitions))
 
     def load(self, names: Iterable[str]) -> None:
@@ -93,7 +83,7 @@ class DeferredTools:
         self.found = tuple(dict.fromkeys((*self.found, *names)))[-KEPT:]
 
     def answers(self, call: ToolCall) -> bool:
-        """Whether the call is answered here: it searches for tools, or its tool is not loaded."""
+        """Return True if this class answers the call: a search for tools, or a tool that is not loaded."""
         if call.name == FIND_TOOLS:
             return bool(self._definitions)
         return call.name in self._definitions and call.name not in self.found
@@ -179,10 +169,7 @@ class DeferredTools:
 
 
 def name_of_tool(said: str, names: Iterable[str]) -> str:
-    """
-    The name of the tool that a model means: in another case or with other separators, with a prefix of model
-    formats, or without the server's name. If that is not one tool alone, what was said.
-    """
+    """Return the tool a model means despite case, separators or prefixes; ``said`` if ambiguous."""
     known = list(names)
     if said in known:
         return said
@@ -207,10 +194,7 @@ def _words_of(definition: ToolDefinition) -> tuple[Counter[str], set[str]]:
 
 
 def _words(text: str) -> Sequence[str]:
-    """
-    The words of a text or a name, without the endings that change with grammar. Where there are no blanks
-    between words, each two letters that follow each other are one.
-    """
+    """Return the stems of a text's words; in scripts without blanks, each pair of characters."""
     words: list[str] = []
     for word in _WORD.findall(_HUMP.sub(" ", normalize("NFKC", text)).casefold()):
         if _PAIRED.match(word):

@@ -42,10 +42,9 @@ class Effect(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Review:
     """
-    What a person sees of a call before it runs.
+    The view of a call that a person approves.
 
-    ``text`` is the whole of it, such as a diff. ``state`` names what it is based on, such as the hash of the
-    file as it is now; a call is run after a yes only while that has not changed.
+    ``text`` is all of it, such as a diff; the call runs only while ``state``, such as a hash, is unchanged.
     """
 
     text: str
@@ -54,10 +53,10 @@ class Review:
 
 class Wording(NamedTuple):
     """
-    What makes a call the idea of whoever has written all of it in the message that is answered.
+    The parts of a call that its author must have written for it to count as theirs.
 
-    ``texts`` are the words of the call, or its command, ``numbers`` its times and people. ``kept`` are
-    the origins of what the call keeps besides.
+    ``texts`` are its words or command, ``numbers`` times and people; ``kept`` are origins of what else it
+    stores.
     """
 
     texts: Sequence[str]
@@ -79,32 +78,32 @@ def targets_of(tool: ToolPort, arguments: Mapping[str, Any]) -> Sequence[str] | 
 
 
 def creates_only(tool: ToolPort, arguments: Mapping[str, Any]) -> bool:
-    """Whether a writing call changes nothing that existed before this run, as the tool says."""
+    """Return True if the tool says that a writing call changes nothing that existed before this run."""
     declared = getattr(tool, "makes_new", None)
     return declared is not None and bool(declared(arguments))
 
 
 def needs_approval(tool: ToolPort, arguments: Mapping[str, Any]) -> bool:
-    """Whether this call needs a person's yes, whatever the policy says."""
+    """Return True if this call needs an approval regardless of the policy."""
     guards = getattr(tool, "guards", None)
     return guards is not None and bool(guards(arguments))
 
 
 def is_note(tool: ToolPort, arguments: Mapping[str, Any]) -> bool:
-    """Whether a call keeps words for the people of the conversation, and nothing acts on them unasked."""
+    """Return True if a call only stores words for the people of the conversation."""
     declared = getattr(tool, "is_note", None)
     return declared is not None and bool(declared(arguments))
 
 
 async def wording_of(tool: ToolPort, arguments: Mapping[str, Any]) -> Wording | None:
-    """What a person must have written for a call to be theirs; None: words alone never make it so."""
+    """Return the words a person must have written for a call to be theirs; None: words never suffice."""
     wording = getattr(tool, "wording", None)
     found: Wording | None = None if wording is None else await wording(arguments)
     return found
 
 
 async def review_of(tool: ToolPort, arguments: Mapping[str, Any]) -> Review | None:
-    """What a person sees of a call; None if its arguments say it all."""
+    """Return the view of a call for its approval; None if its arguments say it all."""
     review = getattr(tool, "review", None)
     found: Review | None = None if review is None else await review(**arguments)
     return found

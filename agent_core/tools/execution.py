@@ -37,13 +37,7 @@ def step_of_call() -> int:
 
 
 class ToolRunner:
-    """
-    Runs calls of the given tools.
-
-    Args:
-        seconds: How long one run may take, of a tool that does not say it itself.
-        result_chars: Longer results are cut, with a note.
-    """
+    """Runs calls; ``seconds`` is the default limit, longer results than ``result_chars`` are cut."""
 
     def __init__(self, tools: Mapping[str, ToolPort], *, seconds: float, result_chars: int) -> None:
         self._tools = tools

@@ -52,10 +52,7 @@ class ToolSource(ABC):
 
     @abstractmethod
     def tools(self, session: Session) -> Sequence[ToolPort]:
-        """
-        The tools of one run. Each is called like the family, or begins with its name and ``_``; what a tool
-        may declare is said in `agent_core.ports.ToolPort`.
-        """
+        """Return the tools of one run, each named like the family or beginning with its name and ``_``."""
 
     async def aclose(self) -> None:  # noqa: B027 - most hold nothing
         """Let go of what is held, at the end."""
@@ -76,13 +73,7 @@ class ToolFamily(ABC, Generic[Config]):
 
 
 class GuardedTool:
-    """
-    A tool of another distribution.
-
-    Args:
-        family: Where it comes from, for people.
-        effect: What the owner's settings say that a call does; None: nothing.
-    """
+    """A tool of another distribution (``family``); ``effect`` is the owner's setting, if any."""
 
     def __init__(self, tool: ToolPort, family: str, effect: Effect | None, clock: Clock) -> None:
         self.name = tool.name

@@ -45,12 +45,7 @@ class NotAnAnswer(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """
-    One field of a form.
-
-    Args:
-        choices: Pairs of the value and what people call it.
-    """
+    """One field of a form; ``choices`` are pairs of value and label."""
 
     name: str
     kind: Kind
@@ -77,12 +72,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """
-    The form that ``asker`` wants filled in.
-
-    Args:
-        address: Where the person is to go in place of an answer here; nobody but a person opens it.
-    """
+    """A form of ``asker``; a person opens ``address``, if given, instead of answering here."""
 
     asker: str
     message: str
@@ -91,7 +81,7 @@ class Form:
 
     @property
     def is_closed(self) -> bool:
-        """Whether only a few words can be an answer, so that other messages are rarely taken for one."""
+        """Return True if few words are valid answers, so that other messages are rarely mistaken for one."""
         return not self.fields or (len(self.fields) == 1 and self.fields[0].kind != "text")
 
     def as_json(self) -> dict[str, Any]:
@@ -116,12 +106,7 @@ def form_of(kept: Mapping[str, Any]) -> Form:
 
 
 def form_to_fill_in(asker: str, message: str, schema: Mapping[str, Any]) -> Form:
-    """
-    The form that a flat JSON schema describes.
-
-    Raises:
-        FormRefused: It asks for a secret, for too much, or for something that nobody can write in a message.
-    """
+    """Build the form of a flat JSON schema. Raises FormRefused for secrets or impossible fields."""
     properties = schema.get("properties", {})
     if not isinstance(properties, dict):
         raise FormRefused("its form cannot be read")
@@ -133,12 +118,7 @@ def form_to_fill_in(asker: str, message: str, schema: Mapping[str, Any]) -> Form
 
 
 def link_to_open(asker: str, message: str, address: str) -> Form:
-    """
-    The wish that a person opens an address.
-
-    Raises:
-        FormRefused: It is no address that may be shown to a person.
-    """
+    """Build the request to open an address. Raises FormRefused if it may not be shown."""
     try:
         parts = urlsplit(address)
         fit = parts.scheme in ("http", "https") and bool(parts.hostname) and not parts.username
@@ -150,13 +130,7 @@ def link_to_open(asker: str, message: str, address: str) -> Form:
 
 
 def read(form: Form, text: str) -> dict[str, Value]:
-    """
-    What a person's words fill in: each line, or each part between semicolons, is ``name: value``. For a
-    single field the value alone is enough.
-
-    Raises:
-        NotAnAnswer: They do not fit.
-    """
+    """Parse an answer: ``name: value`` lines, or the value of a single field. Raises NotAnAnswer."""
     text = text.strip()
     if len(text) > _ANSWER_CHARS:
         raise NotAnAnswer(f"That is more than {_ANSWER_CHARS} characters.")
@@ -224,7 +198,6 @@ def _choice(field: Field, said: str) -> str:
 
 
 def _field_name(field: Field) -> str:
-    """The name of a field in a sentence of ours."""
     name = "".join(char for char in field.name if char.isprintable() and char != "`")
     return name[:80] or "the value"
 

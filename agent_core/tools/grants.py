@@ -1,12 +1,9 @@
 """
-Grants: a person's yes in advance, for a limited time, to calls like one that was asked about. Pure.
+Grants: an approval in advance, for a limited time, of calls like one that was asked about. Pure.
 
-A grant is never wider than what its question could be about: this very command, writes in this folder, pages
-of this host, this tool of a server. Whether it covers a call is decided by comparing what is equal or is not;
-nothing is parsed out of a command, so ``sh -c "git status"`` and ``git status; rm`` are not ``git status``.
-
-A grant never lets a call pass that the policy denies, and it washes nothing: what a call keeps has the
-origins of everything that the model was shown.
+A grant is never wider than its question: this very command, writes in this folder, pages of this host, this
+tool of a server. Only equality is compared and no command is parsed, so ``git status; rm`` is not ``git
+status``. A grant never overrides a denial and removes no origins.
 """
 
 from __future__ import annotations
@@ -30,7 +27,7 @@ _STRICT = frozenset({Effect.EXECUTE, Effect.NETWORK_SEND, Effect.SEND, Effect.PE
 
 
 class GrantKind(StrEnum):
-    """What a grant covers."""
+    """The extent of a grant."""
 
     CALL = "call"
     """Exactly this call, such as this command line."""
@@ -43,7 +40,7 @@ class GrantKind(StrEnum):
 
 
 class Scope(NamedTuple):
-    """What could be granted: ``what`` is the exact call, folder or host."""
+    """A possible extent of a grant: ``what`` is the exact call, folder or host."""
 
     kind: GrantKind
     tool: str
@@ -53,15 +50,14 @@ class Scope(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Grant:
     """
-    A yes in advance.
+    An approval in advance.
 
     Args:
-        id: Short, for people to type.
-        conversation: Where it holds; empty: wherever only ``people`` speak.
-        people: The addresses of those whose wishes it is for.
-        turn: The turn for which it holds; empty: for each.
-        origins: Whose words the question named that it was given on.
-        seen_at: The latest time at which it was looked at.
+        conversation: Where it is valid; "": wherever only ``people`` write.
+        people: The addresses whose requests it covers.
+        turn: The only turn it covers; "": each.
+        origins: The sources its question named.
+        seen_at: The latest time at which it was checked.
     """
 
     id: str
@@ -98,7 +94,7 @@ def scope_of(proposal: Proposal) -> Scope | None:
 def covers(
     grant: Grant, proposal: Proposal, *, conversation: str, people: Collection[str], turn: str, now: datetime
 ) -> bool:
-    """Whether a grant makes a question about this call unnecessary."""
+    """Return True if a grant makes a question about this call unnecessary."""
     if not in_force(grant, now) or (grant.turn and grant.turn != turn):
         return False
     if grant.conversation and grant.conversation != conversation:
@@ -109,7 +105,7 @@ def covers(
 
 
 def in_force(grant: Grant, now: datetime) -> bool:
-    """Whether a grant holds; it ends if the clock has gone back."""
+    """Return True while a grant is valid; it ends if the clock is set back."""
     return grant.at <= now < grant.until and (grant.seen_at is None or grant.seen_at <= now)
 
 
@@ -150,12 +146,11 @@ def _is_within(scope: Scope, proposal: Proposal) -> bool:
 
 def _is_foreign_idea(grant: Grant, proposal: Proposal) -> bool:
     """
-    Whether words that anybody may have written are in the prompt of a call that runs or sends something, or
-    of a tool of a server, whose arguments may say anything.
+    Return True if the prompt holds untrusted sources that the grant does not cover.
 
-    Only the very call that was shown passes then, and only after sources that its question has named. Files
-    are written and pages fetched only after those too; a page of the host itself is no other source. Where
-    there may be more sources than are kept, they are not known.
+    A call that runs or sends something, or a tool of a server, passes only as the exact call that was shown,
+    and only with sources its question named. Files are written and pages fetched only after named sources
+    too; a page of the granted host is none. A full list of sources may be incomplete and does not pass.
     """
     unknown = {(each.kind, each.where) for each in proposal.origins if each.trust > Trust.KNOWN}
     if grant.scope.kind is GrantKind.HOST:

@@ -30,12 +30,7 @@ _SHARED = " It belongs to this room: everyone here can learn what is in it."
 
 
 class MemoryWriteTool:
-    """
-    The tool ``memory_write`` of one run.
-
-    Args:
-        shown_version: Which version the prompt of this run showed; None if unknown, then nothing is compared.
-    """
+    """The tool ``memory_write`` of one run; ``shown_version`` is the prompt's, None if unknown."""
 
     name = "memory_write"
     effect = Effect.PERSIST

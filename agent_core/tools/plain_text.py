@@ -10,13 +10,7 @@ _MARKS = ((b"\xef\xbb\xbf", "utf-8-sig"), (b"\xff\xfe", "utf-16"), (b"\xfe\xff",
 
 
 def text_in(content: bytes, *, html: bool = False, cut: bool = False) -> str | None:
-    """
-    The text of a file, None if it is not made of text.
-
-    Args:
-        html: It is a web page: its visible text.
-        cut: The file goes on after ``content``, so a character may be missing its end.
-    """
+    """Return a file's text (visible text of ``html``), None if binary; ``cut``: it continues."""
     text = _decoded(content, cut=cut)
     if text is None:
         return None
@@ -25,7 +19,7 @@ def text_in(content: bytes, *, html: bool = False, cut: bool = False) -> str | N
 
 
 def looks_like_html(media_type: str, name: str) -> bool:
-    """Whether a file is called a web page."""
+    """Return True if a file's type or name says that it is a web page."""
     return media_type in ("text/html", "application/xhtml+xml") or name.lower().endswith((".html", ".htm"))
 
 
@@ -49,6 +43,6 @@ def _decoded(content: bytes, *, cut: bool) -> str | None:
 
 
 def _is_written(text: str) -> bool:
-    """Whether hardly a character is one that nobody writes."""
+    """Return True if a text has hardly any undecodable or control characters."""
     odd = sum(char == "\ufffd" or (char < " " and char not in "\t\n\r\f\x1b") for char in text)
     return odd <= len(text) * _ODD_SHARE

@@ -22,7 +22,7 @@ from agent_core.tools.effects import Effect, Review
 
 
 class PolicyVerdict(StrEnum):
-    """What is done about a call, from the most lenient on."""
+    """The decisions about a call, the most lenient first."""
 
     ALLOW = "allow"
     ASK = "ask"
@@ -61,14 +61,13 @@ class Proposal:
     A call that a model wants to make.
 
     Args:
-        origins: Whose words the model had been shown, besides the owner's.
-        targets: Whom or what the call reaches.
-        named: All targets stand, letter for letter, where a person has named them.
-        guarded: It needs a yes whatever the policy says.
-        is_note: It keeps words for the people of the conversation, which come back with their origins.
-        review: What a person is shown of it besides its arguments.
-        following: The further calls in the same answer of the model, each with the number of steps by which
-            it comes later. One question may be about all of them.
+        origins: The sources shown to the model, except the owner.
+        targets: The recipients or things it reaches.
+        named: A person has named all targets verbatim.
+        guarded: It needs an approval whatever the policy says.
+        is_note: It only stores words for the conversation's people.
+        review: Returns the view for the approval.
+        following: Returns the answer's further calls and their step offsets, for one question about all.
     """
 
     call: ToolCall
@@ -84,11 +83,10 @@ class Proposal:
 
 class Approval(NamedTuple):
     """
-    A person's yes to one call.
+    A person's approval of one call.
 
-    ``by`` said it. ``origins`` are whose words what the call keeps becomes by that: nobody's but the owner's
-    if the owner said it, else that person's. ``state`` is the `Review.state` of what was shown. ``also`` are
-    the further calls that the same question was about, for `ConsentPort` alone.
+    What the call stores gets the origins ``origins``: the owner's, or that person's. ``state`` is the shown
+    `Review.state`; ``also`` are the question's further calls, for `ConsentPort`.
     """
 
     by: str
@@ -99,38 +97,31 @@ class Approval(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Permission:
-    """
-    Whether a proposed call is made.
-
-    Args:
-        refusal: What the model is told instead; None: it is made.
-        approval: The yes to this very call; None where nobody was asked.
-    """
+    """The decision about a call: a ``refusal`` to return, or None; the ``approval``, if asked for."""
 
     refusal: ToolResult | None = None
     approval: Approval | None = None
 
 
 class ConsentPort(Protocol):
-    """Whether calls that a model proposes are made: by the policy, or by a person's yes."""
+    """Decides about proposed calls, by the policy or by asking a person."""
 
     async def permission(self, number: int, digest: str, proposal: Proposal) -> Permission:
         """
-        Whether the call of step ``number`` is made.
+        Decide about the call of step ``number``.
 
         Raises:
-            AwaitsApproval: Nobody has decided yet. The turn is to be left, and taken up again later.
+            AwaitsApproval: Nobody has decided yet. The caller ends the turn and resumes it later.
         """
         ...
 
 
 def verdict_on(proposal: Proposal, policy: Policy = DEFAULT_POLICY) -> PolicyVerdict:
     """
-    What is done about a proposal.
+    Apply the policy to a proposal.
 
-    A row that is missing in ``policy`` counts as the default's. A file that an allowed person has sent is
-    that person's where words are noted, and anybody's where something is done. That the targets are named
-    lets a call pass that would be asked about; it never lets one pass that is denied.
+    A row missing in ``policy`` is the default's. A file sent by an allowed person counts as that person's for
+    notes and as untrusted for actions. Named targets turn ASK into ALLOW but never lift a DENY.
     """
     row = {**DEFAULT_POLICY[proposal.effect], **policy.get(proposal.effect, {})}
     trust = trust_of(proposal.origins)
@@ -151,9 +142,9 @@ _PART_OF_NAME = re.compile(r"[\w@%/?#&=+~$*\\-]")
 
 def is_named(target: str, texts: Iterable[str]) -> bool:
     """
-    Whether a target stands in one of the texts as a whole: not as a part of a longer name or address.
+    Return True if one of the texts contains the target as a whole, not as a part of a longer name.
 
-    Upper and lower case are the same in mail addresses alone. Linear in the length of the texts.
+    Case is ignored only in mail addresses. Linear in the length of the texts.
     """
     wanted = target.strip()
     if not wanted:
@@ -164,13 +155,13 @@ def is_named(target: str, texts: Iterable[str]) -> bool:
 
 
 def is_said(text: str, message: str) -> bool:
-    """Whether these words or numbers stand together in a message; marks and capitals do not count."""
+    """Return True if a message contains these words or numbers in sequence, ignoring marks and case."""
     wanted = _spoken(text)
     return bool(wanted.strip()) and wanted in _spoken(message)
 
 
 def is_written_as_code(command: str, message: str) -> bool:
-    """Whether a message has a command between backticks, letter for letter, and not a part of it."""
+    """Return True if a code span or block of the message is exactly this command."""
     blocks = message.split("```")
     code = [block.partition("\n")[2] if "\n" in block else block for block in blocks[1:-1:2]]
     code += [span for text in blocks[::2] for span in text.split("`")[1:-1:2]]
@@ -179,8 +170,9 @@ def is_written_as_code(command: str, message: str) -> bool:
 
 def is_mentioned(target: str, texts: Iterable[str]) -> bool:
     """
-    Whether one of the texts may name a target, however it is written there: letters and digits alone count.
-    One without any counts as mentioned. Linear in the length of the texts.
+    Return True if one of the texts may name the target in any spelling: only letters and digits count.
+
+    A target without any counts as mentioned. Linear in the length of the texts.
     """
     wanted = _bare(target)
     return any(wanted in _bare(text) for text in texts)
@@ -208,7 +200,7 @@ def _stands_in(wanted: str, text: str) -> bool:
 
 
 def _goes_on(after: str) -> bool:
-    """Whether a name goes on. A dot, colon or comma ends a sentence, unless more of a name follows it."""
+    """Return True if ``after`` continues a name. A dot, colon or comma may end a sentence instead."""
     if after[:1] in {".", ":", ","}:
         after = after[1:]
     return bool(after) and (_PART_OF_NAME.match(after) is not None or combining(after[0]) != 0)

@@ -25,11 +25,7 @@ def definition_of(tool: ToolPort) -> ToolDefinition:
 
 
 async def run_tool(tool: ToolPort, arguments: dict[str, Any], *, tool_call_id: str = "") -> ToolResult:
-    """
-    Run ``tool`` if the arguments fit; otherwise the result says what is wrong.
-
-    What the tool raises goes through: limits, reports and counts are the caller's.
-    """
+    """Run ``tool`` if the arguments fit, else return the problem; its exceptions pass through."""
     problem = problem_with(arguments, tool.parameters)
     if problem is not None:
         result = ToolResult(content=f"The arguments of {tool.name} do not fit: {problem}", is_error=True)

@@ -28,16 +28,13 @@ _BETWEEN = re.compile(r"[,;&]| and ")
 
 class JobsPort(Protocol):
     """
-    The jobs of one person, as seen from one conversation.
+    One person's jobs, seen from one conversation.
 
-    All methods return a text for the model and raise `ToolError` with one where something cannot be done.
+    Methods return a text for the model, and raise `ToolError` with one.
     """
 
     async def add(self, text: str, *, ask: bool, when: Mapping[str, Any], whom: str = "") -> tuple[str, str]:
-        """
-        Keep a job; ``when`` is what the model said of the time: at, in_minutes, cron, and so on; ``whom``
-        names those in a group for whom it is. Its id comes behind the text.
-        """
+        """Store a job at the model's ``when`` for ``whom`` in a group; return text and id."""
         ...
 
     async def listed(self) -> str:

@@ -29,14 +29,7 @@ _STILL_FILLING = "(The index is still being filled: older messages cannot be sea
 
 
 class SearchHistoryTool:
-    """
-    The tool ``search_history`` of one run.
-
-    Args:
-        session_id: The conversation in hand, to tell it from others.
-        not_before: Nothing of what was said earlier is found.
-        room_name: Returns the name of the room of a session, or an empty text.
-    """
+    """The tool ``search_history`` of one run; finds nothing said before ``not_before``."""
 
     name = "search_history"
     effect = Effect.PRIVATE_READ

@@ -26,14 +26,10 @@ _MOST_FILES = 5
 
 
 class MessengerPort(Protocol):
-    """
-    The recipients that one run may write to.
-
-    All methods raise `ToolError` with a text for the model where something cannot be done.
-    """
+    """The recipients that one run may write to. Methods raise `ToolError` with a text."""
 
     def is_own(self, to: str) -> bool:
-        """Whether that is the owner, on one of the owner's own channels."""
+        """Return True if ``to`` is the owner, on one of the owner's own channels."""
         ...
 
     def worded(self, to: str, text: str) -> str:
@@ -49,7 +45,7 @@ class MessengerPort(Protocol):
         ...
 
     async def is_posted(self, key: str) -> bool:
-        """Whether a message was posted for this ``key``."""
+        """Return True if a message was posted for this ``key``."""
         ...
 
     async def send(
@@ -63,11 +59,7 @@ class SendMessageTool:
     """
     The tool ``send_message`` of one run.
 
-    A message to the owner lasts, as it joins the conversation in which it arrives; one to somebody else is
-    asked about each time: it names no targets, so that nobody's words count as that yes.
-
-    Args:
-        sending: What may be sent of them, and of the workspace.
+    A message to the owner joins a conversation; one to others names no targets, so that each is asked about.
     """
 
     name = "send_message"
@@ -155,7 +147,7 @@ def _read(arguments: Mapping[str, Any]) -> tuple[str, str, list[str]]:
 
 
 def _key(to: str, text: str, paths: Sequence[str]) -> str:
-    """Which call of its turn this is: the same when its step is done again, and no other's."""
+    """Return a key of this call in its turn, the same when the step is repeated."""
     return hashlib.sha256(json.dumps([step_of_call(), to, text, list(paths)]).encode()).hexdigest()
 
 

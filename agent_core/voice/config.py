@@ -58,13 +58,13 @@ class TranscribeSettings(_Strict):
     """The ``local`` process ends after this idle time and frees its memory."""
 
     def longest_s(self) -> float:
-        """How long one turn may listen: to many sounds for half an hour, and then to the end of one more."""
+        """Return the most seconds of one turn's transcriptions: half an hour plus the last sound."""
         local = self.provider == LOCAL
         one_s = max(self.timeout_s, self.max_seconds * SLOWNESS) if local else 2 * self.timeout_s
         return _ALL_OF_A_TURN_S + one_s
 
     def price(self, providers: Mapping[str, ProviderSpec]) -> float | None:
-        """What a minute of sound costs, in US dollars; None if nobody knows."""
+        """Return the price of a minute of sound in US dollars; None if it is unknown."""
         return _price(self.usd_per_minute, listed_per_minute, self, providers)
 
     @model_validator(mode="after")
@@ -115,7 +115,7 @@ class SpeakSettings(_Strict):
     """A local process (``local``, or the Opus encoder) ends after this idle time."""
 
     def price(self, providers: Mapping[str, ProviderSpec]) -> float | None:
-        """What a million characters cost, in US dollars; None if nobody knows."""
+        """Return the price of a million characters in US dollars; None if it is unknown."""
         return _price(self.usd_per_million_chars, _LISTED_PER_MILLION_CHARS.get, self, providers)
 
     @model_validator(mode="after")
@@ -153,13 +153,7 @@ def _price(
 
 
 def check_voice(part: Any, providers: Mapping[str, ProviderSpec]) -> list[tuple[tuple[str | int, ...], str]]:
-    """
-    References to things that do not exist, as (path of the key, what is wrong with it).
-
-    Args:
-        part: What stands under ``voice:``, before it is checked.
-        providers: Those of ``llm.providers``.
-    """
+    """Check the raw ``voice:`` against ``llm.providers``; return (path of the key, problem) each."""
     found: list[tuple[tuple[str | int, ...], str]] = []
     for name in ("transcribe", "speak"):
         section = part.get(name) if isinstance(part, dict) else None

@@ -1,12 +1,10 @@
 """
 The process of one engine: faster-whisper, Piper, or the encoder of Opus; ``engine_child NAME [FILE] SOCKET``.
 
-Before anything of others is loaded the process gives up the network and every file but its libraries and FILE
-(`confinement`), so a sound that breaks a decoder reaches nothing else. It ends when its socket does, and with
-the daemon. A request is a JSON object, and so is its answer; a sound in them is base64.
-
-Traps: faster-whisper 1.2.1 does not work with av 18, asks the Hugging Face Hub without ``local_files_only``,
-and works while its generator is read. Piper logs what it speaks. Opus knows five rates only.
+It gives up the network and all files but its libraries and FILE (`confinement`) before foreign code loads.
+Requests and answers are JSON objects with sounds in base64. Traps: faster-whisper 1.2.1 fails with av 18,
+asks the Hugging Face Hub without ``local_files_only``, and works while its generator is read; Piper logs what
+it speaks; Opus knows five rates.
 """
 
 # ruff: noqa: PLC0415 - what is of others is imported after the process was confined

@@ -58,11 +58,9 @@ def engine_command(*arguments: str, python: str = sys.executable) -> tuple[str, 
 
 class LocalEngine:
     """
-    An engine in its process, asked with a JSON object and a limit; it costs nothing.
+    An engine in its process, asked with JSON and a limit; free of charge.
 
-    Args:
-        name: Of the engine, for the log and for errors.
-        extra: Of the installation; empty: it is there.
+    ``extra`` is the missing installation extra, "" if installed.
     """
 
     def __init__(self, name: str, process: ChildProcess, clock: Clock, extra: str) -> None:
@@ -72,12 +70,7 @@ class LocalEngine:
         self._extra = extra
 
     async def ask(self, request: Mapping[str, Any], *, task: str, limit_s: float) -> Mapping[str, Any]:
-        """
-        Return the answer. Starting the process does not count for the time limit.
-
-        Raises:
-            ModelError: There is none.
-        """
+        """Return the engine's answer; its start does not count. Raises `ModelError`."""
         if self._extra and (install := missing_packages(self._extra)):
             raise self.error(Failure(status=404, text=f"{self._name} is not installed: {install}"))
         try:
@@ -107,12 +100,7 @@ class LocalEngine:
 
 
 class LocalSpeech:
-    """
-    Implements `Speaks` with Piper and the voice in a file.
-
-    Args:
-        command: What is started, for an installation in another Python.
-    """
+    """Implements `Speaks` with Piper and a voice file; ``command`` starts another Python."""
 
     def __init__(
         self, settings: SpeakSettings, clock: Clock, *, command: tuple[str, ...] | None = None
@@ -142,12 +130,7 @@ class LocalSpeech:
 
 
 class LocalTranscription:
-    """
-    Implements `Transcribes` with faster-whisper and the weights in a folder.
-
-    Args:
-        command: What is started, for an installation in another Python.
-    """
+    """Implements `Transcribes` with faster-whisper; ``command`` starts another Python."""
 
     def __init__(
         self, settings: TranscribeSettings, clock: Clock, *, command: tuple[str, ...] | None = None
@@ -181,13 +164,7 @@ class LocalTranscription:
 
 
 class OpusSpeech:
-    """
-    Implements `Speaks` by converting the WAV or MP3 of another one; where that fails, the sound stays.
-
-    Args:
-        idle_s: After so long without a sound the process ends.
-        command: What is started, for an installation in another Python.
-    """
+    """Implements `Speaks` by converting another's WAV or MP3, which stays on failure."""
 
     def __init__(self, inner: Speaks, *, idle_s: float, command: tuple[str, ...] | None = None) -> None:
         self._inner = inner

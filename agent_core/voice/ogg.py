@@ -57,9 +57,9 @@ def opus_in(content: bytes) -> Sound | None:
 
 def _pages(content: bytes) -> Iterator[tuple[int, list[tuple[int, int]]]]:
     """
-    Of each page what was played by its end, and where its packets are.
+    Yield each page's granule position and the offsets of its packets.
 
-    A packet that goes on in the next page is two: it makes little of the picture.
+    A packet that continues in the next page counts as two, which hardly changes the waveform.
     """
     at = 0
     while content[at : at + 5] == b"OggS\0" and len(content) >= at + _PAGE_HEAD:

@@ -143,7 +143,7 @@ _NOT_A_FRAME = (0, 0.0)
 
 
 def _mp3_seconds(content: bytes) -> float:
-    """What its frames last; 0 if it does not begin with two of them."""
+    """Return the total seconds of the MP3 frames; 0 if the content does not begin with two frames."""
     at = 0
     for _ in range(_MOST_PARTS):
         if content[at : at + 3] != b"ID3" or at + 10 > len(content):

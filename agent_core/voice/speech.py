@@ -18,14 +18,7 @@ _MOST_S = 24 * 3600
 
 @dataclass(frozen=True, slots=True)
 class Spoken:
-    """
-    A text as sound.
-
-    Args:
-        sound: How long and how loud it is; None: that could not be told, and it is a file like any other.
-        cost_usd: What it has cost, if that is known.
-        calls: How often a provider was asked; 0 for an engine on this machine.
-    """
+    """A text as sound (None: duration unknown, a plain file), its cost and provider calls."""
 
     content: bytes
     media_type: str
@@ -59,12 +52,7 @@ def cost_of_chars(text: str, usd_per_million: float | None) -> float | None:
 
 
 def spoken_of(content: bytes) -> tuple[str, Sound | None]:
-    """
-    The media type of a sound by its content, and what it sounds like.
-
-    Raises:
-        ValueError: It is no sound that anybody could play.
-    """
+    """Return media type and facts of a sound, by its content. Raises ValueError if it is none."""
     if content.startswith(b"OggS"):
         return "audio/ogg", opus_in(content)
     if content.startswith(b"RIFF") and content[8:12] == b"WAVE":

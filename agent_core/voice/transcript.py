@@ -69,12 +69,7 @@ class Transcribes(Protocol):
 
 
 def transcript_in(answer: object) -> StoredTranscript:
-    """
-    The transcript in an answer of ``/audio/transcriptions``, in any of its JSON formats.
-
-    Raises:
-        ValueError: It is none.
-    """
+    """Parse an ``/audio/transcriptions`` answer, any JSON format. Raises ValueError."""
     if not isinstance(answer, dict) or not isinstance(answer.get("text"), str):
         raise ValueError("an answer without a text")  # noqa: TRY004 - about content, not types
     language = answer.get("language")
@@ -108,7 +103,7 @@ def cost_of(answer: object, seconds: float, *, model: str, usd_per_minute: float
 
 
 def _is_silence(segment: Mapping[str, Any]) -> bool:
-    """Whether words were made up where nobody spoke."""
+    """Return True if the engine probably invented this segment from silence."""
     nobody = _number(segment, "no_speech_prob", 0.0) > _NOBODY_SPOKE
     return nobody and _number(segment, "avg_logprob", 0.0) < _IMPROBABLE
 

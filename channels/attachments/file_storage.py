@@ -1,12 +1,10 @@
 """
 Attachments as files: below the home folder, or in a folder that several machines share (NFS).
 
-A shared folder needs no locks. A content appears by a rename in one folder of one file system, which is one
-step for every machine; what two processes write at once is the same content under the same name. The sweeper
-takes a file away by a rename, too, looks at it, and puts it back if it was saved again meanwhile. If a kill
-comes in between, the file goes back to its place as soon as somebody asks for it, or lists the files.
-
-The folder ``attachments`` in it is never made by squidbot: where it is missing, nothing is mounted there.
+No locks: a content appears by a rename, which is atomic for every machine, and concurrent writers write the
+same. The sweeper renames a file away and puts it back if it was saved again; a kill in between is repaired at
+the next use or listing. squidbot never creates the shared folder ``attachments``: if it is missing, nothing
+is mounted.
 """
 
 from __future__ import annotations
@@ -37,12 +35,7 @@ _log = structlog.get_logger(__name__)
 
 
 class LocalFiles:
-    """
-    A storage of files below ``root/attachments``.
-
-    Args:
-        is_shared: Other processes use it, too; then it must be there.
-    """
+    """A storage of files below ``root/attachments``; ``is_shared``: by processes, must exist."""
 
     def __init__(self, root: Path, *, is_shared: bool = False) -> None:
         self._root = root
@@ -245,7 +238,7 @@ class LocalFiles:
         return copy
 
     def _aside(self, final: Path) -> Path:
-        """Where a file lies while it is being removed."""
+        """Return the path of a file while it is being removed."""
         return self._temporary / f"{final.name}{_ASIDE}"
 
     def _put_back(self, final: Path) -> bool:
@@ -268,7 +261,7 @@ class LocalFiles:
 
 
 def _saved_at(path: Path) -> float:
-    """When a file was saved: opened first, so that a network's file system asks its server."""
+    """Return a file's modification time; opening it makes a network file system ask its server."""
     handle = os.open(path, READ)
     try:
         return os.fstat(handle).st_mtime

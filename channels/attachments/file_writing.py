@@ -21,10 +21,10 @@ BLOCK_BYTES = 256 * 1024
 
 class Writing:
     """
-    One file on its way to the disk. Everything here blocks.
+    One file being written; blocks.
 
-    ``head`` is its beginning, ``claimed`` how many bytes the store has counted for it, ``person`` on whose
-    share, if on anybody's, and ``disk_free`` what was free on the disk when it began.
+    ``head`` is its beginning, ``claimed`` the bytes counted, on ``person``'s share if any; ``disk_free`` is
+    from the start.
     """
 
     def __init__(self, temporary: Path) -> None:

@@ -30,9 +30,8 @@ def safe_name(name: str, *, fallback: str = "file") -> str:
     """
     Make a safe file name from any text: total, and idempotent.
 
-    Only the last part of a path is taken; control characters, half characters and everything that changes
-    the direction of writing go; no leading dot or blank; at most `MAX_NAME_BYTES` of UTF-8, shortened before
-    the extension. What is empty then becomes ``fallback``.
+    The last path part without control, surrogate and direction characters or leading dots, at most
+    `MAX_NAME_BYTES` of UTF-8, shortened before the extension; ``fallback`` if nothing is left.
     """
     text = unicodedata.normalize("NFC", name.encode("utf-8", "replace").decode("utf-8"))
     # A name like "a/../b" is its last part; one that ends in a separator is what stands before it.

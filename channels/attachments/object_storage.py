@@ -61,12 +61,8 @@ class ObjectFiles:
     """
     A storage of objects below a prefix of one bucket.
 
-    Args:
-        bucket, prefix: Where.
-        options: What else obstore is to know: ``endpoint``, ``region``, ``access_key_id``,
-            ``secret_access_key``. What is missing comes from the environment (``AWS_…``).
-        limit_s: Of each request.
-        again_after_s: What was saved longer ago than this is written again when it is saved again.
+    ``options`` are obstore's, missing ones come from ``AWS_…``; ``limit_s`` is per request; content older
+    than ``again_after_s`` is written again when saved again.
     """
 
     is_shared = True
@@ -257,7 +253,6 @@ class ObjectFiles:
         return True
 
     def _head(self, key: str) -> Any:
-        """What is known about an object; None: there is none."""
         with self._asking(missing_is_away=False) as api:
             try:
                 return api.head(self._store(), key)
@@ -350,17 +345,15 @@ class ObjectFiles:
 
 
 def _age_s(found: Any) -> float:
-    """How long ago an object was written; by two clocks."""
+    """Return an object's age in seconds, measured by two clocks."""
     return float((datetime.now(UTC) - found["last_modified"]).total_seconds())
 
 
 def _is_not_implemented(text: str) -> bool:
-    """Whether a store says that it does not know what was asked for."""
     return _STATUS.findall(text)[:1] == ["501"] or "NotImplemented" in _CODE.findall(text)
 
 
 def _error_text(error: Exception) -> str:
-    """What is wrong, in our words."""
     text = str(error)
     status = _STATUS.findall(text)
     codes = _CODE.findall(text)

@@ -15,12 +15,7 @@ from collections.abc import Iterable
 
 
 class Shares:
-    """
-    How much of the storage each person has filled.
-
-    Args:
-        max_total_bytes: What all files together may take.
-    """
+    """The use of the storage by each person, of ``max_total_bytes`` in all."""
 
     def __init__(self, max_total_bytes: int) -> None:
         self._guests_bytes = max_total_bytes // 2
@@ -33,7 +28,7 @@ class Shares:
             self._used[whose] = self._used.get(whose, 0) + size
 
     def room(self, whose: str, disk_free_bytes: int) -> int:
-        """How many more bytes this person may store."""
+        """Return the bytes that this person may still store."""
         free = min(self._guests_bytes - sum(self._used.values()), disk_free_bytes // 2)
         return max(0, (free - self._used.get(whose, 0)) // 2)
 

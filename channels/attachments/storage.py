@@ -1,12 +1,10 @@
 """
-`Storage`: where the bytes of attachments lie. Local files and a shared folder are one implementation
-(``file_storage.py``), objects of an S3-compatible store the other (``object_storage.py``).
+`Storage`: where the bytes of attachments lie, as files (``file_storage.py``) or S3 objects
+(``object_storage.py``).
 
-A storage knows nothing of limits, kinds and people. It keeps a content under a path that is made of the
-content's hash (`PATH`), so putting the same again changes nothing, and no name can reach another place. One
-that several processes use at once (``is_shared``) is not believed: `AttachmentStore` compares what it gives
-with the hash. Everything here blocks and is called in worker threads; each call ends by itself in bounded
-time unless a network file system hangs.
+It knows no limits, kinds or people. Paths (`PATH`) derive from content hashes, so repeated puts change
+nothing. `AttachmentStore` verifies what a shared one (``is_shared``) returns. Blocks, in worker threads;
+calls end in bounded time unless a network file system hangs.
 """
 
 from __future__ import annotations
@@ -46,9 +44,9 @@ class StoredFile:
 
 class Storage(Protocol):
     """
-    Stores contents under their paths. A temporary failure is an `OSError`, and worth another try.
+    Stores contents under their paths. A temporary failure is an `OSError`.
 
-    A *mark* says that a file counts on somebody's share; it holds a digest and no name.
+    A *mark* counts a file on a person's share; it holds a digest and no name.
     """
 
     name: str
@@ -61,21 +59,11 @@ class Storage(Protocol):
         ...
 
     def put(self, handle: int, temporary: Path, path: str, size: int) -> bool:
-        """
-        Store a content durably. False: it existed already; it then counts as saved at this moment.
-
-        ``handle`` and ``temporary`` are a file on a disk of this machine that may be moved away.
-        """
+        """Store a content durably from a local file that may be moved; False if it existed (now as new)."""
         ...
 
     def read(self, path: str, size: int, *, offset: int, max_bytes: int) -> bytes:
-        """
-        Read up to ``max_bytes`` from ``offset`` on of a content with ``size`` bytes.
-
-        Raises:
-            FileNotFoundError: It is not kept.
-            Damaged: It has another size.
-        """
+        """Read up to ``max_bytes`` from ``offset``. Raises FileNotFoundError, or Damaged (other size)."""
         ...
 
     def find(self, path: str) -> StoredFile | None:
@@ -127,13 +115,7 @@ def check_path(path: str) -> str:
 
 
 def read_pieces(storage: Storage, path: str, size: int) -> Iterator[bytes]:
-    """
-    A content in pieces. Only after the last one is it known to be undamaged.
-
-    Raises:
-        FileNotFoundError: It is not there.
-        Damaged: It is something else.
-    """
+    """Yield a content, verified only after the last piece. Raises FileNotFoundError, Damaged."""
     digest = hashlib.sha256()
     offset = 0
     while offset < size or offset == 0:

@@ -15,7 +15,7 @@ _S3 = "s3://"
 
 
 def place_problem(place: str) -> str | None:
-    """What is wrong with a setting, if anything is."""
+    """Return what is wrong with a setting, or None."""
     if not place:
         return None
     if place.startswith(_S3):

@@ -57,16 +57,13 @@ _log = structlog.get_logger(__name__)
 
 class AttachmentStore:
     """
-    The attachments of one home folder. One instance per process; any number of saves at a time.
-
-    Nothing is touched before the first use.
+    The attachments of one home folder, one instance per process; lazy.
 
     Args:
-        max_file_bytes: No file is larger, whatever limit a caller names.
-        max_total_bytes: What all files together may take.
-        share_of: On whose share the file of a message counts (see `channels.attachments.quotas`); None: on
-            nobody's, it is the owner's.
-        storage: Where the bytes lie; by default below the home folder.
+        max_file_bytes: The limit of each file.
+        max_total_bytes: The limit of all.
+        share_of: Returns whose share a message's file counts on; None: the owner's, unlimited.
+        storage: Default: below the home folder.
     """
 
     def __init__(
@@ -104,12 +101,12 @@ class AttachmentStore:
 
     @property
     def is_shared(self) -> bool:
-        """Whether the storage is on another machine, so that a request may take long."""
+        """Return True if the storage is on another machine, so that requests may take long."""
         return self._storage.is_shared
 
     @property
     def is_away(self) -> bool:
-        """Whether a shared storage did not respond to the last request."""
+        """Return True if a shared storage did not respond to the last request."""
         return self._away is not None
 
     async def wait_unavailable(self) -> None:
@@ -117,22 +114,14 @@ class AttachmentStore:
         await self._gone.wait()
 
     async def ready(self) -> None:
-        """
-        Count the stored files if that is still to be done; check whether a storage that was away responds.
-
-        Raises:
-            AttachmentsUnavailable: Nothing can be saved now.
-        """
+        """Count the stored files and test an absent storage. Raises `AttachmentsUnavailable`."""
         await self._ready()
         if self._away is not None:
             with disk_errors():
                 await self._asked(self._storage.prepare)
 
     async def count_until_cancelled(self) -> None:
-        """
-        Count from time to time, until cancelled, what other processes have added: no save waits for a long
-        listing.
-        """
+        """Count regularly what other processes add, until cancelled, so that no save waits for a listing."""
         pause_s = 0.0
         while self._storage.is_shared:
             await anyio.sleep(pause_s)
@@ -162,18 +151,18 @@ class AttachmentStore:
         message: InboundMessage | None = None,
     ) -> Attachment:
         """
-        Keep a file; when this returns it would survive a power cut.
+        Store a file durably.
 
         Args:
-            name: What the sender calls it; anything.
-            media_type: What the sender says it is; anything. The content decides where it can be told.
-            chunks: The content, in pieces of any size. It is read no further than the limit.
-            limit_bytes: A limit below `max_file_bytes`, if this file has one of its own.
-            message: What it came with; None: it is one of the bot's own.
+            name: The sender's name for it; any text.
+            media_type: The sender's claim; the content decides where it can.
+            chunks: The content, read no further than the limit.
+            limit_bytes: A limit below `max_file_bytes`.
+            message: Its message; None: one of the bot's own.
 
         Raises:
-            AttachmentTooLarge, AttachmentsFull: It is not kept.
-            AttachmentsUnavailable: The disk, or the storage, does not take it now (`AttachmentsAway`).
+        AttachmentTooLarge, AttachmentsFull: It is not stored.
+            AttachmentsUnavailable: The disk or (`AttachmentsAway`) the storage fails for now.
         """
         limit = self._max_file_bytes if limit_bytes is None else min(limit_bytes, self._max_file_bytes)
         await self._ready()
@@ -245,25 +234,11 @@ class AttachmentStore:
     # ── reading ──
 
     def path(self, attachment: Attachment) -> Path:
-        """
-        The file's path below the home folder, also after its removal: never outside of its folder.
-
-        Raises:
-            ValueError: ``attachment.path`` is none of ours.
-        """
+        """Return the file's path in its folder, also after removal. Raises ValueError for a foreign path."""
         return self._home / check_path(attachment.path)
 
     async def read(self, attachment: Attachment, *, max_bytes: int, offset: int = 0) -> bytes:
-        """
-        Up to ``max_bytes`` of the content from ``offset`` on.
-
-        What a shared storage gives is read to its end and compared with the hash before anything of it is
-        handed on.
-
-        Raises:
-            AttachmentGone: The file is not there any more, or is damaged.
-            OSError: The disk does not give it now.
-        """
+        """Return a part of the content, verified if shared. Raises AttachmentGone, or OSError."""
         if not self._storage.is_shared:
             return await self._part(attachment, offset=offset, max_bytes=max_bytes)
         first, end, here = max(0, offset), max(0, offset) + max(0, max_bytes), 0
@@ -306,10 +281,9 @@ class AttachmentStore:
 
     async def belongs_to(self, database: str) -> bool:
         """
-        Whether the storage belongs to the squidbot with this database (any text that distinguishes it from
-        others).
+        Return True if the storage belongs to the squidbot with this database (any distinguishing text).
 
-        What another one's messages name, nobody here knows. The home's own folder belongs to nobody else.
+        Files of another squidbot must not be judged by our messages. The home's own folder is always ours.
         """
         if not self._storage.is_shared:
             return True
@@ -323,10 +297,7 @@ class AttachmentStore:
             return await self._asked(lambda: list(self._storage.stored()), _LIST_LIMIT_S)
 
     async def remove(self, files: Sequence[StoredFile]) -> int:
-        """
-        Remove files, except those that were saved again after they were listed. Returns how many were
-        removed.
-        """
+        """Remove files unless they were saved again after their listing; return the number removed."""
         if not files:
             return 0
         names = {PurePosixPath(file.path).name: list[str]() for file in files}
@@ -354,7 +325,7 @@ class AttachmentStore:
     # ── inside ──
 
     async def _asked(self, do: Callable[[], _T], limit_s: float = _REMOTE_LIMIT_S) -> _T:
-        """What the storage says. A shared one has a limit, and threads of its own to hang in."""
+        """Call the storage in a thread; a shared one with a deadline and threads of its own."""
         if not self._storage.is_shared:
             return await anyio.to_thread.run_sync(do)
         self._threads = self._threads or anyio.CapacityLimiter(_REMOTE_THREADS)
@@ -411,11 +382,7 @@ class AttachmentStore:
             raise AttachmentDamaged(f"{attachment.name} is damaged") from error
 
     async def _whole(self, attachment: Attachment) -> AsyncGenerator[bytes, None]:
-        """
-        The content in pieces, the last one only if together they have the hash.
-
-        What was wrong is fetched once more, as long as nothing of it was handed on.
-        """
+        """Yield the content, the last piece only if the hash fits; a bad start is fetched once more."""
         size = attachment.size_bytes
         last = max(0, size - 1) // _REMOTE_BLOCK_BYTES * _REMOTE_BLOCK_BYTES
         for tries_left in reversed(range(_READ_TRIES)):
@@ -467,7 +434,7 @@ class AttachmentStore:
             _log.info("attachment.leftover_removed")
 
     def _counted(self) -> tuple[int, list[tuple[str, int]]]:
-        """What all files take, and the shares; marks of files that are not there any more are removed."""
+        """Return the total bytes and each person's; marks of missing files are removed."""
         marks = list(self._storage.marks())
         marked = {name for _, name, _ in marks}
         total, sizes = 0, dict[str, int]()

@@ -28,20 +28,14 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class _Room:
-    """What one mail may still bring."""
+    """The room left for the attachments of one mail."""
 
     files: int
     bytes: int
 
 
 class Keeper:
-    """
-    Stores the files of mails.
-
-    Args:
-        store: Where they go; None: they are only named.
-        knows: Whether somebody with this address may write, if it is proven.
-    """
+    """Stores the files of mails in ``store`` (None: names only), for addresses that it ``knows``."""
 
     def __init__(
         self, config: EmailConfig, store: AttachmentStore | None, knows: Callable[[str], bool]
@@ -52,14 +46,14 @@ class Keeper:
         self._max_bytes = int(config.max_files_mb * 1_000_000)
 
     def takes_long(self, message: InboundMessage, mail: ParsedMail | None) -> bool:
-        """Whether storing a mail's files may take long, so that no other mail should wait for it."""
+        """Return True if storing a mail's files may be slow, so that no other mail should wait for it."""
         if self._store is None or not self._store.is_shared or mail is None or not mail.attachments:
             return False
         return message.addressed and self._knows(message.sender.address)
 
     @property
     def is_away(self) -> bool:
-        """Whether the file storage did not respond to the last request."""
+        """Return True if the file storage did not respond to the last request."""
         return self._store is not None and self._store.is_away
 
     async def ready(self) -> None:
@@ -74,11 +68,9 @@ class Keeper:
 
     async def keep(self, message: InboundMessage, mail: ParsedMail | None) -> InboundMessage:
         """
-        The message with its files, and with a note about those that were not stored.
+        Return the message with its files, and a note about those not stored.
 
-        Raises:
-            AttachmentsUnavailable: The disk takes nothing; the mail must not be accepted.
-            AttachmentsAway: Nor does the storage for files alone; other mails can be.
+        Raises AttachmentsUnavailable (do not accept the mail) or AttachmentsAway (others can be accepted).
         """
         if mail is None or not mail.attachments or not message.addressed:
             return message
@@ -143,12 +135,7 @@ def _described(note: AttachmentNote, why: str) -> str:
 async def read_files(
     attachments: tuple[Attachment, ...], store: AttachmentStore | None, *, max_bytes: int
 ) -> tuple[list[tuple[Attachment, bytes]], list[str]]:
-    """
-    The files of an answer that fit into ``max_bytes`` together, and a sentence about each that is missing.
-
-    Raises:
-        OSError: The disk does not give one now.
-    """
+    """Read files up to ``max_bytes`` in all; return a sentence per missing one. Raises OSError."""
     found: list[tuple[Attachment, bytes]] = []
     missing: list[str] = []
     left = max_bytes

@@ -1,18 +1,10 @@
 """
 `EmailChannel`: one mailbox as a `Channel`.
 
-Receiving. The position is (UIDVALIDITY, UID up to which all was taken in). Mails and the position are
-accepted in one transaction, and only then does anything happen in the mailbox. The very first start puts the
-position behind everything that is there, once and for ever. If the server renumbers its mails, all of them
-are read again: what is known is recognised by its identity (``threads.native_id_of``), what is
-older than the first start by its arrival time.
-
-Sending. The Message-ID is made from the outbox row. With ``sent_copy: self`` every mail also goes to
-ourselves, so the one submission that the server confirms or not, delivers both: when the confirmation is
-lost, the copy in INBOX or Sent tells whether the answer went out (`probe`), and it is filed under Sent when
-it arrives.
-
-Housekeeping (flags, filing) is done between two looks, after the fact, and its failures are only logged.
+The position is (UIDVALIDITY, last UID), accepted in one transaction with the mails; flags and filing follow,
+and their failures are only logged. The first start skips what is there; after a renumbering all is read again
+and recognised by identity (``threads.native_id_of``) and arrival time. The Message-ID derives from the outbox
+row, and with ``sent_copy: self`` the copy proves after a lost confirmation that an answer went out (`probe`).
 """
 
 from __future__ import annotations
@@ -99,12 +91,11 @@ class EmailChannel(EmailDirectMessages):
 
     Args:
         name: The key under ``channels:``.
-        state_dir: A folder of its own, for what is good to know after a restart and no harm to lose.
-        knows: Whether the gateway would let an address in if it were proven; others are not looked into.
-        is_owner: Whether an address is the owner's, if it is proven.
-        owners: Which addresses are.
-        alert: Tells the operator that something was stopped.
-        attachments: Where the files of mails are; without it they are only named.
+        state_dir: A folder for state that may be lost.
+        knows: Returns True if a proven address would be allowed; others' files are ignored.
+    is_owner, owners: The owner's addresses.
+        alert: Notifies the operator.
+        attachments: The store of files; None: names only.
     """
 
     def __init__(
@@ -315,7 +306,7 @@ class EmailChannel(EmailDirectMessages):
 
     @property
     def _can_look(self) -> bool:
-        """Whether a copy of what we have sent can be found."""
+        """Return True if the Sent folder can be searched for copies of our mails."""
         return self._config.sent_copy != "none"
 
     def _never_came(self, which: str, about: str) -> None:
@@ -329,10 +320,7 @@ class EmailChannel(EmailDirectMessages):
         )
 
     def _undelivered(self, report: BounceReport) -> None:
-        """
-        A mail of ours is said not to have arrived: the owner is told, once an hour for each person to whom we
-        wrote, or for all whom one pattern lets in. Whom the report names is anybody's word.
-        """
+        """Alert the owner to an undelivered mail, at most hourly per recipient or matching pattern."""
         _log.warning("mail.undelivered", channel=self.name, why=report.why)
         whom = self._safety.sent_to(report.message_ids)
         self._alert(f"undelivered {self._intake.crowd(whom) or whom or 'somebody'}", in_words(report))
@@ -398,12 +386,7 @@ class EmailChannel(EmailDirectMessages):
         await self._safety.save(now=True)
 
     async def check(self) -> dict[str, str]:
-        """
-        Log in to both servers, send ourselves a mail and find it: for ``squidbot check``.
-
-        Raises:
-            ChannelError: It cannot be done; why, in plain words.
-        """
+        """Log in, send ourselves a mail and find it, for ``squidbot check``. Raises ChannelError."""
 
         async def submit(envelope: Envelope, raw: bytes) -> None:
             await self._submitter.submit(

@@ -77,12 +77,7 @@ class Withheld:
         return self._waits[uid].tries if uid in self._waits else 0
 
     def add(self, uid: int, now: datetime) -> None:
-        """
-        Set a mail aside.
-
-        Raises:
-            ChannelUnavailable: There are too many.
-        """
+        """Set a mail aside. Raises ChannelUnavailable if there are too many."""
         if uid in self._waits:
             return
         if len(self._waits) >= MOST_WITHHELD:
@@ -128,12 +123,7 @@ def _pause(tries: int) -> timedelta:
 
 
 class MailFetcher:
-    """
-    Fetches over one connection.
-
-    Args:
-        broke: How often the connection broke while a mail was fetched, by UID; it outlives the connection.
-    """
+    """Fetches over one connection; ``broke`` counts broken connections by UID and outlives it."""
 
     def __init__(self, mailbox: Mailbox, broke: dict[int, int]) -> None:
         self._mailbox = mailbox
@@ -158,12 +148,7 @@ class MailFetcher:
         return [info for uid in uids for info in await self.infos([uid])]
 
     async def raws(self, batch: Sequence[MailInfo], *, again: bool = False) -> dict[int, bytes]:
-        """
-        The mails, of large ones the headers; what the server does not hand out is missing.
-
-        Args:
-            again: Try also what has broken the connection.
-        """
+        """Fetch the available mails, of large ones the header; ``again`` retries connection breakers."""
         if again:
             for info in batch:
                 self._broke.pop(info.uid, None)
@@ -199,10 +184,7 @@ class MailFetcher:
 
 
 def batches_by_size(infos: Sequence[MailInfo], *, most: int = sys.maxsize) -> Iterator[list[MailInfo]]:
-    """
-    Batches whose bodies, or at ``most`` so many bytes of each, fit into memory together; a large mail is one
-    of its own.
-    """
+    """Yield batches whose bodies (at ``most`` bytes each) fit into memory; a large mail is alone."""
     batch: list[MailInfo] = []
     size = 0
     for info in infos:

@@ -1,16 +1,11 @@
 """
 Turns one fetched mail into a message for the gateway. Pure, apart from the limiter's memory.
 
-Every mail that is taken in becomes an `InboundMessage`, also one that will never be answered: then
-``addressed`` is False and ``context["refused"]`` says why, so the gateway remembers that it was seen, and the
-mail can neither come back nor stop the ones behind it. The exception is our own copy, which is no message.
-
-A mail that would be answered if only somebody proved its sender is for a person to judge: it has
-``context["quarantine"]``, and the gateway keeps it whole if it would let that sender in. Nobody who is not
-proven ever hears from us, not even that. Mail of those whom the settings call read-only has
-``context["read_only"]``, and a session in which nobody can be written to; it is for the history.
-
-``context`` comes back with every answer: where to reply, what to thread to, which mail to mark as answered.
+Mails that will not be answered become messages too, with ``addressed`` False and ``context["refused"]``, so
+that they are remembered and block nothing; only our own copy is none. Mails that lack proof of the sender are
+for a person (``context["quarantine"]``); unproven senders never hear from us. Read-only senders get
+``context["read_only"]`` and a session without recipient. ``context`` comes back with the answer: reply
+address, thread, mail to mark.
 """
 
 from __future__ import annotations
@@ -100,9 +95,10 @@ _FOR_A_PERSON = (MailRefused.NOT_VERIFIED, MailRefused.NO_SENDER, MailRefused.TO
 @dataclass(frozen=True, slots=True)
 class Arrival:
     """
-    A mail as far as it could be read. ``mail`` is None for one that could not; ``trouble`` says why. One
-    that is merely `TOO_LARGE` is answered all the same. Who is proven and has sent any other is told that
-    it could not be read (`channels.email.parsing.unreadable`); the rest are only remembered.
+    A mail as far as it could be read; without ``mail``, ``trouble`` says why.
+
+    One that is `TOO_LARGE` is answered. A proven sender of any other is notified
+    (`channels.email.parsing.unreadable`); the rest are only recorded.
     """
 
     uid: int
@@ -128,13 +124,7 @@ class OwnCopy:
 
 
 def read_arrival(uid: int, received_at: datetime, raw: bytes, *, whole: bool) -> Arrival:
-    """
-    Read a raw mail; total. Call it in a worker thread.
-
-    Args:
-        raw: All of it, or only its header.
-        whole: Which of the two.
-    """
+    """Parse a raw mail, or its header if not ``whole``; total. Call it in a worker thread."""
     digest = hashlib.sha256(raw).hexdigest()
     if ambiguous_header(raw):
         # Whatever it says about its sender, nobody else may have read it like that.
@@ -152,7 +142,7 @@ def read_arrival(uid: int, received_at: datetime, raw: bytes, *, whole: bool) ->
 
 
 def given_up(uid: int, received_at: datetime, raw: bytes, trouble: str) -> Arrival:
-    """What is left of a mail whose reading had no end, or a bad one; total. Call it in a worker thread."""
+    """Return the arrival of a mail that could not be parsed; total. Call it in a worker thread."""
     headers = Headers(()) if ambiguous_header(raw) else headers_of(raw)
     digest = hashlib.sha256(raw).hexdigest()
     return _examined(Arrival(uid, received_at, headers, digest, trouble=trouble), raw)
@@ -170,10 +160,10 @@ class MailIntake:
     Turns arrivals into messages for one account.
 
     Args:
-        breaker_is_open: Whether the circuit breaker is open for a thread and whoever writes there.
-        welcome: Whether the gateway would let an address in if it were proven.
-        is_owner: Whether a proven address is the owner's, who is never kept waiting.
-        crowded: Told of somebody whose mail has to wait for more than an hour, and for how long.
+        breaker_is_open: Returns True for a thread and person.
+        welcome: Returns True if a proven address would be allowed.
+        is_owner: Returns True for the owner, who never waits.
+        crowded: Called if a sender's mail waits over an hour.
     """
 
     def __init__(
@@ -213,13 +203,14 @@ class MailIntake:
         self._limiter = limiter
 
     def is_owners(self, addresses: Iterable[str]) -> bool:
-        """Whether one of the possible senders is the owner, if that can be proven."""
+        """Return True if one of the possible senders is the owner, provided that is proven later."""
         return any(map(self._is_owner, addresses))
 
     def seems_owners(self, header: Arrival, *, signed: bool) -> bool:
         """
-        Whether a mail of which the header is there is the owner's: by what our provider says, or, where it is
-        to be ``signed``, if its signature holds.
+        Return True if a mail, of which only the header is read, is probably the owner's.
+
+        The provider's verdict decides, or, where it is to be ``signed``, a usable signature of the domain.
         """
         if not self._is_owner(sender_of(header.headers)):
             return False
@@ -256,9 +247,10 @@ class MailIntake:
         ours: Mapping[str, str] = _NONE,
     ) -> InboundMessage | OwnCopy:
         """
-        What this mail becomes. ``verification`` is further evidence for its sender, ``doubt`` says why there
-        is none; ``now`` is the time of intake if that is not the arrival; ``ours`` are our ids of mails in
-        its thread, by the ids that a server gave them.
+        Turn a mail into a message, or an `OwnCopy`.
+
+        ``verification`` is further evidence for the sender, ``doubt`` the reason why there is none; ``now``
+        is the time of intake if it differs from the arrival; ``ours`` maps ids that a server changed to ours.
         """
         headers = arrival.headers
         verdict = inspect(headers, self._own, claims=arrival.claims, verification=verification)
@@ -330,13 +322,7 @@ class MailIntake:
     def answering(
         self, message: InboundMessage, arrival: Arrival, sent: OutboundMessage, *, formatted: bool
     ) -> InboundMessage:
-        """
-        The message of a mail that answers one of ours, without what it repeats of that. Call it in a worker
-        thread.
-
-        Args:
-            formatted: Whether our Markdown is interpreted, as it was sent; else it is taken as it is written.
-        """
+        """Return a reply's message without what it repeats of our (rendered: ``formatted``) mail; blocks."""
         context, mail = dict(message.context), arrival.mail
         subject, ours = (self._without_secrets(each) for each in (context["subject"], subject_of(sent)))
         if OTHERS_SUBJECT in sent.context or not is_same_subject(subject, ours):
@@ -356,12 +342,12 @@ class MailIntake:
         return message.model_copy(update=update)
 
     def _text(self, arrival: Arrival, *, unproven: bool) -> str:
-        """What it says: of a mail that nothing proves only as much as a person needs to judge it."""
+        """Return the text; without proof of the sender only as much as a person needs to judge it."""
         said = self._without_secrets(text_of(arrival.mail, arrival.headers, arrival.trouble))
         return f"{said[:MOST_UNPROVEN]}\n\n{_CUT}" if unproven and len(said) > MOST_UNPROVEN else said
 
     def _background(self, mail: ParsedMail | None) -> tuple[Background, ...]:
-        """What others may have written in it, without secrets, as its own text."""
+        """Return what others may have written in the mail, without secrets."""
         clean = self._without_secrets
         return tuple(
             each.model_copy(update={"sender": clean(each.sender), "text": clean(each.text)})
@@ -374,7 +360,7 @@ class MailIntake:
         return {OTHERS_WORDS: True} if arrival.mail is not None and arrival.mail.is_mixed else {}
 
     def _quotation(self, arrival: Arrival) -> dict[str, Any]:
-        """What an answer needs to quote it; others may get a copy of that answer."""
+        """Return the quotation for an answer, without secrets: others may get a copy of it."""
         found = quotation(arrival.mail, arrival.headers, self._quote)
         if "quoted" in found:
             found["quoted"]["text"] = self._without_secrets(found["quoted"]["text"])
@@ -383,7 +369,7 @@ class MailIntake:
     def _for_the_answer(
         self, arrival: Arrival, verdict: SenderVerdict, word: str, ours: Mapping[str, str]
     ) -> dict[str, Any]:
-        """What an answer needs to know besides: whom else to write to, what to quote, our address there."""
+        """Return the context for an answer: further recipients, the quotation, our address there."""
         found = self._quotation(arrival)
         if word:
             local, _, domain = self.account.rpartition("@")
@@ -420,10 +406,7 @@ class MailIntake:
         return ""
 
     def _is_explained(self, headers: Headers, verdict: SenderVerdict) -> bool:
-        """
-        Return True if the sender, who may write, learns that such mails get no answer. A program that answers
-        mails by itself is not: it would answer that too.
-        """
+        """Return True if an allowed sender is told that such mails get no answer; not for auto-responders."""
         answers_by_itself = (headers.first("auto-submitted") or "").strip().lower().startswith("auto-replied")
         return (
             verdict.refused in (MailRefused.AUTOMATIC, MailRefused.MAILING_LIST)
@@ -435,7 +418,7 @@ class MailIntake:
         )
 
     def _is_named(self, address: str) -> bool:
-        """Whether the settings mean this address when they say who may write, and not simply everybody."""
+        """Return True if an entry of ``allow_from`` names or matches this address, other than "*"."""
         return any(
             "@" in entry and (entry == address or ("*" in entry and fnmatch.fnmatchcase(address, entry)))
             for entry in self._allow_from
@@ -445,7 +428,7 @@ class MailIntake:
         return word == SEND_COPY_TAG or word in (secret.lower() for secret in self._secrets)
 
     def _claimed(self, headers: Headers) -> str:
-        """Whom a mail without a single sender means to be from: somebody who may write, if there is one."""
+        """Return the probable sender of a mail without a single one: a welcome person if there is one."""
         claimed = claimed_senders(headers)
         return next((who for who in claimed if self._welcome(who)), claimed[0] if claimed else "unknown")
 
@@ -483,10 +466,7 @@ class MailIntake:
         *,
         taken_at: datetime,
     ) -> tuple[str, str, AnswerSlot]:
-        """
-        Why it is not answered at all, or why a person must say so first, both empty for an answer; and when
-        that is given.
-        """
+        """Return the reasons for no answer and for quarantine (both "" for an answer), and its time."""
         now = AnswerSlot()
         if _is_unread(arrival) and (verdict.refused is not None or self._read_only(person)):
             return f"{MailRefused.UNREADABLE}_{arrival.trouble}", "", now
@@ -512,7 +492,7 @@ class MailIntake:
         return str(MailRefused.BREAKER_OPEN) if self._breaker_is_open(thread, person=person) else ""
 
     def _place(self, native_id: str, sender: str, at: datetime, now: datetime) -> AnswerSlot | None:
-        """When a mail that may be answered is answered; None if too many of its sender wait already."""
+        """Return when a mail is answered; None if too many of its sender wait already."""
         if self._is_owner(sender):
             return AnswerSlot()
         place = self._limiter.place(native_id, sender=sender, at=at, now=now)
@@ -534,7 +514,7 @@ class MailIntake:
 
 
 def _about_the_sender(verdict: SenderVerdict, doubt: str) -> dict[str, Any]:
-    """By what the sender was verified, or what speaks against it."""
+    """Return the evidence for the sender, or what is against it, as keys of the context."""
     found: dict[str, Any] = {"evidence": verdict.authentication} if verdict.authentication else {}
     if (proof := strength(verdict.authentication)) is not None:
         found["proof"] = proof
@@ -560,12 +540,12 @@ def _how_to_answer(
 
 
 def _is_unread(arrival: Arrival) -> bool:
-    """Whether nobody knows what the mail says, not even roughly."""
+    """Return True if no part of the mail's content is known."""
     return arrival.mail is None and arrival.trouble != TOO_LARGE
 
 
 def is_ingest_only(address: str, patterns: Iterable[str]) -> bool:
-    """Whether ``ingest_only_from`` names an address."""
+    """Return True if ``ingest_only_from`` names an address."""
     return any(_fits(address, pattern) for pattern in patterns)
 
 

@@ -38,8 +38,10 @@ _TWO_VERSIONS = (
 
 def text_of(mail: ParsedMail | None, headers: Headers, trouble: str = TOO_LARGE) -> str:
     """
-    What the sender says. A mail with nothing but a file, an event or a forwarded mail has its subject as
-    text, and so has one that was not read because of ``trouble``.
+    Return the sender's own text.
+
+    It is the subject for a mail with nothing but a file, an event or a forwarded mail, and for one that was
+    not read because of ``trouble``.
     """
     if mail is None:
         why = _TOO_LARGE if trouble == TOO_LARGE else trouble.replace("_", " ")
@@ -52,8 +54,9 @@ def text_of(mail: ParsedMail | None, headers: Headers, trouble: str = TOO_LARGE)
 
 def background_of(mail: ParsedMail | None) -> tuple[Background, ...]:
     """
-    What others may have written in this mail: forwarded, or below the text. An event counts as forwarded,
-    whoever its organizer is said to be: who accepts an invitation sends on what stands in it.
+    Return what others may have written: forwarded mails, events, the text below.
+
+    An event counts as forwarded whoever its organizer is: accepting an invitation passes on its text.
     """
     if mail is None:
         return ()
@@ -82,8 +85,10 @@ def has_others_subject(
     mail: ParsedMail | None, headers: Headers, references: Sequence[str], *, account: str
 ) -> bool:
     """
-    Whether the subject may be what somebody else has written: that of an answer to somebody else, one with a
-    prefix as programs write them, or that of a mail with others' words below its text.
+    Return True if somebody else may have written the subject.
+
+    That is so in an answer to somebody else, with a reply or forward prefix, and with others' words below the
+    text.
     """
     if not references:
         return _PREFIX.match(headers.subject()) is not None or bool(background_of(mail))
@@ -93,7 +98,7 @@ def has_others_subject(
 
 
 def is_same_subject(subject: str, sent: str) -> bool:
-    """Whether the subject of an answer is the one that we have sent, but for what programs put in front."""
+    """Return True if an answer's subject is the sent one, apart from prefixes of mail programs."""
     ours, theirs = (" ".join(each.split()) for each in (sent, subject))
     bare = ours[found.end() :].strip() if (found := _PREFIX.match(ours)) else ours
     prefix = theirs.removesuffix(bare).rstrip()
@@ -101,7 +106,7 @@ def is_same_subject(subject: str, sent: str) -> bool:
 
 
 def quotation(mail: ParsedMail | None, headers: Headers, how: Quote) -> dict[str, Any]:
-    """What an answer needs to quote this mail; empty if it shall not."""
+    """Return the quotation of this mail for an answer; empty if there shall be none."""
     if mail is None or how == "none" or not mail.text:
         return {}
     text = mail.text

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 class EmailAddresses(AddressRules):
     """
-    Mail addresses. They are compared without regard to the case of their ASCII letters (only those: folding
-    others would make two mailboxes one, such as the Kelvin sign and "k"), their domain in the ASCII form of
-    IDNA 2008.
+    Mail addresses, compared ignoring the case of ASCII letters only; domains as IDNA 2008.
+
+    Folding others would merge two mailboxes, such as the Kelvin sign and "k".
     """
 
     example = "you@example.org"

@@ -2,13 +2,10 @@
 Receives from an open mailbox into the gateway's inbox: new mails, in order, exactly once, whatever they
 contain.
 
-One round looks for UIDs that it has not read, fetches them in batches with a bounded size, has each read in a
-worker thread under a deadline, and commits what waits for no proof of its sender (`verification_queue`)
-together with the position, which stays before the first mail that does. Of many mails those that seem to be
-the owner's are read first. What waits without its bytes while the storage for files is away is fetched again,
-one mail of a sender at a time. A mail that cannot be read is accepted as seen with the reason; one that the
-server does not hand out, or whose reading took too long, is set aside and tried again (`fetching`). Neither
-stops the ones behind it.
+A round fetches unread UIDs in bounded batches (the owner's first), parses each in a worker thread under a
+deadline, and commits those that wait for no proof (`verification_queue`) with the position before the first
+that waits. Unreadable mails are accepted as seen with the reason; those not handed out or too slow are set
+aside and retried (`fetching`).
 """
 
 from __future__ import annotations
@@ -69,20 +66,18 @@ class MailReceiver:
     Receives mails over one connection.
 
     Args:
-        housekeeping: Where our own copies are put down for filing.
+        housekeeping: Files our own copies.
         now: The wall clock, for mails without an arrival time.
-        before_commit: Awaited between reading a batch and accepting it.
+        before_commit: Awaited between reading and accepting a batch.
         broke: See `MailFetcher`.
-        never_came: Told of a mail that is given up because the server does not hand it out: which one, and
-            what is known of it.
-        verify: Looks for a proof of a sender, given the raw mail and his address.
-        bounced: Told of each report that some mail did not arrive, whether our provider has looked at its
-            sender, and the address of that, if it is proven; says of which mails the report is evidence.
-        keeper: Keeps the files of mails; without it they are left out.
-        undelivered: Told of a mail of ours that is said not to have arrived, once that is committed.
-        start: Starts a task, which ends with the connection.
-        suspects: Which mails were in hand when the process died.
-        owners: The owner's addresses, whose mails are read before those of others.
+        never_came: Called for a mail that the server does not hand out.
+        verify: Searches a proof of a sender for the raw mail.
+        bounced: Called for each bounce with its verified sender; returns the mails it is evidence for.
+        keeper: Stores files; None: left out.
+        undelivered: Called after the commit of an undelivered mail.
+        start: Starts a task that ends with the connection.
+        suspects: The mails in flight when the process died.
+        owners: The owner's addresses; their mails are read first.
     """
 
     def __init__(
@@ -173,10 +168,7 @@ class MailReceiver:
                     await self._file(copy)
 
     async def _file(self, copy: OwnCopy) -> None:
-        """
-        Put the first copy of a mail that left this daemon down for filing. A later one may be from anybody
-        who has got the mail and knows its Message-ID.
-        """
+        """Queue the first copy of our mail for filing; later ones may be forged by recipients."""
         task = FileCopy(copy.uid, self.position.uidvalidity)
         if not self._went_out.is_first_copy(copy.message_id, task):
             _log.warning("mail.copy_not_filed", uid=copy.uid, reason="there was one before")
@@ -193,11 +185,7 @@ class MailReceiver:
         _log.info("mailbox.started", uid=self.position.uid, older_mails=selected.exists)
 
     async def take_new(self) -> int:
-        """
-        Accept everything that is new; returns how many mails that was.
-
-        Some of it may wait for the proof of its sender; `wait` of the mailbox ends when that comes.
-        """
+        """Accept all new mails and return their number; some await proof, which ends `Mailbox.wait`."""
         self._looking = True
         await self._take_verified()
         patience_s = PATIENCE_S
@@ -247,10 +235,7 @@ class MailReceiver:
             self._withheld.add(uid, self._now())
 
     async def _try_withheld(self) -> None:
-        """
-        Read what is due of the mails that were set aside. The next try is committed before this one, so that
-        a mail that breaks the connection, or kills the process, does not do so again at once.
-        """
+        """Read due mails set aside; the next try is committed first, in case one kills the process."""
         due = [uid for uid in self._withheld.begin(self._now()) if uid not in self._waiting]
         if not due:
             return
@@ -497,10 +482,7 @@ class MailReceiver:
     async def _reports(
         self, message: InboundMessage, raw: bytes, arrival: Arrival | None
     ) -> list[tuple[str, BounceReport, bool]]:
-        """
-        Which mails of ours are said not to have arrived, and whether there is evidence of it; one that we
-        never sent is somebody's game.
-        """
+        """Return mails of ours that a bounce reports as failed, each with True if there is evidence."""
         if message.context.get("refused") != BOUNCE or (arrival and arrival.trouble == KILLS):
             return []
         report = await anyio.to_thread.run_sync(partial(read_report, raw, account=self._intake.account))

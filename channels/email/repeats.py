@@ -46,10 +46,7 @@ class Repeats:
         return await anyio.to_thread.run_sync(partial(read, formatted=False))
 
     async def was_written_to(self, message_id: str, senders: Collection[str]) -> bool:
-        """
-        Return True if a mail of ours went to one of those whom a mail names as its senders. Of a copy nobody
-        has proved that its server, and not a stranger, set its Message-ID.
-        """
+        """Return True if our mail went to one of the senders; a copy's Message-ID may be a stranger's."""
         _, sent = await self._sent(message_id)
         if sent is None:
             return False

@@ -37,12 +37,7 @@ Submit = Callable[[Envelope, bytes], Awaitable[None]]
 async def examine(
     config: EmailConfig, open_mailbox: OpenMailbox, submit: Submit, now: datetime
 ) -> dict[str, str]:
-    """
-    The findings, by name, for a person.
-
-    Raises:
-        ChannelError: Something does not work; what, in plain words.
-    """
+    """Return the findings by name, for a person. Raises ChannelError in plain words."""
     async with open_mailbox() as mailbox:
         selected = await mailbox.select("INBOX")
         facts = {
@@ -73,13 +68,7 @@ async def examine(
 
 
 async def run_round_trip(config: EmailConfig, mailbox: Mailbox, submit: Submit, now: datetime) -> list[bytes]:
-    """
-    Send ourselves a mail, find it in the open folder, and remove it; returns the header of each copy that
-    arrived.
-
-    Raises:
-        ChannelError: It cannot be done; why, in plain words.
-    """
+    """Send ourselves a mail, find and remove it; return each copy's header. Raises ChannelError."""
     key, nobody = f"check-{secrets.token_hex(8)}", SessionKey("check", "self")
     message_id = message_id_of(key, nobody, account=config.address)
     await submit(Envelope(config.address, config.address), _mail(config, message_id, now))
@@ -97,10 +86,7 @@ def _sets_own_ids(config: EmailConfig, raws: Iterable[bytes]) -> bool:
 
 
 def authentication_servers(raws: Iterable[bytes]) -> list[str | None]:
-    """
-    The author of the topmost Authentication-Results of each mail: "" for a field without a name, None if
-    there is no field that can be read.
-    """
+    """Return each mail's topmost authserv-id: "" for a nameless field, None for no readable field."""
     servers: list[str | None] = []
     for raw in raws:
         try:
@@ -113,7 +99,7 @@ def authentication_servers(raws: Iterable[bytes]) -> list[str | None]:
 
 
 def status_facts(config: EmailConfig, mailbox: Mailbox) -> dict[str, Any]:
-    """What ``status`` shows an operator of a working connection."""
+    """Return the facts about a working connection for ``status``."""
     return {
         "idle": "IDLE" in mailbox.capabilities,
         "capabilities": sorted(mailbox.capabilities & _TOLD),
@@ -148,7 +134,7 @@ def _mail(config: EmailConfig, message_id: str, now: datetime) -> bytes:
 
 
 def _authentication(config: EmailConfig, raws: Iterable[bytes]) -> str:
-    """Which ways there are, and whether the provider says what the settings expect."""
+    """Describe the ways of verification, and whether the provider's fields match the settings."""
     ways = [
         *(["signatures (dkim: verify)"] if config.dkim == "verify" else []),
         *(["secret addresses"] if config.subaddress_secrets else []),

@@ -20,12 +20,7 @@ _T = TypeVar("_T")
 
 
 class SentTracker:
-    """
-    Remembers the mails that were sent.
-
-    Args:
-        monotonic: Seconds that never go back.
-    """
+    """Remembers the mails that were sent, on a ``monotonic`` clock."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
@@ -37,7 +32,7 @@ class SentTracker:
         self._unclaimed: OrderedDict[str, FileCopy] = OrderedDict()
 
     def is_delivered(self, row: str) -> bool:
-        """Whether the server accepted the mail of an outbox row."""
+        """Return True if the server accepted the mail of an outbox row."""
         return row in self._delivered
 
     def delivered(self, row: str, message_id: str) -> FileCopy | None:
@@ -48,21 +43,17 @@ class SentTracker:
         return self._unclaimed.pop(message_id, None)
 
     def was_sent(self, message_id: str) -> bool:
-        """Whether the server accepted a mail with this id."""
+        """Return True if the server accepted a mail with this id."""
         return message_id in self._ids
 
     def is_first_copy(self, message_id: str, copy: FileCopy) -> bool:
-        """Whether no other copy with this id came before; remembers the first."""
+        """Return True if no other copy with this id came before; remembers the first."""
         first = self._first_copies.get(message_id, copy)
         _remember(self._first_copies, message_id, first)
         return first == copy
 
     def keep_unknown_copy(self, message_id: str, copy: FileCopy) -> None:
-        """
-        A copy arrived of a mail that is not known to be sent; anybody can send one.
-
-        The first one of an id counts, and of too many the newest.
-        """
+        """Keep the first copy of an unknown id, of the newest ids only: anybody can send one."""
         self._unclaimed.setdefault(message_id, copy)
         while len(self._unclaimed) > MAX_UNCLAIMED:
             self._unclaimed.popitem(last=False)
@@ -72,11 +63,11 @@ class SentTracker:
         _remember(self._copies, message_id, None)
 
     def has_copy(self, message_id: str) -> bool:
-        """Whether that happened."""
+        """Return True if a copy of this mail has arrived."""
         return message_id in self._copies
 
     def is_uncertain(self, row: str) -> bool:
-        """Whether the mail may have been sent without confirmation."""
+        """Return True if the mail may have been sent without confirmation."""
         return row in self._doubts
 
     def mark_uncertain(self, row: str) -> None:

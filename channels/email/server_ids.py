@@ -1,14 +1,9 @@
 """
-Knows our mails by the Message-IDs that a server set in the place of ours, as Amazon SES and Exchange do.
+Knows our mails by the Message-IDs that a server set in place of ours, as Amazon SES and Exchange do.
 
-Every mail of ours also bears its own id in a field of ours (`threads.OWN_ID_FIELD`), which servers leave
-alone. The copy that comes back says both, and so does the reply of some servers to DATA. What is learned is
-committed together with the position, which had to be committed anyway. Whoever got a mail of ours knows its
-own id, and may send a copy that says anything: the first word about an id counts, and only for those to whom
-we have written that mail (`Repeats.was_written_to`).
-
-A slot holds one pair, so the newest few thousand are known. An older mail is found by the first id of its
-thread, as before.
+Our mails bear their id also in `threads.OWN_ID_FIELD`; the copy shows both, and so do some servers' replies
+to DATA. Pairs are committed with the position; the first word about an id counts, and only for recipients of
+that mail (`Repeats.was_written_to`), since they can send forged copies. The newest few thousand are kept.
 """
 
 from __future__ import annotations

@@ -1,13 +1,9 @@
 """
 The queue of mails that wait for the verification of their sender, beside the receiving loop.
 
-A domain chooses how long its DNS takes to answer, so a mail that waits for it keeps only later mails of the
-same sender waiting: all others are taken in before it. A mail whose files are being kept in a shared storage
-waits here in the same way. What waits is bounded, for each domain and in all. It is in memory only, and the
-position in the mailbox stays before it, so after a crash it is read again.
-
-While the storage is away, waiting mails hold up nobody: each sender has a share of the bytes in memory, and
-mails beyond it, or beyond the total, wait without their bytes and are fetched again by UID.
+A domain chooses how slow its DNS is, so a waiting mail delays only later ones of its sender; so does a mail
+whose files are being stored. The queue is bounded per domain and in all, and in memory only: the mailbox
+position stays before it. Mails beyond a sender's share of bytes wait without them and are fetched again.
 """
 
 from __future__ import annotations
@@ -46,10 +42,9 @@ _log = structlog.get_logger(__name__)
 @dataclass(slots=True, eq=False)
 class ReadMail:
     """
-    A parsed mail, its claimed sender, and the proof; None: the proof is still being looked for.
+    A parsed mail, its claimed sender, and the proof; None: still searched.
 
-    ``complete`` is the message with its files, once those are kept. If it ``is_left`` its bytes are to be
-    fetched again.
+    ``complete`` is the message with stored files. If ``is_left`` its bytes must be fetched again.
     """
 
     info: MailInfo
@@ -67,22 +62,20 @@ class ReadMail:
 
     @property
     def is_needed(self) -> bool:
-        """Whether its bytes are in use at this moment."""
+        """Return True while the mail's bytes are in use."""
         return bool(self.raw) and (self.verification is None or self.complete is not None)
 
     @property
     def most_bytes(self) -> int:
-        """How many bytes of all mails may be kept if this is one of them."""
+        """Return the most bytes of all mails that may be kept if this is one of them."""
         return KEPT_BYTES_OF_OWNER if self.is_owners else KEPT_BYTES
 
 
 class VerificationQueue:
     """
-    Verifies senders, and returns mails in the order of their UIDs, for each sender.
+    Verifies senders and returns each sender's mails in UID order.
 
-    Args:
-        verify: Looks for a proof of a sender, given the raw mail and his address.
-        news: Told when a proof was found, or none.
+    ``verify`` searches the proof; ``news`` is called when that ends.
     """
 
     def __init__(
@@ -143,7 +136,7 @@ class VerificationQueue:
 
     @property
     def full(self) -> bool:
-        """Whether so many mails wait that no more may be read."""
+        """Return True if so many mails wait that no more may be read."""
         size = sum(len(mail.raw) for mail in self._mails.values())
         return size > MOST_BYTES or len(self._mails) > 2 * MOST_MAILS
 
@@ -162,14 +155,14 @@ class VerificationQueue:
             shares.update(dict.fromkeys(mail.senders, size))
 
     def has_room(self, mail: ReadMail) -> bool:
-        """Whether a mail may keep its bytes while it waits for its files; those behind others make room."""
+        """Return True if a mail may keep its bytes while it waits for its files; idle ones make room."""
         needed = sum(
             len(other.raw) for other in self._mails.values() if other.is_needed and other is not mail
         )
         return needed + mail.info.size <= mail.most_bytes
 
     def is_crowded(self, mail: ReadMail) -> bool:
-        """Whether too many wait for a mail to wait for its files; the owner waits longest."""
+        """Return True if too many wait for this mail to wait for its files; the owner's waits longest."""
         if len(self._mails) > MOST_MAILS and not mail.is_owners:
             return True
         others = (other.senders for other in self._mails.values() if other is not mail)

@@ -70,8 +70,10 @@ class TickLog(Protocol):
 
     async def ended(self, name: str, instant: datetime) -> bool | None:
         """
-        How the tick at ``instant`` ended: True, with an answer; False, without one (it has failed, or was
-        left out), so that nobody was told what it was about; None: not yet, or it cannot be said.
+        Return True if the tick at ``instant`` ended with an answer, False if without one; else None.
+
+        A tick without an answer has failed or was left out: nobody was notified. None: it has not ended, or
+        that is unknown.
         """
         ...
 
@@ -109,13 +111,11 @@ class HeartbeatChannel:
     A channel on which only the clock writes, in the session ``heartbeat/owner``.
 
     Args:
-        checklist: The file that says what to look after (``HEARTBEAT.md``).
-        name, account: As in `channels.base.Channel`.
-        watches: What decides instead of the checklist whether a model is asked.
-        again_after: A watch does not call for the same thing again before that, and an unchanged checklist
-            that led to an alert is not asked about.
-        log: Keeps how ticks ended.
-        forward: Takes alerts to the owner. Without it `deliver` refuses: time reads no messages.
+        checklist: The file ``HEARTBEAT.md``.
+        watches: Decide instead of the checklist if a model is asked.
+        again_after: The time before the same watch result or checklist alerts again.
+        log: Records how ticks ended.
+        forward: Sends alerts to the owner; None: `deliver` refuses.
     """
 
     capabilities = Capabilities(redelivery=Redelivery.SAME_KEY)
@@ -188,7 +188,7 @@ class HeartbeatChannel:
             self._report(inbox, last)
 
     async def _rests(self, now: datetime, last: datetime, *, resting: bool) -> bool:
-        """Whether a tick waits for the active hours; that is noted once, when it begins."""
+        """Return True if ticks wait for the active hours; the beginning is recorded once."""
         if self.schedule.is_open(now):
             return False
         if not resting and self.schedule.newest(now) > last:
@@ -198,13 +198,7 @@ class HeartbeatChannel:
         return resting
 
     async def now(self) -> tuple[datetime, TickWork]:
-        """
-        Fire a tick now, at any hour, if there is anything to do. Returns the instant of the tick, and what
-        was found.
-
-        Raises:
-            ChannelUnavailable: It is not running.
-        """
+        """Fire a tick now if there is work; return its instant and work. Raises ChannelUnavailable."""
         if self._inbox is None:
             raise ChannelUnavailable("the heartbeat is not running")
         inbox, now = self._inbox, self._clock.now()
@@ -219,14 +213,11 @@ class HeartbeatChannel:
         return instant, found
 
     async def would_find(self, instant: datetime) -> TickWork:
-        """What a tick at ``instant`` would find; nothing is accepted or remembered as seen."""
+        """Return the work of a tick at ``instant``; nothing is accepted or marked as seen."""
         return await self.look(self._inbox, instant, forced=True)
 
     async def look(self, inbox: Inbox | None, instant: datetime, *, forced: bool = False) -> TickWork:
-        """
-        Decide without a model if there is anything to do. Without an inbox, nothing counts as seen before;
-        ``forced``: also what has been told.
-        """
+        """Decide without a model if there is work; ``forced`` or without inbox, also seen things count."""
         local = instant.astimezone(self.schedule.zone)
         try:
             checklist, reason = await anyio.to_thread.run_sync(_load_checklist, self._checklist), ""
@@ -255,10 +246,7 @@ class HeartbeatChannel:
     async def _unless_told(
         self, inbox: Inbox | None, instant: datetime, checklist: str, local: datetime, *, forced: bool
     ) -> TickWork:
-        """
-        Ask about a checklist, unless it is as it was when it led to an alert. An item that falls due changes
-        it; a tick that failed is made up for by the next one.
-        """
+        """Ask about a checklist unless unchanged since its last alert; failed ticks are made up for."""
         trace = digest(checklist, *due_items(checklist, local))
         last, kept, told = ((await inbox.position(_ASKED) or "" if inbox else "") + "   ").split(" ")[:3]
         at = parse_instant(last) if kept == trace else None
@@ -271,8 +259,10 @@ class HeartbeatChannel:
 
     async def _unreported(self, inbox: Inbox | None) -> tuple[list[str], dict[str, list[str]]]:
         """
-        What watches have called for without anybody being told, because a change is seen only once: in ticks
-        that have come to nothing, and, by the name of the tick, in those that have not ended yet.
+        Return reports of watches that nobody has received, because a change is seen only once.
+
+        The first are those of ticks without an answer; the others, by tick name, of ticks that have not
+        ended.
         """
         untold: list[str] = []
         open_ticks: dict[str, list[str]] = {}
@@ -327,7 +317,7 @@ class HeartbeatChannel:
 
 
 def _reported_before(kept: str | None) -> dict[str, list[str]]:
-    """What ticks were about, by their names; nothing of what cannot be read."""
+    """Parse the reports of earlier ticks, by name; unreadable ones are left out."""
     try:
         ticks = json.loads(kept or "{}")
     except ValueError:
@@ -340,12 +330,7 @@ def _reported_before(kept: str | None) -> dict[str, list[str]]:
 
 
 def _load_checklist(path: Path) -> str:
-    """
-    The text of a file of any size.
-
-    Raises:
-        OSError: It is not there, may not be read, is no regular file, or no text.
-    """
+    """Read a file of any size. Raises OSError if it is no readable regular text file."""
     # Without O_NONBLOCK, opening a pipe would wait for a writer for ever.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:

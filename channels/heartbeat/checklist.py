@@ -1,12 +1,9 @@
 """
-Whether HEARTBEAT.md asks for anything. Pure.
+Decides whether HEARTBEAT.md asks for anything. Pure.
 
-An open item may carry a date, ``@2026-11-30`` or ``@2026-11-30 09:00``; `due_items` finds those
-that are over.
-
-Nothing is asked by blank lines, headings, rules, comments, list items without text, and ticked boxes with
-the lines that are indented under them. In doubt there is something to do: a needless look costs a little, a
-forgotten reminder costs trust. So a comment that is never closed hides nothing.
+Items may carry a date, ``@2026-11-30`` or ``@2026-11-30 09:00`` (`due_items`). Blank lines, headings, rules,
+comments, empty items, and ticked boxes with indented lines ask for nothing. In doubt there is work, as a
+forgotten reminder costs more than a needless check; an unclosed comment hides nothing.
 """
 
 from __future__ import annotations
@@ -35,7 +32,7 @@ class _Line(Enum):
 
 
 def has_work(text: str) -> bool:
-    """Whether ``text`` contains anything that is left to do."""
+    """Return True if ``text`` contains an open item."""
     ticked_at: int | None = None
     for line in _without_comments(text).replace("\ufeff", "").splitlines():
         if not line.strip():
@@ -51,12 +48,7 @@ def has_work(text: str) -> bool:
 
 
 def due_items(text: str, now: datetime) -> list[str]:
-    """
-    The open items whose date has passed.
-
-    Args:
-        now: The local time of whoever wrote the dates; its zone is disregarded.
-    """
+    """Return the open items whose date has passed; ``now`` is local time, its zone is ignored."""
     local = now.replace(tzinfo=None)
     found = []
     for line in _without_comments(text).splitlines():
@@ -93,7 +85,7 @@ def _is_decoration(content: str) -> bool:
 
 
 def _width(line: str) -> int:
-    """How far a line is indented, a tab counting as four columns."""
+    """Return the indentation of a line, a tab counting as four columns."""
     expanded = line.expandtabs(4)
     return len(expanded) - len(expanded.lstrip(" "))
 

@@ -171,7 +171,7 @@ class HeartbeatConfig(BaseModel):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What is allowed and yet hardly meant, as sentences for the operator."""
+        """Return warnings about valid settings that are probably a mistake."""
         if self.enabled and self.active_hours_start == self.active_hours_end:
             same = self.active_hours_start
             return (f"the active hours start and end at {same}, so the heartbeat never fires; {_WHOLE_DAY}",)
@@ -188,12 +188,7 @@ class HeartbeatConfig(BaseModel):
 
 
 def split_target(text: str) -> tuple[str, str]:
-    """
-    The channel and the place on it that a target names; which places a channel has, its kind knows.
-
-    Raises:
-        ValueError: It is no target.
-    """
+    """Split a target into channel and place. Raises ValueError."""
     channel, colon, place = text.partition(":")
     if not (channel and colon and place) or any(char.isspace() for char in text):
         raise ValueError(

@@ -1,18 +1,10 @@
 """
 Computes which tick is due. Pure: the time is an argument.
 
-Theory of operation. Ticks stand at fixed instants: whole multiples of the interval since 1970-01-01 UTC, in
-whole milliseconds. So every process, before and after any restart, means the same instant by the same name,
-and a tick that was accepted once is known for ever. Summer time moves nothing, because the instants are UTC.
-
-The window of active hours is local wall time and decides when a tick may *fire*, not when it stands: of all
-ticks that were missed, by night or while the daemon was down, the newest fires as soon as the window is open
-and the others are merged into it. So an interval of a day finds its hour as well. A wall time that summer
-time skips is never seen, one that it repeats is seen twice; neither changes a tick's name.
-
-A last tick that lies more than one interval in the future was written by a clock that was wrong; it is
-disregarded, or a clock that once showed the year 2099 would silence the heartbeat for good. Should a tick
-then fire that did fire before, it carries its old name and is recognised.
+Ticks stand at multiples of the interval since 1970-01-01 UTC, in milliseconds, so that every process names
+them alike and an accepted tick is known for ever. The active hours are local and decide when a tick may fire:
+of all missed ones the newest fires when the window opens. A last tick more than an interval in the future
+came from a wrong clock and is ignored.
 """
 
 from __future__ import annotations
@@ -30,13 +22,9 @@ _LOOKED_AT = 100_000
 @dataclass(frozen=True, slots=True)
 class Schedule:
     """
-    Ticks every ``interval_minutes``, firing in a daily window.
+    Ticks every ``interval_minutes`` in a daily window of local minutes.
 
-    Args:
-        interval_minutes: At least a millisecond.
-        start_minute, end_minute: The window, in minutes of the local day: start included, end excluded,
-            over midnight if the end is smaller, never if both are the same.
-        zone: Whose local time; None is the machine's.
+    The end is excluded, before the start it is on the next day; equal: never. ``zone`` None: the machine's.
     """
 
     interval_minutes: float
@@ -58,7 +46,7 @@ class Schedule:
         return self.newest(now) + self.interval
 
     def next_run(self, now: datetime) -> datetime | None:
-        """When a tick fires next, if none is late: within the active hours. None: there are none."""
+        """Return the next tick in the active hours if none is late; None: there are no active hours."""
         if self.is_open(now):
             fired = self.newest(now)
         elif (closed := self._first(now, -_MINUTE)) is not None:
@@ -78,7 +66,7 @@ class Schedule:
         return None
 
     def is_open(self, now: datetime) -> bool:
-        """Whether ``now`` is within the active hours."""
+        """Return True if ``now`` is within the active hours."""
         local = now.astimezone(self.zone)
         minute = local.hour * 60 + local.minute
         if self.start_minute <= self.end_minute:
@@ -93,7 +81,7 @@ class Schedule:
         return newest if newest > last and self.is_open(now) else None
 
     def open_between(self, since: datetime, until: datetime, *, at_most: int) -> int:
-        """How many ticks after ``since`` up to ``until`` are in active hours, counted up to ``at_most``."""
+        """Count the ticks after ``since`` up to ``until`` in active hours, at most ``at_most``."""
         count, looked_at, instant = 0, 0, self.newest(until)
         while instant > since and count < at_most and looked_at < _LOOKED_AT:
             count += self.is_open(instant)

@@ -1,12 +1,9 @@
 """
 Decides whether the answer of a heartbeat run deserves attention, and which part of it. Pure.
 
-`HEARTBEAT_OK` alone, first or last with few words beside it, in small letters or as JSON, is silence; in the
-middle of a sentence it is mentioned, not answered, and the text is an alert. Models leak their reasoning
-(``<think>…``, "Let me check the list…") and like to report that there is nothing to report; neither is
-delivered. In doubt the answer is delivered: a needless line costs a glance, a lost alert costs trust. So only
-a text that consists entirely of sentences known to say nothing is dropped, and reasoning that says it found
-something is kept.
+`HEARTBEAT_OK` alone, or first or last with few words beside it, is silence; inside a sentence it is text.
+Leaked reasoning and sentences known to say nothing are dropped. In doubt the answer is delivered: a needless
+line costs less than a lost alert.
 """
 
 from __future__ import annotations
@@ -72,11 +69,11 @@ _CHATTER = re.compile(
 @dataclass(frozen=True, slots=True)
 class SilenceVerdict:
     """
-    What happens with an answer.
+    The decision about an answer.
 
     Args:
-        text: What is delivered; empty for silence.
-        urgent: It was marked by a leading ``URGENT:`` (the mark is taken off).
+        text: The text to deliver; empty for silence.
+        urgent: The answer began with ``URGENT:`` (removed).
         reason: Why there is silence, a short constant.
     """
 
@@ -107,7 +104,7 @@ def judge(answer: str) -> SilenceVerdict:
 
 
 def is_silence(text: str) -> bool:
-    """Whether an answer is not to be delivered."""
+    """Return True if an answer is not to be delivered."""
     return not judge(text).text
 
 

@@ -20,13 +20,7 @@ def tick_message(
     account: str = "heartbeat",
     watched: bool = False,
 ) -> InboundMessage:
-    """
-    The message of a tick; always the same one for an instant and a text.
-
-    Args:
-        instant: When the tick stands; makes its identity.
-        watched: There is something in the text that a watch has found, in files or in what programs print.
-    """
+    """Build a tick's message, the same for an instant and text; ``watched``: a watch found the text."""
     return InboundMessage(
         channel=name,
         account=account,

@@ -19,14 +19,7 @@ _Found = TypeVar("_Found")
 
 
 class MatrixAdmin:
-    """
-    Administration of one account.
-
-    Every method raises `ChannelError` if it cannot be done (now).
-
-    Args:
-        allows: Who may verify the bot.
-    """
+    """Administration of one account; methods raise `ChannelError`. ``allows``: may verify the bot."""
 
     def __init__(
         self,
@@ -67,7 +60,7 @@ class MatrixAdmin:
         return [{"user": user_id, "verified": verified, **one} for one in found]
 
     async def account_check(self) -> dict[str, Any]:
-        """How the account's encryption stands, as its homeserver sees it."""
+        """Return the state of the account's encryption as its homeserver reports it."""
         return (await check_account(self._homeserver)).as_dict()
 
     async def verify(self, user_id: str = "") -> dict[str, Any]:

@@ -72,12 +72,11 @@ class MatrixChannel:
 
     Args:
         name: The key under ``channels:``.
-        state_dir: A folder of the channel's own; the login and the keys are kept there.
-        may_invite: Whose invitations are followed; by default those whom ``allow_from`` names.
-        connect: Makes the connection; by default one through nio.
-        machines: Opens what holds the keys, given folder, user and the key of the stores; by default nio's.
-            With a ``connect`` of one's own there is none unless it is given, and no encryption.
-        attachments: Where the files of messages are; without it they are only named.
+        state_dir: The folder of login and keys.
+        may_invite: Whose invitations are accepted; default: ``allow_from``.
+        connect: Connects; default: nio.
+        machines: Opens the keys of (folder, user, store key); default: nio's, None with another ``connect``.
+        attachments: The store of files; None: names only.
     """
 
     def __init__(
@@ -274,13 +273,13 @@ class MatrixChannel:
         return SessionKey(self.name, self._rooms.conversation_of(room_id))
 
     async def alone_with(self, session: SessionKey, person: str) -> bool:
-        """Whether nobody else can read along; see `channels.base.SupportsDirectMessages`."""
+        """Return True if nobody else can read; see `channels.base.SupportsDirectMessages`."""
         if self._directs is None:
             raise ChannelUnavailable("not connected to the homeserver yet", retry_after_s=1.0)
         return await self._directs.alone_with(self._room_of(session), person)
 
     async def is_in(self, session: SessionKey) -> bool:
-        """Whether the bot is in a room now; see `channels.base.SupportsLeaving`."""
+        """Return True if the bot is in a room now; see `channels.base.SupportsLeaving`."""
         if self._directs is None:
             raise ChannelUnavailable("not connected to the homeserver yet", retry_after_s=1.0)
         # While a room is being replaced, it is enough to be in the old one.
@@ -288,7 +287,7 @@ class MatrixChannel:
         return any([await self._directs.is_in(room_id) for room_id in rooms])
 
     def allowed_here(self, session: SessionKey, person: str) -> bool | None:
-        """What a room's rule says about somebody; see `channels.base.SupportsRoomPolicy`."""
+        """Return the verdict of a room's own rule; see `channels.base.SupportsRoomPolicy`."""
         if not self._config.rooms:
             return None
         if self._directs is None or self._events is None:
@@ -297,7 +296,7 @@ class MatrixChannel:
 
     @property
     def last_contact_at(self) -> datetime | None:
-        """When the homeserver last answered a ``/sync``."""
+        """Return when the homeserver last answered a ``/sync``."""
         return self._receiver.heard_at if self._receiver is not None else None
 
     async def aclose(self) -> None:
@@ -312,7 +311,7 @@ class MatrixChannel:
                 await homeserver.aclose()
 
     async def _meant(self, error: DeliveryFailed, placed: OutboundMessage) -> ChannelError:
-        """What a refusal means; while a room is replaced it is not the last word."""
+        """Return the error to raise for a refusal, which is temporary while a room is being replaced."""
         if self._homeserver is None or self._rooms is None:
             return error
         now = self._clock.now()
@@ -324,7 +323,7 @@ class MatrixChannel:
         return "" if room is None else room.name
 
     async def people(self, conversation: str) -> Mapping[str, str]:
-        """Who is in a room; see `SupportsRoomNames`."""
+        """Return the joined people of a room and their names; see `SupportsRoomNames`."""
         room = None if self._rooms is None else self._rooms.get(self._rooms.room_of(conversation))
         if room is None or self._homeserver is None:
             raise ChannelUnavailable("not connected to the homeserver yet", retry_after_s=1.0)
@@ -336,7 +335,7 @@ class MatrixChannel:
         return {who: room.names.get(who, "") for who in sorted(room.joined) if who != self.account}
 
     def name_giver(self, conversation: str) -> str:
-        """Who has set the name; see `SupportsRoomNames`."""
+        """Return who set the room's name; see `SupportsRoomNames`."""
         room = None if self._rooms is None else self._rooms.get(self._rooms.room_of(conversation))
         return "" if room is None else room.named_by
 
@@ -346,7 +345,7 @@ class MatrixChannel:
         return {} if room is None else {each: room.names.get(each, "") for each in sorted(room.joined)}
 
     def _room_of(self, session: SessionKey) -> str:
-        """Where a session goes on, if its room was replaced by another."""
+        """Return the room in which a session continues; it differs after a room upgrade."""
         return session.conversation if self._rooms is None else self._rooms.room_of(session.conversation)
 
     async def _tell(self, sender: EventSender, room_id: str, text: str, once: str) -> None:
@@ -360,7 +359,7 @@ class MatrixChannel:
         self._sending, self._typing_receipts, self._directs = sending, typing_receipts, directs
 
     async def _connected(self) -> tuple[Homeserver, MatrixLogin]:
-        """What outlives a run: the connection, the login and the keys."""
+        """Open what outlives a run: the connection, the login and the keys."""
         if self._homeserver is None:
             self._homeserver = await self._connect(self._config)
         if self._login is None:

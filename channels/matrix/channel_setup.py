@@ -72,7 +72,7 @@ def open_decryption(
     is_owner: Callable[[str], bool],
     send_in_room: SendInRoom,
 ) -> tuple[Decryption, MatrixAdmin] | tuple[None, None]:
-    """What reads encrypted messages in one run, and what an operator can ask about it."""
+    """Build the decryption of one run and the operator's view of it; None without encryption."""
     if crypto is None:
         return None, None
     verifications = Verifications(
@@ -128,12 +128,7 @@ def nio_fetcher(folder: Path, rows: RowStore) -> Callable[[str], None]:
 
 
 async def connect_by_nio(config: MatrixConfig) -> Homeserver:
-    """
-    A connection through nio, which is loaded for it.
-
-    Raises:
-        ChannelMisconfigured: The authority's certificates cannot be used.
-    """
+    """Connect through nio, loaded here. Raises ChannelMisconfigured for bad certificates."""
 
     def connect() -> Homeserver:
         # nio takes half a second to import, which must not stop everything else.

@@ -54,7 +54,7 @@ class _Strict(BaseModel):
 
 
 class DisplayConfig(_Strict):
-    """How answers are shown."""
+    """Display of answers."""
 
     reply: Literal["groups", "always", "never"] = "groups"
     """Where an answer is sent as a reply to its question: in rooms with several people, always, or never."""
@@ -264,11 +264,11 @@ class MatrixConfig(AccountConfig):
         ]
 
     def allows(self, user_id: str) -> bool:
-        """Whether ``allow_from`` names this user."""
+        """Return True if ``allow_from`` names this user."""
         return names_person(self.allow_from, user_id)
 
 
 def names_person(entries: tuple[str, ...], user_id: str) -> bool:
-    """Whether one of the entries of an ``allow_from`` means this user."""
+    """Return True if an entry of an ``allow_from`` matches this user."""
     server = user_id.partition(":")[2]
     return any(entry in ("*", user_id, f"@*:{server}") for entry in entries)

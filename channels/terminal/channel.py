@@ -45,10 +45,7 @@ class TerminalChannel:
     """
     The channel of the person at this machine; sessions are ``terminal/<session name>``.
 
-    Args:
-        name, account: As in `channels.base.Channel`; the sender's address is ``account`` too.
-        timeout_s: How long `TerminalLink.say` waits for the inbox and `deliver` for a link.
-        on_attach: Told which session somebody attached to: its answers may be sent at once now.
+    ``timeout_s`` limits `TerminalLink.say` and `deliver`; ``on_attach`` is called with an attached session.
     """
 
     # A screen scrolls: an answer is never cut into pieces.
@@ -73,12 +70,7 @@ class TerminalChannel:
         self._delivered: OrderedDict[str, None] = OrderedDict()
 
     def attach(self, session: str = "main") -> TerminalLink:
-        """
-        Open a link to a session; several may be open, and each gets every answer.
-
-        Raises:
-            ChannelUnavailable: Too many are open.
-        """
+        """Open a link to a session; all links get every answer. Raises ChannelUnavailable if too many."""
         if len(self._links) >= _MAX_LINKS:
             raise ChannelUnavailable(f"more than {_MAX_LINKS} terminals are attached", links=len(self._links))
         link = TerminalLink(self, SessionKey(self.name, session))
@@ -151,12 +143,7 @@ class TerminalChannel:
 
     # ── for the links ──
     async def take_in(self, session: SessionKey, text: str, native_id: str) -> None:
-        """
-        Give a typed message to `run` and wait until it is accepted; see `TerminalLink.say`.
-
-        Raises:
-            ChannelUnavailable: It is not known to be accepted.
-        """
+        """Pass a typed message to `run` and wait for its acceptance. Raises ChannelUnavailable."""
         message = InboundMessage(
             channel=self.name,
             account=self.account,
@@ -205,7 +192,6 @@ class TerminalChannel:
 
 
 def _waiting(receive: MemoryObjectReceiveStream[_Typed]) -> list[_Typed]:
-    """What has been typed meanwhile."""
     found: list[_Typed] = []
     while True:
         try:

@@ -15,9 +15,9 @@ class _Event(BaseModel):
 
 class Answer(_Event):
     """
-    A whole message from the bot. ``id`` is the same if the message comes twice.
+    A whole message from the bot; ``id`` is the same for a repetition.
 
-    ``answers`` is the native id of what it answers, and with it everything said before; empty if nothing.
+    ``answers`` is the native id up to which messages are answered, or "".
     """
 
     type: Literal["answer"] = "answer"

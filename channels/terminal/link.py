@@ -1,13 +1,9 @@
 """
 The person's side of the terminal channel: typed text goes in, events come out.
 
-Theory of operation. An answer counts as delivered when the holder of a link has come back for the next event,
-or has left the link in order: so it has dealt with this one. If it leaves with an exception, nobody knows,
-and the answer goes to the next link again. A link never shows an answer's id twice; a client that outlives
-its link can compare the ids itself.
-
-Answers wait in a bounded queue: the newest `MAX_WAITING`. More can only wait where another link has taken
-them already. Hints (previews, typing) are never waited for; only the newest of each is kept.
+An answer is delivered when the link's holder asks for the next event or leaves in order; after an exception
+it goes to the next link again. A link never shows an id twice. The newest `MAX_WAITING` answers and the
+newest hint of each kind are kept.
 """
 
 from __future__ import annotations
@@ -27,7 +23,7 @@ _REMEMBERED = 1000
 
 
 class LinkOwner(Protocol):
-    """What a link needs of its channel."""
+    """The part of its channel that a link uses."""
 
     async def take_in(self, session: SessionKey, text: str, native_id: str) -> None:
         """Hand over what was typed; returns once it is accepted, else raises `ChannelUnavailable`."""
@@ -84,15 +80,7 @@ class TerminalLink:
         self._arrived = anyio.Event()
 
     async def say(self, text: str, *, native_id: str | None = None) -> str:
-        """
-        Pass on what the person typed; returns its native id once it is durably accepted.
-
-        Args:
-            native_id: Give the same one again to repeat a message whose fate is unknown: it counts once.
-
-        Raises:
-            ChannelUnavailable: It is not known to be accepted. Say it again with the same ``native_id``.
-        """
+        """Send the text; return its id once accepted. Raises ChannelUnavailable: repeat with the same id."""
         native_id = native_id or secrets.token_hex(16)
         await self._owner.take_in(self.session, text, native_id)
         return native_id

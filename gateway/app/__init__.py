@@ -35,15 +35,7 @@ async def build(
     home: Home,
     overrides: Overrides = Overrides(),  # noqa: B008 - a frozen value
 ) -> Gateway:
-    """
-    Assemble a gateway.
-
-    Raises:
-        StoreUnusable: The database is damaged or too new.
-        StateUnusable: The home folder cannot be used.
-        StoreUnavailable: Not now.
-        ConfigInvalid: The store is not what the settings say.
-    """
+    """Assemble a gateway. Raises StoreUnusable, StateUnusable, StoreUnavailable or ConfigInvalid."""
     env = Environment.from_settings(settings, home, overrides)
     async with open_queue(env) as opened:
         queue, state = opened.queue, opened.account_state
@@ -63,13 +55,12 @@ async def build(
 
 
 def _addresses(channels: Configured) -> dict[str, str]:
-    """The addresses of the accounts, by name."""
     return {name: channel.account for name, (channel, _) in channels.items() if name not in LOCAL_CHANNELS}
 
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """What the other files of this package have built."""
+    """The parts that the other files of this package have built."""
 
     agent: AgentParts
     channels: Configured
@@ -81,7 +72,6 @@ class _Parts:
 
 
 def _gateway(env: Environment, opened: OpenQueue, parts: _Parts) -> Gateway:
-    """What runs from start to stop."""
     agent, channels, proactive, supervision = parts.agent, parts.channels, parts.proactive, parts.supervision
     turns, routing, speech = parts.turns, parts.routing, parts.speech
     queue, state, guard = opened.queue, opened.account_state, opened.guard

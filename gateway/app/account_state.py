@@ -27,13 +27,9 @@ AccountFolders = Callable[[str], StateFolder]
 
 async def checked_account_state(settings: Settings, home: Home, queue: Queue) -> AccountState | None:
     """
-    The account state in the database of an open queue, not opened yet; None: it is in the home.
+    Return the account state of an open queue's database, unopened; None: it is in the home.
 
-    Nothing is changed, so this may be before the process has a lease.
-
-    Raises:
-        StoreUnavailable: Not now.
-        ConfigInvalid: The state key is not there, or another one.
+    Read-only, so it may run before the lease. Raises StoreUnavailable, or ConfigInvalid for the state key.
     """
     state = account_state_beside(queue, StateKey(settings.state_key, home.state_key))
     if state is not None:
@@ -47,13 +43,7 @@ async def open_account_state(state: AccountState) -> None:
 
 
 async def check_accounts(state: AccountState, addresses: Mapping[str, str], *, note: bool) -> None:
-    """
-    Check that what is stored under the names of accounts belongs to these addresses.
-
-    Raises:
-        StoreUnavailable: Not now.
-        ConfigInvalid: It belongs to another one.
-    """
+    """Check that stored accounts belong to these addresses. Raises StoreUnavailable, ConfigInvalid."""
     await _waited_for(state, partial(state.check_accounts, addresses, note=note))
 
 

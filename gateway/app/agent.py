@@ -75,13 +75,10 @@ _log = structlog.get_logger(__name__)
 @dataclass(frozen=True, slots=True)
 class AgentParts:
     """
-    The result of `build_agent`; each field has its own description.
+    The result of `build_agent`.
 
-    Args:
-        memory: Histories and memory, with what was put around them.
-        in_tables: They are in the database of the queue, so the lines of an answer wait in no journal.
-        named_files: Which files of messages any history names.
-        tools: The tools of one run, which belong to its session; they are given what names a room.
+    ``in_tables``: histories are in the queue's database, so answers need no journal. ``named_files`` returns
+    the files that histories name; ``tools`` builds those of one run.
     """
 
     memory: MemoryPort
@@ -238,7 +235,6 @@ def _tools_of_run(
 
 
 def _in_files(env: Environment) -> MemoryInDatabase:
-    """Histories and memory in files of the home."""
     files = JsonlMemory(
         env.home.root,
         clock=env.clock,
@@ -334,11 +330,10 @@ def workspace_tools(
     look: PictureViewer | None = None,
 ) -> list[ToolPort]:
     """
-    The tools of one run that work on files, if its person may have them.
+    Return the file tools of one run, if its person may have them.
 
-    Args:
-        known: What each conversation has read; is added to, and forgets the oldest.
-        look: How pictures are shown to the owner's model.
+    ``known`` collects what each conversation has read and forgets the oldest; ``look`` shows pictures to the
+    owner's model.
     """
     if not is_available(settings.tools.files.allow, session, in_rooms=False):
         return []

@@ -72,13 +72,10 @@ def run_daemon(
     overrides: Overrides = Overrides(),  # noqa: B008 - a frozen value
 ) -> int:
     """
-    Run until a signal. Returns the exit code: 0 drained, 1 forced by a second signal.
+    Run until a signal; return 0 (drained) or 1 (forced by a second signal).
 
-    ``overrides`` are for tests: the same process with something in it that goes wrong.
-
-    Raises:
-        AlreadyRunning, StateUnusable, ListenFailed: It cannot start; each knows its exit code.
-        LeaseLost: Another process may work on the database, so this one has ended.
+    Raises AlreadyRunning, StateUnusable or ListenFailed (each has an exit code), and LeaseLost: another
+    process may work on the database.
     """
     log = settings.gateway.log
     configure_logs(
@@ -159,7 +156,7 @@ def _ending_signals() -> tuple[signal.Signals, ...]:
 
 @contextmanager
 def _ended_by_signals(ending: _Ending) -> Iterator[anyio.CancelScope]:
-    """What is awaited inside is cancelled by a signal, and ends in order."""
+    """Yield a cancel scope that SIGINT, SIGTERM and SIGHUP cancel, so that work ends in order."""
     loop, numbers = asyncio.get_running_loop(), _ending_signals()
 
     def end(number: signal.Signals) -> None:

@@ -32,14 +32,14 @@ class Overrides:
     Replaces parts of the settings in a test or a command.
 
     Args:
-        heartbeat: Makes the heartbeat of those channels; without it they have none.
-        models: Models by the name of their key under ``llm.models``.
-        allow_from: Who may talk on those channels, besides what the settings say.
-        wrap_queue, wrap_memory: Put something around the queue's stores, around the memory.
-        policy: How much is done for one turn.
-        approval: Whose answers the owner sees first, by channel, instead of what the settings say.
-        turn_allowed_s: How long a turn may take before it counts as stuck, looked at twice as often.
-        lease: How long the lease on a database of several machines holds.
+        heartbeat: Makes the heartbeat of the channels; None: no heartbeat.
+        models: Models by their key under ``llm.models``.
+        allow_from: Further allowed people.
+    wrap_queue, wrap_memory: Wrap the queue's stores and the memory.
+        policy: The limits of a turn.
+        approval: Reply approval by channel, instead of the settings.
+        turn_allowed_s: The time after which a turn counts as stuck; it is checked twice as often.
+        lease: The duration of a shared database's lease.
     """
 
     clock: Clock | None = None
@@ -58,10 +58,7 @@ class Overrides:
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """
-    What every part of one gateway is built with. `Wakeups` is made before everything that fires or hears
-    them.
-    """
+    """The common dependencies of one gateway's parts. `Wakeups` is made before all that use it."""
 
     settings: Settings
     home: Home

@@ -77,10 +77,7 @@ async def servers_at_rest(settings: Settings, home: Home, clock: Clock) -> Async
 
 
 def definitions_alert(name: str, changes: list[DefinitionChange]) -> Alert:
-    """
-    Alert: a server describes tools that the owner has not approved. Its words are not repeated, because it
-    could say anything.
-    """
+    """Alert to tool descriptions without approval; their words are not repeated, being untrusted."""
     digest = hashlib.sha256("\n".join(change.diff for change in changes).encode()).hexdigest()[:12]
     count = f"{len(changes)} tool" + ("s" if len(changes) > 1 else "")
     is_new = all(change.kind == "new" for change in changes)

@@ -197,7 +197,7 @@ async def _people_in(channels: Mapping[str, Channel], session: SessionKey) -> Ma
 
 
 def _role_of(env: Environment, channels: Mapping[str, Channel], message: InboundMessage) -> Role:
-    """What the sender is to the bot now, for what a run is offered."""
+    """Return the sender's present role, for the tools that a run is offered."""
     if message.kind == "tick":
         return Role.OWNER
     try:

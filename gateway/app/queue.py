@@ -33,10 +33,8 @@ class OpenQueue:
     """
     The queue and what belongs to it.
 
-    Args:
-        lease: That of a home on PostgreSQL, not taken yet. An embedded queue has one process.
-        account_state: Where accounts keep their logins and keys; None: in the home.
-        guard: Notes how far the database is.
+    ``lease`` is that of a home on PostgreSQL, not taken yet; ``account_state`` None: in the home; ``guard``
+    records the database's extent.
     """
 
     queue: Queue
@@ -45,24 +43,16 @@ class OpenQueue:
     guard: RollbackGuard
 
     async def check_accounts(self, addresses: Mapping[str, str]) -> None:
-        """
-        Check that the configured accounts (address by name) are those of the database. Nothing is changed.
-
-        Raises:
-            ConfigInvalid: One is another one there.
-            StoreUnavailable: Not now.
-        """
+        """Compare configured accounts (address by name). Raises ConfigInvalid, StoreUnavailable."""
         if self.account_state is not None:
             await check_accounts(self.account_state, addresses, note=False)
 
     async def begin(self, env: Environment, addresses: Mapping[str, str]) -> None:
         """
-        Begin to work on the database, once the lease is taken.
+        Begin to work on the database, under the lease.
 
-        Raises:
-            ConfigInvalid: It is an older copy, or its server has restored it to an earlier moment, and no
-                person has said so; or see `check_accounts`.
-            StoreUnavailable: Not now.
+        Raises ConfigInvalid for an older copy, or a server restored to an earlier moment, that no person has
+        accepted; StoreUnavailable.
         """
         if self.account_state is not None:
             await open_account_state(self.account_state)
@@ -78,13 +68,7 @@ class OpenQueue:
 
 @asynccontextmanager
 async def open_queue(env: Environment) -> AsyncIterator[OpenQueue]:
-    """
-    Open the database; nothing in it is changed. An error inside closes it.
-
-    Raises:
-        StoreUnavailable: Not now.
-        StoreUnusable, ConfigInvalid: It is damaged or too new, or is not what the settings say.
-    """
+    """Open the database, unchanged. Raises StoreUnavailable, StoreUnusable or ConfigInvalid."""
     settings = env.settings
     async with AsyncExitStack() as failed:
         queue = await opened_queue(

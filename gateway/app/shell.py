@@ -124,7 +124,7 @@ class Shell:
         return CommandProxy(self._settings.network, reach_of(self._web), SystemResolver(), opened)
 
     def will_be(self, session: Session) -> bool:
-        """Whether this session gets a tool as soon as the sandbox is proved."""
+        """Return True if this session gets a tool as soon as the sandbox is proved."""
         return self._sandbox is not None and is_available(self._settings.allow, session)
 
     def _command_files(self) -> CommandFiles:

@@ -31,14 +31,7 @@ _LOOKED_AT = 1000
 
 @dataclass(frozen=True, slots=True)
 class SpeechParts:
-    """
-    The result of `build_speech`.
-
-    Args:
-        deliveries: One for each account on which voice messages go out.
-        state: For ``status``.
-        at_close: Let go of connections and processes.
-    """
+    """The result of `build_speech`: a delivery per account, the status, and what to close."""
 
     deliveries: Mapping[str, Delivery]
     state: Callable[[], Mapping[str, Any]]
@@ -48,10 +41,7 @@ class SpeechParts:
 async def build_speech(
     env: Environment, queue: Queue, agent: AgentParts, channels: Configured, routing: RoutingParts
 ) -> SpeechParts:
-    """
-    Build what has answers spoken. Where speech was switched off since, waiting rows are given up. Raises
-    `StoreUnavailable`.
-    """
+    """Build the spoken answers; if disabled, waiting rows are dropped. Raises `StoreUnavailable`."""
     settings = env.settings.voice.speak
     voice: _Speaker | None = None
     if settings is not None and settings.when != "never":
@@ -85,7 +75,7 @@ async def build_speech(
 
 
 class _Speaker:
-    """What speaks for all accounts; made with the first text, so that nothing of it is loaded before."""
+    """The speech engine of all accounts; loaded with the first text."""
 
     def __init__(self, settings: SpeakSettings, env: Environment, agent: AgentParts) -> None:
         self._settings = settings

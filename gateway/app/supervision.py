@@ -117,7 +117,7 @@ def _watchdog(
 
 
 def _is_owner(access: Access, session: SessionKey, person: str) -> bool:
-    """Whether somebody is the owner in a session; nobody else has the shared one."""
+    """Return True if a person is the owner in a session; the shared one is always the owner's."""
     if session.channel == SHARED.channel:
         return True
     return access.role(session.channel, person, verified=True) is Role.OWNER

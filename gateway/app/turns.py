@@ -139,7 +139,7 @@ def build_turns(
 
 
 class _Shared:
-    """What was made before, and the parts that several of those below need."""
+    """Parts that were built before and are shared by the functions below."""
 
     def __init__(
         self,
@@ -181,7 +181,6 @@ class _Shared:
 
 
 def _commands(shared: _Shared) -> CommandService:
-    """What answers without a model."""
     env, queue, agent, proactive = shared.env, shared.queue, shared.agent, shared.proactive
     access, histories, by_name = env.access, shared.histories, shared.by_name
     conversation = ConversationCommands(histories, agent.search, agent.attachments.save)
@@ -223,7 +222,7 @@ def _commands(shared: _Shared) -> CommandService:
 def _kinds(
     shared: _Shared, commands: CommandService, *, left: Callable[[SessionKey, str], Awaitable[None]]
 ) -> dict[str, TurnKind[Any]]:
-    """What does each kind of turn. ``left`` waits until nobody works on a turn."""
+    """Build the handler of each kind of turn. ``left`` waits until nobody works on a turn."""
     env, settings = shared.env, shared.env.settings
     commit, notifier, by_name = shared.commit, shared.proactive.notifier, shared.by_name
     spoken, speak, redactor = None, settings.voice.speak, Redactor(settings.secrets())
@@ -284,7 +283,7 @@ def _limited(settings: Settings, own: TickLimits | JobLimits) -> TurnLimits:
 
 
 def _model_run(shared: _Shared, transcription: Transcription | None, answers: WordedAnswers) -> ModelRun:
-    """What asks the model, with tools, and people about calls of tools."""
+    """Build the run of a model with tools, and the questions about its calls."""
     env, queue, agent, proactive = shared.env, shared.queue, shared.agent, shared.proactive
     consent = ToolQuestions(
         store=queue.approvals,
@@ -340,7 +339,7 @@ def _room_name(channels: Mapping[str, Channel], session: str) -> str:
 
 
 def _transcription(env: Environment, queue: Queue, agent: AgentParts) -> Transcription | None:
-    """What makes text of voice messages, if that is wished for; nothing of it is loaded yet."""
+    """Build the transcription of voice messages, if configured; its engine loads at first use."""
     wished = env.settings.voice.transcribe
     if wished is None:
         return None
@@ -361,7 +360,6 @@ def _transcription(env: Environment, queue: Queue, agent: AgentParts) -> Transcr
 
 
 def _reply_approval(settings: Settings, overrides: Overrides) -> dict[str, Approval]:
-    """Whose answers are held, by channel."""
     asked: dict[str, Approval] = {
         name: config.reply_approval for name, config in settings.channels.enabled().items()
     }
@@ -381,8 +379,5 @@ def policy_of(settings: Settings) -> Policy:
 
 
 def _is_of_one(messages: Sequence[InboundMessage]) -> bool:
-    """
-    Whether one person has written all messages of a turn. Older versions made turns of several people's: no
-    model can tell whose wish is whose there.
-    """
+    """Return True if one person wrote all of a turn; older versions mixed people in one."""
     return len({message.sender.address for message in messages}) == 1

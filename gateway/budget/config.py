@@ -37,7 +37,7 @@ class ShareSettings(BaseModel):
 
 class BudgetSettings(BaseModel):
     """
-    What all models together may cost per day, for every purpose; 0 means no limit.
+    The most that all models together may cost per day, for every purpose; 0 means no limit.
 
     ``usd_per_day`` counts models whose price is known: from litellm's list or from ``llm.models.NAME.price``.
     ``timezone``: the zone in which the day begins at midnight; empty: the heartbeat's.

@@ -1,18 +1,11 @@
 """
-Measures what models cost: every call of a turn, a check-in, a job or a summary goes through the `UsageMeter`
-of its run, which asks the budget before the call and records the cost after it.
+Measures what models cost: every call goes through the `UsageMeter` of its run.
 
-**Before.** What the day has cost stands in the store; what calls have cost since and what those in flight
-will probably cost is added. Nothing else is remembered, so a restart, another day or a jump of the clock
-need no care: the next call is judged by what that day has cost. From the look at the sums to the reservation
-nothing else runs, so parallel calls see each other.
-
-**After.** The tokens are what the model told; otherwise they are estimated, also those of an answer that was
-cut off or broke. A call that failed before anything came of it is counted as nothing. The cost is committed
-before the next call of the run begins, and that of the last call with its turn. So SIGKILL between an answer
-and its record leaves one call of each running turn uncounted, and no more.
-
-What a turn that is taken up again has in its journal is not a call, and is not counted twice.
+Before a call the budget is asked with the day's stored cost plus calls since and in flight; nothing else is
+remembered, and nothing runs between the sum and the reservation, so that parallel calls see each other. After
+it the reported (else estimated) cost is committed before the next call, the last one's with its turn: SIGKILL
+leaves at most one call per running turn uncounted. A failed call without output costs nothing, and journaled
+calls are not counted again.
 """
 
 from __future__ import annotations
@@ -56,31 +49,23 @@ class Metering:
         self._seen = ("", Amount())
 
     def meter(self, session: SessionKey, purpose: Purpose, *, owner: bool) -> UsageMeter:
-        """
-        The meter of one run.
-
-        Args:
-            owner: Whether the owner is among those who asked for it.
-        """
+        """Return the meter of one run; ``owner``: the owner is among those who asked for it."""
         return UsageMeter(self, session, purpose, tier_of(purpose, owner=owner))
 
     async def decision(self, tier: BudgetTier, needs: Amount = Amount()) -> BudgetDecision:  # noqa: B008 - frozen
-        """Whether a call may be made now. Raises `StoreUnavailable`."""
+        """Decide about a call now. Raises `StoreUnavailable`."""
         if not self.limits.any:
             return BudgetDecision(go=True)
         spent = await self.spent()
         return decide(spent, self.limits, tier, self._clock.now(), needs=needs)
 
     async def refusal(self, purpose: Purpose, *, owner: bool) -> BudgetDecision | None:
-        """Why nothing may start for this purpose now; None: it may. Raises `StoreUnavailable`."""
+        """Return the refusal of new work of this purpose; None: it may start. Raises `StoreUnavailable`."""
         decision = await self.decision(tier_of(purpose, owner=owner))
         return None if decision.go else decision
 
     async def spent(self, *, reserved: bool = True) -> Amount:
-        """
-        What this day has cost, with ``reserved`` also the probable cost of calls in flight. Raises
-        `StoreUnavailable`.
-        """
+        """Return this day's cost, with ``reserved`` also of calls in flight. Raises StoreUnavailable."""
         day, before, kept = day_of(self._clock.now(), self.limits.zone), Amount(), Amount()
         for _ in range(_READ_AGAIN):
             day, commits = day_of(self._clock.now(), self.limits.zone), self._commits
@@ -97,7 +82,7 @@ class Metering:
         return now
 
     def last_seen(self) -> Amount:
-        """What this day had cost at the last look, for gauges; nothing is read."""
+        """Return the day's cost as last read, for gauges; reads nothing."""
         day, amount = self._seen
         return amount if day == day_of(self._clock.now(), self.limits.zone) else Amount()
 
@@ -149,7 +134,7 @@ class Metering:
         self._tidy(meter)
 
     def recorded(self, meter: UsageMeter, count: int) -> None:
-        """So many calls of a meter are in the store."""
+        """Note that the first ``count`` calls of a meter are stored."""
         self._commits += 1
         del meter.unrecorded[:count]
         self._tidy(meter)
@@ -179,7 +164,7 @@ class Metering:
 
 
 class UsageMeter:
-    """What one run has cost. Made by `Metering.meter`."""
+    """The cost of one run. Made by `Metering.meter`."""
 
     def __init__(self, spending: Metering, session: SessionKey, purpose: Purpose, tier: BudgetTier) -> None:
         self.session = session
@@ -199,7 +184,7 @@ class UsageMeter:
         return _Paid(self, self._spending, llm)
 
     def may_close(self) -> bool:
-        """Whether one last call may use what is left of the budget."""
+        """Return True if one last call may use the rest of the budget."""
         return self._closing and not self._closed
 
     async def final_call_reason(self, tokens: int, *, begun: bool) -> str:
@@ -213,13 +198,7 @@ class UsageMeter:
         return decision.reason if decision.go and decision.last else ""
 
     async def enter(self, tokens: int, usd: float | None = None) -> None:
-        """
-        Begin a call, for which `last` may have reserved already; ``usd`` is what it costs, if that is known.
-
-        Raises:
-            BudgetSpent: It may not be made; ``fields["until"]`` says until when.
-            StoreUnavailable: It cannot be said now.
-        """
+        """Begin a call (perhaps reserved by `last`) of known ``usd``. Raises BudgetSpent."""
         if self.reserved != Amount():
             return
         decision = await self._spending.reserve(self, tokens, usd)
@@ -326,7 +305,7 @@ class _Paid:
     def _cost(
         self, guess: int, texts: Sequence[str], calls: Sequence[ToolCall], told: Usage | None, *, failed: bool
     ) -> Usage | None:
-        """What a call has cost, as far as it can be known. None: it failed before anything came of it."""
+        """Return the cost of a call, estimated if not reported; None: it failed before any output."""
         if told is not None:
             return told
         if failed and not texts and not calls:

@@ -1,20 +1,11 @@
 """
 The daily budget: who may still make a model call today. Pure.
 
-**Order of tiers.** Each tier may spend up to a share of the day's amount, whoever has spent it. By default
-whatever other people ask for, with the summaries of it, stops first, then the heartbeat, background jobs,
-consolidation, and the owner last. So guests who write without end leave the owner the larger part of every
-day, and what runs without anybody asking never takes the last part.
-
-**What a call may do** (`decide`). Below the tier's ceiling a call is made. One after which nothing would
-be left is made too, but it is the last of its turn: without tools, so that it must answer. From the ceiling
-on nothing is begun. What other calls in flight will probably cost counts as spent. So each turn in flight
-goes over a ceiling by one call at the most, however many there are.
-
-**A day** is one of the wall clock in the configured time zone. Nothing is kept here: after a clock jump, a
-restart or a new day the next decision is made with what that day has cost.
-
-What happens to a message that the budget refuses: `gateway.turns.failure_and_deferral.Deferral`.
+Each tier may spend up to a share of the day's amount, whoever has spent it: others first, then heartbeat,
+background jobs, consolidation, the owner last. So guests leave the owner most of each day. Below its ceiling
+a call is made; the one that would reach it is the turn's last, without tools (`decide`). Calls in flight
+count, so a turn exceeds a ceiling by one call at most. A day is one of the configured zone. Refused messages:
+`gateway.turns.failure_and_deferral.Deferral`.
 """
 
 from __future__ import annotations
@@ -32,7 +23,7 @@ _NEARLY = "the budget of the day is nearly spent"
 
 
 class BudgetTier(StrEnum):
-    """Whose tokens are spent, ordered by who is refused first."""
+    """The payers of tokens, in the order in which they are refused."""
 
     OTHERS = "others"
     HEARTBEAT = "heartbeat"
@@ -60,13 +51,9 @@ class Amount:
 @dataclass(frozen=True, slots=True)
 class BudgetLimits:
     """
-    What a day may cost.
+    The limits of a day in tokens and US dollars (None: no limit).
 
-    Args:
-        tokens: Tokens of a day; None: no limit.
-        usd: US dollars of a day; None: no limit.
-        shares: The part of it, up to 1, up to which each tier may spend; the owner's is 1.
-        zone: Where days begin; None is the zone of this machine.
+    ``shares`` are the parts (0 to 1) that tiers may use, the owner's is 1; ``zone`` None: this machine's.
     """
 
     tokens: int | None = None
@@ -76,7 +63,7 @@ class BudgetLimits:
 
     @property
     def any(self) -> bool:
-        """Whether there is a limit at all."""
+        """Return True if there is a limit."""
         return self.tokens is not None or self.usd is not None
 
     def share(self, tier: BudgetTier) -> float:
@@ -86,14 +73,7 @@ class BudgetLimits:
 
 @dataclass(frozen=True, slots=True)
 class BudgetDecision:
-    """
-    Whether a call may be made.
-
-    Args:
-        go: It may.
-        last: It may, and must be the last one: without tools, with what is there.
-        reason: Why it is refused, or the last one; for logs and ledgers.
-    """
+    """The decision about a call: may it ``go``, and is it the ``last`` (without tools); for a reason."""
 
     go: bool
     last: bool = False
@@ -120,13 +100,7 @@ def decide(
     *,
     needs: Amount = Amount(),  # noqa: B008 - a frozen value
 ) -> BudgetDecision:
-    """
-    Whether a call may be made now.
-
-    Args:
-        spent: What this day has cost, and what calls in flight will probably cost.
-        needs: What the call will probably cost.
-    """
+    """Decide about a call; ``spent`` includes the expected cost of calls in flight, ``needs`` is its own."""
     share = limits.share(tier)
     near = False
     for name, used, limit, more in (
@@ -153,7 +127,7 @@ def spent_share(spent: Amount, limits: BudgetLimits) -> float:
 
 
 def budget_state(spent: Amount, limits: BudgetLimits, now: datetime) -> dict[str, Any]:
-    """What ``status`` and ``usage`` report of a day, as JSON can hold it."""
+    """Return the day's state for ``status`` and ``usage``, as JSON."""
     return {
         "day": day_of(now, limits.zone),
         "tokens": {"spent": spent.tokens, "limit": limits.tokens},
@@ -166,7 +140,7 @@ def budget_state(spent: Amount, limits: BudgetLimits, now: datetime) -> dict[str
 
 
 def opens_at(now: datetime, limits: BudgetLimits) -> str:
-    """When the next day begins, by the clock of its zone: ``on Tuesday at 00:00 (Europe/Berlin)``."""
+    """Return when the next day begins, in its zone: ``on Tuesday at 00:00 (Europe/Berlin)``."""
     at = next_day_at(now, limits.zone).astimezone(limits.zone)
     zone = getattr(limits.zone, "key", None) or at.tzname() or "local time"
     return f"on {at:%A} at {at:%H:%M} ({zone})"
@@ -178,7 +152,7 @@ def day_of(now: datetime, zone: tzinfo | None) -> str:
 
 
 def next_day_at(now: datetime, zone: tzinfo | None) -> datetime:
-    """When the next day begins in the zone, in UTC; always later than ``now``."""
+    """Return the begin of the zone's next day, in UTC; always later than ``now``."""
     today = now.astimezone(zone).date()
     for days in (1, 2):
         begins = _midnight(today + timedelta(days=days), zone)
@@ -205,5 +179,5 @@ def notice_name(session: SessionKey) -> str:
 
 
 def wait_s(now: datetime, limits: BudgetLimits) -> float:
-    """When to look again: when the next day begins, or sooner."""
+    """Return the seconds until the next check: at the latest when the next day begins."""
     return min((next_day_at(now, limits.zone) - now).total_seconds(), LOOK_AGAIN_S)

@@ -84,8 +84,9 @@ def _print_error(error: Exception) -> int:
 
 def _open_standard_streams() -> None:
     """
-    What was closed by whoever started us (``>&-``) leads nowhere. The next file would get its number
-    otherwise, and what a library or a child says on stderr would stand in the database.
+    Open /dev/null for standard streams that the caller closed (``>&-``).
+
+    Otherwise the next file would get such a number, and text on stderr would be written into the database.
     """
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
         os.set_inheritable(descriptor, True)

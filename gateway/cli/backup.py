@@ -211,7 +211,7 @@ def _report(done: RestoredBackup, where: Where, *, as_json: bool) -> int:
 
 
 def _lacking(root: Path) -> list[str]:
-    """What the restored configuration needs and is not there, such as passwords."""
+    """Return what the restored configuration lacks, such as passwords, a line each."""
     from gateway.errors import ConfigInvalid
     from gateway.settings import load_settings
     from gateway.system.home import Home

@@ -207,7 +207,7 @@ class _Screen:
         tasks.cancel_scope.cancel()
 
     def _close(self, answers: str) -> None:
-        """What was said up to ``answers`` is answered."""
+        """Note that everything up to ``answers`` is answered."""
         if answers in self._open:
             del self._open[: self._open.index(answers) + 1]
         if not self._open:

@@ -45,13 +45,7 @@ def asker(home: Path | None, config: Path | None, *, verbose: bool = False) -> O
 
 
 class OperationsClient:
-    """
-    Calls operations.
-
-    Args:
-        config: The configuration file, for where the workspace is.
-        verbose: Whether what is logged meanwhile is shown.
-    """
+    """Calls operations; ``verbose`` shows what is logged meanwhile."""
 
     def __init__(self, home: Home, config: Path, *, must_exist: bool = False, verbose: bool = False) -> None:
         self._home = home
@@ -60,12 +54,7 @@ class OperationsClient:
         self._verbose = verbose
 
     def call(self, name: str, **arguments: Any) -> dict[str, Any]:
-        """
-        Call an operation, in the daemon or on the home.
-
-        Raises:
-            GatewayError: It was refused, or cannot be done; the text says why.
-        """
+        """Call an operation, in the daemon or on the home. Raises GatewayError."""
         given = {key: value for key, value in arguments.items() if value is not None}
         give_up_at = time.monotonic() + _STARTING_LIMIT_S
         while True:
@@ -131,12 +120,7 @@ async def _status(home: Home, settings: Settings, arguments: Mapping[str, Any]) 
 
 
 def homes_on_server(home: Path | None, config: Path | None) -> list[dict[str, Any]]:
-    """
-    Return the homes on the PostgreSQL server that the configuration names, each with its machines.
-
-    Raises:
-        GatewayError: The configuration names none, or it cannot be asked now.
-    """
+    """Return the homes on the configured PostgreSQL server, each with its machines. Raises GatewayError."""
     import anyio  # noqa: PLC0415 - as above
 
     from gateway.queue.lease import facts_of  # noqa: PLC0415
@@ -156,7 +140,6 @@ def homes_on_server(home: Path | None, config: Path | None) -> list[dict[str, An
 
 
 async def _machines(store: Queue) -> dict[str, Any]:
-    """The machines of this home."""
     from gateway.queue.lease import machine_facts  # noqa: PLC0415 - on PostgreSQL only
 
     return await machine_facts(store.maintenance)

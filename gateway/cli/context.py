@@ -56,7 +56,7 @@ def ask(where: Where, name: str, **arguments: Any) -> dict[str, Any]:
 
 
 def confirm(question: str) -> bool:
-    """Whether the person at the terminal says yes."""
+    """Ask the person at the terminal and return True for a yes."""
     if not sys.stdin.isatty():
         print("squidbot: there is nobody to ask; add --yes", file=sys.stderr)
         return False

@@ -189,12 +189,7 @@ def inbox_answer(name: str, text: str, /, *, where: Where = HERE, as_json: Json 
 
 
 def _named(name: str, kind: str, *, only: bool = False) -> tuple[str, int]:
-    """
-    What is meant by a name; a bare number is a thing of this kind.
-
-    Raises:
-        RequestInvalid: Nothing can have this name, or with ``only`` it is none of this kind.
-    """
+    """Parse a name; a bare number is of ``kind``, with ``only`` all must be. Raises RequestInvalid."""
     from gateway.operations.arguments import RequestInvalid
 
     text = name.strip().lower()
@@ -253,6 +248,6 @@ def _rejected(number: int, why: str, where: Where, as_json: Json) -> int:
 
 
 def _print_outcome(answer: dict[str, Any], what: str, done: str, not_so: str, as_json: Json) -> int:
-    """What has become of it, and the exit code that says whether anything has."""
+    """Print the outcome and return the exit code: 0 if something changed, else 1."""
     print_result(as_json, answer, f"{what} {done if answer['changed'] else not_so}")
     return 0 if answer["changed"] else 1

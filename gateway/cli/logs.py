@@ -69,7 +69,7 @@ def logs(
 
 
 def _nothing(file: Path | None, unit: str) -> str:
-    """Where was looked in vain, and why nothing may be there."""
+    """Explain where no line was found, and why there may be none."""
     if file is not None and file.exists():
         return f"no line in {file} matches"
     return (
@@ -79,7 +79,7 @@ def _nothing(file: Path | None, unit: str) -> str:
 
 
 def _log_file(root: Path, config: Path) -> Path | None:
-    """What the configuration names; it may have mistakes, just when somebody looks into the log."""
+    """Return the configured log file, else the newest one in the home; the configuration may be invalid."""
     from gateway.cli.output import say_defaults
     from gateway.errors import ConfigInvalid
     from gateway.settings import load_settings, use_timezone

@@ -116,7 +116,7 @@ def completion(shell: Literal["bash", "zsh", "fish"], /) -> int:
 
 
 def overview(app: App) -> str:
-    """What ``squidbot --help`` says, for a terminal of eighty columns."""
+    """Return the output of ``squidbot --help`` for a terminal of eighty columns."""
     from rich.console import Console
 
     commands(app)  # what nobody has called yet has not said what it does

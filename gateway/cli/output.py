@@ -42,10 +42,10 @@ def _escaped(char: str) -> str:
 
 def called_as(argv0: str, environ: Mapping[str, str]) -> str:
     """
-    How to call this program again: ``squidbot`` if the shell finds it by that name, otherwise its path.
+    Return the command that calls this program: ``squidbot`` if that is on the PATH, else its path.
 
     Args:
-        argv0: How it was called.
+        argv0: The present call.
         environ: For the PATH of the shell.
     """
     called = Path(argv0)
@@ -59,10 +59,9 @@ def called_as(argv0: str, environ: Mapping[str, str]) -> str:
 
 def quiet_logs(*, verbose: bool = False) -> None:
     """
-    What is logged while a command works goes to stderr, and only errors, unless somebody wants more.
+    Log to stderr, errors only; call it before a command imports anything that logs.
 
-    Before anything that logs is imported by a command. ``verbose`` shows everything from ``info`` on,
-    ``$SQUIDBOT_LOG`` from the level that it names.
+    ``verbose`` shows everything from ``info`` on, ``$SQUIDBOT_LOG`` from the level that it names.
     """
     import logging  # noqa: PLC0415 - a question to the daemon needs none of it
 

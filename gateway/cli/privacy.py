@@ -128,7 +128,7 @@ def forget(
 
 
 def meant(people: tuple[str, ...], where: Where) -> tuple[Home, Layout, Person, Settings, QueuePlace]:
-    """Whose data, where it is, and the settings."""
+    """Resolve the person of a request, their data's place and the settings."""
     from agent_core.storage.layout import Layout
     from gateway.errors import NotFound
     from gateway.operations.privacy.inventory import people as who

@@ -21,11 +21,7 @@ EVERY_S = 2.0
 
 
 def watch(look: Callable[[], str]) -> int:
-    """
-    Show the result of ``look`` until q, Ctrl-C or SIGTERM. Returns the exit code.
-
-    Where input or output is no terminal the text is shown once.
-    """
+    """Show ``look`` until q, Ctrl-C or SIGTERM, once without a terminal; return the exit code."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         print(look())  # noqa: T201 - what the command is for
         return 0
@@ -58,7 +54,7 @@ def _looked(look: Callable[[], str]) -> str:
 
 
 def _leaves(keyboard: int) -> bool:
-    """Whether somebody has pressed q or Ctrl-D, or the terminal is gone."""
+    """Return True if q or Ctrl-D was pressed, or the terminal is gone."""
     keys = os.read(keyboard, 64)
     return not keys or bool(set(keys) & set(b"qQ\x04"))
 
@@ -85,7 +81,7 @@ class _Signals:
         return self._read
 
     def woken(self) -> bool:
-        """Whether a signal has come since the last time."""
+        """Return True if a signal has arrived since the last call."""
         with suppress(BlockingIOError):
             return bool(os.read(self._read, 64))
         return False

@@ -54,12 +54,7 @@ _MAX_ITEMS = 200
 
 
 class Redactor:
-    """
-    Masks.
-
-    Args:
-        secrets: Values that must not be shown wherever they stand.
-    """
+    """Masks ``secrets``, values that must not be shown anywhere."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         wanted = sorted(
@@ -109,7 +104,7 @@ class Redactor:
 
 @lru_cache(maxsize=1024)
 def names_a_secret(name: str) -> bool:
-    """Whether a field of this name holds a secret. ``prompt_tokens`` does not, ``access_token`` does."""
+    """Return True if a field of this name holds a secret: ``access_token``, but not ``prompt_tokens``."""
     words = [word.lower() for word in _WORDS.findall(name)]
     return any(word in _SECRET_WORDS for word in words) or any(
         pair in _SECRET_PAIRS for pair in pairwise(words)

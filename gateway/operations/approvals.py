@@ -132,10 +132,7 @@ class DraftOperations(ToolApprovalOperations):
     _report: Callable[[], Awaitable[Mapping[str, Any]]] | None
 
     async def drafts_list(self, limit: int = 50) -> dict[str, Any]:
-        """
-        Everything that waits for approval, newest first, tool calls too; of answers to others without their
-        words, which `drafts_show` has.
-        """
+        """List what waits for approval, newest first; words of others only in `drafts_show`."""
         rows = await self._store.outbox.rows(states=[OutboxState.HELD], limit=within(limit))
         drafts = [draft(row, words=await self._is_owners(row)) for row in rows]
         return {"rows": drafts, "calls": (await self.calls_list())["rows"]}

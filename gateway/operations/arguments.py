@@ -18,12 +18,7 @@ class RequestInvalid(GatewayError):
 
 
 def parse_scope(text: str) -> MemoryScope:
-    """
-    Read the name of a memory document: ``owner``, ``person:ADDRESS`` or ``room:SESSION``.
-
-    Raises:
-        RequestInvalid: It is something else.
-    """
+    """Parse ``owner``, ``person:ADDRESS`` or ``room:SESSION``. Raises RequestInvalid."""
     kind, _, name = text.partition(":")
     if text == "owner":
         return OWNER

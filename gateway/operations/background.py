@@ -25,10 +25,7 @@ class BackgroundOperations:
     _access: Access
 
     async def jobs_list(self, limit: int = 50, open_only: bool = False) -> dict[str, Any]:  # noqa: FBT001, FBT002
-        """
-        Background jobs, newest first, with the words of the owner's alone; ``open_only``: those that have not
-        ended.
-        """
+        """List background jobs, newest first, with the owner's words only; ``open_only``: not ended."""
         found = [job for job in await self._jobs().all(limit=_LOOKED_AT) if job.open or not open_only]
         may_show = self._access.may_show
         return {

@@ -108,7 +108,7 @@ class MailOperations:
 
 
 def _missing(what: str, *, running: bool) -> GatewayError:
-    """Why an account is not found: the daemon has none, or no daemon runs."""
+    """Build the error for an unknown account: the daemon has none, or no daemon runs."""
     if running:
         return NotFound(f"the daemon has {what}; `squidbot status` shows its channels")
     return NeedsDaemon()

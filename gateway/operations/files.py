@@ -63,7 +63,7 @@ class FilesAtHome:
         self._made_files: JournaledFiles | None = None
 
     def __call__(self) -> JournaledFiles:
-        """The files."""
+        """Return the files, opened at the first use."""
         if self._made_files is None:
             self._made_files = self._made()
         return self._made_files

@@ -58,7 +58,7 @@ class MemoryOperations:
     async def memory_diff(
         self, scope: str = "owner", older: int | None = None, newer: int | None = None
     ) -> dict[str, Any]:
-        """What changed between two versions of a memory document; by default in the last one."""
+        """Return the difference of two versions of a memory document; by default the last change."""
         where = parse_scope(scope)
         texts = {0: ""} | {
             document.version: document.text for document, *_ in await self._memory.memory_versions(where)

@@ -100,13 +100,9 @@ def to_postgres(
     home: Home, workspace: Path, url: str, clock: Clock, *, state_key: str | None = None
 ) -> Moved:
     """
-    Move the queue of a home, with its histories and memory, into a database of PostgreSQL.
+    Move a home's queue, histories and memory into PostgreSQL; repeat the command to continue.
 
-    Raises:
-        AlreadyRunning, LeaseTaken: A daemon works on one of the two.
-        ConfigInvalid: Not like this; the text says what to do.
-        StoreUnavailable: Not now; the same command goes on.
-        MoveFailed: The two differ.
+    Raises AlreadyRunning, LeaseTaken, ConfigInvalid (with the remedy), StoreUnavailable or MoveFailed.
     """
     with open_postgres(), hold_home(open_home(home.root, as_guest=True), purpose="command"):
         from gateway.queue.postgres.connection import place_of  # noqa: PLC0415 - the default has no driver
@@ -142,13 +138,9 @@ def to_embedded(
     home: Home, workspace: Path, url: str, clock: Clock, *, state_key: str | None = None
 ) -> Moved:
     """
-    Move the queue of a database of PostgreSQL, with histories and memory, into the home folder.
+    Move a PostgreSQL queue, histories and memory into the home; repeat the command to continue.
 
-    Raises:
-        AlreadyRunning, LeaseTaken: A daemon works on one of the two.
-        ConfigInvalid: Not like this; the text says what to do.
-        StoreUnavailable: Not now; the same command goes on.
-        MoveFailed: The two differ.
+    Raises AlreadyRunning, LeaseTaken, ConfigInvalid (with the remedy), StoreUnavailable or MoveFailed.
     """
     if read_unfinished(home.root) is not None:
         finish_restore(home.root)
@@ -190,12 +182,7 @@ def to_embedded(
 
 
 def _home_has_it(home: Home, layout: Layout, secret: str, marker: Marker | None) -> bool:
-    """
-    Whether an earlier try was killed when all was in its place.
-
-    Raises:
-        ConfigInvalid: Something else is there.
-    """
+    """Return True if an earlier try was killed after all was in place. Raises ConfigInvalid."""
     if not home.database.exists():
         if any(layout.sessions.glob("*.jsonl")):
             raise ConfigInvalid(
@@ -283,12 +270,7 @@ def _refuse_elsewhere(marker: Marker | None, wanted: Marker, where: str) -> None
 
 
 def _has_it(target: PostgresTables, source: EmbeddedTables, marker: Marker | None) -> bool:
-    """
-    Whether an earlier try was killed after its commit there.
-
-    Raises:
-        ConfigInvalid: Something else is there.
-    """
+    """Return True if an earlier try was killed after its commit there. Raises ConfigInvalid."""
     if target.marker is not None:
         raise ConfigInvalid(
             f"{target.where} has a queue that was moved to {target.marker.to}, and was not touched: name "

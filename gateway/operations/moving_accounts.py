@@ -67,13 +67,7 @@ class HomeAccounts:
 
 
 def write_accounts(home: Home, source: AccountTables, key: StateKey) -> None:
-    """
-    Put the logins and keys of a database into the folders of a home.
-
-    Raises:
-        StoreUnusable: They cannot be read.
-        OSError: They cannot be written.
-    """
+    """Write a database's logins and keys into a home's folders. Raises StoreUnusable, OSError."""
     from channels.matrix.encryption.database_copy import file_of  # noqa: PLC0415 - as above
     from channels.matrix.encryption.olm_store import store_path  # noqa: PLC0415 - only where it is needed
 

@@ -18,10 +18,7 @@ class ReceiptOperations:
     _access: Access
 
     async def receipts(self, since: str = "", limit: int = 50) -> dict[str, Any]:
-        """
-        Effects of tools since an instant (ISO 8601), newest first, with the words of the owner's alone. They
-        are kept for 90 days.
-        """
+        """List effects of tools since an ISO 8601 instant, newest first, with the owner's words only."""
         try:
             moment = datetime.fromisoformat(since) if since else None
         except ValueError as error:

@@ -17,17 +17,12 @@ from gateway.system.lock import hold_home
 
 def restored(home: Home, url: str, *, now: datetime, until: datetime | None, moved: bool) -> Parked:
     """
-    Make a restored database fit for a daemon, in one transaction: open work is quarantined, uncertain answers
-    are probed, Matrix accounts get a new device, and repeated messages from before ``until`` wait for a
-    person.
+    Prepare a restored database for a daemon, in one transaction.
 
-    Args:
-        until: When a daemon ran at the latest on what is lost; now, if nobody knows.
-        moved: Nothing is lost: only the server is noted.
-
-    Raises:
-        AlreadyRunning, LeaseTaken: A daemon works on it.
-        ConfigInvalid, StoreUnavailable: It cannot be opened.
+    Open work is quarantined, uncertain answers are probed, Matrix accounts get a new device, and repeated
+    messages from before ``until`` (the lost copy's last run, default now) wait for a person. ``moved``:
+    nothing is lost, only the server is noted. Raises AlreadyRunning, LeaseTaken, ConfigInvalid or
+    StoreUnavailable.
     """
     with open_postgres(), hold_home(open_home(home.root, as_guest=True), purpose="command"):
         from gateway.queue.postgres.moving import PostgresTables  # noqa: PLC0415 - the default has no driver
@@ -49,13 +44,7 @@ def restored(home: Home, url: str, *, now: datetime, until: datetime | None, mov
 
 
 def accept_copy(home: Home, *, now: datetime, until: datetime | None, moved: bool) -> Parked:
-    """
-    Make an older copy of the embedded database fit for a daemon, as `restored` does.
-
-    Raises:
-        AlreadyRunning: A daemon works on it.
-        NotFound, StoreUnusable, StoreUnavailable: There is none, or it cannot be used.
-    """
+    """Do `restored` for an older embedded copy. Raises AlreadyRunning, NotFound or StoreUnusable."""
     with hold_home(open_home(home.root, as_guest=True), purpose="command"):
         if not home.database.exists():
             raise NotFound(f"there is no database in {home.root}")

@@ -58,12 +58,8 @@ class PlannedJob:
     """
     The parts that these operations use.
 
-    Args:
-        plans, service, target: Jobs, ledger, and where the owner is.
-        owner: All addresses of the owner.
-        conversations: Tells in which session a run is worked on.
-        heartbeat: The channel of a running daemon, if it has one.
-        running: Whether a daemon is there, to do what is due.
+    ``owner`` are all addresses; ``conversations`` finds a run's session; ``heartbeat`` is a running daemon's
+    channel; ``running``: a daemon runs due jobs.
     """
 
     plans: JobStore
@@ -238,11 +234,7 @@ class PlanOperations:
         return {"entries": [_entry_row(planned, entry) for entry in shown[: within(limit)]]}
 
     async def heartbeat_now(self, dry_run: bool = False) -> dict[str, Any]:  # noqa: FBT001, FBT002
-        """
-        Run a check-in now, at any hour, and return its result.
-
-        With ``dry_run`` only what would happen: nothing is asked of a model, sent or noted.
-        """
+        """Run a check-in now and return its result; ``dry_run`` only says what would happen."""
         planned = self._plan()
         heartbeat = planned.heartbeat
         if heartbeat is None:

@@ -51,11 +51,10 @@ class SendOperations:
 
     async def send(self, to: str, text: str) -> dict[str, Any]:
         """
-        Send a text: ``to`` is a channel and a place on it, such as ``matrix:@alice:hs.test``, or ``owner``,
-        who is written to on Matrix if that can be.
+        Send a text to a channel and place, such as ``matrix:@alice:hs.test``, or to ``owner``.
 
-        A person on Matrix is written to in the room of two, which is made if there is none; a room by its id
-        or alias. Mail needs the daemon, which knows where a thread to somebody begins.
+        A person on Matrix is reached in the room of two, created on demand; a room by its id or alias. Mail
+        needs the daemon, which knows the thread.
         """
         name, colon, place = (self._owner_place() if to.strip() == "owner" else to.strip()).partition(":")
         if not colon or not place or any(char.isspace() for char in place):

@@ -76,14 +76,10 @@ class Operations(
     Answers an operator's requests.
 
     Args:
-        status: The report of the running daemon; None outside of one.
-        accounts: The bot's own address on each channel that is switched on.
-        access: Who is the owner there.
-        questions: The calls of tools that wait for a yes.
-        waiting: The names of the questions of MCP servers for whose answers a call waits.
-        files: The files that the assistant works on.
-        background: What is done beside the conversations.
-        mcp: The MCP servers.
+        status: The report of the running daemon, or None.
+        accounts: The bot's addresses by channel.
+        questions: Tool calls that wait for an approval.
+        waiting: Names of questions of MCP servers with a waiting call.
         console: Who is let into the console, if it is served.
     """
 
@@ -122,13 +118,7 @@ class Operations(
         self._access = access or Access((), {})
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """
-        Call an operation by its name.
-
-        Raises:
-            RequestInvalid: There is no such operation, or the arguments do not fit.
-            NotFound: Nothing has that name.
-        """
+        """Call an operation by its name. Raises RequestInvalid or NotFound."""
         if name not in OPERATIONS:
             raise RequestInvalid(f"there is no operation {name!r}")
         operation: Callable[..., Awaitable[dict[str, Any]]] = validate_call(getattr(self, name))

@@ -19,7 +19,7 @@ _PAGE = 200
 
 
 class SessionMaintenance(Protocol):
-    """What is known about sessions beside their files; `gateway.turns.post_turn` implements both kinds."""
+    """Facts about sessions outside of their files; `gateway.turns.post_turn` implements both kinds."""
 
     async def about(self, session: SessionKey) -> Mapping[str, Any]:
         """The content of the next prompt (``prompt``), and what keeps the rest from being consolidated."""
@@ -115,12 +115,12 @@ class SessionOperations:
             raise NotFound(f"there is no session {key}; `squidbot sessions list` lists the sessions")
 
     async def _last_at(self, name: str, tail: HistoryTail) -> datetime | None:
-        """When the last message was said, also if the conversation began anew after it."""
+        """Return the time of the last message, even if the conversation was reset after it."""
         last = await self._last(name, tail)
         return last.timestamp if last else None
 
     async def _scope(self, name: str, tail: HistoryTail) -> str | None:
-        """Whose memory the last turn was in, also if the conversation began anew after it."""
+        """Return the memory scope of the last turn, even if the conversation was reset after it."""
         last = await self._last(name, tail)
         return last.scope if last else None
 

@@ -21,13 +21,7 @@ _LOOKED_AT = 200
 
 
 class StatusOperations:
-    """
-    The operation that reports the state.
-
-    Args:
-        status: The report of the running daemon; None outside of one.
-        others: Who works on the database besides, where several daemons may.
-    """
+    """The operation that reports the state; ``status`` is a running daemon's, ``others`` its peers."""
 
     def __init__(
         self,
@@ -61,7 +55,7 @@ class StatusOperations:
         }
 
     async def _stuck(self, *, reasons: bool) -> tuple[list[dict[str, Any]], int]:
-        """What nobody was told of, and how many were given up with an apology that was delivered."""
+        """Return the failures without a notice, and the number of those with a delivered apology."""
         dead = await self._store.inbox.rows(states=[InboxState.DEAD], limit=_LOOKED_AT)
         unsent = await self._store.outbox.rows(
             states=[OutboxState.DEAD, OutboxState.UNKNOWN], limit=_LOOKED_AT
@@ -98,6 +92,6 @@ class StatusOperations:
 
 
 def given_up_by_a_person(row: OutboxRow) -> bool:
-    """Whether a person has given this up, so that nobody needs a notice."""
+    """Return True if a person has dropped the message, so that nobody needs a notice."""
     why = row.error or ""
     return row.state is OutboxState.DEAD and (why in DROPPED_REASONS or why.startswith("rejected"))

@@ -25,7 +25,7 @@ _MOST_SESSIONS = 50
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What usage is made of: the sums, the limits of a day, and the time."""
+    """The sources of a usage report: the sums, the limits of a day, and the time."""
 
     store: UsageStore
     limits: BudgetLimits
@@ -44,12 +44,10 @@ class UsageOperations:
         self, days: Annotated[int, Field(ge=1, le=3660)] = 30, by: By | Literal["person"] = "day"
     ) -> dict[str, Any]:
         """
-        Tokens and money of the last days, today included, with today's budget; ``purposes`` always has the
-        sums by purpose. By person, a private conversation counts for who wrote there last, and a room stays a
-        room, since several people share its turns.
+        Return tokens and money of the last days with today's budget and the sums by purpose.
 
-        By day there is a row for every day, also for those without a call; by session those beyond the first
-        fifty are one row, the last.
+        By person, a private conversation counts for its last author, and a room stays a room. By day, days
+        without calls have rows; by session, those beyond fifty are one row.
         """
         if self._costs is None:
             raise NotFound("no usage is recorded here")

@@ -1,12 +1,9 @@
 """
-Alerts to the owner: a channel that needs them, data that cannot be read, messages in quarantine.
+Alerts to the owner: a channel that needs them, unreadable data, messages in quarantine.
 
-An alert goes out as soon as the store takes it, and not twice within an hour. What waits in quarantine is
-told in one message a day, and only if something new is there: whoever can forge an address can send a
-thousand of them, and must not be able to ring the owner's bell a thousand times.
-
-Where they go is in ``owner_notifier.py``. Each alert is a text of the store until it is posted, in the same
-transaction; while the owner cannot be reached, ``status`` counts them.
+An alert is sent as soon as the store takes it, at most hourly; the quarantine is reported once a day if it
+has news, because a forger can send a thousand messages. An alert is a text of the store until the transaction
+that posts it (``owner_notifier.py``); ``status`` counts waiting ones.
 """
 
 from __future__ import annotations
@@ -99,13 +96,7 @@ def prompt_cut(model: str, text: str, now: datetime) -> Alert:
 
 
 class OwnerAlerts:
-    """
-    Sends alerts to the owner.
-
-    Args:
-        target: Begins the conversation with the owner.
-        wakeups: Say what needs the owner, and that there may be a place to tell it.
-    """
+    """Sends alerts to the owner: ``target`` starts the conversation, ``wakeups`` bring alerts."""
 
     def __init__(
         self,
@@ -138,14 +129,7 @@ class OwnerAlerts:
         self._wakeups.channel.connect(self.channel_changed)
 
     def alert(self, about: str, text: str, once: str = "") -> None:
-        """
-        Report that something needs a person. Returns at once.
-
-        Args:
-            about: What it is about; the same thing is told once an hour at most.
-            text: A sentence or two, without secrets.
-            once: See `gateway.queue.wakeups.Alert`.
-        """
+        """Report something that needs a person, without secrets; at most hourly per ``about``."""
         now, what = self._clock.monotonic(), f"{about} {once}"
         if now - self._sent_at.get(what, now - ALERT_AGAIN_S) < ALERT_AGAIN_S:
             return
@@ -158,12 +142,7 @@ class OwnerAlerts:
         self._news.set()
 
     async def store_now(self, about: str, text: str) -> None:
-        """
-        As `alert`, for what is known at this moment only: it is in the store when this returns.
-
-        Raises:
-            StoreUnavailable: It is not.
-        """
+        """Do `alert`, but stored on return. Raises StoreUnavailable."""
         await self._store_alerts([Alert(about, text[:_LONGEST])])
         self._news.set()
 
@@ -209,12 +188,7 @@ class OwnerAlerts:
         return wait_s
 
     async def _deliver_alerts(self) -> float:
-        """
-        Post what waits in one message, and forget it in the same transaction. By mail, later alerts are
-        collected for a while.
-
-        Returns how many seconds they still have to.
-        """
+        """Post waiting alerts in one message and forget them; return the seconds mails are collected."""
         wait_s, new = self._email_again_at - self._clock.monotonic(), list(self._new.values())
         await self._store_alerts(new)
         for alert in new:
@@ -283,7 +257,6 @@ def _alerts_in(stored: Mapping[str, str]) -> list[Alert]:
 
 
 def _read(text: str | None) -> tuple[datetime | None, frozenset[int]]:
-    """When the digest was told, and of which messages."""
     try:
         kept = json.loads(text or "")
         return datetime.fromisoformat(kept["at"]), frozenset(map(int, kept["ids"]))

@@ -42,13 +42,7 @@ class TooManyBackgroundJobs(AgentError):
 
 
 class BackgroundJobs:
-    """
-    Keeps background jobs. One instance serves all conversations.
-
-    Args:
-        ledger: What became of one that has ended.
-        said: What a job has said so far, and whose words that is made of.
-    """
+    """Manages background jobs, for all conversations; ``said`` returns a job's output and origins."""
 
     def __init__(
         self,
@@ -77,13 +71,7 @@ class BackgroundJobs:
         state: str = "",
         by_heartbeat: bool = False,
     ) -> BackgroundJob:
-        """
-        Start a job; the same ``key`` starts it once, whatever is killed when.
-
-        Raises:
-            TooManyBackgroundJobs: There are as many as there may be.
-            StoreUnavailable: Not now.
-        """
+        """Start a job once per ``key``. Raises TooManyBackgroundJobs or StoreUnavailable."""
         message = job_message(
             key,
             text=text,
@@ -148,10 +136,7 @@ class BackgroundJobs:
         return stopped
 
     async def output(self, job: BackgroundJob) -> tuple[str, Origins]:
-        """
-        What a job has said so far, and whose words that is made of. Raises `StoreUnavailable` or
-        `StorageUnavailable`.
-        """
+        """Return a job's output so far and its origins. Raises StoreUnavailable or StorageUnavailable."""
         return await self._said(job)
 
     async def state_text(self, job: BackgroundJob) -> str:
@@ -174,12 +159,7 @@ class BackgroundJobs:
 
 
 class SessionBackgroundJobs:
-    """
-    Implements `agent_core.tools.background.BackgroundJobsPort` for one run.
-
-    Args:
-        turn: The turn in hand; with the number of the step it names a job for ever.
-    """
+    """Implements `agent_core.tools.background.BackgroundJobsPort` for one run."""
 
     def __init__(
         self, jobs: BackgroundJobs, place: JobPlace, *, turn: str, by_heartbeat: bool = False
@@ -220,7 +200,7 @@ class SessionBackgroundJobs:
         )
 
     async def output(self, job_id: str) -> tuple[str, Origins]:
-        """What a job has said so far."""
+        """Return a job's summary and output so far. Raises ToolFailed."""
         job = await self._find(job_id)
         try:
             text, origins = await self._jobs.output(job)

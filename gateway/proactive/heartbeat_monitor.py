@@ -1,13 +1,9 @@
 """
 The heartbeat monitor: sends the digest, and alerts the owner when check-ins fail or do not run.
 
-The digest: alerts to a mail address are collected in the store and leave it as one mail a day, in the
-transaction that puts that mail into the outbox. So each is sent once, whatever is killed when.
-
-The missed-heartbeat alert: who relies on check-ins must learn that there are none. When so many of them in
-active hours in a row have not run or have failed, the owner is told once, and again only after they have run
-in between. A machine that was off or asleep tells it when it is back, where the check-ins of that time are
-merged into one.
+Alerts to a mail address are collected in the store and leave it in the transaction that posts the daily mail.
+When several consecutive check-ins in active hours have not run or failed, the owner is alerted once until
+they have run again; a machine that was off reports it on its return.
 """
 
 from __future__ import annotations
@@ -44,12 +40,9 @@ _log = structlog.get_logger(__name__)
 
 class HeartbeatMonitor:
     """
-    Checks regularly whether to report something; implements `channels.heartbeat.channel.TickLog`.
+    Checks regularly what to report; implements `channels.heartbeat.channel.TickLog`.
 
-    Args:
-        zone: The zone of the digest's hour, as a name.
-        heartbeat: The name of the heartbeat's channel; None: there is none.
-        keep: Keeps a note for the owner until there is a place to tell it; what it is about, and its text.
+    ``zone`` is that of the digest's hour; ``keep`` stores a note (subject, text) until it can be sent.
     """
 
     def __init__(
@@ -227,10 +220,7 @@ class HeartbeatMonitor:
             _log.info("digest.sent", channel=target.channel, alerts=len(ids))
 
     async def _digest_target(self, name: str, person: str, at: str) -> Target | None:
-        """
-        Where alerts go that were collected for somebody: to that address, and if that is not possible any
-        more, or it is not the owner's any more, to where the owner is reached now.
-        """
+        """Return where collected alerts go: to their address while it is the owner's, else to the owner."""
         channel, topic = self._channels.get(name), f"digest {at}"
         if isinstance(channel, SupportsDirectMessages) and self._target.is_owner(name, person):
             try:
@@ -273,7 +263,7 @@ class HeartbeatMonitor:
 
 
 def alive_at(entries: list[LedgerEntry]) -> datetime | None:
-    """When a check-in has last done what it should, newest first; pure. None: never, as far as is known."""
+    """Return when a check-in last succeeded, or None. ``entries`` are newest first. Pure."""
     for entry in entries:
         good = entry.outcome in (RunOutcome.SILENT, RunOutcome.DELIVERED, RunOutcome.COLLECTED)
         if good or (entry.outcome is RunOutcome.SKIPPED and entry.reason.startswith(NOTHING)):
@@ -283,11 +273,10 @@ def alive_at(entries: list[LedgerEntry]) -> datetime | None:
 
 def outcome_text(entries: list[LedgerEntry], instant: datetime) -> bool | None:
     """
-    How the tick at ``instant``, for which there was something to do, has ended by the ledger, newest first.
-    Pure.
+    Return the outcome of the tick at ``instant`` by the ledger, newest first. Pure.
 
-    True: with an answer. False: without one. None: not yet. Ticks end in order, so one without a line of its
-    own has ended unheard when a later one has ended.
+    True: with an answer. False: without one. None: not yet. Ticks end in order, so one without an entry has
+    ended without an answer when a later one has ended.
     """
     passed = False
     for entry in entries:

@@ -1,15 +1,11 @@
 """
-Messages that a model sends elsewhere for the owner: to the owner on another channel, or to people and rooms
-that are known.
+Messages that a model sends elsewhere for the owner: to the owner on another channel, or to known people and
+rooms.
 
-Who is known: who stands in the settings by address, and who has written to the bot before with a proven
-address and may still; rooms in which the bot was spoken to by somebody who may. A ``*`` in the settings lets
-people write, it does not make them known. A name finds those who are known and use it, and rooms that have
-it; if that is not certain the model is told who it can be, and the question shows the address in any case.
-
-What is sent leaves through the outbox like everything else, posted once for each wish. When its server has
-it, it becomes a line of the history of the conversation in which it has arrived, with the origins of what it
-was made of.
+Known are people named in the settings by address, allowed people who have written with a proven address, and
+rooms in which such people addressed the bot; a ``*`` makes nobody known. An ambiguous name is explained to
+the model, and the question shows the address. Messages leave through the outbox, once per request, and become
+a line of the recipient's history with their origins.
 """
 
 from __future__ import annotations
@@ -83,10 +79,7 @@ class Messenger:
         return name if mine and (not place or normalise(place) in mine) else None
 
     async def known_recipients(self) -> dict[str, str]:
-        """
-        Return people and rooms that may be written to after a yes, as ``channel:address``, with the name that
-        they use: those of the settings, and of the newest messages. Raises `StoreUnavailable`.
-        """
+        """Return people and rooms that may get messages, by address. Raises `StoreUnavailable`."""
         found: dict[str, str] = {
             f"{name}:{address}": ""
             for name, channel in self._channels.items()
@@ -215,12 +208,7 @@ class Messenger:
         key: str,
         origins: Origins,
     ) -> str:
-        """
-        Post a message, once for a turn and a ``key`` that follow others; returns what became of it.
-
-        Raises:
-            ToolError: Nothing was posted.
-        """
+        """Post a message once per turn and ``key``; return the outcome. Raises ToolError."""
         recipient = await self.recipient(to)
         name, _, place = recipient.partition(":")
         once = _once(here, turn, key)
@@ -312,7 +300,7 @@ class RunMessages:
         self._turn = turn
 
     def is_own(self, to: str) -> bool:
-        """Whether that is the owner."""
+        """Return True if ``to`` is one of the owner's addresses."""
         return self._messenger.own_channel(to) is not None
 
     def worded(self, to: str, text: str) -> str:
@@ -320,7 +308,7 @@ class RunMessages:
         return text if self.is_own(to) else f"{self._who} says: {text}".strip()
 
     async def recipient(self, to: str) -> str:
-        """Who that is."""
+        """Return the recipient that ``to`` names."""
         return await self._messenger.recipient(to)
 
     def describe(self, recipient: str) -> str:
@@ -328,7 +316,7 @@ class RunMessages:
         return self._messenger.describe(recipient)
 
     async def is_posted(self, key: str) -> bool:
-        """Whether that was posted."""
+        """Return True if this turn has posted a message for ``key``."""
         return await self._messenger.is_posted(self._session, self._turn, key)
 
     async def send(

@@ -1,15 +1,11 @@
 """
-Where the owner is reached: the target of the settings, otherwise the owner's own direct conversation, which
-is kept in the store.
+Where the owner is reached: the configured target, else the owner's own direct conversation, kept in the
+store.
 
-Never a group, never another person, and never simply "whoever wrote last": only a direct conversation in
-which the owner's verified address has spoken, and only as long as nobody else can read along there, which the
-channel is asked each time (`channels.base.SupportsDirectMessages`). Matrix is preferred to mail, because a
-check-in is short. A setting must name one of the owner's addresses, or a room with the owner alone in it.
-
-An owner who has never written is written to at the address in the settings: the channel finds or makes the
-conversation with the owner alone. `OwnerContact.begin` does so from the first start, so that nothing that is
-to be told waits for the owner's first words.
+Only a direct conversation in which the owner's verified address has spoken counts, and only while nobody else
+can read it, which the channel is asked each time (`channels.base.SupportsDirectMessages`). Matrix is
+preferred to mail. A setting must name an address of the owner or a room with the owner alone. For a silent
+owner `OwnerContact.begin` starts a conversation.
 """
 
 from __future__ import annotations
@@ -55,11 +51,7 @@ class ContactResult:
 
 
 def is_preferred(new: Target, old: Target | None, kind: Callable[[str], str] = str) -> bool:
-    """
-    Whether ``new`` replaces ``old``: the same channel moves on, another one must be preferred.
-
-    ``kind`` tells what a channel is by its name, see `Access.kind`.
-    """
+    """Return True if ``new`` replaces ``old``: same channel, or a preferred ``kind`` (`Access.kind`)."""
     if old is None or new.channel == old.channel:
         return new != old
     return contact_rank(kind(new.channel)) < contact_rank(kind(old.channel))
@@ -67,11 +59,9 @@ def is_preferred(new: Target, old: Target | None, kind: Callable[[str], str] = s
 
 class OwnerContact:
     """
-    Learns and remembers the owner's direct conversation, and finds where to write.
+    Learns the owner's direct conversation, and finds where to write.
 
-    Args:
-        setting: What the settings name (`agents.heartbeat.target`); empty: what was learned.
-        wakeups: Told when the owner's conversation is another one than before.
+    ``setting`` is `agents.heartbeat.target`, "": the learned one; ``wakeups`` report its changes.
     """
 
     def __init__(
@@ -92,10 +82,7 @@ class OwnerContact:
         self._loaded = False
 
     async def get(self) -> Target | None:
-        """
-        The owner's direct conversation, or None if the owner has never written directly. Raises
-        `StoreUnavailable`.
-        """
+        """Return the owner's direct conversation, None before the first. Raises `StoreUnavailable`."""
         if not self._loaded:
             self._known = _parsed_or_none(await self._state.read(_STATE))
             self._loaded = True
@@ -115,11 +102,11 @@ class OwnerContact:
         return min(able, key=lambda name: (contact_rank(self._kind(name)), name), default="")
 
     def is_owner(self, channel: str, person: str) -> bool:
-        """Whether this address is one of the owner's now."""
+        """Return True if this address is one of the owner's now."""
         return self._access is None or self._access.role(channel, person, verified=True) is Role.OWNER
 
     async def is_owner_session(self, session: SessionKey) -> bool:
-        """Whether a session is known to be the owner's own: an email thread, or where they last wrote."""
+        """Return True if a session is the owner's own: their email thread, or their last conversation."""
         if session == SHARED:
             return True
         person = session.thread or ""
@@ -132,15 +119,7 @@ class OwnerContact:
         return known is not None and known.session == session
 
     async def reach(self, *, topic: str = "") -> ContactResult:
-        """
-        Find where to write now, and prove that nobody else reads it.
-
-        Args:
-            topic: What it is about; a channel that keeps topics apart has a conversation for each.
-
-        Raises:
-            StoreUnavailable: It cannot be said now.
-        """
+        """Return where the owner reads alone; ``topic`` selects a thread. Raises StoreUnavailable."""
         try:
             with anyio.fail_after(_ASK_LIMIT_S):
                 return await (self._set(topic) if self.setting else self._learned(topic))
@@ -150,10 +129,7 @@ class OwnerContact:
             return ContactResult(why=f"messages to the target are not possible: {error}")
 
     async def reach_elsewhere(self, *, topic: str = "", without: Collection[str] = ()) -> ContactResult:
-        """
-        Another place where the owner reads alone, made if there is none: for what cannot wait for `reach`.
-        Raises `StoreUnavailable`.
-        """
+        """Return another place where the owner reads alone. Raises `StoreUnavailable`."""
         try:
             with anyio.fail_after(_ASK_LIMIT_S):
                 return await self._start_conversation(topic, without=without, keep=False)
@@ -161,10 +137,7 @@ class OwnerContact:
             return ContactResult(why=NO_TARGET, later=True)
 
     async def reach_on(self, name: str, *, topic: str = "", person: str = "") -> ContactResult:
-        """
-        Where the owner reads alone on this very channel, made if there is no such place; with ``person``
-        there at this one of the owner's addresses. Raises `StoreUnavailable`.
-        """
+        """Return where the owner reads alone here (at ``person``), on demand. Raises StoreUnavailable."""
         known = await self.get()
         try:
             with anyio.fail_after(_ASK_LIMIT_S):
@@ -208,10 +181,7 @@ class OwnerContact:
         return await self._checked(known, channel, topic)
 
     async def begin(self) -> bool:
-        """
-        Have a conversation with the owner alone, before there is anything to tell; whether that is settled.
-        Raises `StoreUnavailable`.
-        """
+        """Start a conversation with the owner; return True if that is settled. Raises `StoreUnavailable`."""
         if self.setting or await self.get() is not None:
             return True
         reached = await self.reach()
@@ -246,7 +216,7 @@ class OwnerContact:
         return missed
 
     async def _checked(self, known: Target, channel: Channel, topic: str) -> ContactResult:
-        """What was learned, as far as it still holds."""
+        """Return the learned contact, as far as it is still valid."""
         if not known.person:
             return ContactResult(known)
         if not self.is_owner(known.channel, known.person):
@@ -305,7 +275,7 @@ class OwnerContact:
 
 
 def _parsed_or_none(text: str | None) -> Target | None:
-    """What `OwnerContact.learn` wrote; the owner's next message mends anything else."""
+    """Parse the record of `OwnerContact.learn`; the owner's next message repairs an unreadable one."""
     if not text:
         return None
     try:

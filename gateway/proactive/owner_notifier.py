@@ -38,12 +38,7 @@ _log = structlog.get_logger(__name__)
 
 
 class OwnerNotifier:
-    """
-    Notifies the owner. One instance serves all callers.
-
-    Args:
-        conversations: Know in whose history stands what is remembered; by default that of its place.
-    """
+    """Notifies the owner, for all callers; ``conversations`` find the history of a remembered text."""
 
     def __init__(
         self, store: Queue, contact: OwnerContact, clock: Clock, conversations: Conversations | None = None
@@ -63,10 +58,7 @@ class OwnerNotifier:
             self._down.add(status.name)
 
     async def reach(self, topic: str, kind: OutboundKind = OutboundKind.NOTICE) -> ContactResult:
-        """
-        Where a message about ``topic`` goes now; why there is no such place is logged once until there is
-        one. Raises `StoreUnavailable`.
-        """
+        """Return where a message about ``topic`` goes; logs a missing place once. Raises StoreUnavailable."""
         reached = await self._contact.reach(topic=topic)
         waits = reached.later and not self._down
         lost = reached.target is None or reached.target.channel in self._down
@@ -88,7 +80,7 @@ class OwnerNotifier:
         return place if self._conversations is None else self._conversations.reading_scope(place)
 
     def is_email_style(self, target: Target) -> bool:
-        """Whether each message there is an email of its own: nobody wants ten of them at once."""
+        """Return True if each message there is an email of its own: nobody wants ten of them at once."""
         return self._contact.channels[target.channel].capabilities.email_style
 
     async def notify(
@@ -102,15 +94,13 @@ class OwnerNotifier:
         texts: Mapping[str, str] = MappingProxyType({}),
     ) -> ContactResult:
         """
-        Post a message to where the owner is reached now, and return that; without a target nothing was done.
+        Post a message to the owner and return where; without a target nothing was done.
 
         Args:
-            topic: What it is about; a channel that keeps topics apart has a conversation for each.
-            text: In Markdown, of any length.
-            once: Under which it is posted; it may depend on where it goes.
-            kind: An alert goes another way if the usual place cannot be reached.
-            remember: The text becomes a line in the history of the conversation, which a model reads, so that
-                it can be asked about there.
+            topic: Selects the conversation on channels that have one per topic.
+            once: The key of posting; it may depend on the target.
+            kind: An alert takes another way if the usual place is unreachable.
+            remember: Add the text to the conversation's history, so that it can be asked about.
             texts: See `OutboxStore.post`.
 
         Raises:
@@ -125,10 +115,7 @@ class OwnerNotifier:
     async def compose(
         self, topic: str, text: str, context: Mapping[str, Any] | None = None
     ) -> list[NewOutbound] | None:
-        """
-        A notice that its caller commits together with something else, and that waits for the owner; None:
-        there is no place for it now. Raises `StoreUnavailable`.
-        """
+        """Build a notice to commit with other work; None without a place. Raises `StoreUnavailable`."""
         target = (await self.reach(topic)).target
         if target is None:
             return None
@@ -145,15 +132,7 @@ class OwnerNotifier:
         collected: Sequence[int] = (),
         texts: Mapping[str, str] = MappingProxyType({}),
     ) -> bool:
-        """
-        Post a message to a place that is known; False: it was posted before.
-
-        ``once``, ``kind``, ``remember`` and ``texts`` are as in `notify`; what is ``collected`` leaves the
-        digest in the same transaction.
-
-        Raises:
-            StoreUnavailable: Nothing was posted.
-        """
+        """Post to a known place, like `notify`, ending ``collected``; False if done before."""
         outbound = self.parts(target, text, kind)
         name = " ".join(once or (kind.value,))
         # A digest has what check-ins have said, which may have read what anybody has written.
@@ -178,10 +157,7 @@ class OwnerNotifier:
         attachments: Sequence[Attachment] = (),
         rings: bool = False,
     ) -> list[NewOutbound]:
-        """
-        A message in parts that its channel takes, for a caller that commits them with something else; it
-        ``rings`` if it waits for the owner.
-        """
+        """Split a message into parts to commit with other work; ``rings`` if it waits for the owner."""
         rings_for = tuple(filter(None, [target.person])) if rings else None
         capabilities = self._contact.channels[target.channel].capabilities
         return [

@@ -25,11 +25,7 @@ def failing_since(entries: list[LedgerEntry]) -> list[LedgerEntry]:
 
 
 def resting_until(entries: list[LedgerEntry], now: datetime, interval: timedelta) -> datetime | None:
-    """
-    Until when check-ins rest after failures in a row, each rest twice as long as the one before; pure.
-
-    None: they do not rest now.
-    """
+    """Return the end of the rest after failures in a row (doubling), None without one. Pure."""
     failed = failing_since(entries)
     if len(failed) < _REST_AFTER or failed[0].at is None:
         return None

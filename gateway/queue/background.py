@@ -70,16 +70,16 @@ _STATES = {
 @dataclass(frozen=True, slots=True)
 class Order:
     """
-    The order for a background job: what to do, and for which conversation.
+    The order for a background job.
 
     Args:
-        place: The conversation that asked; the answer goes there.
-        started_by: The turn that started the job.
-        command: The job runs its text as a shell command instead of asking a model.
-        origins: The origins of the text that the model had been shown when it started the job.
-        by_heartbeat: A heartbeat run started the job: nobody reads that conversation.
-        context: The channel's context of the message that asked, needed to answer it.
-        state: The state on which an approved command was based; if empty, the command runs in any case.
+        place: The conversation that asked and gets the answer.
+        started_by: The turn that started it.
+        command: Run the text as a shell command instead of asking a model.
+        origins: The sources shown to the model at the start.
+        by_heartbeat: Started by a heartbeat run, whose conversation nobody reads.
+        context: The channel's context of the request, for the answer.
+        state: The state of files that an approved command needs, or "".
     """
 
     id: str
@@ -119,12 +119,12 @@ class BackgroundJob:
 
     @property
     def open(self) -> bool:
-        """Whether the job has not ended yet."""
+        """Return True if the job has not ended."""
         return self.state in (BackgroundState.WAITING, BackgroundState.RUNNING, BackgroundState.HELD)
 
 
 def is_background(session: SessionKey) -> bool:
-    """Whether a session belongs to a background job."""
+    """Return True if a session belongs to a background job."""
     return session.thread is not None and _THREAD.fullmatch(session.thread) is not None
 
 

@@ -1,23 +1,12 @@
 """
-Takes, renews and gives back the lease of a home whose database other machines also reach.
+Takes, renews and releases the lease of a home whose database other machines also reach.
 
-Theory of operation. A home has one lease, a row of the database with an expiry time. Its holder is the
-daemon, or a command that needs exclusive access; other daemons stand by and ask for it again and again. The
-server's clock decides when a lease expires, because the clocks of two machines differ. The process also
-measures the lease itself, from the moment before it sends each renewal, so it always assumes an earlier
-expiry than the server. It uses a clock that keeps running while the machine sleeps.
-
-A process that cannot renew for ``lost_s`` shuts down in order, and ends at ``ended_s`` at the latest. Both
-are earlier than ``ttl_s``, when another process can begin. A process that was frozen for longer must not even
-finish a send that was in progress. So `LeaseKeeper.check` runs before anything else when the event loop
-resumes (`gateway.system.event_loop`), and ends the process there, as a SIGKILL would.
-
-The database refuses a call that was on its way meanwhile (`MaintenanceStore.work_under`).
-
-Each holder has a unique name, so a process that comes back is a new holder with a new fence. A file of the
-home records the names of this home's processes. Whoever holds the lock of the home knows that those processes
-are dead, and need not wait for their leases to expire. The names count only on the same machine and in the
-same folder, so a copy of the home does not take the lease from the original.
+The lease is a row that expires by the server's clock; its holder measures it too, from before each renewal,
+on a clock that runs during sleep, so that it assumes an earlier end. Without renewal the process stops in
+order after ``lost_s`` and ends at ``ended_s``, before ``ttl_s``; after a freeze `LeaseKeeper.check` ends it
+before anything else runs (`gateway.system.event_loop`), and the database refuses late calls
+(`MaintenanceStore.work_under`). Each holder is new and has a new fence. A file of the home names its holders:
+whoever locks the home, on this machine and folder, knows that they are dead.
 """
 
 from __future__ import annotations
@@ -125,11 +114,7 @@ def boot_time() -> float:
 
 
 class Holders:
-    """
-    Records in a file of the home the names under which its processes hold leases.
-
-    The caller holds the lock of the home.
-    """
+    """Records the home's lease-holder names in a file, under the home's lock."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -175,13 +160,13 @@ def _end(code: int) -> None:
 
 class LeaseKeeper:
     """
-    Takes the lease of a home, relies on it from `begin` on, renews it and gives it back.
+    Takes the lease of a home, relies on it from `begin` on, renews and releases it.
 
     Args:
         where: The database, as errors may show it.
-        machine: The machine and folder of a daemon, under which ``status`` shows it; empty for a command.
+        machine: The machine and folder for ``status``; "" for a command.
         version: Of squidbot there.
-        clock: Seconds that keep counting, also while the machine sleeps.
+        clock: Seconds that continue during sleep.
         end: Ends the process at once.
     """
 
@@ -232,13 +217,7 @@ class LeaseKeeper:
         return None if self._fence is None else (DAEMON, self._holder, self._fence)
 
     async def take(self) -> None:
-        """
-        Take the lease.
-
-        Raises:
-            LeaseTaken: Another process has it.
-            StoreUnavailable: The database cannot be used now.
-        """
+        """Take the lease. Raises LeaseTaken or StoreUnavailable."""
         if not await self._ask(self._named()):
             raise LeaseTaken(
                 f"another squidbot works on {self._where}, or did until a moment ago: {await self.other()}."
@@ -247,13 +226,7 @@ class LeaseKeeper:
             )
 
     async def wait(self, stop: anyio.Event, standing_by: anyio.Event) -> bool:
-        """
-        Stand by until the lease is free, take it, and rely on it. A database that cannot be used is waited
-        for. Returns False if ``stop`` was set first. ``standing_by`` is set when another process has it.
-
-        Raises:
-            StoreUnusable: A person must act first.
-        """
+        """Stand by for the lease, over outages; False if ``stop`` came first. Raises StoreUnusable."""
         before, failing = self._named(), False
         while not stop.is_set():
             try:
@@ -304,12 +277,9 @@ class LeaseKeeper:
 
     async def begin(self) -> None:
         """
-        Rely on the lease from now on. Before this call the process had nothing in progress that another one
-        could take over, so the time between `take` and this call does not matter on a busy machine.
+        Rely on the lease from now on. Raises LeaseLost or StoreUnavailable.
 
-        Raises:
-            LeaseLost: The lease has expired, and somebody else has begun.
-            StoreUnavailable: The database cannot be used now.
+        Before, nothing was in progress, so the time since `take` does not matter on a busy machine.
         """
         assert self._fence is not None, "taken first"
         began = self._clock()
@@ -321,12 +291,7 @@ class LeaseKeeper:
         await self._show()
 
     async def run(self) -> None:
-        """
-        Renew the lease until it is given back.
-
-        Raises:
-            LeaseLost: Nobody who relied on the lease may work on the database any more.
-        """
+        """Renew the lease until released. Raises LeaseLost: all work on the database must stop."""
         pause_s = self._times.renewed_s
         while True:
             await anyio.sleep(max(0.0, min(pause_s, self._times.lost_s - self.age_s)))
@@ -352,12 +317,7 @@ class LeaseKeeper:
         return bool(held)
 
     def confirm(self) -> None:
-        """
-        Check that the lease is still held, before something that cannot be undone.
-
-        Raises:
-            LeaseLost: It may have been lost.
-        """
+        """Check the lease before something that cannot be undone. Raises LeaseLost."""
         if self._fence is not None and self.age_s >= self._times.lost_s:
             raise LeaseLost(self._silent(), path=self._where)
 
@@ -385,14 +345,7 @@ class LeaseKeeper:
 
     @asynccontextmanager
     async def held(self) -> AsyncIterator[LeaseKeeper]:
-        """
-        Hold the lease for the duration of the context.
-
-        Raises:
-            LeaseTaken: Another process has it.
-            LeaseLost: It was lost; the body was cancelled.
-            StoreUnavailable: The database cannot be used now.
-        """
+        """Hold the lease during the block. Raises LeaseTaken, LeaseLost (cancelled), StoreUnavailable."""
         await self.take()
         try:
             await self.begin()

@@ -21,13 +21,10 @@ class Trouble(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class MemoryInDatabase:
     """
-    Histories and memory in tables beside the queue.
+    Histories and memory in tables of the queue's database.
 
-    The history contains an answer as soon as its turn is completed, and the journal of the queue stays empty.
-
-    Args:
-        memory: Histories, records, documents. It raises `StorageUnavailable`, as files do.
-        named_files: Returns the path of each file that a history names. Raises `StorageUnavailable`.
+    A completed turn's answer is in the history at once, and the journal stays empty. Both parts raise
+    `StorageUnavailable`.
     """
 
     memory: MemoryPort

@@ -38,7 +38,7 @@ By = Literal["day", "purpose", "session", "model"]
 
 
 def is_too_long(session: SessionKey) -> bool:
-    """Whether a conversation's name is too long to be stored; no server sends such a name."""
+    """Return True if a conversation's name is too long to be stored; no server sends such a name."""
     return len(str(session)) > LONGEST_NAME
 
 
@@ -88,9 +88,9 @@ class InboxRow:
 @dataclass(frozen=True, slots=True)
 class Stopped:
     """
-    A running turn that has lost its rows: the handler working on it must stop.
+    A running turn that has lost its rows: its handler must stop.
 
-    ``why`` is ``withdrawn``, ``left``, ``stopped`` or ``edited``: then its messages wait again.
+    ``why``: ``withdrawn``, ``left``, ``stopped``, or ``edited`` (the messages wait again).
     """
 
     session: SessionKey
@@ -99,13 +99,7 @@ class Stopped:
 
 
 class Accepted(list[InboxRow]):
-    """
-    The result of accepting a batch: the new rows in order, and the effects of its amendments.
-
-    Args:
-        rows: The new rows, as they are after the amendments.
-        stopped: The running turns to stop.
-    """
+    """The new rows of a batch, in order and amended, and the running turns to stop."""
 
     def __init__(self, rows: Iterable[InboxRow] = (), stopped: Iterable[Stopped] = ()) -> None:
         super().__init__(rows)
@@ -138,7 +132,7 @@ class Turn:
 
     @property
     def place(self) -> SessionKey:
-        """Where its messages were written; its answer goes there."""
+        """Return the session where its messages were written and its answer goes."""
         return self.rows[-1].message.session
 
     @property
@@ -160,9 +154,9 @@ class Lease:
 @dataclass(frozen=True, slots=True)
 class Machine:
     """
-    A machine with a daemon of the home: ``active`` has the lease, ``lives`` was seen in time.
+    A machine with a daemon: ``active`` has the lease, ``lives`` was seen in time.
 
-    ``since_s``: seconds since its process began; ``seen_s``: at most so long ago it was seen.
+    ``since_s`` is its process's age, ``seen_s`` the age of the last sign.
     """
 
     holder: str
@@ -249,12 +243,11 @@ class EffectReceipt:
     A record of one effect of a tool.
 
     Args:
-        asked_by: The sender of the message that the turn answers.
-        origins: The origins of what the model had been shown, in readable form; empty: the owner's words
-            alone.
-        approved_by: Who approved this call; empty: the policy allowed it.
+        asked_by: The sender of the answered message.
+        origins: The shown sources in readable form; "": the owner only.
+        approved_by: Who approved the call; "": the policy.
         told: The beginning of the result.
-        undo: How a person undoes the effect.
+        undo: How a person undoes it.
     """
 
     session: SessionKey
@@ -323,7 +316,7 @@ class UsageRow:
 
 
 class JobKind(StrEnum):
-    """What a job does when it is due."""
+    """The action of a job that is due."""
 
     REMIND = "remind"
     """The job sends its text as it is, without a model."""
@@ -332,7 +325,7 @@ class JobKind(StrEnum):
 
 
 class JobState(StrEnum):
-    """Whether a job will run again."""
+    """The state of a job: it will run again, is paused, or has ended."""
 
     ACTIVE = "active"
     PAUSED = "paused"
@@ -349,19 +342,16 @@ ORIGINS = "origins"
 @dataclass(frozen=True, slots=True)
 class Job:
     """
-    A scheduled job: something to do at a time, for a person, in a conversation.
+    A scheduled job.
 
     Args:
-        id: Short, for people to type.
-        kind, text: What to do.
-        timing: When to do it, in the format of ``gateway.proactive.jobs.triggers``.
-        session, account: The conversation in which the job answers, and the bot's address there.
-        person: Who requested the job; it does not run once this person is no longer allowed to write.
-        context: The channel's context of the requesting message, needed to answer it.
-        next_at: The next scheduled instant; None if there is none.
-        last_at: The scheduled instant of the last run.
-        revision: Grows with every change that a person makes.
-        note: Why the job did not run the last time; empty if it did.
+        timing: In the format of ``gateway.proactive.jobs.triggers``.
+    session, account: The conversation of its answers, and the bot's address there.
+        person: Who requested it; it stops running when they are no longer allowed.
+        context: The channel's context of the request, for the answer.
+    next_at, last_at: Scheduled instants, or None.
+        revision: Grows with every change by a person.
+        note: Why it did not run the last time, or "".
     """
 
     id: str
@@ -395,16 +385,10 @@ class RunOutcome(StrEnum):
 @dataclass(frozen=True, slots=True)
 class LedgerEntry:
     """
-    A line of the run ledger.
+    A line of the run ledger, identified by ``name`` (heartbeat channel or ``job:ID``) and ``instant``.
 
-    Args:
-        name: The heartbeat's channel, or ``job:ID``.
-        instant: The scheduled instant; together with ``name`` it identifies the run.
-        outcome, reason: The outcome and its reason.
-        tokens, calls, took_s: The cost of the run.
-        said: A fingerprint of the text, by which a repetition is recognised.
-        at: When the line was written.
-        until, ticks: A SKIPPED line stands for this many consecutive ticks, up to that instant.
+    ``said`` is a fingerprint of the text, to recognise repetitions. A SKIPPED line stands for ``ticks``
+    consecutive ticks up to ``until``.
     """
 
     name: str
@@ -438,20 +422,17 @@ class ToolQuestionRow:
 
     Args:
         asked: The addresses of those who may decide, besides the owner.
-        tool: The tool in question; several names are separated by commas.
-        until: The time after which a yes comes too late.
-        verdict: The decision; None while the question is open.
-        people: The addresses of the senders whose messages the turn answers.
-        places: The conversations in which the question was asked.
-        turn: The turn that waits for the answer.
-        at: When the question was asked.
-        further: Another question of the same turn was asked before.
-        offer, origins: The scope that a grant could have (`agent_core.tools.grants.Scope`), and the origins
-            that the question named, as JSON values.
-        proof: How well the messages of the turn prove their senders; see `proof_of`.
-        form: The form that a server wants filled in (`agent_core.tools.forms.Form`), as a JSON value; None if
-            the question wants a yes.
-        arguments, review: What the tool is called with, and what it says that it would do.
+        tool: The tool, or several separated by commas.
+        until: The deadline of an approval.
+        verdict: The decision or None.
+        people: The senders whose messages the turn answers.
+        places: The conversations in which it was asked.
+        turn: The waiting turn.
+        further: The turn has asked before.
+        offer, origins: The possible grant (`agent_core.tools.grants.Scope`) and the named sources, as JSON.
+        proof: The strength of the senders' proof; see `proof_level`.
+        form: A server's form (`agent_core.tools.forms.Form`) as JSON, or None.
+        arguments, review: The call, and what the tool says that it would do.
     """
 
     name: str
@@ -483,14 +464,7 @@ class Decided(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """
-    Usage summed over one group.
-
-    Args:
-        name: The day, purpose, session or model of the group; empty if the model is unknown.
-        usage: The sum; ``cost_usd`` contains the known costs.
-        priced: Whether the price of all of it is known.
-    """
+    """Usage summed over one group (``name`` "" for an unknown model); ``priced``: completely."""
 
     name: str
     usage: Usage

@@ -26,12 +26,7 @@ _NO_DRIVER = "gateway.store: PostgreSQL needs squidbot's extra 'postgres' (pip i
 
 @contextmanager
 def open_postgres() -> Iterator[None]:
-    """
-    Report an unusable PostgreSQL database, or a missing driver, as a configuration error.
-
-    Raises:
-        ConfigInvalid: Instead of `StoreUnusable` or of the driver's import error.
-    """
+    """Report an unusable PostgreSQL database, or a missing driver, as ConfigInvalid."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -44,12 +39,7 @@ def open_postgres() -> Iterator[None]:
 
 @contextmanager
 def open_sqlite() -> Iterator[None]:
-    """
-    Report that the content of the embedded database was moved, as a configuration error.
-
-    Raises:
-        ConfigInvalid: Instead of `StoreMoved`.
-    """
+    """Report that the embedded database's content was moved, as ConfigInvalid."""
     try:
         yield
     except StoreMoved as error:
@@ -71,15 +61,14 @@ async def opened_queue(
     Args:
         store: The URL of a PostgreSQL database; None: the embedded queue.
         clock: The source of every time in the database.
-        durable: Whether what has returned survives a power cut; in PostgreSQL it always does.
-        zone: The time zone of the days by which usage is recorded.
+        durable: Results survive a power cut; in PostgreSQL always.
+        zone: The time zone of the days of usage.
         wakeups: The signals fired after each commit.
 
     Raises:
-        StoreUnavailable: The queue cannot be opened now.
+        StoreUnavailable: Not now.
         StoreUnusable: The file is damaged or too new.
-        ConfigInvalid: The settings do not allow this database: its content was moved, or it is an unusable
-            PostgreSQL database.
+        ConfigInvalid: Its content was moved, or the PostgreSQL database is unusable.
     """
     if store is None:
         from gateway.queue.sqlite.store import SqliteQueue  # noqa: PLC0415 - one of the two is loaded
@@ -113,15 +102,10 @@ def account_state_beside(queue: Queue, key: StateKey) -> AccountState | None:
 @asynccontextmanager
 async def held_queue(queue: Queue, store: str | None, holders: Path) -> AsyncIterator[LeaseKeeper | None]:
     """
-    Keep every daemon, on any machine, from working on an open queue for the duration; the caller holds the
-    lock of the home.
+    Keep every daemon from working on an open queue, under the home's lock.
 
-    Yields the keeper, which confirms that the lease is still held; None where the lock of the home suffices.
-
-    Raises:
-        LeaseTaken: A daemon works on the queue.
-        LeaseLost: A daemon may have begun; the body was cancelled.
-        StoreUnavailable: The database cannot be used now.
+    Yields the lease's keeper; None where the lock suffices. Raises LeaseTaken, LeaseLost (the block is
+    cancelled) or StoreUnavailable.
     """
     if store is None:
         yield None
@@ -154,13 +138,7 @@ def while_held(file: Path, store: str | None, holders: Path, clock: Clock) -> It
 
 
 def migrate_store(store: str) -> str:
-    """
-    Create squidbot's tables in a PostgreSQL database, or update them; return what was done.
-
-    Raises:
-        StoreUnavailable: The database cannot be used now.
-        ConfigInvalid: A person must act first; nothing was changed.
-    """
+    """Create or update squidbot's tables; return what was done. Raises StoreUnavailable, ConfigInvalid."""
     with open_postgres():
         from gateway.queue.postgres.store import migrate  # noqa: PLC0415 - the default has no driver
 

@@ -21,10 +21,7 @@ from gateway.queue.sql.repetitions import count_repetitions
 def _transaction(
     place: QueuePlace, operation: str = "person", *, change: bool = False, compact: bool = False
 ) -> Iterator[ConnectionPort]:
-    """
-    Open one transaction; without ``change`` a daemon may be running. With ``compact`` no deleted bytes remain
-    in the database.
-    """
+    """Open a transaction; without ``change`` beside a daemon. ``compact`` leaves no deleted bytes."""
     if isinstance(place, Path):
         from gateway.queue.sqlite.erasure import transaction as in_file  # noqa: PLC0415 - one of the two is loaded
 
@@ -54,28 +51,19 @@ def erase_rows(
     *,
     now: float,
 ) -> PersonRows:
-    """
-    Remove a person's rows for good, and their bytes. Raises `StoreUnavailable`, `ConfigInvalid`; repeating
-    the call completes the work.
-    """
+    """Erase a person's rows and bytes; repeatable. Raises `StoreUnavailable`, `ConfigInvalid`."""
     with _transaction(place, "forget", change=True, compact=True) as db:
         return erasure.erase(db, addresses, sessions, turns, now=now)
 
 
 def named_in_rows(place: QueuePlace, names: Collection[str]) -> frozenset[str]:
-    """
-    Return which of these texts occur in a message that still exists: files that are still needed. Raises
-    `StoreUnavailable`, `ConfigInvalid`.
-    """
+    """Return which texts occur in existing messages. Raises `StoreUnavailable`, `ConfigInvalid`."""
     with _transaction(place) as db:
         return erasure.named_files(db, names)
 
 
 def repeated_in_rows(place: QueuePlace, repeats: Callable[[Any], bool], theirs: PersonRows) -> dict[str, int]:
-    """
-    Count the texts of each table that ``repeats`` recognises, without ``theirs``; this comes before
-    `erase_rows`. Raises `StoreUnavailable`, `ConfigInvalid`.
-    """
+    """Count texts per table that ``repeats`` matches, before `erase_rows`, without ``theirs``."""
     with _transaction(place, "forget") as db:
         return count_repetitions(db, repeats, theirs)
 

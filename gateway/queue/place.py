@@ -15,7 +15,7 @@ class ServerDatabase:
     name: str = "PostgreSQL"
 
     def exists(self) -> bool:
-        """Whether a database may be there; an unreachable server is reported by the first query."""
+        """Return True: the database may exist; an unreachable server is reported by the first query."""
         return True
 
 

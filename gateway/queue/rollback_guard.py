@@ -1,15 +1,9 @@
 """
 Detects an older copy in place of the database, by recording outside of it how far it was.
 
-An older copy works, but it lacks what came after it was made. The servers deliver that again, and the bot
-would answer it again. Nothing else can detect this, so a start with it is refused until the operator has
-accepted it (`squidbot restored`).
-
-`squidbot restore` knows more: when the copy was made, and when the lost gateway can have run at the latest. A
-message that was sent to the bot in this interval (`Gap`) and is not in the copy may have been answered
-already, by a gateway whose data is lost. It waits in quarantine for a person instead of being answered twice.
-
-The recorded mark is a hint. It may be missing or behind; then the guard merely notices less.
+Servers would deliver again what a copy lacks, and the bot would answer twice, so a start is refused until the
+operator accepts it (`squidbot restored`). `squidbot restore` knows the interval in which the lost gateway
+ran: messages of that `Gap` wait for a person. A missing or older mark only notices less.
 """
 
 from __future__ import annotations
@@ -60,21 +54,17 @@ class Gap:
 
     def holds(self, instant: datetime) -> bool:
         """
-        Whether a message that was sent at this instant, and that the backup lacks, may have been answered.
+        Return True if a message of this time that the backup lacks may have been answered.
 
-        A message that was sent before the backup counts, too: it may have been fetched only afterwards, and a
-        mail has its date in whole seconds.
+        Times before the backup count, too: the message may have been fetched after it, and mail dates are in
+        whole seconds.
         """
         return instant <= self.until
 
 
 @dataclass(frozen=True, slots=True)
 class HighWaterMark:
-    """
-    The recorded mark: the extent, its time, and when an older copy was last found.
-
-    ``gap`` is set after a restore.
-    """
+    """The extent, its time, and the last found older copy; ``gap`` is set after a restore."""
 
     extent: Extent
     at: datetime
@@ -135,13 +125,7 @@ class RollbackGuard:
         self._mark: HighWaterMark | None = None
 
     async def look(self, gap: Gap | None = None, *, refuses: bool = False) -> str | None:
-        """
-        Check at the start whether the database is an older copy; return the warning, and log it. ``gap`` is a
-        shared database's record of a restore.
-
-        Raises:
-            ConfigInvalid: It is one with content, and ``refuses`` is set.
-        """
+        """Return and log a warning about an older copy. Raises ConfigInvalid if ``refuses`` is set."""
         self._gap = gap
         mark, extent, now = read_high_water_mark(self._path), await self._extent(), self._clock.now()
         told = older_copy(mark, extent)
@@ -198,7 +182,7 @@ class RollbackGuard:
         return mark
 
     def perhaps_answered(self, sent_at: datetime) -> bool:
-        """Whether a message of this time may have been answered by the gateway whose data is lost."""
+        """Return True if the gateway whose data is lost may have answered a message of this time."""
         own = self._mark.gap if self._mark is not None else None
         return any(gap is not None and gap.holds(sent_at) for gap in (own, self._gap))
 
@@ -212,12 +196,7 @@ class RollbackGuard:
 def write_restored(
     path: Path, extent: Extent, *, made_at: datetime | None, now: datetime, gap: Gap | None
 ) -> None:
-    """
-    Record that a database was restored from a backup or, without ``made_at``, is an accepted older copy.
-
-    Raises:
-        OSError: It fails.
-    """
+    """Record a restore or, without ``made_at``, an accepted older copy. Raises OSError."""
     of = (
         "was an older copy"
         if made_at is None

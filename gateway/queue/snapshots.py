@@ -8,7 +8,7 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What was copied: schema, highest ids, identity (a secret), lengths of the histories in bytes."""
+    """A copy's schema, highest ids, identity (a secret) and lengths of the histories in bytes."""
 
     schema: int
     inbox: int
@@ -26,14 +26,5 @@ class SnapshotStore(Protocol):
         ...
 
     async def snapshot(self, target: str, histories: str) -> Snapshot:
-        """
-        Copy the database to ``target``, a new file readable by its owner alone, completely and durably.
-
-        Args:
-            target: A path that must not exist yet.
-            histories: The folder whose files are measured at the moment of the copy.
-
-        Raises:
-            StoreUnavailable: The copy failed for now; a partial file may remain.
-        """
+        """Copy the database durably to a new file and measure ``histories``. Raises StoreUnavailable."""
         ...

@@ -16,13 +16,7 @@ from gateway.queue.errors import StoreUnusable
 
 
 class StateKey:
-    """
-    The source of the key.
-
-    Args:
-        given: The key from the settings.
-        file: The key file of the home, used if ``given`` is absent.
-    """
+    """The source of the key: ``given`` by the settings, else the home's key ``file``."""
 
     def __init__(self, given: str | None, file: Path) -> None:
         self._given = given

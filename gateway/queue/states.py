@@ -1,17 +1,11 @@
 """
-The two state machines of the durable queue, as tables. The SQL of each move reads its allowed source states
-from them (``sql/moves.py``). Pure: nothing here reads a clock or does I/O.
+The two state machines of the durable queue, as tables; ``sql/moves.py`` derives the SQL. Pure.
 
-An inbox row is ``ready`` when accepted, ``running`` under a claim, ``answered`` when its answer is committed,
-and ``settled`` when a server has accepted every part of the answer. A ``dead`` row failed permanently (an
-apology is sent); an ``ignored`` row is never answered.
-
-An outbox row is ``pending``, then ``sending`` before the first byte goes to a server, ``uncertain`` from just
-before the point of no return, and finally ``sent``. A crash in ``sending`` is safe to repeat; only
-``uncertain`` needs the channel's rule (same key, probe, or a person: ``unknown``).
-
-Two states wait only for a person: a ``quarantined`` message until somebody releases it, a ``held`` draft
-until somebody approves it.
+An inbox row is ``ready``, ``running`` under a claim, ``answered`` when its answer is committed and
+``settled`` when servers accepted all parts; ``dead`` failed permanently (with an apology), ``ignored`` is
+never answered. An outbox row is ``pending``, ``sending`` before the first byte, ``uncertain`` from just
+before the point of no return, and ``sent``; only ``uncertain`` needs the channel's rule or a person
+(``unknown``). ``quarantined`` messages and ``held`` drafts wait for a person.
 """
 
 from __future__ import annotations
@@ -108,10 +102,9 @@ class CrashRecord:
     """
     The crash record of a turn or an outbox row.
 
-    ``deaths`` counts the deaths at which it was in flight, ``alone`` those at which nothing else was.
-    ``in_a_row`` counts the newest deaths of the process without a break at which it was alone, at the same
-    step. ``others`` counts the deaths since its first one at which something else was alone in flight that
-    later came through, and so was not the cause.
+    ``deaths`` counts those while in flight, ``alone`` with nothing else, ``in_a_row`` the newest consecutive
+    ones alone at the same step; ``others`` those since the first at which another, later innocent, row was
+    alone.
     """
 
     deaths: int = 0
@@ -123,12 +116,10 @@ class CrashRecord:
 @dataclass(frozen=True, slots=True)
 class StoreStats:
     """
-    Counts by state, and ages in seconds: of the oldest message that is not answered and of the oldest answer
-    that is not sent (None if there is none). Conversations in which a tool waits for a person's approval are
-    counted separately: what waits there waits for that person and has no age. A message that waits for its
-    place or for the budget has no age either, because its sender knows how long it waits. Nor has a
-    background job. ``oldest_question_s`` is the age of the oldest that waits for a person: a call, a draft or
-    a message in quarantine.
+    Counts by state, and ages in seconds of the oldest unanswered message and unsent answer, or None.
+
+    Messages that wait for a person, a place or the budget, and background jobs, have no age.
+    ``oldest_question_s`` is that of the oldest item for a person: call, draft or quarantine.
     """
 
     inbox: Mapping[str, int]

@@ -1,17 +1,10 @@
 """
 The stores of the durable queue: `Queue` combines them over one open database of either engine.
 
-Each store states in its own file what is true after each of its calls. The following holds for all of them.
-
-No caller sees SQL or an engine. Every delay is passed in seconds, so that the queue's own clock decides when
-it is over. All methods may raise `StoreUnavailable` (a full disk, a locked or broken database); then nothing
-of the call has happened. There is one exception: if the connection to a remote database is lost during the
-commit, nobody knows the outcome; keys and fences make it harmless to call again. A cancelled call may or may
-not have happened, too. A move that the state machines do not allow (a send that a person has dropped
-meanwhile) raises `IllegalMove` and changes nothing.
-
-A *turn* is one or more inbox rows of one session that are answered together. It is fenced: the latest claim
-owns it. `complete`, `retry`, `dead_letter` and the step methods of an older claim raise `LostTurn`.
+No caller sees SQL, and delays are in seconds of the queue's clock. Methods may raise `StoreUnavailable`, and
+then nothing has happened, except for a remote commit's lost connection, which keys and fences make harmless
+to repeat; cancelled calls may have happened. Forbidden moves raise `IllegalMove`. A *turn* is one or more
+inbox rows of a session answered together; the latest claim owns it and older ones get `LostTurn`.
 """
 
 from __future__ import annotations
@@ -89,10 +82,9 @@ __all__ = [
 
 class Queue:
     """
-    The stores of one queue. They share one database, and each call is one transaction.
+    The stores of one queue in one database; each call is one transaction.
 
-    Each engine opens its own; `aclose` or ``async with`` closes it. All calls come from the event loop on
-    which it was opened.
+    All calls come from the event loop on which it was opened.
     """
 
     def __init__(self, database: Database, snapshots: SnapshotStore) -> None:

@@ -50,14 +50,9 @@ class Signal(Generic[_Told]):
 @dataclass(frozen=True, slots=True)
 class Work:
     """
-    A session has work to do.
+    A session has work to do in ``after_s`` seconds.
 
-    Args:
-        after_s: The seconds until it is due; 0.0: now.
-        channel, sender, verified: The channel and sender address of the work, and whether that address is
-            proven.
-        kind: The message's kind, as in `gateway.queue.model.Pending`; ``alone`` is a command, and ``note`` is
-            for the history only.
+    ``kind`` is as in `gateway.queue.model.Pending`; ``alone`` is a command, ``note`` is for the history only.
     """
 
     session: SessionKey
@@ -69,20 +64,16 @@ class Work:
 
     @property
     def is_quick(self) -> bool:
-        """Whether it need not wait for a running turn: it needs no model."""
+        """Return True if the work needs no model and so need not wait for a running turn."""
         return self.kind in ("alone", "note", "reaction")
 
 
 @dataclass(frozen=True, slots=True)
 class Alert:
     """
-    Something needs the owner's attention.
+    Something needs the owner's attention; sent at most hourly per ``about``.
 
-    Args:
-        about: The subject; the owner is told of the same subject once an hour at most.
-        text: A sentence or two, without secrets.
-        once: If given, the alert is delivered once, however often and after however many restarts it fires,
-            until a different alert about the same subject is delivered.
+    ``once``: sent a single time, over restarts, until a different alert about the subject is sent.
     """
 
     about: str
@@ -91,11 +82,7 @@ class Alert:
 
 
 class Wakeups:
-    """
-    The signals of one gateway.
-
-    The queue alone fires those about its rows. Parts that do not know their subscribers fire the others.
-    """
+    """The signals of one gateway; only the queue fires those about its rows."""
 
     def __init__(self) -> None:
         self.session = Signal[Work]()

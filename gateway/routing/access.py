@@ -1,20 +1,11 @@
 """
-Who may talk to the bot, and as whom. Pure: a decision depends on the message, the settings, and whom the
-owner has let in besides (`Access.let_in`).
+Who may talk to the bot, and as whom. Pure: by message, settings and admitted people (`Access.let_in`).
 
-Theory of operation. The default is no. A sender counts only if the channel has *verified* the address, and
-only the address counts, never the name that people give themselves. The owner is recognised by an alias of
-the same channel, and is always let in there. Everybody else needs an entry in the channel's ``allow_from``.
-
-An address is worth what the account is worth that vouches for it. So an alias for a kind of channel means the
-first account of that kind and those that believe nobody else than it does; on the others (another homeserver,
-a mailbox with looser rules) the owner is who has an alias for that very account, and no other person there is
-taken for the person of the same address elsewhere.
-
-Addresses are compared after `normalise`, which asks the kinds of channels (`AddressRules`): nothing may
-make two people one. An entry of ``allow_from`` is an address, ``*`` for everybody whose address is verified,
-or everybody at one server, as the kind writes it. Other uses of ``*`` are refused by the settings, so that a
-slip of the hand never opens a door.
+Only a verified address counts, never a name. The owner is known by an alias of the channel; all others need
+an entry in ``allow_from``. An alias of a kind means its first account and those that trust no further
+vouchers; elsewhere an address may be another person. Addresses are compared by `normalise` (`AddressRules`),
+which must never merge two people. Wildcards are ``*`` for verified addresses or a whole server; the settings
+refuse others.
 """
 
 from __future__ import annotations
@@ -57,11 +48,7 @@ class Alias:
 
 @dataclass(frozen=True, slots=True)
 class AccessDecision:
-    """
-    Whether a message is taken.
-
-    ``reason`` is a short constant, empty if it is allowed; a refused message is remembered with it.
-    """
+    """The decision about a message; ``reason`` is a constant, stored with a refused message."""
 
     allowed: bool
     role: Role
@@ -73,12 +60,10 @@ class Access:
     Decides who may talk to the bot.
 
     Args:
-        allow_from: For each channel, by its name, who else may talk to the bot there.
-        kinds: What each channel is (``matrix``, ``email``), by its name; one that is not there is named after
-            its kind.
-        apart: Accounts on which an address is not the same person as on the others of the kind.
-        own: The bot's own addresses. One account never talks to another because of a ``*``: they would not
-            stop. Who is the owner, or stands in ``allow_from`` by address, is let in all the same.
+        allow_from: Further allowed people by channel.
+        kinds: Each channel's kind; default: its name.
+        apart: Accounts where an address may be another person than on the kind's others.
+        own: The bot's addresses, which no ``*`` admits, as two bots would not stop.
     """
 
     def __init__(
@@ -106,7 +91,7 @@ class Access:
         return sorted(self._exact)
 
     def let_in(self, channel: str, people: Iterable[str]) -> None:
-        """Whom the owner lets in beside the settings, in the place of those before."""
+        """Replace the people whom the owner has admitted in addition to the settings."""
         self._let_in[channel] = frozenset(map(normalise, people))
 
     @property
@@ -116,10 +101,10 @@ class Access:
 
     def decide(self, message: InboundMessage) -> AccessDecision:
         """
-        Whether ``message`` is taken, and as whose.
+        Decide about ``message`` and the role of its sender.
 
-        A channel may have a rule for the very room (``context["allowed_here"]``), which then counts instead
-        of its general list; the owner is let in everywhere.
+        A channel may have a rule for the very room (``context["allowed_here"]``), which then replaces its
+        general list; the owner is allowed everywhere.
         """
         role = self.role(message.channel, message.sender.address, verified=message.sender.verified)
         if role is Role.STRANGER and normalise(message.sender.address) in self._own:
@@ -163,7 +148,7 @@ class Access:
         return self.role(session.channel, address, verified=verified) is Role.OWNER
 
     def is_owner_work(self, work: Work) -> bool:
-        """Whether work is done before that of others: it is the owner's."""
+        """Return True for the owner's work, which is done before that of others."""
         return (
             work.kind not in ("job", "background_job")
             and self.role(work.channel, work.sender, verified=work.verified) is Role.OWNER
@@ -174,7 +159,7 @@ class Access:
         return sorted({address for name, address in self._owner if name in self._names(channel)})
 
     def is_owner_anywhere(self, address: str) -> bool:
-        """Whether an address is one of the owner's on some channel."""
+        """Return True if an address is one of the owner's on some channel."""
         return normalise(address) in {mine for _, mine in self._owner}
 
     def allowed_addresses(self, channel: str) -> list[str]:
@@ -182,10 +167,7 @@ class Access:
         return sorted(self._exact.get(channel, frozenset()) | self._let_in.get(channel, frozenset()))
 
     def server_group(self, channel: str, address: str) -> str:
-        """
-        The server because of which somebody is let in: its people are any number. Empty for the owner, and
-        for who stands in the settings by address.
-        """
+        """Return the server whose people are allowed; "" for the owner and people listed by address."""
         normal = normalise(address)
         if (
             normal in self.allowed_addresses(channel)
@@ -195,7 +177,7 @@ class Access:
         return "/".join((channel, *_server_of(normal)))
 
     def is_apart(self, channel: str) -> bool:
-        """Whether an address there is not the same person as on the other accounts of the kind."""
+        """Return True if an address there may be another person than on other accounts of the kind."""
         return channel in self._apart
 
     def kind(self, channel: str) -> str:
@@ -213,7 +195,6 @@ class Access:
         return plugin is None or plugin.has_rooms
 
     def _names(self, channel: str) -> tuple[str, ...]:
-        """What aliases that count on this channel are for."""
         return (channel,) if self.is_apart(channel) else (channel, self.kind(channel))
 
     def _add_entries(self, channel: str, entries: tuple[str, ...]) -> None:
@@ -231,7 +212,7 @@ class Access:
 
 
 def is_admitted(message: InboundMessage) -> bool:
-    """Whether a person has let it in out of quarantine: it is answered, and nothing proves its sender."""
+    """Return True if a person has released the message from quarantine; nothing proves its sender."""
     return message.context.get("admitted") is True
 
 

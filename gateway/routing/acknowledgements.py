@@ -1,16 +1,9 @@
 """
-Acknowledgements: shows on a message how far it is, where a channel supports that
-(`channels.base.SupportsAcknowledgements`).
+Acknowledgements: shows on a message how far it is, where a channel supports that.
 
-Nobody waits for an acknowledgement: `Acknowledgements.tell` queues it and returns. Each channel has a few
-queues; all acknowledgements of one session use the same one, so those of one message stay in order. A full
-queue drops new ones, and one that takes too long is cancelled. Both are only counted, because the answer
-itself says more.
-
-`StaleAcknowledgements` clears what a channel still shows of an answer that will never come, because its
-question was withdrawn. The channel is told when the turn is cancelled (`TurnCommit.stopped`), but the process
-can die before that, and a question can be withdrawn while its turn waits for a restart. So the inbox is
-checked now and then, and each such question is cleared once in the life of a process.
+Nobody waits: each channel has a few queues, one per session, that drop new hints when full and cancel slow
+ones (`channels.base.SupportsAcknowledgements`). `StaleAcknowledgements` clears those of withdrawn questions,
+also after a crash, by checking the inbox regularly, once per question and process.
 """
 
 from __future__ import annotations
@@ -36,12 +29,7 @@ _log = structlog.get_logger(__name__)
 
 
 class StaleAcknowledgements:
-    """
-    Reports to channels the questions that were withdrawn after work on them had begun.
-
-    Args:
-        channels: All channels by name; without one that shows stages nothing is ever looked at.
-    """
+    """Reports questions withdrawn after work began to ``channels`` that show stages."""
 
     def __init__(
         self,
@@ -95,13 +83,7 @@ class _Line:
 
 
 class Acknowledgements:
-    """
-    Reports to channels how far their messages are.
-
-    Args:
-        channels: All channels by name; those without `Capabilities.acknowledgements` are told nothing.
-        limit_s: How long a channel may take for one hint.
-    """
+    """Reports progress to channels with acknowledgements, for at most ``limit_s`` per hint."""
 
     def __init__(
         self, channels: Mapping[str, Channel], *, limit_s: float = 10.0, waiting: int = _WAITING

@@ -34,12 +34,7 @@ _log = structlog.get_logger(__name__)
 
 
 class AttachmentSweeper:
-    """
-    Sweeps one home folder.
-
-    Args:
-        named: Says which files any history names; as `sweep` it raises when it does not know.
-    """
+    """Sweeps one home folder; ``named`` returns the files in histories and raises like `sweep`."""
 
     def __init__(
         self,
@@ -70,14 +65,7 @@ class AttachmentSweeper:
                 _log.warning("attachments.not_swept", error=f"{type(error).__name__}: {error}")
 
     async def sweep_alone(self) -> int | None:
-        """
-        Sweep, unless another process has done so lately: then None. Files of another squidbot are left alone.
-
-        The lease is kept until the next sweep is due, so that whoever asks meanwhile does not sweep again.
-
-        Raises:
-            StoreUnavailable, StorageUnavailable, AttachmentsUnavailable, OSError: As `sweep`; others may try.
-        """
+        """Do `sweep` unless another process did (None); the lease lasts until the next one is due."""
         maintenance = self._store.maintenance
         if await maintenance.lease(_LEASE, holder=self._holder, ttl_s=_EVERY_S) is None:
             return None
@@ -91,12 +79,7 @@ class AttachmentSweeper:
             raise
 
     async def sweep(self) -> int:
-        """
-        Remove what is due; returns how many files that were.
-
-        Raises:
-            StoreUnavailable, StorageUnavailable, AttachmentsUnavailable, OSError: Not everything can be read.
-        """
+        """Remove what is due; return the number of files. Raises if not everything can be read."""
         now = self._clock.now().timestamp()
         old = [file for file in await self._attachments.stored() if now - file.saved_at > ORPHAN_AFTER_S]
         if not old:

@@ -25,12 +25,7 @@ _LOOKED_AT = 10_000
 
 
 class Conversations:
-    """
-    Finds the session of a message. One instance serves all channels.
-
-    Args:
-        shared: Whether the owner's private conversations are one.
-    """
+    """Finds a message's session, for all channels; ``shared`` joins the owner's private ones."""
 
     def __init__(self, access: Access, *, shared: bool = False) -> None:
         self.access = access
@@ -51,11 +46,10 @@ class Conversations:
 
     async def sort(self, inbox: InboxStore, channels: Collection[str]) -> int:
         """
-        Move every waiting message to the session where it belongs now; returns how many belonged elsewhere.
+        Move waiting messages to their present session; return the number moved.
 
-        The setting may have changed, and what came by a channel that was switched off must not hold up the
-        others. What is one turn stays together. Nobody works on anything at this moment. Raises
-        `StoreUnavailable`.
+        The setting may have changed, and messages of a disabled channel must not delay others. Turns stay
+        together. Nobody may be working. Raises `StoreUnavailable`.
         """
         rows = await inbox.rows(states=[InboxState.READY], limit=_LOOKED_AT)
         wanted: dict[str, dict[int, SessionKey]] = {}

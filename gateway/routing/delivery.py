@@ -53,14 +53,13 @@ _log = structlog.get_logger(__name__)
 
 class Delivery:
     """
-    Sends what the outbox holds for one channel.
+    Sends the outbox of one channel.
 
     Args:
-        give_up_after_s: How long a send is retried while the server is unreachable or refuses temporarily; an
-            older message still gets a few attempts, for example because this machine was off.
-        suspects: Knows what the process may have died of; by default only these messages are in flight.
-        wakeups: Say when there is something to send.
-        conversations: Know in whose history stands what is remembered; by default that of its place.
+        give_up_after_s: The time of retries; older messages still get a few attempts, as after a downtime.
+        suspects: Knows what the process may have died of.
+        wakeups: Report messages to send.
+        conversations: Find the history of remembered messages.
     """
 
     def __init__(
@@ -353,7 +352,7 @@ class Delivery:
 
 
 def _apology(row: OutboxRow, why: str) -> str | None:
-    """What to send in the place of an answer that is not taken; None if it may have arrived after all."""
+    """Return the text to send instead of a refused answer; None if the answer may have arrived."""
     answers = row.message.kind is OutboundKind.REPLY and row.inbox_id is not None
     answers = answers and SPEECH not in row.message.context  # the text of it has arrived
     if not answers or row.uncertain_since is not None:
@@ -362,7 +361,7 @@ def _apology(row: OutboxRow, why: str) -> str | None:
 
 
 def _is_certain(error: Exception) -> bool:
-    """Whether an error after the point of no return still says that the server does not have the message."""
+    """Return True if an error after the point of no return proves that the server lacks the message."""
     return not isinstance(error, (DeliveryUncertain, TimeoutError))
 
 

@@ -44,7 +44,7 @@ async def _nothing_waits(batch: Sequence[Pending]) -> list[Pending]:
 
 def ignore_reason(message: InboundMessage, access: Access) -> str | None:
     """
-    Why a message is only recorded as seen; None if it is to be answered.
+    Return why a message is only recorded as seen; None if it is to be answered.
 
     The channel may already have refused it (``context["refused"]``: a robot, a forged sender). A sender who
     is not allowed gets no answer.
@@ -64,11 +64,11 @@ def ignore_reason(message: InboundMessage, access: Access) -> str | None:
 
 def admission(message: InboundMessage, access: Access) -> tuple[str | None, str | None]:
     """
-    Why a message is ignored, or why it is quarantined; (None, None) if it is to be answered.
+    Return why a message is ignored, or quarantined; (None, None) if it is to be answered.
 
-    A channel may ask for quarantine (``context["quarantine"]``: a sender who could not be verified). That is
-    for senders who would be admitted if their address were verified. What somebody says who is verified, and
-    whom nobody has let in, is kept as `UNINVITED`; nothing is kept of all others.
+    A channel may ask for quarantine (``context["quarantine"]``) for a sender who is not verified; this
+    applies if the address would be allowed. A message of a verified stranger is kept as `UNINVITED`; nothing
+    is kept of others.
     """
     if message.context.get("invitation"):
         return None, UNINVITED
@@ -86,14 +86,11 @@ def admission(message: InboundMessage, access: Access) -> tuple[str | None, str 
 
 class AcceptGate:
     """
-    Whether messages are accepted at all; one for all channels.
+    The gate for accepting messages; one for all channels.
 
-    Once closed, `ChannelInbox.accept` never returns: nothing more is acknowledged, while the links stay up
-    for pending sends. The next start accepts what the servers have received meanwhile.
-
-    Args:
-        perhaps_answered: Whether a message of this time may have been answered before a restore; such a
-            message waits for a person.
+    Once closed, `ChannelInbox.accept` never returns: nothing more is acknowledged, and the next start accepts
+    it. ``perhaps_answered``: a message of this time may have been answered before a restore; it then waits
+    for a person.
     """
 
     def __init__(self, perhaps_answered: Callable[[datetime], bool] = lambda _: False) -> None:
@@ -115,15 +112,14 @@ class ChannelInbox:
     The gateway's side of one channel.
 
     Args:
-        intake: Whether anything is taken at all.
-        report: Takes the channel's reports of its link.
-        is_command: True for messages that code answers instead of a model; each is a separate turn.
-        is_stop: True for the command that stops what waits and runs in its session.
-        hear: Recognises answers to waiting questions, and which of them a message withdraws.
-        conversation_of: The session in which a message is processed; by default the one where it was said.
-        max_text_chars: Longer texts are cut, with a note, before anything else sees them.
-        cut_off: Cancels the work on a turn whose messages were edited: the queue itself reports only turns
-            that it took away.
+        intake: The gate.
+        report: Receives the state of the link.
+        is_command: True for messages answered by code; each is a turn.
+        is_stop: True for the stop command.
+        hear: Recognises answers to questions, and withdrawn questions.
+        conversation_of: Returns the session of a message; default: its own.
+        max_text_chars: Longer texts are cut, with a note, first.
+        cut_off: Cancels turns with edited messages; the queue reports only lost ones.
     """
 
     def __init__(

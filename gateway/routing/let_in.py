@@ -99,10 +99,7 @@ async def load(store: Queue, access: Access) -> None:
 
 
 async def let_in(store: Queue, access: Access, address: str) -> LetIn:
-    """
-    Let somebody in on every channel of the kind of the address, and answer what was kept of them. Raises
-    `StoreUnavailable`.
-    """
+    """Admit somebody on all channels of the kind and answer kept messages. Raises `StoreUnavailable`."""
     who = normalise(address)
     channels = [name for name in access.channels() if access.kind(name) in kinds_of(who)]
     if "*" in who:

@@ -1,19 +1,10 @@
 """
 Turns an answer that is to be spoken into a voice message, on its way through the outbox.
 
-Theory of operation. With an answer a row for the channel `SPEECH_CHANNEL` is committed, which no other
-channel sees. So the text waits for nothing, and an ordinary `Delivery` takes this row:
-`SpeechChannel.deliver` has it spoken, keeps the sound as a file, and passes the row on
-(`OutboxStore.pass_on`): the row is done, what it has cost is noted, and a row with the file is in the outbox
-of the real channel, in one transaction. From there it is a message like any other, behind its text.
-
-The row is marked ``uncertain`` before the provider is asked. One that is found so after a crash was not
-passed on, because passing on ends that state; so `probe` has nothing to ask, and the text is spoken again.
-What was in flight is paid twice then, and nothing else.
-
-A text that is not spoken for good (the provider refuses, the day's budget is spent, it is too late, the bot
-has left) leaves no dead letter: the row is done, and it is said once in the log and in ``status``. The text
-stands.
+A row for `SPEECH_CHANNEL` is committed with the answer, whose text waits for nothing. `SpeechChannel.deliver`
+makes the sound, stores it, and in one transaction ends the row, records the cost and puts the file into the
+real channel's outbox (`OutboxStore.pass_on`). A row found ``uncertain`` after a crash was not passed on and
+is spoken, and paid, again. Texts that are never spoken leave no dead letter, only a log line and ``status``.
 """
 
 from __future__ import annotations
@@ -89,13 +80,9 @@ class SpeechState:
 
 class SpeechChannel:
     """
-    Implements `Channel` for the rows of one account that are to be spoken; it receives nothing.
+    Implements `Channel` for one account's rows to speak; receives nothing.
 
-    Args:
-        to: The channel on which the voice messages go out.
-        voice: Gives what speaks; None: speaking was switched off since, and nothing is spoken.
-        refusal: Asks the budget.
-        paid: Tells it.
+    ``voice`` returns the engine (None: speech is off by now); ``refusal`` and ``paid`` are the budget's.
     """
 
     name = SPEECH_CHANNEL
@@ -207,12 +194,7 @@ class SpeechChannel:
         return self._clock.now() - message.created_at > _LATE_AFTER
 
     async def _why_not(self, row: OutboxRow) -> str:
-        """
-        Why a text is not spoken; empty if it is.
-
-        Raises:
-            ChannelUnavailable: The channel cannot say now where it is.
-        """
+        """Return why a text is not spoken, or "". Raises ChannelUnavailable."""
         message = row.message
         if self._is_late(message):
             return "it is too long ago"
@@ -235,8 +217,9 @@ class SpeechChannel:
 
 def _sound_facts(spoken: Spoken) -> dict[str, Any]:
     """
-    What is known of a sound, for the channel that shows it; nothing of what is a file like any other. Clients
-    refuse a voice message that is no Ogg (Element X on iOS), and play the same as a file.
+    Return duration and waveform for a voice message; empty for any other file.
+
+    Clients refuse a voice message that is no Ogg (Element X on iOS), and play the same as a file.
     """
     if spoken.sound is None or spoken.media_type != "audio/ogg":
         return {}
@@ -244,7 +227,6 @@ def _sound_facts(spoken: Spoken) -> dict[str, Any]:
 
 
 def _caption(text: str, spoken: Spoken) -> str:
-    """What a mail says of the file that it brings."""
     begins = text if len(text) <= _QUOTED_CHARS else text[:_QUOTED_CHARS].rsplit(" ", 1)[0] + " …"
     seconds = 0 if spoken.sound is None else round(spoken.sound.duration_s)
     lasts = f" ({seconds // 60}:{seconds % 60:02d})" if seconds else ""

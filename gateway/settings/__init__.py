@@ -104,8 +104,8 @@ def _alias(value: Any) -> Any:
 
 class OwnerSettings(_Strict):
     """
-    Who the owner is. ``aliases`` are addresses, or ``{channel, address}`` with the name of an account that
-    verifies senders differently from the first account of its kind.
+    The owner. ``aliases`` are addresses, or ``{channel, address}`` with the name of an account that verifies
+    senders differently from the first account of its kind.
     """
 
     aliases: tuple[Annotated[Alias, BeforeValidator(_alias)], ...] = ()
@@ -142,7 +142,7 @@ class LLMSettings(LLMSpec):
 
 
 class AgentSettings(_Strict):
-    """How the assistant works. ``workspace`` is relative to the home folder."""
+    """Settings of the assistant. ``workspace`` is relative to the home folder."""
 
     workspace: str = Field(default="workspace", min_length=1)
     restrict_to_workspace: bool = True
@@ -227,7 +227,7 @@ class LogSettings(_Strict):
 
 class GatewaySettings(_Strict):
     """
-    How the daemon works.
+    Settings of the daemon.
 
     ``durability: full`` survives a power cut. ``process`` is faster and survives only a crash of the daemon
     itself.
@@ -368,7 +368,7 @@ class Settings(_Strict):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What is allowed and yet hardly meant, as sentences for the operator."""
+        """Return warnings about valid settings that are probably a mistake."""
         return self._warnings
 
     @property
@@ -391,7 +391,7 @@ class Settings(_Strict):
         return None if self.gateway.store is None else self.gateway.store.get_secret_value()
 
     def allow_from(self) -> dict[str, tuple[str, ...]]:
-        """Who may talk to the bot, by channel."""
+        """Return the people who may talk to the bot, by channel."""
         return {name: config.allow_from for name, config in self.channels.enabled().items()}
 
 
@@ -425,16 +425,7 @@ def use_timezone(settings: Settings) -> None:
 def load_settings(
     path: Path, *, environ: Mapping[str, str] = os.environ, missing_ok: bool = False
 ) -> Settings:
-    """
-    Read a configuration.
-
-    Args:
-        environ: Where ``${NAME}`` is looked up.
-        missing_ok: A file that does not exist is an empty one.
-
-    Raises:
-        ConfigInvalid: Something is wrong with it. The text lists everything, with key and line.
-    """
+    """Read a configuration, with ``missing_ok`` an empty one. Raises ConfigInvalid with all problems."""
     if missing_ok and not path.exists():
         return Settings()
     source = read_source(path, environ)

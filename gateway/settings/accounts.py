@@ -49,7 +49,7 @@ _Name = Annotated[str, AfterValidator(_is_name)]
 
 
 class AccountProblems(ValueError):
-    """What is wrong between accounts, each with its place."""
+    """The contradictions between accounts, each with its place."""
 
     def __init__(self, problems: list[Problem]) -> None:
         self.problems = problems
@@ -86,7 +86,7 @@ class Accounts(BaseModel):
         )
 
     def places(self) -> dict[str, str]:
-        """Where each account stands in the file, by name."""
+        """Return the place of each account in the file, by name."""
         return {name: show_path(path) for path, _, name, _ in self._all()}
 
     def _all(self) -> Iterator[tuple[KeyPath, str, str, AccountConfig]]:
@@ -154,4 +154,4 @@ def accounts_of(base: type[Accounts], plugins: Iterable[ChannelPlugin[Any]]) -> 
 
 
 class ChannelSettings(accounts_of(Accounts, channel_kinds().values()), Accounts):  # type: ignore[misc]
-    """Where people talk; a channel that is not mentioned does not exist."""
+    """The channels on which people talk to the bot; a channel that is not mentioned does not exist."""

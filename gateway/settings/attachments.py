@@ -18,7 +18,7 @@ class _Strict(BaseModel):
 
 class S3Settings(_Strict):
     """
-    How to reach an S3-compatible store. Empty settings come from the environment (``AWS_ENDPOINT_URL``,
+    Access to an S3-compatible store. Empty settings come from the environment (``AWS_ENDPOINT_URL``,
     ``AWS_REGION``, ``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY``, or the machine's role).
     """
 

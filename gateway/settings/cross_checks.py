@@ -150,7 +150,6 @@ def _target_problem(
 
 
 def _aliases(data: Mapping[str, Any]) -> list[Problem]:
-    """Aliases for one account."""
     owner = data.get("owner")
     aliases = owner.get("aliases") if isinstance(owner, dict) else None
     kinds = {**{kind: kind for kind in channel_kinds()}, **_accounts(data.get("channels"), off_too=True)}

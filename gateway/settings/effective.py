@@ -103,7 +103,7 @@ def _scalar(value: Any) -> str:
 
 
 def _is_open(path: KeyPath, value: Any, source: Source) -> bool:
-    """Whether a value that came out of the environment may be shown."""
+    """Return True if a value from the environment may be shown."""
     found = source.references.get(path, ())
     if len(found) != 1 or not isinstance(value, str) or any(is_secret_name(part) for part in path):
         return False

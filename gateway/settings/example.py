@@ -163,7 +163,6 @@ def _section(inner: type[BaseModel], path: KeyPath, *, indent: int, mark: str) -
 
 
 def _entry(inner: type[BaseModel], *, indent: int) -> list[str]:
-    """What an entry of a list would look like, for people."""
     lines = []
     for number, name in enumerate(inner.model_fields):
         lines += _comment(setting_text(inner, name), indent)

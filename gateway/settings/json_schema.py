@@ -84,7 +84,7 @@ def _opened(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with_references(result: dict[str, Any]) -> dict[str, Any]:
-    """What stands for one value, or also for a reference to it."""
+    """Extend the schema of a value by a reference to it, where that is allowed."""
     kind = result.get("type")
     if kind not in _SCALARS and not {"enum", "const"} & result.keys():
         return result

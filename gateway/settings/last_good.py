@@ -39,10 +39,7 @@ class Putback:
 
 
 def keep_last_good(settings: Settings, kept: Path) -> bool:
-    """
-    Save the file of these settings at ``kept``, unless it is there already. Returns whether it was written.
-    Raises `OSError`.
-    """
+    """Save the settings' file at ``kept`` if it differs; return True if written. Raises `OSError`."""
     if settings.source is None:
         return False
     text = settings.source.text.encode()
@@ -53,10 +50,7 @@ def keep_last_good(settings: Settings, kept: Path) -> bool:
 
 
 def changes(config: Path, kept: Path) -> list[str]:
-    """
-    The differences of ``config`` since it last worked, as lines ``- …`` and ``+ …`` with their numbers,
-    secrets masked. Empty if there are none, or nothing is saved.
-    """
+    """Return the changed lines since the last good configuration (``- …``, ``+ …``), secrets masked."""
     try:
         before, now = _lines(kept), _lines(config)
     except (OSError, ValueError):
@@ -106,14 +100,7 @@ def last_good_there(kept: Path) -> None:
 
 
 def restore(config: Path, kept: Path, *, now: datetime) -> Putback:
-    """
-    Replace ``config`` by the last good one; the present file is kept beside it.
-
-    Raises:
-        NotFound: Nothing is kept.
-        ConfigInvalid: What is kept cannot be read any more either, a secret is gone for example.
-        StateUnusable: It cannot be written.
-    """
+    """Restore the last good ``config`` and keep the present. Raises NotFound, ConfigInvalid."""
     last_good_there(kept)
     _still_good(config, kept)
     broken = None

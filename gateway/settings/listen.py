@@ -6,12 +6,7 @@ import ipaddress
 
 
 def parse_listen(text: str) -> tuple[str, int]:
-    """
-    ``host:port`` as a pair; the host of IPv6 stands in brackets.
-
-    Raises:
-        ValueError: It is something else.
-    """
+    """Parse ``host:port``, IPv6 hosts in brackets. Raises ValueError."""
     host, colon, port = text.strip().rpartition(":")
     bare = host.removeprefix("[").removesuffix("]")
     if not colon or not bare or not port.isascii() or not port.isdigit() or not 0 <= int(port) <= 65535:
@@ -22,7 +17,7 @@ def parse_listen(text: str) -> tuple[str, int]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach ``host``."""
+    """Return True if only this machine can reach ``host``."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -87,11 +87,7 @@ def _problem(detail: ErrorDetails, source: Source, model: type[BaseModel]) -> Pr
 
 
 def _known_path(loc: tuple[int | str, ...], source: Source) -> KeyPath:
-    """
-    The part of ``loc`` that stands in the file.
-
-    Pydantic adds names of its own, of a union's member for example; those stand nowhere.
-    """
+    """Return the part of ``loc`` in the file; Pydantic adds names such as a union's member."""
     path: KeyPath = ()
     for part in loc:
         if (*path, part) in source.lines:
@@ -100,7 +96,7 @@ def _known_path(loc: tuple[int | str, ...], source: Source) -> KeyPath:
 
 
 def _given(detail: ErrorDetails, path: KeyPath, source: Source) -> str:
-    """What stands there instead, if it may be shown."""
+    """Return the text about the given value, if it may be shown."""
     value = detail.get("input")
     if path in source.referenced or any(is_secret_name(part) for part in path):
         return ""

@@ -17,21 +17,17 @@ _CONTAINER = Path("/run/secrets")
 
 
 def is_secret_file_name(name: str) -> bool:
-    """Whether ``name`` can be the NAME of ``${secret:NAME}``: letters, digits and ``_ . -``, no path."""
+    """Return True if ``name`` is a NAME of ``${secret:NAME}``: letters, digits and ``_ . -``, no path."""
     return _NAME.fullmatch(name) is not None
 
 
 def secret_places(name: str, *, beside: Path, environ: Mapping[str, str]) -> list[Path]:
     """
-    The files that may hold a secret, in the order in which they are tried.
+    Return the possible files of a secret, in order; ``name`` must be valid.
 
-    Args:
-        name: One that `is_secret_file_name` has accepted.
-        beside: The folder of the configuration.
-        environ: Where ``CREDENTIALS_DIRECTORY`` (systemd.exec(5), "CREDENTIALS") is looked up.
-
-    When systemd loads a whole folder it joins the names with underscores, so the credential of
-    ``/etc/squidbot/secrets/NAME`` loaded as ``squidbot:/etc/squidbot`` is ``squidbot_secrets_NAME``.
+    ``environ`` has CREDENTIALS_DIRECTORY (systemd.exec(5), "CREDENTIALS"). systemd joins the names of a
+    loaded folder, so ``/etc/squidbot/secrets/NAME`` loaded as ``squidbot:/etc/squidbot`` is
+    ``squidbot_secrets_NAME``.
     """
     places = []
     if handed := environ.get("CREDENTIALS_DIRECTORY"):

@@ -1,13 +1,10 @@
 """
 Parses a YAML file into plain data that remembers where each value stood.
 
-Why not ``yaml.safe_load``: every later complaint must name the line, a key that stands twice must not vanish
-silently, and YAML 1.1 reads ``off`` as False and ``22:00`` as 1320. So the tree of nodes is walked here, with
-the scalars of YAML 1.2 (``true``/``false``, numbers, ``null``; everything else is text).
-
-Strings may hold references: ``${NAME}`` is an environment variable, ``${file:/path}`` the content of a file
-without its last line break (a relative path starts at the folder of the configuration), and
-``${secret:NAME}`` that of the first file that ``secrets.py`` names. ``$${`` is a literal ``${``.
+Not ``yaml.safe_load``: errors must name lines, duplicate keys must not vanish, and YAML 1.1 reads ``off`` as
+False and ``22:00`` as 1320; scalars are those of YAML 1.2. References: ``${NAME}`` (environment),
+``${file:/path}`` (without the last line break, relative to the configuration) and ``${secret:NAME}``
+(``secrets.py``); ``$${`` is a literal ``${``.
 """
 
 from __future__ import annotations
@@ -75,7 +72,7 @@ class Source:
 
 
 def is_secret_name(name: str | int) -> bool:
-    """Whether a key of this name holds a secret."""
+    """Return True if a key of this name holds a secret."""
     return isinstance(name, str) and _SECRET_NAME.search(name) is not None
 
 
@@ -155,12 +152,7 @@ def _number_or_text(tag: str, text: str) -> Any:
 
 
 def compose(text: str) -> yaml.Node | None:
-    """
-    The YAML tree of a configuration with the position of each node, for editors of the file.
-
-    Raises:
-        yaml.YAMLError: It is no YAML.
-    """
+    """Parse YAML with the position of each node, for editors. Raises yaml.YAMLError."""
     try:
         node: yaml.Node | None = yaml.compose(text, Loader=_Loader)
     except RecursionError as error:

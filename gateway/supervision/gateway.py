@@ -121,19 +121,18 @@ class Proactive:
 
 class Gateway:
     """
-    A gateway that runs once, and its parts; `gateway.app.build` chooses them.
+    A gateway that runs once, with the parts chosen by `gateway.app.build`.
 
     Args:
-        waiting: The names of the questions of MCP servers for whose answers a call waits.
+        waiting: Names of questions of MCP servers with a waiting call.
         at_close: Closed at the end, in this order.
-        background: What runs beside all of it until the end, and never fails.
-        begin: Opens and checks what only the daemon of the home may touch; called before the recovery.
-        standing_by: Runs while the lease is waited for.
-        lease: Waited for before anything else, and kept until everything is closed; whoever loses it is
-            cancelled. None: there is one process.
+        background: Runs until the end and never fails.
+        begin: Opens what only the home's daemon may touch, before the recovery.
+        standing_by: Runs while waiting for the lease.
+        lease: Held from start to end, its loss cancels all; None: one process.
+        comes_first: True for the owner's waiting sessions.
+        drain_s: The most seconds for turns in flight at a stop.
         console: Who is let into the console; None: there is none.
-        comes_first: Whether a session that waits since before the start is the owner's.
-        drain_s: How long a stop waits for turns in flight.
     """
 
     def __init__(
@@ -220,13 +219,7 @@ class Gateway:
         return (self.settled if self.stands_by else self.started).is_set()
 
     async def take_lease(self) -> None:
-        """
-        Be the daemon, or close; without this `run` stands by until it can be.
-
-        Raises:
-            LeaseTaken: Another process is the daemon of this home.
-            StoreUnavailable: The database cannot be used now.
-        """
+        """Become the daemon, or close; else `run` stands by. Raises LeaseTaken or StoreUnavailable."""
         if self.lease is not None:
             try:
                 await self.lease.take()
@@ -243,7 +236,7 @@ class Gateway:
 
     @property
     def stopping(self) -> bool:
-        """Whether `stop` was called."""
+        """Return True if `stop` was called."""
         return self._stop.is_set()
 
     def stop(self) -> None:
@@ -251,13 +244,7 @@ class Gateway:
         self._stop.set()
 
     async def run(self) -> None:
-        """
-        Run until `stop`, or until cancelled: then without draining, as after a second signal.
-
-        Raises:
-            LeaseLost: Another process may have begun, so nothing was drained.
-            ConfigInvalid: A person must say first what has happened to the database.
-        """
+        """Run until `stop`, or undrained until cancelled. Raises LeaseLost or ConfigInvalid."""
         with lost_lease_speaks():
             if not await self._has_lease():
                 return
@@ -321,11 +308,9 @@ class Gateway:
 
     async def _recover(self) -> tuple[list[tuple[SessionKey, float]], dict[SessionKey, str]] | None:
         """
-        Put right what a crash left, waiting for the disk as long as it takes. Nobody listens for work yet, so
-        that what may have killed the process comes last.
+        Repair what a crash left, waiting for the disk, before anybody works: suspects come last.
 
-        Returns the sessions that have work and in how many seconds, and whose they are; None if `stop` came
-        first.
+        Returns the sessions with work, their seconds and people; None if `stop` came first.
         """
         attempt = 0
         while not self.stopping:
@@ -386,7 +371,6 @@ class Gateway:
             await to_thread.run_sync(trim_memory)  # after the start `gateway.app.daemon` does it
 
     async def _prune(self) -> None:
-        """Forget the payloads of what ended long ago."""
         while True:
             try:
                 forgotten = await self.store.maintenance.prune(older_than_s=_FORGET_AFTER_S)

@@ -24,10 +24,7 @@ _SHORTEST_S = 30.0
 
 
 def last_resort(notifier: Notifier, environ: Mapping[str, str] = os.environ) -> ProcessWatchdog:
-    """
-    The process watchdog that the environment asks for; none beside a service manager, or without a valid
-    number.
-    """
+    """Return the environment's process watchdog; None with a service manager or an invalid number."""
     asked = environ.get(WATCHDOG_VARIABLE, "")
     if notifier.watchdog_interval_s is not None or not asked.isascii() or not asked.isdigit() or asked == "0":
         return ProcessWatchdog(None)
@@ -43,12 +40,9 @@ async def give_signs(
     resort: ProcessWatchdog,
 ) -> None:
     """
-    Report to the service manager: ready, the status, and signs of life until cancelled.
+    Report ready, status and signs of life to the service manager until cancelled.
 
-    Args:
-        started: Set when we are up, or stand by.
-        stuck: Why turns are not worked on; None while they are.
-        resort: Ends the process where nobody else would.
+    ``started`` is set when up or standing by; ``stuck`` says why turns stall; ``resort`` ends the process.
     """
     await started.wait()
     notifier.ready(line())

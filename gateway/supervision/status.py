@@ -23,11 +23,7 @@ from gateway.turns.post_turn import PostTurn
 
 
 class StatusReport:
-    """
-    Reads the parts of a gateway that report a state.
-
-    Its beginning is that of the process, as far as anybody sees.
-    """
+    """Reads the parts of a gateway that report a state, since the start of the process."""
 
     def __init__(
         self,
@@ -60,12 +56,7 @@ class StatusReport:
         self._started_at = clock.now()
 
     async def read(self) -> dict[str, Any]:
-        """
-        States, counts and ages as JSON can hold them; no texts, no people.
-
-        Raises:
-            StoreUnavailable: The queue cannot be read.
-        """
+        """Return states, counts and ages as JSON, no texts or people. Raises StoreUnavailable."""
         stats = await self._store.maintenance.stats()
         process: dict[str, Any] = {
             "version": version(),

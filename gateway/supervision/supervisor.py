@@ -1,14 +1,9 @@
 """
 Keeps the channels running: one task group per channel, a restart after every end, and a status of each.
 
-Theory of operation. `Channel.run` is meant to run until it is cancelled. When it ends all the same, the
-kind of the end decides: a lost link is tried again after an exponential back-off that starts anew only when
-the link had been up for a while; refused credentials or settings are tried again slowly, because servers
-lock accounts that knock too often; an exception that nobody expected is logged with its traceback and
-treated like a lost link. Whatever happens to one channel stays inside of its own loop, so the others never
-notice. Only cancellation ends a loop for good.
-
-A channel tells how its link is doing through ``Inbox.report``, which ends in `Supervisor.report`.
+A lost link is retried with exponential back-off, reset after some uptime; refused credentials or settings
+slowly, as servers lock accounts; an unexpected exception is logged and treated like a lost link. Channels do
+not affect each other. Links are reported by ``Inbox.report`` to `Supervisor.report`.
 """
 
 from __future__ import annotations
@@ -54,11 +49,8 @@ class Supervisor:
     """
     Runs channels.
 
-    Args:
-        clock: For the times in the status and for the age of a link.
-        on_change: Told of every change of a status, for example to hold delivery back. Must not raise.
-        jitter: Numbers in [0, 1).
-        stable_after_s: How long a link must have been up for its next failure to count as the first.
+    ``on_change`` receives each status and must not raise; ``jitter`` is in [0, 1); failures count from one
+    again after ``stable_after_s`` of uptime.
     """
 
     def __init__(
@@ -83,12 +75,7 @@ class Supervisor:
         self._changed = anyio.Event()
 
     def watch(self, channel: Channel, inbox: Inbox) -> None:
-        """
-        Make ``channel`` one of those that `run` keeps running. Before `run`.
-
-        Raises:
-            ValueError: There is one of that name already.
-        """
+        """Add a channel before `run`, which keeps it running. Raises ValueError for a known name."""
         if channel.name in self._watched:
             raise ValueError(f"two channels are called {channel.name!r}")
         self._watched[channel.name] = _Watched(
@@ -136,12 +123,12 @@ class Supervisor:
         return _with_last_contact(self._watched[name])
 
     def is_up(self, name: str) -> bool:
-        """Whether one channel is connected and caught up."""
+        """Return True if one channel is connected and caught up."""
         return self.status(name).state is LinkState.UP
 
     @property
     def all_up(self) -> bool:
-        """Whether every channel is connected and caught up."""
+        """Return True if every channel is connected and caught up."""
         return all(status.state is LinkState.UP for status in self.statuses())
 
     async def wait(self, ready: Callable[[], bool]) -> None:
@@ -228,7 +215,7 @@ def _with_last_contact(watched: _Watched) -> ChannelStatus:
 
 
 def _speaker(error: BaseException | None) -> BaseException | None:
-    """Of a group, the error that decides: one for the operator, else any that we know, else the first."""
+    """Return a group's decisive error: one for the operator, else a defect, else a lost link."""
     if error is None:
         return None
     inner = list(leaves(error))

@@ -1,22 +1,11 @@
 """
 The turn watchdog: notices turns that are stalled although the event loop runs.
 
-Theory of operation. `TurnWatchdog.over` puts itself around the handler's ``run_session``, so it knows since
-when each session runs, and `TurnWatchdog.beside` around what runs commands beside them. Every `LOOK_EVERY_S`
-it looks:
-
-- Is a run older than any turn may be (``allowed_s``: the configured limits twice over, and then some), or one
-  of a command older than `BESIDE_S`? All that they wait for has a limit of its own, so one that does not come
-  back is a defect.
-- Is something due in the store, a place free, and has no run begun since the last look? Then the sessions
-  that are due are woken, which makes good a lost wake-up; if still none has begun `IDLE_S` later, the
-  dispatcher stands still.
-
-A disk that takes nothing is neither: turns wait for it as long as it takes, a restart would not help, and
-that time is not counted. Nor is time in which the process itself did not run.
-
-The reason names nobody. What follows from it: `/livez` answers 503, and the service manager's watchdog hears
-nothing any more, so it ends the process with a trace and starts it again.
+It wraps runs of sessions and of commands beside them, and checks every `LOOK_EVERY_S`: a run older than the
+configured limits allow, or a command's older than `BESIDE_S`, is a defect; if something is due, a place free
+and no run began, sessions are woken, and after `IDLE_S` the dispatcher counts as stalled. Time with a
+refusing disk or a stopped process does not count. Then `/livez` answers 503, and the service manager's
+watchdog restarts the process.
 """
 
 from __future__ import annotations
@@ -44,7 +33,7 @@ _log = structlog.get_logger(__name__)
 
 
 def allowed_seconds(longest_turn_s: float) -> float:
-    """How long a session may run at most if the longest legal turn takes ``longest_turn_s``."""
+    """Return the most seconds of a session's run if the longest legal turn takes ``longest_turn_s``."""
     return 2 * longest_turn_s + 300
 
 
@@ -58,13 +47,10 @@ class _Run:
 
 class TurnWatchdog:
     """
-    Watches the turns. One instance for one dispatcher.
+    Watches the turns of one dispatcher.
 
-    Args:
-        open_sessions: Which sessions have work, and in how many seconds: `TurnStore.open_sessions`.
-        allowed_s: How long one run of a session may take.
-        background_s: The same of a background job; None: as long as any.
-        blocked: Whether the disk takes nothing at the moment.
+    ``open_sessions``: `TurnStore.open_sessions`; ``allowed_s`` limits a session's run, ``background_s`` a
+    background job's; ``blocked``: the disk refuses writes.
     """
 
     def __init__(
@@ -125,16 +111,16 @@ class TurnWatchdog:
 
     @property
     def blocked(self) -> bool:
-        """Whether the disk accepts no writes."""
+        """Return True if the disk accepts no writes."""
         return self._blocked()
 
     @property
     def oldest_s(self) -> float:
-        """How long the oldest run has taken so far, time with a blocked disk apart; 0 without one."""
+        """Return the seconds of the oldest run without those of a blocked disk; 0 without a run."""
         return max((run.counted_s for run in self._runs), default=0.0)
 
     def reason(self) -> str | None:
-        """Why turns are stalled; None while they are not."""
+        """Return why turns are stalled; None while they are not."""
         if self._looked_at is not None and self._clock.monotonic() - self._looked_at > 5 * self._look_every_s:
             return "the turn watchdog has stopped"
         return self._reason
@@ -197,13 +183,10 @@ class TurnWatchdog:
 
 class ProcessWatchdog:
     """
-    Ends a process whose event loop hangs, where no service manager watches: in a container, for example.
+    Ends a process whose event loop hangs without a service manager, as in a container.
 
-    A thread of the interpreter's own waits; when it was not heard of for ``limit_s`` it writes the stacks of
-    all threads to stderr and ends the process with code 1, and whoever started it starts it again.
-
-    Args:
-        limit_s: For how long nothing may be heard; None: never ends anything.
+    After ``limit_s`` without a sign (None: never) its thread writes all stacks to stderr and exits with code
+    1.
     """
 
     def __init__(self, limit_s: float | None) -> None:

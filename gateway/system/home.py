@@ -54,7 +54,7 @@ class Home:
 
     @property
     def high_water_mark(self) -> Path:
-        """How far the durable queue was, see `gateway.queue.rollback_guard`."""
+        """Return the path of the queue's high-water mark, see `gateway.queue.rollback_guard`."""
         return self.root / "state" / "gateway-db.json"
 
     @property
@@ -125,15 +125,10 @@ def named_config(argument: Path | None = None) -> Path | None:
 
 def open_home(root: Path, *, as_guest: bool = False) -> Home:
     """
-    Create the folders that are missing and prove that the home is writable.
+    Create missing folders and prove that the home is writable. Raises StateUnusable.
 
-    Args:
-        as_guest: Root may come for a moment into the home of a service, whose user is there only while it
-            runs. Whoever says so holds the home (`gateway.system.lock`), which hands over what root leaves
-            behind.
-
-    Raises:
-        StateUnusable: It cannot be used; the text says why and what to do.
+    ``as_guest`` lets root into a service's home, whose user exists only while it runs; the caller holds
+    `gateway.system.lock`, which hands root's files over.
     """
     home = Home(root)
     try:

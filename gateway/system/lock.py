@@ -1,13 +1,9 @@
 """
-One process per home folder, by ``flock``: the kernel lets go of it however the process ends.
+One process per home folder, by ``flock``: the kernel releases it however the process ends.
 
-Two things are locked: the home folder itself, which cannot be taken away without all that it guards (a file
-in ``run/`` can, and somebody who tidies up would let a second daemon in), and ``run/lock``, for file systems
-that cannot lock a folder and for earlier versions, which know only the file.
-
-The number of the holder stands in the file, for the message, with what it is: a daemon, a ``squidbot chat``
-that works without one, or a command such as ``squidbot status`` that holds the lock for a moment. A starting
-daemon waits for a command instead of failing for good; a command never waits for a daemon or a chat.
+Locked are the home folder, which cannot be removed without its content, and ``run/lock``, for file systems
+that cannot lock folders and earlier versions. The file names the holder's pid and purpose. A starting daemon
+waits for a command; a command never waits for a daemon or a chat.
 """
 
 from __future__ import annotations
@@ -34,16 +30,10 @@ _GLANCE_S = 0.3
 @contextmanager
 def hold_home(home: Home, *, purpose: Purpose = "daemon", while_unfinished: bool = False) -> Iterator[None]:
     """
-    Lock ``home`` for this process. May block for a few seconds while a command works there.
+    Lock ``home`` for this process, waiting seconds for a command.
 
-    What root leaves behind in a home of somebody else is that user's afterwards (`gateway.system.ownership`).
-
-    ``while_unfinished`` lets the caller in although a restore into the home was broken off.
-
-    Raises:
-        AlreadyRunning, ChatOpen: Another one is; the text names its process id.
-        Unfinished: A restore into it was broken off; the text names the command that finishes it.
-        StateUnusable: The lock file cannot be made.
+    Root's files in another's home are handed over afterwards. ``while_unfinished`` permits an interrupted
+    restore. Raises AlreadyRunning, ChatOpen, Unfinished or StateUnusable.
     """
     with ExitStack() as opened:
         try:
@@ -110,7 +100,7 @@ def _opened(path: Path, flags: int) -> Iterator[int]:
 
 
 def _is_taken(descriptor: int) -> bool:
-    """Whether somebody holds the lock; what cannot be locked is held by nobody."""
+    """Return True if somebody holds the lock; False for a file that cannot be locked."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -140,7 +130,7 @@ def _take(descriptor: int, folder: int) -> None:
 
 
 def _holder_by_kernel(folder: int) -> int:
-    """Who holds the lock of the folder, as the kernel tells it; 0 if it does not."""
+    """Return the pid that holds the lock of the folder by /proc/locks; 0 if unknown."""
     found = os.fstat(folder)
     place = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
     with suppress(OSError):

@@ -23,11 +23,7 @@ _C = ctypes.CDLL(None)
 
 
 def share_one() -> bool:
-    """
-    Let all threads allocate from one arena, and give large blocks back when freed (mallopt(3)).
-
-    To be called before the first thread is made. Returns whether the C library could be told.
-    """
+    """Use one malloc arena and return large blocks (mallopt(3)), before any thread; True if set."""
     try:
         mallopt = _C.mallopt
     except AttributeError:

@@ -34,16 +34,11 @@ class Host:
 
     @property
     def is_somebody_else(self) -> bool:
-        """Whether this process is root and the home belongs to another user."""
+        """Return True if this process is root and the home belongs to another user."""
         return os.geteuid() == 0 and self._uid != 0
 
     def refuse_links(self) -> None:
-        """
-        Refuse links that lead out of the home.
-
-        Raises:
-            StateUnusable: Something does; the text names it.
-        """
+        """Refuse links that lead out of the home. Raises StateUnusable."""
         for folder, folders, files in os.walk(self._root):
             if Path(folder) == self._root and _PEOPLE_S_OWN in folders:
                 folders.remove(_PEOPLE_S_OWN)
@@ -57,10 +52,7 @@ class Host:
                     )
 
     def hand_over(self) -> None:
-        """
-        Give root's files in the home to its owner, except links and files with several names. Failures are
-        ignored.
-        """
+        """Give root's files in the home to its owner, except links and hard links; ignores failures."""
         deepest = str(self._root).count("/") + _MOST_NESTED
         for folder, folders, files, descriptor in os.fwalk(self._root, follow_symlinks=False):
             if folder.count("/") > deepest:  # nothing of root's; a command of the assistant may have made it

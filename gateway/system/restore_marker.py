@@ -32,13 +32,7 @@ class RestoreMarker(GatewayError):
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedRestore:
-    """
-    The files that a restore moves, all of them names directly in the home.
-
-    Args:
-        stage: The folder with what is moved in.
-        aside: The folder into which goes what was there.
-    """
+    """The names in the home that a restore moves: in from ``stage``, the old ones to ``aside``."""
 
     backup: str
     stage: str
@@ -49,13 +43,7 @@ class UnfinishedRestore:
 
 
 def read_unfinished(root: Path) -> UnfinishedRestore | None:
-    """
-    The restore that was interrupted in this home; None if none was.
-
-    Raises:
-        RestoreMarker: There is one, and its note cannot be used.
-        OSError: No file system can have such a home.
-    """
+    """Return the interrupted restore of a home, or None. Raises RestoreMarker (unreadable), OSError."""
     try:
         raw = (root / NOTE).read_bytes()
     except (FileNotFoundError, NotADirectoryError):
@@ -88,12 +76,7 @@ def read_unfinished(root: Path) -> UnfinishedRestore | None:
 
 
 def check_finished(root: Path) -> None:
-    """
-    Refuse to work on a home into which a restore has not ended.
-
-    Raises:
-        RestoreMarker: The text names the command that finishes it.
-    """
+    """Refuse a home with an unfinished restore. Raises RestoreMarker with the command."""
     if read_unfinished(root) is not None:
         raise RestoreMarker(
             f"a restore into {root} was interrupted, so a part of its content is missing; finish it with: "

@@ -13,12 +13,7 @@ from collections.abc import Mapping
 
 
 class Notifier:
-    """
-    Sends sd_notify(3) datagrams to the service manager.
-
-    Args:
-        environ: Where ``NOTIFY_SOCKET``, ``WATCHDOG_USEC`` and ``WATCHDOG_PID`` are looked up.
-    """
+    """Sends sd_notify(3) datagrams as ``environ`` says."""
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
         address = environ.get("NOTIFY_SOCKET", "")
@@ -28,7 +23,7 @@ class Notifier:
 
     @property
     def watchdog_interval_s(self) -> float | None:
-        """How often to call `watchdog`: half of the limit; None if nobody watches."""
+        """Return the interval of `watchdog` calls, half of systemd's limit; None without a watchdog."""
         if not self._address or not self._watchdog_usec.isdigit():
             return None
         if self._watchdog_pid and self._watchdog_pid != str(os.getpid()):

@@ -1,14 +1,10 @@
 """
 The turn of a background job: runs it, and reports the result once in the conversation that asked for it.
 
-A job is a turn in a session of its own, with its own steps, limits and purpose; people's turns go before it.
-Its person, their rights and the memory that it sees are those of the conversation that asked, as they are
-now. A command runs in the place of the model, in the sandbox of the shell; it is not begun a second time, and
-what a restart has ended is told as that.
-
-The answer, the line of it in the history of the conversation and the end of the job are one transaction. What
-was asked for in private is not said where somebody else reads along now, and nothing is said where the bot is
-not any more: it goes to the person's direct conversation. What a check-in has started goes to the owner.
+The job has a session, steps and limits of its own, after people's turns; person, rights and memory are the
+asking conversation's as they are now. A command runs in the shell's sandbox and is never begun twice. Answer,
+history line and end of the job are one transaction. If others can read now or the bot has left, the answer
+goes to the person's direct conversation; a check-in's to the owner.
 """
 
 from __future__ import annotations
@@ -55,7 +51,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackgroundPlan(Plan):
-    """How a job is run; ``began`` is on the monotonic clock."""
+    """The plan of a background job; ``began`` is on the monotonic clock."""
 
     order: Order
     began: float
@@ -101,11 +97,8 @@ class BackgroundTurns:
     """
     Implements `TurnKind` for background jobs.
 
-    Args:
-        access: Who may still have something done.
-        allowed: Whether background jobs are for whom a session is.
-        left: Waits until nobody works on a turn of a session any more.
-        steps: Where it is noted that a command was begun.
+    ``allowed``: a session may have them; ``left`` waits until no turn of a session is worked on; ``steps``
+    records begun commands.
     """
 
     turn_commit: TurnCommit
@@ -123,13 +116,7 @@ class BackgroundTurns:
     clock: Clock
 
     async def plan(self, turn: Turn) -> BackgroundPlan | None:
-        """
-        How the model does the job; None: it no longer runs.
-
-        Raises:
-            StoreUnavailable: Not now.
-            PlaceUnknown: It cannot be said now who would read the answer.
-        """
+        """Plan a job for the model; None: no model needed. Raises StoreUnavailable or PlaceUnknown."""
         began = self.clock.monotonic()
         order = order_of(turn.head.message)
         why_not = _UNREADABLE if order is None else self._why_not(turn, order)
@@ -167,12 +154,7 @@ class BackgroundTurns:
         return "" if self.allowed(session) else "its person may no longer have background jobs"
 
     async def _run(self, turn: Turn, order: Order, began: float) -> None:
-        """
-        Run a command and tell what came of it.
-
-        Raises:
-            CommandsNotReady: The sandbox is not proved yet.
-        """
+        """Run a command and report its outcome. Raises CommandsNotReady."""
         session = session_of(turn, self.access, Purpose.BACKGROUND)
         steps = [] if turn.is_new else await self.steps.steps(turn)
         if steps:
@@ -298,13 +280,7 @@ class BackgroundTurns:
         attachments: Sequence[Attachment] = (),
         hold: bool = False,
     ) -> Completion:
-        """
-        What tells a job's person something, and the line of it in the histories that are about it.
-
-        Raises:
-            StoreUnavailable: Not now.
-            PlaceUnknown: It cannot be said now who would read it.
-        """
+        """Build a job's message and history line. Raises StoreUnavailable or PlaceUnknown."""
         await self._after_the_start(order)
         where = await self._where(turn, order)
         if turn.head.message.audience is Audience.GROUP:
@@ -344,7 +320,7 @@ class BackgroundTurns:
         return Completion(outbound=outbound, purpose=Purpose.BACKGROUND, others=others)
 
     async def _where(self, turn: Turn, order: Order) -> _Where | None:
-        """Where its person is told; None: nowhere, because there is no such place any more."""
+        """Return where the job's person gets messages; None if there is no such place any more."""
         note, message = {"job": order.id}, turn.head.message
         if order.by_heartbeat:
             reached = await self.notifier.reach(f"alert {turn.id}", OutboundKind.ALERT)
@@ -371,7 +347,7 @@ class BackgroundTurns:
 
 
 def _receipt(turn: Turn, order: Order) -> EffectReceipt:
-    """Of a command that is about to run, beside that of the call that has ordered it."""
+    """Build the receipt of a command that is about to run, besides that of the ordering call."""
     return EffectReceipt(
         order.place,
         BACKGROUND_COMMAND,
@@ -383,13 +359,13 @@ def _receipt(turn: Turn, order: Order) -> EffectReceipt:
 
 
 def _in_short(text: str, took_s: float) -> str:
-    """How a command ended, how long it took, and where it was, without what it has said."""
+    """Summarise a command's end, duration and place, without its output."""
     ended, *more = text.partition("\n<output>")[0].split("\n")
     return "\n".join([f"{ended} It took {took_s:.1f} s.", *more])
 
 
 def _noted(result: Mapping[str, Any] | None) -> CommandEnd:
-    """What came of a command that was begun before; without a result the process has died with it."""
+    """Parse the recorded end of a command; without one, it ended with the process."""
     if result is None:
         return CommandEnd("The restart of squidbot ended it, and it does not run again.", failed=True)
     return CommandEnd(str(result["text"]), from_json(result["origins"]), result["failed"] is True)

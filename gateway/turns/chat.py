@@ -29,12 +29,9 @@ _log = structlog.get_logger(__name__)
 @dataclass(eq=False, kw_only=True)
 class ChatTurns:
     """
-    Implements `TurnKind` for what people write: a command needs no model, everything else is a question.
+    Implements `TurnKind` for messages: a command needs no model, all else is a question.
 
-    Args:
-        conversations: Knows which conversations start anew with their next message.
-        target: Learns here where the owner is reached.
-        spoken: Knows which are spoken besides; None: none.
+    ``target`` learns the owner's conversation; ``spoken`` adds speech to answers.
     """
 
     commands: CommandService

@@ -63,11 +63,10 @@ class TurnCommit:
         rings_for: Sequence[str] | None = None,
     ) -> list[NewOutbound]:
         """
-        The answer to the last message of a turn, in parts that its channel accepts. Files go last.
+        Split an answer into parts that its channel accepts; files go last.
 
-        Parts after the first say so in their context, so that a channel need not repeat what is enough once.
-        The answer to a question that is asked anew takes the places of the earlier one, part by part
-        (`REPLACES`); of an answer that had more parts the others say so.
+        Later parts say so in their context. A repeated question's answer replaces the earlier one part by
+        part (`REPLACES`).
         """
         message = turn.rows[-1].message
         replaces = _replaced(message) if kind is OutboundKind.REPLY else []

@@ -29,13 +29,7 @@ _log = structlog.get_logger(__name__)
 
 
 class DeferralWakeups:
-    """
-    Ends deferrals. One instance for the whole gateway.
-
-    Args:
-        zone: Where the days of the budget begin.
-        wakeups: Say how links are; told of one that has come up, after what waited for it is due.
-    """
+    """Ends deferrals, for the whole gateway; ``zone`` is that of the budget's days."""
 
     def __init__(self, store: Queue, *, clock: Clock, zone: tzinfo | None, wakeups: Wakeups) -> None:
         self._store = store
@@ -53,11 +47,7 @@ class DeferralWakeups:
         wakeups.credit.connect(lambda _: self._credit())
 
     def link(self, channel: str, *, up: bool, caught_up: bool = False) -> None:
-        """
-        The link of a channel is up or down. Returns at once.
-
-        Some channels can send only when they have caught up, so that ends waits, too.
-        """
+        """Note a channel's link, without waiting; ``caught_up`` also ends waits of some channels."""
         if not up:
             self._up -= {(channel, False), (channel, True)}
         elif (channel, caught_up) not in self._up:
@@ -86,12 +76,7 @@ class DeferralWakeups:
                 await self._news.wait()
 
     async def look(self) -> None:
-        """
-        End what has to be ended now.
-
-        Raises:
-            StoreUnavailable: Not now; it is tried again with the next look.
-        """
+        """End due deferrals now. Raises StoreUnavailable; the next check retries it."""
         for channel in sorted(self._came_up):
             await self._store.maintenance.due_now(link_wait(channel))
             self._came_up.discard(channel)
@@ -104,5 +89,5 @@ class DeferralWakeups:
 
 
 def _another_day(seen: datetime, now: datetime, zone: tzinfo | None) -> bool:
-    """Whether the budget may be another one: a new day, or a clock that was set back."""
+    """Return True on a new day, or after the clock was set back: the budget may differ."""
     return now < seen or day_of(now, zone) != day_of(seen, zone)

@@ -1,19 +1,10 @@
 """
 Decides which sessions run: wake-ups in memory, on top of the `SessionRunner`. The queue keeps the truth.
 
-A wake-up says that a session may have work; the queue knows which. Wake-ups of a session that has not
-started yet are merged, and a wake-up during a run causes one more run. A crash may lose all of them, because
-the queue is asked for its open sessions at the start.
-
-A run that raises is counted and repeated after a back-off of at most `_FAILED.cap_s`. A session is never
-abandoned, because its messages are not. Delayed wake-ups are kept in a heap, at most `_DELAYS` for each
-session: beyond that, one in the middle is merged with the next later one.
-
-Fairness: places are shared among people, not conversations (`SessionRunner`). However many threads somebody
-opens, half of the places are left to others. The person of a session is whoever woke it, as long as it has
-work; after a start the queue is asked. A session that was woken as ``first`` (the owner's) is served before
-all others, and gets an extra place when all are taken, until it has no more work. Background jobs get what
-is left (`agent_core.session_runner.Behind`), known by the name of their session.
+Wake-ups of a waiting session merge; one during a run causes another. After a crash the queue is asked for
+open sessions. A run that raises is repeated after at most `_FAILED.cap_s`, and delayed wake-ups are bounded
+by `_DELAYS` per session. Places are shared among people (the waker of a session), the owner's ``first`` with
+an extra place; background jobs get the rest (`agent_core.session_runner.Behind`).
 """
 
 from __future__ import annotations
@@ -45,15 +36,14 @@ _log = structlog.get_logger(__name__)
 
 class SessionDispatcher:
     """
-    Runs sessions that have work: in order per session, in parallel across sessions.
+    Runs sessions with work: in order per session, in parallel across sessions.
 
     Args:
-        concurrency: How many sessions run at once; one more, if it comes first.
-        max_sessions: How many sessions may wait for their run, and how many for a time. Beyond that a wake-up
-            is dropped, counted, and made good by ``refill`` when there is room again.
-        refill: Asked for the open sessions after wake-ups had to be dropped.
-        comes_first: Whether work that has come goes before that of others.
-        is_owner: Whether a person is the owner on the channel of a session.
+        concurrency: Sessions at once, plus one urgent.
+        max_sessions: The most waiting sessions; further wake-ups are dropped and counted.
+        refill: Returns the open sessions after drops.
+        comes_first: True for urgent work.
+        is_owner: True for the owner on a session's channel.
     """
 
     def __init__(
@@ -131,16 +121,16 @@ class SessionDispatcher:
         return self._runner.running()
 
     def full(self) -> bool:
-        """Whether every place is taken that a waiting person may have."""
+        """Return True if every place is taken that a waiting person may have."""
         running = len(self._runner.running())
         return running >= self._concurrency or (running > 0 and self.waiting() > 0)
 
     def waiting(self) -> int:
-        """How many sessions wait for a place."""
+        """Return the number of sessions that wait for a place."""
         return self._runner.statistics().waiting
 
     def delayed(self) -> int:
-        """How many sessions wait for a time."""
+        """Return the number of sessions that wait for a time."""
         return len(self._delays)
 
     def stop(self) -> None:

@@ -1,24 +1,12 @@
 """
 Turns that have no answer now: deferred although nothing has failed, retried, or given up with an apology.
 
-`TurnFailure` decides. A failure that is not the message's fault is retried within a time budget. A turn that
-was in flight when the process died is a crash suspect and is dead-lettered after a few deaths. Everything
-else is dead-lettered at once, with an apology. A failed turn never blocks the next one for longer than the
-budget.
-
-`Deferral` puts off messages with a later place, and what the daily budget refuses, and tells their senders.
-A channel gives a later place in ``context["wait_s"]``, counted from acceptance by this machine's clock alone;
-the promise that the message is answered stays as it is. A wait longer than the store's longest
-(`gateway.queue.sql.due`) is looked at again in between.
-
-What the budget refuses stays in the queue until the budget opens again and is answered then, so nobody has to
-write a question twice. It is looked at again at each start, because the limit may be another one, when the
-day ends, the clock is set or a model has credit again (`gateway.turns.deferral_wakeups`), and every half
-hour. Commands do not wait: they overtake (`TurnStore.claim`). What a provider refuses because the account
-there has nothing left waits in the same way, as long as any message waits for a person (`QUARANTINE_S`).
-
-A look costs no model call and no attempt. A notice says until when, once for each message that has a later
-place and for each conversation and day. It is posted once (`OutboxStore.post`), whatever crashes.
+`TurnFailure` retries failures that are not the message's fault within a time budget, dead-letters crash
+suspects after a few deaths, and all else at once. `Deferral` postpones messages with ``context["wait_s"]``
+(by this machine's clock) and those that the daily budget or an empty provider account refuses; they are
+checked at each start, a new day, a changed clock (`gateway.turns.deferral_wakeups`) and every half hour,
+without a model call or attempt. Notices say until when, once per message or conversation and day
+(`OutboxStore.post`). Commands overtake (`TurnStore.claim`).
 """
 
 from __future__ import annotations
@@ -54,12 +42,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(eq=False, kw_only=True)
 class Deferral:
-    """
-    Defers turns. One instance serves all sessions.
-
-    Args:
-        commit: Makes notices, and repeats a write until the queue takes it.
-    """
+    """Defers turns, in all sessions."""
 
     store: Queue
     commit: TurnCommit
@@ -67,10 +50,7 @@ class Deferral:
     clock: Clock
 
     async def defer_to_place(self, turn: Turn) -> bool:
-        """
-        Defer a turn that has a later place, and notify its sender if the channel asks for that and it was not
-        done yet; returns whether it was deferred. Raises `LostTurn`.
-        """
+        """Defer a turn to its later place, with a notice if wanted; True if deferred. Raises `LostTurn`."""
         now, message = self.clock.now(), turn.head.message
         delay_s = left_s(turn.head, now)
         if not delay_s:
@@ -134,13 +114,7 @@ class Deferral:
 
 
 class TurnFailure:
-    """
-    Ends turns that are not answered. One instance serves all sessions.
-
-    Args:
-        suspects: Knows what the process may have died of.
-        access: Knows the owner, who is told more.
-    """
+    """Ends turns that are not answered, in all sessions; the owner gets more details."""
 
     def __init__(
         self,
@@ -158,10 +132,7 @@ class TurnFailure:
         self._clock = clock
 
     async def prevented(self, turn: Turn, kind: TurnKind[Any]) -> bool:
-        """
-        Whether a turn must not be run, because the process dies of it or nobody could read it. Then its
-        claim has ended. Raises `LostTurn`.
-        """
+        """Fail a turn that kills the process or cannot be read, and return True. Raises `LostTurn`."""
         poison = poisonous(turn, self._suspects.turn_refusal(turn.id, self._policy.max_attempts))
         if poison is not None:
             await kind.failed(turn, poison)
@@ -202,11 +173,10 @@ def awaited_link(error: Exception, turn: Turn) -> str | None:
 
 def decide_failure(error: Exception, turn: Turn, policy: TurnPolicy, *, jitter: float) -> TurnFailureText:
     """
-    The consequence of an error. Pure.
+    Return the consequence of an error; ``jitter`` is in [0, 1). Pure.
 
-    A temporary error of the model or the disk is waited for within the budget; everything else, known or
-    not, is final, and its text for strangers goes into the apology. So is an error in the middle of an answer
-    that comes again at the same place: it comes from the answer. ``jitter`` is a number in [0, 1).
+    Temporary errors of model or disk are retried within the budget. All others are final, with a text for
+    strangers, and so is a repeated error at the same place in an answer.
     """
     told, place = describe(error), _place_in_answer(error)
     text = f"{place}{error}" or type(error).__name__
@@ -234,7 +204,7 @@ def poisonous(turn: Turn, fatal: str | None) -> TurnFailureText | None:
 
 
 def _place_in_answer(error: Exception) -> str:
-    """Which error it is and at which step, for one in the middle of a model's answer; else empty."""
+    """Name the error and its step if it is in the middle of a model's answer; else ""."""
     fields = error.fields if isinstance(error, ModelError) else {}
     if not fields.get("in_answer") or "step" not in fields or fields.get("status") == 429:
         return ""

@@ -1,13 +1,9 @@
 """
-A turn from claim to commit. Waiting messages of a session become one turn; its kind (``kinds.py``) plans it,
-a model answers it (``model_run.py``), and answer, history and row states are committed together
-(``commit.py``).
+A turn from claim to commit: waiting messages become one turn, planned by its kind (``kinds.py``).
 
-``failure_and_deferral.py`` ends a turn that failed. Every claim ends: with an answer, an apology or a retry,
-or it is released. A claim that nobody works on would block its session until the next start.
-
-`TurnHandler.stop` only cancels work. The queue has withdrawn the messages before, so the claim is lost
-already. The outcome is the same whether the cancellation or the turn's own commit comes first.
+A model answers it (``model_run.py``); answer, history and row states are committed together (``commit.py``),
+or ``failure_and_deferral.py`` ends it. Every claim ends, else it would block its session until the next
+start. `TurnHandler.stop` only cancels work whose claim the queue has already ended.
 """
 
 from __future__ import annotations
@@ -58,13 +54,7 @@ class _Run:
 
 
 class Batching:
-    """
-    How many waiting messages of a session become one turn.
-
-    Args:
-        modes: ``merge`` or ``each``, by the names of the channels that are on.
-        merge: The most messages that become one turn.
-    """
+    """Decides how many waiting messages become one turn: at most ``merge``, by channel ``modes``."""
 
     def __init__(
         self, store: InboxStore, modes: Mapping[str, str], conversations: NewConversation, merge: int
@@ -75,10 +65,7 @@ class Batching:
         self._merge = merge
 
     async def limit(self, session: SessionKey) -> int:
-        """
-        How many messages the next turn of a session may take; 0: none, because its channel is off. Raises
-        `StoreUnavailable`.
-        """
+        """Return the most messages of a session's next turn; 0: channel disabled. Raises StoreUnavailable."""
         mode = self._modes.get(await self._next_channel(session))
         if mode is None:
             return 0
@@ -93,12 +80,7 @@ class Batching:
 
 
 class TurnHandler:
-    """
-    Works on one session until nothing is due. One instance serves all sessions.
-
-    Args:
-        kinds: By `InboundMessage.kind`, what is particular about such turns.
-    """
+    """Works on one session until nothing is due; ``kinds`` by `InboundMessage.kind`."""
 
     def __init__(
         self,
@@ -131,9 +113,8 @@ class TurnHandler:
         """
         Cancel a turn whose messages were withdrawn; return at once.
 
-        Called after the commit that withdrew them, so the order of events does not matter: a turn that has
-        not begun never begins, a running one is cancelled at its next await, a committed one is not among
-        those that the queue names, and other turns of the session go on.
+        Called after the commit that withdrew them, so the order of events does not matter: unbegun turns
+        never begin, running ones end at their next await, committed ones are not named.
         """
         run = self._running.get(stopped.session)
         if run is None:
@@ -155,14 +136,7 @@ class TurnHandler:
             await run.over.wait()
 
     async def run_session(self, key: SessionKey) -> float | None:
-        """
-        Answer what is due in a session: one turn. The queue wakes the session for the next one.
-
-        While the disk refuses writes, the session is run again after a growing back-off. Messages of a
-        channel that is switched off stay in the queue until a start with that channel.
-
-        Returns in how many seconds the session is to be run again; None: when the queue says so.
-        """
+        """Answer one due turn; return the seconds until the next run (a refusing disk), else None."""
         due_s: float | None = None
         run = self._running[key] = _Run()
         try:

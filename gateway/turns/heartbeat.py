@@ -42,13 +42,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatPlan(Plan):
-    """
-    How a check-in is run.
-
-    Args:
-        digest: Whether an alert that is not urgent waits for the digest.
-        began: When it began, on the clock that never goes back.
-    """
+    """The plan of a check-in; ``digest``: non-urgent alerts wait; ``began`` is monotonic."""
 
     target: Target
     digest: bool
@@ -57,12 +51,7 @@ class HeartbeatPlan(Plan):
 
 @dataclass(eq=False, kw_only=True)
 class HeartbeatTurns:
-    """
-    Implements `TurnKind` for check-ins.
-
-    Args:
-        plans: The ledger, and what waits for the digest.
-    """
+    """Implements `TurnKind` for check-ins; ``plans`` has ledger and digest."""
 
     turn_commit: TurnCommit
     plans: JobStore
@@ -72,14 +61,7 @@ class HeartbeatTurns:
     clock: Clock
 
     async def plan(self, turn: Turn) -> HeartbeatPlan | None:
-        """
-        How to ask the model; None: the check-in is skipped, since check-ins rest or no alert would reach
-        anybody.
-
-        Raises:
-            StoreUnavailable: Not now.
-            OwnerAway: It cannot be said yet whom an alert would reach.
-        """
+        """Plan the question; None: resting, or alerts reach nobody. Raises StoreUnavailable or OwnerAway."""
         began = self.clock.monotonic()
         message = turn.head.message
         if not message.context.get("forced") and (resting := await self._resting(message.channel)):

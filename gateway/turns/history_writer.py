@@ -27,12 +27,7 @@ _log = structlog.get_logger(__name__)
 
 
 class HistoryWriter:
-    """
-    Appends journal lines to the histories and clears the journal once they are durable.
-
-    Args:
-        wakeups: Say in which sessions there are lines in the journal.
-    """
+    """Appends journal lines to the histories and clears the journal once they are durable."""
 
     def __init__(self, store: Queue, memory: MemoryPort, wakeups: Wakeups | None = None) -> None:
         self._store = store
@@ -48,15 +43,7 @@ class HistoryWriter:
             wakeups.history.connect(self.committed)
 
     async def recover(self) -> int:
-        """
-        Append what a crash left in the journal, once at the start and before any turn. Returns how many
-        lines.
-
-        A session whose file cannot be written now keeps only itself waiting: see `flush`.
-
-        Raises:
-            StoreUnavailable: Not now; nothing is lost, call again.
-        """
+        """Append a crash's journal lines, before any turn; return their number. Raises StoreUnavailable."""
         lines = await self._store.journal.lines()
         by_session: dict[SessionKey, list[JournalLine]] = {}
         for line in lines:
@@ -78,12 +65,7 @@ class HistoryWriter:
         self._work.set()
 
     async def flush(self, session: SessionKey) -> None:
-        """
-        Return when the session's history can be read in full, so that its next prompt can be built.
-
-        Raises:
-            StorageUnavailable, StoreUnavailable: Not now; nothing is lost, call again.
-        """
+        """Make the session's history readable in full. Raises StorageUnavailable or StoreUnavailable."""
         mark = self._unappended.get(session)
         if mark is None:
             return
@@ -92,12 +74,7 @@ class HistoryWriter:
             del self._unappended[session]
 
     async def settle(self, session: SessionKey) -> None:
-        """
-        Append what the journal has of a session, make it durable and clear it, in one visit to the file.
-
-        Raises:
-            StorageUnavailable, StoreUnavailable: Not now; the journal still has the lines, call again.
-        """
+        """Move the journal's lines durably into the history; repeatable. Raises `StorageUnavailable`."""
         mark = self._unappended.get(session)
         lines = await self._store.journal.lines(session) if mark is not None else ()
         waiting = self._unsynced.get(session, {})
@@ -155,14 +132,7 @@ class HistoryWriter:
                 await anyio.sleep(_BACK_OFF_S)
 
     async def sync(self) -> None:
-        """
-        Append what is left, make all of it durable and clear the journal.
-
-        A session that cannot be written does not keep the others from it.
-
-        Raises:
-            StorageUnavailable, StoreUnavailable: Not all, not now; the journal still has the lines.
-        """
+        """Append, sync and clear the journal, bad sessions apart. Raises StorageUnavailable."""
         failed: StorageUnavailable | None = None
         for session in list(self._unappended.keys() | self._unsynced.keys()):
             try:

@@ -22,15 +22,15 @@ from gateway.routing.crash_isolation import MAX_DEATHS
 @dataclass(frozen=True, slots=True)
 class Plan:
     """
-    How the model answers a turn.
+    The plan of a model's answer.
 
     Args:
         turn: The turn as the model sees it.
-        purpose: What it is counted as; it decides the model.
-        question: What the model is asked; None is what was written.
-        hold: The reply waits for the owner's approval, and nobody sees a preview of it.
-        limits: What the run may cost; None is what any turn may cost.
-        quiet: Nobody is shown that it is being worked on.
+        purpose: The kind of work for the budget; it selects the model.
+        question: The question for the model; None: the written messages.
+        hold: The reply waits for the owner's approval and has no preview.
+        limits: The limits of the run; None: the usual ones.
+        quiet: No typing or progress is shown.
     """
 
     turn: Turn
@@ -48,10 +48,10 @@ class TurnPolicy:
     The limits of one turn.
 
     Args:
-        max_attempts: After so many deaths of the process one after the other at which nothing else was in
-            flight, all at the same step of it, a turn is dead-lettered; and after two more in any case.
-        outage_budget_s: So long a turn waits for a model that is away before it is dead-lettered.
-        merge: How many waiting messages of a merging channel become one turn at the most.
+        max_attempts: Consecutive deaths with nothing else in flight, at the same step, before it is
+            dead-lettered; two more suffice in any case.
+        outage_budget_s: The longest wait for an unavailable model.
+        merge: The most messages of one turn.
     """
 
     max_attempts: int = MAX_DEATHS
@@ -61,7 +61,7 @@ class TurnPolicy:
 
 @dataclass(frozen=True, slots=True)
 class TurnFailureText:
-    """What to do about a failed turn: ``delay_s`` None means dead-letter it."""
+    """The handling of a failed turn: ``delay_s`` until the next try; None moves it to the dead letters."""
 
     delay_s: float | None
     public: str
@@ -72,18 +72,10 @@ PlanT = TypeVar("PlanT", bound=Plan)
 
 
 class TurnKind(Protocol[PlanT]):
-    """
-    One kind of turn. An instance serves all sessions.
-
-    Every method that ends a turn raises `LostTurn` if the claim was superseded.
-    """
+    """One kind of turn, for all sessions. Methods that end a turn raise `LostTurn`."""
 
     async def plan(self, turn: Turn) -> PlanT | None:
-        """
-        How the model answers a turn; None: the turn needs no model and has been committed.
-
-        Called at every start of a turn, also after a crash.
-        """
+        """Plan the model's answer at each start; None: committed without a model."""
         ...
 
     async def commit(self, turn: Turn, plan: PlanT, result: TurnResult, meter: UsageMeter) -> None:

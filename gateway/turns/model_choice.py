@@ -35,19 +35,11 @@ class ModelChoice:
         }
 
     async def chosen(self, session: SessionKey) -> str:
-        """
-        The pool that was chosen for a conversation; empty: none. It may have left the settings since. Raises
-        `StoreUnavailable`.
-        """
+        """Return the conversation's chosen pool or ""; it may be unconfigured. Raises `StoreUnavailable`."""
         return await self._state.read(choice_topic(session)) or ""
 
     async def choose(self, session: SessionKey, pool: str) -> None:
-        """
-        Choose the pool that answers in a conversation from now on; an empty name is the default again.
-
-        Raises:
-            StoreUnavailable: Not now; it may be done again.
-        """
+        """Choose a conversation's pool, "" for the default. Raises StoreUnavailable; repeatable."""
         if pool != await self.chosen(session):
             await self._state.write(choice_topic(session), pool)
 

@@ -48,12 +48,10 @@ ExtraTools = Callable[[Session, Sequence[InboundMessage]], Sequence[ToolPort]]
 @dataclass(eq=False, kw_only=True)
 class ModelRun:
     """
-    Runs the agent for planned turns. One instance serves all sessions.
+    Runs the agent for planned turns, in all sessions.
 
-    Args:
-        transcription: Makes text of what is spoken; None: sound files stay files.
-        zone: The time zone in which the model is told the time; None is that of this machine.
-        tools_settled: Waits until it is known which tools a session has.
+    ``transcription`` None: sounds stay files; ``zone`` is the model's; ``tools_settled`` waits for a
+    session's tools.
     """
 
     store: Queue
@@ -73,13 +71,7 @@ class ModelRun:
     tools_settled: Callable[[Session], Awaitable[None]] | None = None
 
     async def begin(self, turn: Turn, purpose: Purpose) -> UsageMeter:
-        """
-        Begin to meter the run.
-
-        Raises:
-            BudgetSpent: It may not begin. A turn with recorded steps may always be finished.
-            StoreUnavailable: It cannot be said now.
-        """
+        """Begin to meter a run. Raises BudgetSpent (not with recorded steps) or StoreUnavailable."""
         owner = any(self.access.decide(row.message).role is Role.OWNER for row in turn.rows)
         meter = self.metering.meter(turn.session, purpose, owner=owner)
         refusal = await self.metering.refusal(purpose, owner=owner)
@@ -89,14 +81,7 @@ class ModelRun:
         return meter
 
     async def run(self, turn: Turn, plan: Plan, meter: UsageMeter) -> TurnResult | None:
-        """
-        Run the model and return its result; None: the turn waits for a person's approval, and its claim has
-        ended.
-
-        Raises:
-            AgentError: See `AgentLoop.run`.
-            LostTurn: The claim was superseded.
-        """
+        """Run the model; None: the turn waits for an approval. Raises AgentError or LostTurn."""
         # Nobody reads along in a draft that waits for approval, or sees an answer half that is given anew.
         channel = self.channels[turn.channel]
         unseen = plan.hold or REPLACES in turn.rows[-1].message.context
@@ -156,10 +141,7 @@ class ModelRun:
         return replace(result, reply=f"{hearing.note}\n\n{result.reply}") if hearing.note else result
 
     def _in_room(self, session: Session, channel_name: str) -> Session:
-        """
-        The session with the names of its room and of the people there who may talk to the bot: others could
-        write instructions into theirs.
-        """
+        """Add the names of room and allowed people; names of others could be instructions."""
         channel, place = self.channels[channel_name], session.key.conversation
         account = channel.account
         if session.audience is Audience.DIRECT or not isinstance(channel, SupportsRoomNames):
@@ -184,9 +166,8 @@ class ReplySink:
     """
     Implements `agent_core.ports.ChannelPort` for one turn.
 
-    The answer is kept, not sent: it leaves through the outbox after the turn is committed. Typing and
-    previews are best effort: each has a time limit, and the turn never waits for them. Without ``previews``
-    nobody sees the answer before it is sent; with ``quiet`` nobody sees that there is work, either.
+    The answer is kept for the outbox. Typing and ``previews`` are best effort with time limits; ``quiet``
+    hides the work.
     """
 
     def __init__(

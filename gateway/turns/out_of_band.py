@@ -30,12 +30,9 @@ _log = structlog.get_logger(__name__)
 
 class OutOfBandTurns:
     """
-    Serves commands and reactions at once. One instance serves all sessions.
+    Serves commands and reactions at once, in all sessions.
 
-    Args:
-        sessions: A dispatcher of its own.
-        channels: The names of all channels; what came by one that is switched off now waits, untouched.
-        run_claimed: Runs a claimed turn to its end, whatever happens.
+    Messages of disabled channels wait; ``run_claimed`` runs a claimed turn to its end.
     """
 
     def __init__(

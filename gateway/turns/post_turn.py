@@ -28,13 +28,7 @@ _SETTLED_AFTER_S = 5.0
 
 
 class PostTurn:
-    """
-    Does the work after turns in the background.
-
-    Args:
-        history: Has lines that may not be in their files yet.
-        wakeups: Say in which sessions there is something new.
-    """
+    """Does the work after turns in the background; ``history`` may have unwritten lines."""
 
     def __init__(
         self,
@@ -95,12 +89,9 @@ class KnowsScope(Consolidates, Protocol):
 
 class MeteredConsolidation:
     """
-    Consolidates, each visit to a session with a meter of its own. What is not the owner's conversation alone
-    has the share of other people: the owner's reserve is kept from their summaries, too.
+    Consolidates, with a meter per visit.
 
-    Args:
-        manager: Consolidates; its model is one of `Metering.in_current`.
-        clock: For how long to wait where the budget says no.
+    Conversations not of the owner alone count as others' share, so that the owner's reserve is kept.
     """
 
     def __init__(self, manager: KnowsScope, spending: Metering, clock: Clock) -> None:

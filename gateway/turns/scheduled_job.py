@@ -1,16 +1,11 @@
 """
 The turn of a scheduled job that is due: in the conversation and for the person that it was made for.
 
-A reminder is its text and nothing else; no model is asked, and in a shared room it says for whom it is, so
-that nobody lets the bot say things in its own name. A question is asked of the model in that session, with
-its history, its scope and its tools; only jobs cannot be made from it. Before it runs it is looked at once
-more: a job that was removed or paused while its row waited, or whose person may not speak any more, is
-skipped; one that a person wants run at this moment runs although it is paused.
-
-What was wished for in private is not said where somebody else has come in since, and nothing is said where
-the bot is no more: a reminder goes to the person's direct conversation instead, and a question is paused,
-which the person is told there, once. `Scheduler` resumes what was paused because the bot had left. What had
-to wait for longer than its interval is merged into the newest run.
+A reminder is its text, in a room with its person's name, so that nobody speaks through the bot. A question is
+asked with the session's history, scope and tools, except making jobs. Removed or paused jobs, and those of
+people no longer allowed, are skipped. If others have joined or the bot has left, a reminder goes to the
+person's direct conversation and a question is paused with a notice; `Scheduler` resumes it. Late runs merge
+into the newest.
 """
 
 from __future__ import annotations
@@ -58,20 +53,14 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _JobPlan(Plan):
-    """How a question is asked; ``began`` is on the clock that never goes back."""
+    """The plan of a job's question; ``began`` is on the monotonic clock."""
 
     began: float
 
 
 @dataclass(eq=False, kw_only=True)
 class JobTurns:
-    """
-    Implements `TurnKind` for due jobs.
-
-    Args:
-        access: Who may still speak.
-        conversations: Begins one anew where that was asked for before the job.
-    """
+    """Implements `TurnKind` for due jobs; ``conversations`` resets where requested before."""
 
     store: Queue
     plans: JobStore
@@ -86,13 +75,7 @@ class JobTurns:
     clock: Clock
 
     async def plan(self, turn: Turn) -> _JobPlan | None:
-        """
-        How to ask a question; None: the job was a reminder, or no longer runs.
-
-        Raises:
-            StoreUnavailable: Not now.
-            PlaceUnknown: It cannot be said now who would read it.
-        """
+        """Plan the question; None: a reminder, or ended. Raises StoreUnavailable or PlaceUnknown."""
         began = self.clock.monotonic()
         await self.conversations.begin(turn)
         message = turn.head.message

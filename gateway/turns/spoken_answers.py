@@ -26,13 +26,7 @@ from gateway.turns.user_input import session_of
 
 @dataclass(eq=False)
 class SpokenAnswers:
-    """
-    Adds the row that is to be spoken to an answer. One instance serves all sessions.
-
-    Args:
-        settings: When and for whom.
-        redactor: Knows the configured secrets, which are not said aloud.
-    """
+    """Adds the row to be spoken to an answer, without configured secrets."""
 
     settings: SpeakSettings
     _: KW_ONLY
@@ -77,7 +71,7 @@ class SpokenAnswers:
 
 
 def _is_spoken(message: InboundMessage, channel: Channel) -> bool:
-    """Whether somebody has said this, and not written it; in a mail every sound is a file."""
+    """Return True if a message was spoken; in a mail every sound is a plain file."""
     if channel.capabilities.email_style:
         return any(says_sound(file.media_type) for file in message.attachments)
     return SPOKEN in message.context

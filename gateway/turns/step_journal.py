@@ -1,14 +1,9 @@
 """
 The step journal of one turn over the durable queue: what a restarted turn has already done.
 
-Step by step the agent asks "did I do this before?" and tells "now I have". The digest must match: it stands
-for everything that happened in the turn before the step, see `agent_core.agent`.
-
-A tool may have a memory of its own within a turn, such as the version of a document that the model has seen.
-Such a tool is `Resumable`: its state is recorded with each step and given back when the step is taken up.
-
-A tool that only reads, whose effect leaves with the answer, or that changes nothing the second time
-is ``repeatable``: cut off by a kill it simply runs again, where any other has an outcome that nobody knows.
+A step is reused if its digest matches, which stands for all that happened before it (`agent_core.agent`). A
+`Resumable` tool's state is recorded with each step. A ``repeatable`` tool (read-only, or idempotent) simply
+runs again after a kill; any other's outcome is unknown then.
 """
 
 from __future__ import annotations
@@ -49,9 +44,7 @@ class StoreStepJournal:
     """
     Implements `agent_core.ports.StepJournal` for a claimed turn.
 
-    Args:
-        steps: What ``store.turns.steps(turn)`` gave at its start.
-        tools: The tools of this run; of interest are those that are `Resumable` or ``repeatable``.
+    ``steps`` are those at its start; of ``tools``, `Resumable` and ``repeatable`` ones matter.
     """
 
     def __init__(

@@ -1,15 +1,11 @@
 """
 Transcribes the sound files of a turn before a model is asked.
 
-Listened to are voice messages, which a channel marks as such (`SPOKEN`), and sound files of mails. Each
-transcript is a step of the turn, numbered downwards from -1, so a turn that is taken up again after a crash
-listens to nothing twice; the cost of each is counted like that of a model call. The words are shown to the
-model beside the text of the message and never become part of it: nobody gives a command by voice. A yes or
-no to a question is one (`WordedAnswers.spoken`).
-
-Nothing here decodes sound. The length comes from `agent_core.voice.sound_file`; what decodes is the provider
-or a process of its own. A file that cannot be listened to is told to the person in the first line of the
-answer; what is temporary is tried again like a model that is away, for as long.
+These are voice messages (`SPOKEN`) and sound files of mails. Transcripts are steps numbered downwards from
+-1, so that none is made or paid twice. The words are shown beside the message's text and are never commands;
+a yes or no can answer a question (`WordedAnswers.spoken`). Nothing is decoded here; the length comes from
+`agent_core.voice.sound_file`. Files that cannot be transcribed are reported in the answer; temporary failures
+are retried.
 """
 
 from __future__ import annotations
@@ -63,14 +59,10 @@ _log = structlog.get_logger(__name__)
 @dataclass(frozen=True, slots=True)
 class TranscriptionLimits:
     """
-    The limits of what is transcribed.
+    The limits of transcription: ``seconds`` of a message's sound, ``size_bytes`` of a file.
 
-    Args:
-        seconds: Of all sound of one message.
-        size_bytes: Of one file.
-        patience_s: So long a turn waits for a provider that is away; then it goes on without the words.
-        usd_per_minute: Looks up what a minute costs, if that is known.
-        longest_s: So long one turn may listen; the watch over turns knows it.
+    ``patience_s`` is the wait for an unavailable provider, after which the turn goes on; ``usd_per_minute``
+    looks the price up; ``longest_s`` is the most of one turn.
     """
 
     seconds: float
@@ -83,12 +75,9 @@ class TranscriptionLimits:
 @dataclass(frozen=True, slots=True)
 class Hearing:
     """
-    The result of transcribing.
+    The result of transcribing: the turn with transcripts (`HEARD`), a ``note`` for the person.
 
-    Args:
-        turn: The turn, its messages with what was heard (`HEARD`).
-        note: What the person is told before the answer; empty if all went well.
-        is_all: Nothing was said besides what could not be heard: the note is the answer.
+    ``is_all``: there is nothing else, so the note is the answer.
     """
 
     turn: Turn
@@ -133,14 +122,9 @@ class Transcription:
         self, turn: Turn, asked: Turn, steps: Sequence[Step], meter: UsageMeter
     ) -> Hearing:
         """
-        The turn ``asked`` with what was said in its sound files.
+        Return the turn ``asked`` with the transcripts of its sound files.
 
-        Args:
-            asked: The part of it that is a question.
-
-        Raises:
-            ModelError: It is temporary: the turn is to be tried again later.
-            BudgetSpent, LostTurn, StoreUnavailable, StorageUnavailable: See each.
+        Raises a temporary ModelError, BudgetSpent, LostTurn, StoreUnavailable or StorageUnavailable.
         """
         if not any(sound_files(row.message) for row in asked.rows):
             return Hearing(asked)
@@ -176,7 +160,7 @@ class Transcription:
     async def _heard_until(
         self, until: float, turn: Turn, file: Attachment, left_s: float, meter: UsageMeter
     ) -> dict[str, Any]:
-        """What was said in a file, unless the time of the turn is over before."""
+        """Transcribe a file, unless the time of the turn ends before."""
         with anyio.move_on_after(max(0.0, until - anyio.current_time())):
             return await self._heard_once(turn, file, left_s, meter)
         _log.warning("voice.too_much", limit_s=self._limits.longest_s)
@@ -185,10 +169,7 @@ class Transcription:
     async def _heard_once(
         self, turn: Turn, file: Attachment, left_s: float, meter: UsageMeter
     ) -> dict[str, Any]:
-        """
-        What was said in a file. The last ones are kept here and not paid again: while a full disk does not
-        take them, and when a question that failed for good, of which no step is left, is asked anew.
-        """
+        """Transcribe a file, or reuse a recent result: a refused step or repeated question pays once."""
         found = self._lately.get((str(turn.session), file.sha256))
         if found is None:
             async with AsyncExitStack() as slots:
@@ -202,7 +183,7 @@ class Transcription:
         return found
 
     async def _heard(self, turn: Turn, file: Attachment, left_s: float, meter: UsageMeter) -> dict[str, Any]:
-        """What was said in a file, or ``why_not``; as JSON can hold it."""
+        """Transcribe a file; return the words, or ``why_not``, as JSON."""
         from agent_core.voice.sound_file import NotASound  # noqa: PLC0415 - only where there is sound
         from agent_core.voice.transcript import TranscriptionFailed  # noqa: PLC0415 - likewise
 
@@ -285,12 +266,12 @@ class Transcription:
 
 
 def says_sound(media_type: str) -> bool:
-    """Whether a file claims to be a sound."""
+    """Return True if a media type is that of a sound."""
     return media_type.startswith("audio/") or media_type == "application/ogg"
 
 
 def _hearing(turn: Turn) -> Hearing:
-    """What the person is told first, and whether that is all there is to say."""
+    """Return the text about failed and uncertain transcriptions, and if it is the whole answer."""
     told = [one for row in turn.rows for one in row.message.context.get(HEARD, ())]
     failed = [one for one in told if one.get("why_not")]
     reasons = dict.fromkeys(one["why_not"] for one in failed)
@@ -337,7 +318,7 @@ def _later(error: ModelError) -> ModelError:
 
 
 def _in_words(error: ModelError) -> str:
-    """Why a sound was not transcribed, as a clause that anybody may read."""
+    """Explain a failed transcription, as a clause that anybody may read."""
     if isinstance(error, ModelAuthFailed) or error.fields.get("operator"):
         return f"{_WHAT} refuses my login; my operator must check it"
     if isinstance(error, ModelUnreadable):

@@ -81,11 +81,10 @@ def may_be_silent(turn: Turn) -> bool:
 
 def question_text(messages: Sequence[InboundMessage]) -> str:
     """
-    The messages of a turn as one text; in a shared conversation with their senders.
+    Render a turn's messages, in a shared conversation with their senders' addresses.
 
-    The sender's address stands in front, not the name that people choose for themselves. What a message
-    answers and what was said before it comes first, marked as such, unless somebody else in the turn has come
-    later and has not seen it. The whole text of an email is fenced.
+    Answered and earlier words come first, marked, unless another person in the turn has not seen them. Mails
+    are fenced.
     """
     shared = any(message.audience is Audience.GROUP for message in messages)
     if len({message.context.get("visible_from") for message in messages}) > 1:
@@ -114,7 +113,6 @@ def question_text(messages: Sequence[InboundMessage]) -> str:
 
 
 def _about_files(message: InboundMessage) -> str:
-    """What was heard in the files of a message, and what they are."""
     heard = [transcript_line(**one) for one in message.context.get(HEARD, ())]
     return "\n".join(filter(None, (*heard, attachment_lines(message.attachments))))
 
@@ -130,7 +128,7 @@ def used_before(messages: Sequence[InboundMessage]) -> dict[str, int]:
 
 
 def _done_before(messages: Sequence[InboundMessage]) -> str:
-    """What a model is told of the effects of an earlier answer that was taken back; empty if it had none."""
+    """Describe for a model the effects of a withdrawn answer; empty if it had none."""
     used = used_before([each for each in messages if each.kind == "message"])
     if not used:
         return ""
@@ -168,8 +166,10 @@ def session_of(turn: Turn, access: Access, purpose: Purpose) -> Session:
 
 def _quotes(message: InboundMessage, at: datetime) -> list[tuple[str, Origin]]:
     """
-    What is quoted of our own words, and between the sender's, where no server says of whom. If the history
-    has it, that also knows whose words it is.
+    Return the quotations of unproven authorship, each with its origin.
+
+    These are quotations of our own messages, and quoted lines in the sender's text. If the history has them,
+    that knows their origins.
     """
     if message.kind != "message":
         return []
@@ -184,19 +184,17 @@ def _quotes(message: InboundMessage, at: datetime) -> list[tuple[str, Origin]]:
 
 
 def _is_own_message(line: Background, message: InboundMessage) -> bool:
-    """Whether we have said it; of what is handed on in a mail nobody has proved who wrote it."""
+    """Return True if we wrote a line; nothing proves the author of a line forwarded in a mail."""
     return line.sender == message.account and (line.kind == "quoted" or not _is_email_style(message))
 
 
 def _origins_of(message: InboundMessage, access: Access, at: datetime) -> Origins:
     """
-    Whose words a message is made of, besides the owner's; ``at`` is when it came, by our own clock.
+    Return the origins of a message's words, except the owner's; ``at`` is its arrival by our clock.
 
-    What a mail quotes or hands on is anybody's: nobody has proved who wrote it. In a room the server has said
-    who wrote what is quoted. A picture is shown to the model, so what is written in it counts as read, and so
-    does the name of a file: its sender has attached it, and anybody may have made it. What its sender has
-    recorded for a message is said by the sender. Of what was let in out of quarantine nobody has proved who
-    wrote it.
+    Words quoted or forwarded in a mail are untrusted; in a room the server vouches for the author. Files and
+    their names count as attached by the sender, except recorded voice, which is the sender's own. A message
+    released from quarantine has no proven author.
     """
     email_style = _is_email_style(message)
     found: list[Origin] = []
@@ -232,7 +230,7 @@ def _origins_of(message: InboundMessage, access: Access, at: datetime) -> Origin
 
 
 def _sender_of(message: InboundMessage, access: Access, at: datetime) -> list[Origin]:
-    """Who has written it, if that is not the owner for certain."""
+    """Return the author as an origin, unless it is certainly the owner."""
     if is_admitted(message):
         return [untrusted_origin("mail" if _is_email_style(message) else "quote", message.sender.address, at)]
     if message.kind == "tick" or access.decide(message).role is Role.OWNER:
@@ -265,16 +263,16 @@ def trusted_before(noted: str | None, now: datetime) -> datetime | None:
 
 
 def _is_email_style(message: InboundMessage) -> bool:
-    """Whether somebody wrote it with a subject above, be it empty."""
+    """Return True if a message has a subject, even an empty one."""
     return message.kind == "message" and "subject" in message.context
 
 
 def user_lines(turn: Turn, access: Access) -> list[Message]:
     """
-    The history lines of the question, one for each message.
+    Return the question's history lines, one per message.
 
-    Where the past is closed to newcomers, a line has its place in the order of the conversation for its time,
-    and nothing of what was said before it; but a file may be from there, so with one it has those origins.
+    In a closed room a line has its place by time, without what was said before it; a file may be older, so it
+    adds those origins.
     """
     return [
         Message(

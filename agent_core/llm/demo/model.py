@@ -77,12 +77,7 @@ _CUT_TEXT = "I was just about to"
 
 
 class DemoModel:
-    """
-    An `LLMPort` that answers by rules; see the module.
-
-    Args:
-        delay_s: How long it thinks before it answers; a tenth of it passes between the pieces of an answer.
-    """
+    """An `LLMPort` that answers by rules, after ``delay_s``; a tenth of it passes between pieces."""
 
     def __init__(self, *, delay_s: float = 0.0) -> None:
         self._delay_s = delay_s

@@ -81,7 +81,7 @@ To see how failures are handled: `!timeout`, `!ratelimit`, `!cut`, `!toolong`, `
 
 @dataclass(frozen=True, slots=True)
 class DemoReply:
-    """What the model does: wait, answer, fail, call tools."""
+    """One reply of the demo model: a wait, an answer, an error or tool calls."""
 
     text: str = ""
     calls: tuple[ToolCall, ...] = ()
@@ -133,7 +133,7 @@ def reply_to(messages: Sequence[Message], tools: Sequence[str]) -> DemoReply:
 
 
 def _about_memory(text: str, memory: str, tools: Sequence[str]) -> DemoReply | None:
-    """What it does about "remember that …" and "forget …"; None without these words."""
+    """Reply to "remember that …" and "forget …"; None without these words."""
     if facts := facts_in(text):
         return _remember(facts, memory, tools)
     if forget := _FORGET.search(text):
@@ -142,11 +142,7 @@ def _about_memory(text: str, memory: str, tools: Sequence[str]) -> DemoReply | N
 
 
 def _file_call(text: str, tools: Sequence[str], *, looked: bool = False) -> DemoReply | None:
-    """
-    What it does about ``!sendfile`` and ``!readfile``; None without these words.
-
-    A tool that it does not have it looks for, unless it has ``looked``.
-    """
+    """Reply to ``!sendfile``/``!readfile``, else None; a missing tool is searched for unless ``looked``."""
     ids = [file_id for file_id, _ in _ATTACHED.findall(text)]
     if (wanted := _SEND_FILE.search(text)) is not None:
         name, arguments = SEND_TOOL, {"path": wanted[1] or wanted[2] or "".join(ids[:1])}
@@ -183,7 +179,7 @@ def _work_on_page(wish: re.Match[str], messages: Sequence[Message], tools: Seque
 
 
 def _about_files(attached: Sequence[tuple[str, str]], messages: Sequence[Message]) -> str:
-    """What came with the last message, and how many pictures of it the model was shown."""
+    """Describe the files of the last message and the number of pictures the model was shown."""
     shown = next((len(each.attachments) for each in reversed(messages) if each.role == "user"), 0)
     names = "\n".join(f"- {what}" for _, what in attached)
     seen = f"\n\nPictures that I was shown: {shown}." if shown else ""
@@ -191,7 +187,7 @@ def _about_files(attached: Sequence[tuple[str, str]], messages: Sequence[Message
 
 
 def _remind(text: str, tools: Sequence[str]) -> DemoReply | None:
-    """What it does about "remind me …"; None without these words."""
+    """Reply to "remind me …"; None without these words."""
     wish = _REMIND.search(text)
     if wish is None:
         return None
@@ -263,18 +259,17 @@ def _after_tools(messages: Sequence[Message], text: str, tools: Sequence[str]) -
 
 
 def _results(messages: Sequence[Message]) -> list[str]:
-    """What tools have given for the last question."""
+    """Return the results of the tools that ran since the last question."""
     newest = _since_question(messages)
     return [message.content for message in messages[len(messages) - newest :] if message.role == "tool"]
 
 
 def _tool_runs(messages: Sequence[Message]) -> int:
-    """How many tools have run for the last question."""
     return len(_results(messages))
 
 
 def _since_question(messages: Sequence[Message]) -> int:
-    """How many messages there are after the last question."""
+    """Count the messages after the last question."""
     return next(
         (number for number, each in enumerate(reversed(messages)) if each.role == "user"), len(messages)
     )
@@ -285,7 +280,7 @@ def _failed(messages: Sequence[Message]) -> bool:
 
 
 def _about_checklist(text: str) -> str:
-    """What is worth telling of a check-in: what was seen, and what is open."""
+    """Reply to a check-in with what was seen and the open items; silence if there is nothing."""
     parts = [f"I have seen something:\n\n{seen.strip()}" for seen in _SEEN.findall(text)]
     if items := _OPEN_ITEM.findall(text):
         parts.append("A reminder from your checklist:\n\n" + "\n".join(f"- {item}" for item in items))

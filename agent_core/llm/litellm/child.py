@@ -1,24 +1,11 @@
 """
-The process in which litellm runs. Only its translation between providers is used.
+The process in which litellm runs, started by `LiteLLMProcess`; only its translation between providers is
+used.
 
-Started by `LiteLLMProcess` with one socket, an environment without secrets and nothing on its standard
-streams. Before litellm is imported the process gives up what it does not need (`confinement`): litellm and
-its fifty dependencies see neither the home folder nor the daemon. It ends when its socket does, and with
-the daemon.
-
-Set before the import: ``LITELLM_LOCAL_MODEL_COST_MAP`` (else a thread fetches prices from the internet) and
-``LITELLM_MODE=PRODUCTION`` (else it loads a ``.env`` file from the working directory into the environment).
-After the import a first streamed call with a tool is made against a responder of our own on loopback,
-because the first call imports as much again, and everything that is alive is taken out of the garbage
-collector's sight.
-
-Traps: 401 arrives as a "bad request" and a refused connection as a made-up status 500, so status and cause
-chain decide (``litellm_errors``); the openai SDK below retries twice unless told not to, under two names;
-leaving a stream with ``break`` keeps the connection open until ``aclose``; a stream that is cut politely
-looks to it like one that ended; where a server tells no usage it counts tokens itself, which loads a table of
-100 MiB.
-
-`agent_core.child_process.server` describes the frames.
+Before the import it confines itself (`confinement`), and disables litellm's price download and ``.env``
+loading. A warm-up call against loopback loads the rest. Traps: 401 arrives as "bad request" and a refused
+connection as status 500 (``litellm_errors`` decides); the openai SDK retries twice under two names; a stream
+left with ``break`` stays open until ``aclose``; without reported usage it counts tokens, which loads 100 MiB.
 """
 
 from __future__ import annotations
@@ -136,7 +123,7 @@ async def _pieces(request: Mapping[str, Any], *, stream: bool, cost: bool) -> As
 
 
 async def _transcribe(request: Mapping[str, Any]) -> Piece:
-    """What is said in a sound file, whose name, content and type stand in ``request["file"]``."""
+    """Transcribe the sound file in ``request["file"]``: name, base64 content and media type."""
     import litellm  # noqa: PLC0415 - see `_load`
 
     name, content, media_type = request["file"]

@@ -23,13 +23,7 @@ from agent_core.ports import Clock
 
 
 class LiteLLMClient(ModelClient):
-    """
-    A client for one model of any provider that litellm knows.
-
-    Args:
-        model: litellm's name of it, such as ``bedrock/…`` or ``openai/…``.
-        api_base: Where the provider is, if not at its usual address.
-    """
+    """A client for one model by litellm's name, such as ``bedrock/…``; ``api_base`` if unusual."""
 
     def __init__(
         self,
@@ -53,7 +47,7 @@ class LiteLLMClient(ModelClient):
             raise self._error(error.failure) from error
 
     async def _pieces(self, asked: Request) -> AsyncGenerator[Piece, None]:
-        """What litellm gives, in our form; every exception is one of ours."""
+        """Yield litellm's answer in our form; raises only `ModelError`."""
         request = request_body(self.model, **self._common(asked), marked=takes_cache_control(self.model))
         request |= {"max_retries": 0, "num_retries": 0, "timeout": self._limits.total_s}
         request |= access(self._api_base, self._key)
@@ -70,7 +64,7 @@ class LiteLLMClient(ModelClient):
 
     @property
     def _wants_cost(self) -> bool:
-        """Whether litellm's table is asked: not for a model on a server of one's own."""
+        """Return True if litellm's price table applies: no own price, no self-hosted server."""
         return self._price is None and not (self._api_base and self.model.startswith("openai/"))
 
     def _priced(self, piece: Piece) -> Piece:

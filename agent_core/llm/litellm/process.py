@@ -21,12 +21,7 @@ _CHILD = ("-m", "agent_core.llm.litellm.child")
 
 
 class LiteLLMProcess(ChildProcess):
-    """
-    The process of litellm; one instance for all models.
-
-    Args:
-        command: What is started, for tests.
-    """
+    """The process of litellm for all models; ``command`` is for tests."""
 
     def __init__(
         self, *, idle_s: float = 3600.0, variables: Collection[str] = (), command: Sequence[str] | None = None

@@ -1,20 +1,12 @@
 """
-Finds the facts of a conversation that its summary must contain, and those that it lacks. Pure, and without a
+Finds the facts of a conversation that its summary must contain, and those that it lacks. Pure, without a
 model.
 
-Theory of operation. Some things cannot be guessed again once they are gone: addresses on the web, mail
-addresses, dates, numbers, names, and what was decided or put between quotation marks. They can be recognised
-by their form alone, well enough for a check that costs a millisecond. Each is an `KeyFact` with a
-``snippet``, the few words around it that say what it means.
-
-Not everything with that form matters. Numbers of one digit do not, nor do numbers that only count on
-("message 7", "message 8", …: the same word before many of them), nor words that are capital only because a
-sentence begins with them. Where a language writes all nouns with capitals, a single word says nothing and
-only names of several words are taken. Where a script has no capitals, nothing marks a name: a short statement
-is the fact as a whole, and survives if half of its pairs of characters do.
-
-What survived is looked for by its meaning where that is cheap: 1,234 is 1234, 3 May is 2026-05-03, and a
-decision survives in other words if most of its words are there.
+Addresses, dates, numbers, names, decisions and quotations cannot be guessed again and are recognised by form,
+each as a `KeyFact` with a ``snippet``. Single digits, counters ("message 7", "message 8") and capitals at
+sentence starts do not count; in languages that capitalise nouns only names of several words do; in scripts
+without capitals a short statement is the fact. Matching is by meaning where cheap: 1,234 is 1234, 3 May is
+2026-05-03.
 """
 
 from __future__ import annotations
@@ -230,7 +222,7 @@ def _plain(sentence: str, counted: dict[str, set[str]]) -> Iterator[KeyFact]:
 
 
 def _codes(text: str) -> Iterator[str]:
-    """What stands between backticks, the long ones, too: else what is between two would be taken for one."""
+    """Yield the texts between backticks; matching long ones too keeps the pairs right."""
     for match in _CODE.finditer(text):
         code = match[1].strip()
         if 2 <= len(code) <= _LONGEST_CODE and _WORD.search(code):
@@ -244,7 +236,7 @@ def _count(text: str, counted: dict[str, set[str]]) -> None:
 
 
 def _counts_on(numbers: set[str]) -> bool:
-    """Whether these are many numbers close to each other."""
+    """Return True if these are many numbers close to each other."""
     values = [int(number) for number in numbers]
     return len(values) > _COUNTER and max(values) - min(values) < _DENSE * len(values)
 

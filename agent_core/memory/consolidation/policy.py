@@ -2,17 +2,10 @@
 Decides when a conversation is consolidated, which part of it, and whether the model's answer is accepted.
 Pure.
 
-Theory of operation. Positions before the cursor are in the summary. What lies behind it is too much when it
-is more than ``threshold`` messages, or when it is estimated at more than ``max_tokens``. Then everything but
-the newest ``keep`` messages becomes a segment; under the rule for tokens fewer may be kept, because a few
-long messages can be too much as well. A segment ends before a question, so that no answer is shown without
-its question: the cut moves back to the nearest one, and if there is none behind the cursor, forward.
-
-A segment is never longer than what one model call can read (``segment_tokens``); the rest is the next one.
-So a conversation that could not be consolidated for a week is caught up on in several small steps.
-
-What a model gives back is not believed blindly (`accepted`): an answer far longer than a summary is cut after
-a sentence, and one that is the conversation once more is refused.
+Above ``threshold`` messages or ``max_tokens`` after the cursor, all but the newest ``keep`` become segments
+of at most ``segment_tokens``, so that a backlog is caught up in steps. A segment ends before a question, so
+that no answer is shown without it. A far too long answer is cut after a sentence; the conversation repeated
+is refused.
 """
 
 from __future__ import annotations
@@ -45,13 +38,13 @@ _SENTENCE_END = re.compile(r"[.!?…。！？][\"'”’»)]*(?=\s|$)|\n")
 @dataclass(frozen=True, slots=True)
 class ConsolidationRules:
     """
-    The thresholds of consolidation.
+    The thresholds of consolidation, for the messages after the cursor.
 
     Args:
-        threshold: So many messages after the cursor are still fine.
-        keep_recent_ratio: This part of the threshold stays word for word.
-        max_tokens: So many estimated tokens after the cursor are still fine.
-        segment_tokens: What one model call may read of a conversation.
+        threshold: The most messages.
+        max_tokens: The most estimated tokens.
+        keep_recent_ratio: The share of them kept verbatim.
+        segment_tokens: The most of a conversation per model call.
     """
 
     threshold: int = 100
@@ -65,17 +58,16 @@ class ConsolidationRules:
 
     @property
     def keep(self) -> int:
-        """How many of the newest messages stay."""
+        """Return how many of the newest messages stay unconsolidated."""
         return max(1, int(self.threshold * self.keep_recent_ratio))
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
     """
-    The messages to consolidate: the positions from ``start`` up to ``end``, the cursor's next value.
+    The messages to consolidate, at positions ``start`` to ``end`` (exclusive; the next cursor).
 
-    ``private`` are the scopes of single people in these messages and in the summary before them, and
-    ``origins`` all whose words are in them besides the owner's.
+    ``private`` and ``origins`` are those of the messages and the summary before them.
     """
 
     messages: tuple[Message, ...]
@@ -86,18 +78,18 @@ class Segment:
 
     @property
     def sentences(self) -> int:
-        """How many sentences its summary may have."""
+        """Return the most sentences its summary may have."""
         return sentence_budget(len(self.messages))
 
 
 def sentence_budget(messages: int) -> int:
-    """How many sentences a summary of so many messages may have."""
+    """Return the most sentences that a summary of this many messages may have."""
     return max(_LEAST_SENTENCES, messages // _MESSAGES_PER_SENTENCE)
 
 
 def keep_for(tail: HistoryTail, rules: ConsolidationRules, estimate: TokenEstimate) -> int | None:
     """
-    How many of the newest messages are to be kept when consolidating now, or None if it is not due.
+    Return how many of the newest messages to keep when consolidating now, or None if it is not due.
 
     Args:
         tail: The newest messages after the cursor, read up to about ``rules.max_tokens``.
@@ -118,13 +110,7 @@ def keep_for(tail: HistoryTail, rules: ConsolidationRules, estimate: TokenEstima
 
 
 def plan(page: HistoryTail, keep: int, rules: ConsolidationRules, estimate: TokenEstimate) -> Segment | None:
-    """
-    The next segment, or None if no cut keeps questions and answers together.
-
-    Args:
-        page: The oldest messages after the cursor.
-        keep: How many of the newest stay, from `keep_for`.
-    """
+    """Return the oldest segment to consolidate, ``keep`` messages stay; None without a clean cut."""
     messages = page.messages
     nominal = bisect_left(page.positions, page.total - keep)
     cut = _cut(messages, nominal, len(messages) - 1)
@@ -225,7 +211,7 @@ def accept_summary(answer: str, source: str, sentences: int) -> str | None:
 
 
 def _copied(text: str, source: str) -> float:
-    """Which part of the text stands word for word in the source."""
+    """Return the share (0 to 1) of the text that stands word for word in the source."""
     words, known = text.split(), source.split()
     runs = {tuple(known[at : at + _SHINGLE]) for at in range(len(known))}
     shingles = [tuple(words[at : at + _SHINGLE]) for at in range(0, len(words), _SHINGLE)]
@@ -236,7 +222,7 @@ def _copied(text: str, source: str) -> float:
 
 
 def too_long_to_keep(summary: str, max_tokens: int, estimate: TokenEstimate) -> bool:
-    """Whether a summary is to be rewritten: too many words, or longer than its share of a prompt."""
+    """Return True if a summary must be rewritten: too many words, or more than ``max_tokens``."""
     return word_count(summary) > META_SUMMARY_WORD_LIMIT or estimate.text(summary) > max_tokens
 
 
@@ -251,11 +237,7 @@ def readable(summary: str, max_chars: int) -> tuple[str, str]:
 
 
 def newest_of(summary: str, max_chars: int) -> str:
-    """
-    A summary of about ``max_chars`` at most: its newest sentences, after a note that says so.
-
-    For one that no model has made shorter, visit after visit; else it would grow as long as the conversation.
-    """
+    """Keep a summary's newest sentences within ``max_chars``, as it would grow where no model shortens it."""
     if len(summary) <= max_chars:
         return summary
     text = summary.removeprefix(_LEFT_OUT).strip()

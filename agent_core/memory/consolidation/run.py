@@ -1,14 +1,10 @@
 """
 Consolidates a conversation: calls the model, processes its answers, and commits one atomic record at the end.
-The rules are in ``policy``, the texts in ``prompts``, the facts that must survive in ``key_facts``.
 
-Nobody waits for this: it starts after an answer is on its way (``worker``), and prompts are built
-without it. A failure of a model or a disk leaves everything as it was: the messages stay in the prompt,
-the cursor does not move, and the histories are never written to.
-
-One visit consolidates segment after segment until enough is done, a few at the most. A segment that is too
-long for the model is halved. Of two visits to one session the second has nothing to do; if another process
-has consolidated or begun anew what is being consolidated, its work stands and this one is thrown away.
+Rules are in ``policy``, texts in ``prompts``, facts that must survive in ``key_facts``. Nobody waits for it,
+and a failure changes nothing: the messages stay in the prompt and the histories are never written. A visit
+consolidates a few segments, halving one too long for the model. A concurrent visit has nothing to do; another
+process's consolidation or reset wins.
 """
 
 from __future__ import annotations
@@ -71,13 +67,9 @@ class Attempt:
 @dataclass(frozen=True, slots=True)
 class ConsolidationResult:
     """
-    The result of a visit.
+    The result of a visit: consolidated segments, why it stopped, its cost.
 
-    Args:
-        segments: How many were consolidated; 0 also where nothing was due.
-        failure: Why it stopped early; empty if it did not.
-        usage: What it has cost, also where it failed.
-        wait_s: Nothing failed, but it cannot go on before so many seconds; ``failure`` says why.
+    ``wait_s``: nothing failed, but it cannot continue before; ``failure`` says why.
     """
 
     segments: int = 0
@@ -87,13 +79,7 @@ class ConsolidationResult:
 
 
 class Consolidation(ABC):
-    """
-    The part of `MemoryManager` that consolidates.
-
-    Args:
-        llm: Who consolidates; without it nothing is.
-        on_unusable: See `DocumentCache`.
-    """
+    """The part of `MemoryManager` that consolidates, by ``llm`` if given."""
 
     def __init__(
         self,
@@ -127,11 +113,7 @@ class Consolidation(ABC):
         """The share of a prompt that a summary may have; a longer one is rewritten."""
 
     async def consolidate_if_due(self, session_id: str) -> ConsolidationResult:
-        """
-        Consolidate a session if it has grown too long. Raises nothing but cancellation.
-
-        While a visit to the session is on its way, a second one returns at once.
-        """
+        """Consolidate a session that is too long, unless that is running. Raises nothing but cancellation."""
         if self._llm is None or session_id in self._consolidating:
             return ConsolidationResult()
         self._consolidating.add(session_id)
@@ -153,13 +135,7 @@ class Consolidation(ABC):
         return ConsolidationResult(segments, attempt.failure, attempt.usage)
 
     async def _consolidate(self, session_id: str, attempt: Attempt | None = None) -> bool:
-        """
-        Consolidate the next segment of a session, if it is due. False: it is not, or ``attempt`` says why
-        not.
-
-        Raises:
-            CursorMoved, StorageUnavailable: Nothing was changed.
-        """
+        """Consolidate the next segment; False if not due or failed. Raises StorageUnavailable."""
         attempt = attempt if attempt is not None else Attempt()
         rules = self._rules
         tail = await self._storage.load_history(session_id, max_chars=self._chars(rules.max_tokens))
@@ -206,7 +182,7 @@ class Consolidation(ABC):
         return page
 
     async def _undone(self, session_id: str) -> frozenset[str]:
-        """What was taken back after the cursor."""
+        """Return the ids withdrawn as far as the history after the cursor shows."""
         return withdrawn_ids((await self._storage.load_history(session_id)).messages)
 
     async def _check_undone(self, session_id: str, segment: Segment, undone: frozenset[str]) -> None:
@@ -280,7 +256,7 @@ class Consolidation(ABC):
         return join_list(shorter, listed)
 
     async def _lost(self, wanted: Sequence[KeyFact], *texts: str) -> list[KeyFact]:
-        """Which of these are in none of the texts. In a thread: long texts take hundredths of a second."""
+        """Return the facts that no text contains. In a thread: long texts take hundredths of a second."""
         return await anyio.to_thread.run_sync(missing, wanted, *texts)
 
     async def _with_addition(
@@ -320,11 +296,7 @@ class Consolidation(ABC):
     async def _call_llm(
         self, messages: list[Message], *, attempt: Attempt | None = None, max_chars: int = 50_000
     ) -> str | None:
-        """
-        The text of an answer, or None for a failure of any kind, an empty one and one that takes too long.
-
-        What comes after ``max_chars`` is not waited for.
-        """
+        """Return an answer up to ``max_chars``, or None for a failure, an empty one or a timeout."""
         llm = self._llm
         assert llm is not None
         attempt = attempt if attempt is not None else Attempt()
@@ -366,7 +338,7 @@ class Consolidation(ABC):
 
 
 def _failure(text: str, end: AnswerEnd) -> str:
-    """Why an answer is no summary; empty if it is one."""
+    """Return why an answer is no summary; empty if it is one."""
     if end.is_refusal:
         return f"the model refused: {text[:200]}"
     if end.is_cut:
@@ -375,5 +347,5 @@ def _failure(text: str, end: AnswerEnd) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """Why it failed, for people; what nobody has foreseen with its kind."""
+    """Describe an error for people; an unexpected one with its class."""
     return str(error) if isinstance(error, AgentError) else f"{type(error).__name__}: {error}"

@@ -1,19 +1,10 @@
 """
 Consolidates conversations in the background, after an answer is on its way.
 
-Theory of operation. `due` marks a session and returns at once; `run` works on what is marked, a few sessions
-at a time and each by one task only. A session that is marked again while it is worked on is worked on once
-more. First the session tasks run in their order (the history into its file, the search index), then it is
-consolidated if that is due. Marks that come in quick succession are worked on together, and a moment after
-the answer.
-
-What fails waits: a minute, then twice as long each time, six hours at most, per session. It is tried again by
-itself a limited number of times; after that only when somebody has spoken in the session again, and never
-before its time. So a model that is away for a week costs a few calls a day, and nothing is lost meanwhile.
-What may not be done now (`ConsolidationResult.wait_s`) has not failed: it waits as long as it is told, and is
-tried again by itself.
-
-Nobody ever waits for any of this. When `run` is cancelled, the work in hand leaves no trace.
+`mark_due` marks a session; `run` works on marked ones, a few at a time, with the session tasks first. Marks
+in quick succession are one. A failure waits a minute, doubled up to six hours, with a limited number of
+retries until somebody speaks in the session again, so that an absent model costs a few calls a day;
+`ConsolidationResult.wait_s` is no failure. Cancelled work leaves no trace.
 """
 
 from __future__ import annotations
@@ -66,10 +57,7 @@ class ConsolidationQueue:
     """
     Consolidates sessions after their turns.
 
-    Args:
-        session_tasks: What is done for a session before.
-        spent: Told what the calls for a session have cost.
-        pause_s: How long the answers have the machine for themselves.
+    ``session_tasks`` run before; ``spent`` receives the cost; ``pause_s`` leaves the machine to answers.
     """
 
     def __init__(
@@ -120,7 +108,7 @@ class ConsolidationQueue:
         }
 
     def trouble(self, session_id: str) -> dict[str, Any] | None:
-        """Why a session cannot be consolidated, or None."""
+        """Return failures, last error and the time of the next try of a session, or None if it works."""
         found = self._trouble.get(session_id)
         if found is None:
             return None

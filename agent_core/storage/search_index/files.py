@@ -24,11 +24,7 @@ Found = tuple[str, list[SearchLine], int]
 
 @dataclass(slots=True)
 class Budget:
-    """
-    How much may still be scanned line by line, in total and per history.
-
-    ``cut`` says that something was left out.
-    """
+    """The bytes that may still be scanned, in total and per history; ``cut``: something was left out."""
 
     bytes: int = 1024 * 1024
     bytes_each: int = 256 * 1024
@@ -36,7 +32,7 @@ class Budget:
 
     @property
     def spent(self) -> bool:
-        """Whether nothing more may be read."""
+        """Return True if no byte is left."""
         return self.bytes <= 0
 
 
@@ -169,11 +165,7 @@ def answer_in(lines: Sequence[SearchLine], at: int) -> SearchLine | None:
 
 
 def chosen(found: Iterable[Found | None], limit: int) -> tuple[tuple[SearchHit, ...], int]:
-    """
-    Return the first hits, and how many of ``found`` they are made of.
-
-    One that is already shown as a neighbour of a better one is left out.
-    """
+    """Return the first hits and the number of lines in them, without neighbours of better ones."""
     shown: set[tuple[str, int]] = set()
     hits: list[SearchHit] = []
     used = 0

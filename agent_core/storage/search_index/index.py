@@ -1,17 +1,10 @@
 """
-The search in histories: the `SearchPort` over SQLite's full-text index, which can always be rebuilt from the
-JSONL.
+The search in histories: the `SearchPort` over SQLite's full-text index, which can be rebuilt from the JSONL.
 
-Theory of operation. The index follows the files: each history is read on from the byte where reading stopped
-last, a few hundred lines at a time, in the background (`update` after a turn, `update_all` at the start). A
-history that became another file or a shorter one is read anew.
-
-What is not in the index yet is looked through line by line, from the end of its file and within a budget, so
-a message is found at once, and a search works while the index is being built, only not as far back. The same
-happens while the index cannot be used at all. A damaged one is removed and built anew.
-
-Who finds what: each line says who could read along when it was said (`Message.scope`), and a search sees one
-scope, also in what it shows beside a hit. A line that does not say so is found by nobody.
+Each history is indexed in the background from the byte of the last stop; a replaced or shortened one from its
+start. Lines not indexed yet are scanned from the end within a budget, also while the index is unusable, so
+that new messages are found at once. A damaged index is rebuilt. A search sees the lines of one scope
+(`Message.scope`) only, also as neighbours of a hit.
 """
 
 from __future__ import annotations
@@ -261,7 +254,7 @@ class SearchIndex:
         return {**self.state(), "sessions": counts[0], "messages": counts[1]}
 
     def state(self) -> dict[str, Any]:
-        """Whether everything is in the index, and how many sessions are known not to be."""
+        """Return ``complete`` and ``behind``, the number of sessions known not to be indexed."""
         return {"complete": self._caught_up, "behind": len(self._behind)}
 
     async def aclose(self) -> None:
@@ -271,7 +264,7 @@ class SearchIndex:
             await self._in_thread(self._close)
 
     async def _written(self, work: Callable[[], _Result]) -> _Result | None:
-        """What ``work`` gives, or None if the index could not be written."""
+        """Run ``work`` on the index, once more after removing a damaged one; None if writing failed."""
         async with self._writing:
             if self._closed:
                 return None
@@ -369,12 +362,12 @@ class SearchIndex:
 
 
 def _still(mark: Mark, handle: int, inode: int, size: int) -> bool:
-    """Whether what was read of a file is still what it says, as far as one look can tell."""
+    """Return True if a file still matches its mark, as far as one probe can tell."""
     if mark.inode != inode or mark.byte > size:
         return False
     return mark.byte == 0 or pread(handle, 1, mark.byte - 1) == b"\n"
 
 
 def _is_damage(error: Exception) -> bool:
-    """Whether the file itself is wrong, not only the moment."""
+    """Return True if the index file itself is damaged rather than the operation having failed."""
     return isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.OperationalError)

@@ -17,9 +17,9 @@ def index_files(path: Path) -> list[Path]:
 
 def examine_index(path: Path) -> str:
     """
-    What is wrong with an index; empty if nothing is, or there is none. It examines a copy.
+    Examine a copy of an index and describe what is wrong with it; empty if nothing is, or if there is none.
 
-    That it is behind the histories, or beyond one that became shorter, is nothing: it follows them by itself.
+    A lag behind the histories is no fault: the index catches up by itself.
     """
     if not path.exists():
         return ""

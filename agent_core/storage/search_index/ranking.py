@@ -1,12 +1,8 @@
 """
-Ranks what a search found, for every store alike: the store only says which lines have a word and how many
-there are. Pure.
+Ranks what a search found, for every store alike, by Okapi BM25 (Robertson and Zaragoza 2009). Pure.
 
-The measure is Okapi BM25 (Robertson and Zaragoza 2009): a rare word counts more than a common one, a further
-occurrence less than the first, and a long text less than a short one. Another form of a word counts a little
-less than the word itself. A line is rated with its question or its answer, because the words of a query may
-be divided between them. Lines with all words of a query stand before the others, words that stand close
-together count more, and of two that are as good the newer one stands first.
+Other forms of a word count a little less. A line is rated with its question or answer, since they may share
+the query's words. Lines with all words stand first, close words count more, and the newer of equals wins.
 """
 
 from __future__ import annotations
@@ -122,13 +118,7 @@ class _Rater:
         self._known: dict[str, list[tuple[int, float]]] = {}
 
     def rate(self, candidate: Candidate, *, age_ms: int) -> tuple[bool, float] | None:
-        """
-        Return True if question and answer have all words, and the points; None is no hit.
-
-        Args:
-            candidate: What is rated.
-            age_ms: How much older it is than the newest candidate.
-        """
+        """Return (all words found, points) of a hit ``age_ms`` older than the newest; None for no hit."""
         words = candidate.text.split()
         own, beside = self._occurrences(words), self._occurrences(candidate.beside.split())
         if not own:

@@ -1,13 +1,9 @@
 """
-The tables of the search index, and the statements on them. Everything here blocks.
+The tables of the search index, and the statements on them. Blocks.
 
-Theory of operation. ``lines`` holds the text of each message, ``words`` (FTS5, without a copy of the text)
-its folded words, the ends of long ones, and a mark for whose it is. The number of a row is its time in
-seconds and a counter, so "the newest" and "the last seven days" are the order and the range of the row
-numbers: nothing is sorted. Close numbers also keep the index small, which stores their distances.
-``sessions`` says how far into its file each session has been read.
-
-The file is a cache. It is not synced, and a damaged one is removed and rebuilt from the histories.
+``lines`` holds texts, ``words`` (FTS5, contentless) folded words, the ends of long ones and a mark of the
+scope; row numbers are seconds and a counter, so that time ranges need no sorting and the index stays small.
+``sessions`` says how far each file was read. The file is a cache: unsynced, rebuilt when damaged.
 """
 
 from __future__ import annotations
@@ -111,7 +107,7 @@ class SearchLine:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """How far a session has been indexed."""
+    """The position up to which a session is indexed."""
 
     session: int
     inode: int
@@ -126,12 +122,7 @@ def line_time(at: datetime | None) -> int:
 
 
 class Rows:
-    """
-    The index in the file at ``path``, which is created if necessary.
-
-    Raises:
-        sqlite3.Error: As every method; the caller decides what that means.
-    """
+    """The index in the file at ``path``, created on demand. Every method raises sqlite3.Error."""
 
     def __init__(self, path: Path, *, writable: bool) -> None:
         self._db = sqlite3.connect(
@@ -162,7 +153,7 @@ class Rows:
     # ── writing ──
 
     def mark(self, name: str) -> Mark | None:
-        """How far the session with this name has been indexed."""
+        """Return the mark of the session with this name."""
         row = self._db.execute(
             "SELECT id, inode, position, byte, last_ms FROM sessions WHERE name = ?", (name,)
         ).fetchone()
@@ -264,12 +255,11 @@ class Rows:
         self._db.executescript("PRAGMA incremental_vacuum;")  # `execute` frees a single page
 
     def counts(self) -> tuple[int, int]:
-        """How many sessions and lines there are."""
+        """Return the numbers of sessions and lines."""
         sessions = self._db.execute("SELECT count(*) FROM sessions").fetchone()[0]
         return sessions, self._db.execute("SELECT count(*) FROM lines").fetchone()[0]
 
     def _free_number(self, ms: int) -> int:
-        """Return the first free number for a row of that time."""
         number = _first_number(ms)
         if self._db.execute("SELECT 1 FROM lines WHERE id = ?", (number,)).fetchone() is None:
             return number
@@ -305,11 +295,7 @@ class Rows:
     def candidates(
         self, query: Query, scope: str, filters: Filters
     ) -> tuple[dict[int, tuple[SearchLine, SearchLine | None]], Statistics]:
-        """
-        Return the lines of a scope that may be hits, and what rates them.
-
-        Each comes with its answer or its question, by the number of its row.
-        """
+        """Return the possible hits of a scope by row, each with its answer or question, and statistics."""
         number = self._scope_or_none(scope)
         places = "" if filters.sessions is None else self._session_labels(filters)
         if number is None or places is None:
@@ -421,7 +407,6 @@ def _first_number(ms: int) -> int:
 
 
 def _expression(term: Term) -> str:
-    """Return a term as FTS5 wants it."""
     wanted = [f'"{term.words}"', *(f'"{part}"' for part in sorted(term.parts))]
     wanted += [f'"{term.beginning}"*'] if term.beginning is not None else []
     wanted += [f'"{TAIL}{term.ending[::-1]}"*'] if term.ending is not None else []

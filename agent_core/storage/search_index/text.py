@@ -1,12 +1,9 @@
 """
 Normalises texts for searching: splits and folds words, so that the index and a plain scan agree. Pure.
 
-Case, accents and widths do not count. Scripts that put no spaces between words are taken character by
-character, and a query in them is looked for in pairs of characters: of Japanese without those of hiragana
-alone, which mostly are endings, and with each character that stands between hiragana. A query consists of
-words, of which any may match, and of phrases between double quotes, which must; no other character means
-anything. A long word is found by the word it ends with, and by the words it begins and ends with: many
-languages write compounds as one word.
+Case, accents and widths do not count. Scripts without spaces are indexed by character and searched by pairs,
+in Japanese without hiragana pairs, which mostly are endings. A query has words (any may match) and quoted
+phrases (all must). A long word is also found by the words that it begins or ends with, as in compounds.
 """
 
 from __future__ import annotations
@@ -67,11 +64,10 @@ def index_words(text: str) -> Iterator[str]:
 @dataclass(frozen=True, slots=True)
 class Term:
     """
-    A part of a query: a folded word, or several that follow each other.
+    A part of a query: a folded word, or several in sequence.
 
-    ``beginning`` is the shortest stem of a single word: words that begin with it may be forms of it. A
-    ``quoted`` term must occur in each hit. ``ending`` is a word that a compound may end with, ``parts`` are
-    the words that a compound may begin or end with.
+    ``beginning`` is a word's shortest stem; a ``quoted`` term must occur in each hit; ``ending`` and
+    ``parts`` match compounds.
     """
 
     words: str

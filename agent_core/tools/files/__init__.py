@@ -37,17 +37,14 @@ def file_tools(
     look: PictureViewer | None = None,
 ) -> list[ToolPort]:
     """
-    The tools of one run.
+    Build the tools of one run.
 
     Args:
-        files: The files; called at the first use.
-        session: The conversation, with the turn in hand.
-        own: Whether the owner alone is in it; otherwise the workspace is shared, without what the prompt is
-            built of and without further folders.
-        known: What earlier turns of the conversation have read; is added to.
-        origins: Whose words are in what the call in hand keeps.
-        roots: The further folders, as the model is told.
-        look: How pictures are shown; None: no model looks at any.
+        files: Returns the files; called at the first use.
+        own: Only the owner takes part; else the workspace is shared, without prompt files and roots.
+        known: Contents read in earlier turns; added to.
+        origins: Returns the origins of what the current call stores.
+        look: Shows pictures; None: no model sees any.
     """
     run = FileRun(files, session, own=own, known={} if known is None else known, origins=origins)
     reading: list[ToolPort] = [ReadFileTool(run, roots, look), ListFilesTool(run), SearchFilesTool(run)]

@@ -48,10 +48,9 @@ class FileChange:
     """
     One change of a file.
 
-    ``before`` and ``after`` are the contents, None where there was or is no file. A file that was moved came
-    from ``source``. ``key`` names the call that made it: the same call made again is the same change.
-    ``origins`` are whose words ``after`` is made of, and the names of ``folders``, so many of those above the
-    file, which were made for it. ``made`` is false as long as it is only intended.
+    ``before`` and ``after`` are contents, None for no file; a moved file has a ``source``. ``key`` names the
+    call: repeated, it is the same change. ``origins`` are those of ``after`` and of ``folders``, the number
+    of new parent folders. ``made`` is False while only intended.
     """
 
     id: int
@@ -72,13 +71,7 @@ class FileChange:
 
 
 class ChangeJournal:
-    """
-    The changes of one home. Everything here blocks; it may be called from several threads.
-
-    Args:
-        max_bytes: What all earlier versions together may take.
-        durable: Whether a change survives a power cut, and not only the end of the process.
-    """
+    """The changes of one home; thread-safe, blocks. ``max_bytes`` bounds all earlier versions."""
 
     def __init__(
         self,
@@ -188,12 +181,9 @@ class ChangeJournal:
 
     def begin(self, intended: FileChange, before: bytes | None) -> tuple[FileChange, list[int]]:
         """
-        Record a change that is about to be made, with the content that it replaces.
+        Record an intended change with the replaced content. Raises OSError; then nothing is recorded.
 
-        Returns it with its number, and the handles that `sync` must have seen before it is made.
-
-        Raises:
-            OSError: The disk does not take it; then nothing is noted.
+        Returns it with its number, and the handles that `sync` must have seen before the change.
         """
         with self.lock:
             known = self._loaded()

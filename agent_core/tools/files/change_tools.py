@@ -31,15 +31,12 @@ class _Changing(FileTool, ABC):
         return self._run.has_person and self.effect_of(arguments) is Effect.PERSIST
 
     def targets(self, arguments: Mapping[str, Any]) -> Sequence[str]:
-        """The file."""
         return (str(arguments.get("path")),)
 
     def makes_new(self, arguments: Mapping[str, Any]) -> bool:
-        """Whether the file was not there before this run."""
         return self._run.makes_new(arguments.get("path"))
 
     async def review(self, **arguments: Any) -> Review:
-        """The difference that the call would make."""
         return await anyio.to_thread.run_sync(partial(self._review, **arguments))
 
     def _review(self, **arguments: Any) -> Review:
@@ -54,14 +51,13 @@ class _Changing(FileTool, ABC):
         return Review(reviewed_change(found.content if found else None, new, place.shown), state_of(found))
 
     def _expected(self, place: RootedPath, found: FileState | None) -> str | None:
-        """What the file must hold."""
         from agent_core.tools.files.journaled_files import ANYTHING  # noqa: PLC0415
 
         return self._run.knows(place) or ANYTHING
 
     @abstractmethod
     def _new(self, place: RootedPath, found: FileState | None, **arguments: Any) -> bytes | None:
-        """What the file is to hold; None: nothing, it is to go."""
+        """Return the new content of the file; None deletes it."""
 
 
 class WriteFileTool(_Changing):
@@ -165,7 +161,7 @@ class MoveFileTool(FileTool):
         return (str(arguments.get("path")), str(arguments.get("to")))
 
     async def review(self, **arguments: Any) -> Review:
-        """From where to where, and the text that the prompt would be built of."""
+        """Show both paths, and the text if the move makes it part of the prompt."""
         return await anyio.to_thread.run_sync(partial(self._review, **arguments))
 
     def _review(self, **arguments: Any) -> Review:

@@ -1,15 +1,11 @@
 """
 Determines the workspace files that a command runs, as far as that can be known beforehand.
 
-Somebody who says yes to ``sh run.sh`` says yes to what stands in ``run.sh``. So the question shows the files
-that the command names, and all that it can be expected to run stands for one state: what the command names,
-what looks like a program or like settings of one, what lies in a folder that is named, where a link that is
-named leads, and what is named in one of these. If that state changes, the yes was for something else. A
-command or a shell script that finds its files by itself may run anything, so everything counts. Data that a
-program of another language finds by itself, and that is named nowhere, may change.
-
-Of more files than are looked at only those count that the command names by their whole path, and whoever is
-asked is told so. Everything here blocks.
+An approval of ``sh run.sh`` is one of its content. So the question shows named files, and one state stands
+for all that is named, looks like a program or its settings, lies in a named folder, is linked to, or is named
+in one of these; a change voids the approval. For a command that finds files itself everything counts. Data
+found by programs of other languages may change. Past the bound only files named by whole path count, and the
+question says so. Blocks.
 """
 
 from __future__ import annotations
@@ -98,9 +94,10 @@ class _Entry(NamedTuple):
 
 def basis_of(workspace: str, command: str, outside: Sequence[str] = ()) -> Basis:
     """
-    What a command that begins in ``work/`` of a workspace is based on.
+    Return the files that a command started in ``work/`` depends on.
 
-    ``outside`` are further folders that it may read; of these only the files count that it names whole.
+    ``outside`` are further readable folders; their files count only if the command names them by their whole
+    path.
     """
     whole = {entry.name: entry for entry in _named_whole(workspace, command, outside)}
     unknown = ""
@@ -160,20 +157,20 @@ def _behind_option(word: str) -> Iterator[str]:
 
 
 def _is_named(path: str, words: set[str]) -> bool:
-    """Whether a text of these words can name a file or a folder; it may be one of the same name elsewhere."""
+    """Return True if a text with these words can name this path; one elsewhere may have the same name."""
     if path == WORK:
         return False  # a part of any whole path
     return words.issuperset(word for word in _BETWEEN.split(path.rpartition("/")[2]) if word)
 
 
 def _is_found_by(path: str, words: set[str]) -> bool:
-    """Whether a tool that is named looks for a file of this name by itself, such as make for a Makefile."""
+    """Return True if a named tool reads this file by default, as make reads a Makefile."""
     name = path.rpartition("/")[2].lower()
     return name.endswith("file") and name.removeprefix("gnu").removesuffix("file") in words
 
 
 def _is_program(entry: _Entry) -> bool:
-    """Whether it may be run, or says how something is run, without being named."""
+    """Return True if a file may run, or configures what runs, without being named."""
     if entry.is_folder or _OF_GIT.match(entry.path) is not None:
         return False
     runs = stat.S_ISREG(entry.status.st_mode) and entry.status.st_mode & 0o111 != 0
@@ -182,7 +179,7 @@ def _is_program(entry: _Entry) -> bool:
 
 
 class _Texts:
-    """What stands in the files of a workspace, as far as it is read."""
+    """The contents of the workspace's files, read lazily within bounds."""
 
     def __init__(self, entries: Mapping[str, _Entry]) -> None:
         self._entries = entries
@@ -209,7 +206,7 @@ class _Texts:
         return found, True
 
     def _led_to(self, path: str) -> Iterator[str]:
-        """What lies in a folder, and where a link leads."""
+        """Yield the entries of a folder, or the target of a link."""
         entry = self._entries[path]
         if entry.is_folder:
             yield from self._below.get(path, ())
@@ -264,7 +261,7 @@ def _shown(named: Sequence[str], entries: Mapping[str, _Entry], found: dict[str,
 
 
 def _content(entry: _Entry, most: int) -> bytes | None:
-    """What stands in a regular file; nothing for another one, None if that is more than so many bytes."""
+    """Read a regular file; b"" for another kind, None if it has more than ``most`` bytes."""
     if not stat.S_ISREG(entry.status.st_mode):
         return b""
     try:

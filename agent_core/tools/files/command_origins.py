@@ -1,20 +1,11 @@
 """
 Determines whose words the output of a command can contain: those in the files that it could read.
 
-What a command reads cannot be watched, so everything that it could read counts: each file of the workspace,
-each name in it, and the further folders that it may read. The system's programs are the machine's own. Before
-a command everything is looked at (`CommandFiles.begin`), and after it again (`CommandFiles.end`): what is new
-or different then was made by the command, and is made of whatever it could read and of the words of whoever
-wrote the command. So is its output.
-
-What others do meanwhile counts as well: the file tools tell what they write, and two commands that run at the
-same time have read each other's files. A program of the same user that is none of ours and writes into the
-workspace just while a command runs cannot be told from the command.
-
-A file is known by its content, which is read again only when the marks of its inode have changed. What is
-written through a mapped page does not always change them: after the first write on any disk, and never on a
-tmpfs. So nothing is remembered of a look during which another command ran, and nothing of files on a disk
-like that (`_tells_changes`). Everything here blocks.
+The workspace is scanned before and after (`CommandFiles.begin`, `CommandFiles.end`): what is new or different
+is the command's, made of all that it could read. Concurrent commands and file tools count too; a foreign
+program writing meanwhile cannot be told apart. Files are known by content, read again when their inode's
+marks change. Writes through a mapped page may not change these (never on tmpfs), so scans beside a running
+command, and files on such disks (`_tells_changes`), are not remembered. Blocks.
 """
 
 from __future__ import annotations
@@ -76,7 +67,7 @@ class WorkspaceScan:
     """The commands that have run while this one was looking around at its start; None: that is over."""
 
     def has_made(self, one: _Seen) -> bool:
-        """Whether something that nobody knows has come since this command began."""
+        """Return True if an unknown file has appeared since this command began."""
         if one.known is not None or not one.mine or self.strange is None:
             return False
         return (one.path, one.identity) not in self.strange
@@ -84,11 +75,9 @@ class WorkspaceScan:
 
 class CommandFiles:
     """
-    The workspace as commands can read it. One instance for all conversations.
+    The workspace as commands can read it, for all conversations.
 
-    Args:
-        journal: Knows what the file tools and earlier commands have written.
-        outside: Further folders that commands may read; nobody knows whose words are there.
+    ``journal`` knows earlier writers; the origins of files in ``outside`` are unknown.
     """
 
     def __init__(
@@ -255,7 +244,7 @@ class CommandFiles:
         return identity
 
     def _has_telling_marks(self, full: str, status: os.stat_result) -> bool:
-        """Whether each change of a file changes its marks, if nothing runs that had written before."""
+        """Return True if each change of a file changes its marks, provided no earlier writer still runs."""
         if status.st_dev not in self._telling:
             self._telling[status.st_dev] = _tells_changes(full.rpartition("/")[0], status.st_dev)
         return self._telling[status.st_dev]
@@ -267,12 +256,7 @@ def unknown(path: str, at: datetime) -> Origins:
 
 
 def walk(top: str, left: list[int]) -> Iterator[tuple[str, os.stat_result]]:
-    """
-    Each entry below, by its path from there; no link is followed, and nothing of the prompt is entered.
-
-    Raises:
-        TooMuchError: There are more than ``left[0]``.
-    """
+    """Yield the entries below by path; no links or prompt files. Raises TooMuchError past ``left[0]``."""
     waiting = [""]
     while waiting:
         folder = waiting.pop()
@@ -292,12 +276,7 @@ def walk(top: str, left: list[int]) -> Iterator[tuple[str, os.stat_result]]:
 
 
 def identity_of_file(path: str, left: list[int]) -> str:
-    """
-    What stands for the content of a file; empty if it is being changed, or is none that can be read.
-
-    Raises:
-        TooMuchError: All files together have more than ``left[1]`` bytes.
-    """
+    """Return a file's identity, "" if it changes or is unreadable. Raises TooMuchError."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -326,7 +305,7 @@ def _identity_of_large(handle: int) -> str:
 
 
 def _tells_changes(folder: str, device: int) -> bool:
-    """Whether a write through a mapped page that was read before shows on a folder's disk: it is tried."""
+    """Test if a write through a previously read mapped page changes the file's marks on this disk."""
     try:
         handle = os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
     except OSError:

@@ -29,7 +29,7 @@ TEXT: Mapping[str, Any] = {"type": "string"}
 
 
 class FileRun:
-    """What the tools of one run share."""
+    """The state that the file tools of one run share."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class FileRun:
 
     @property
     def has_person(self) -> bool:
-        """Whether somebody can be asked; heartbeat runs and scheduled jobs have nobody."""
+        """Return True if a person can be asked; heartbeat runs and scheduled jobs have nobody."""
         return self._session.purpose in (Purpose.CHAT, Purpose.BACKGROUND)
 
     def place(self, path: str, *, write: bool = False) -> RootedPath:
@@ -64,7 +64,7 @@ class FileRun:
         return self.files.roots.place(path, own=self.own, write=write)
 
     def is_prompt(self, path: str) -> bool:
-        """Whether prompts are built from the file at this path."""
+        """Return True if prompts are built from the file at this path."""
         try:
             return self.place(path).prompt
         except ToolError:
@@ -99,7 +99,7 @@ class FileRun:
         return self._seen.get(place.shown) or self._known.get(place.shown)
 
     def makes_new(self, path: object) -> bool:
-        """Whether a change of this file changes nothing that existed before this run."""
+        """Return True if a change of this file affects nothing that existed before this run."""
         try:
             place = self.place(str(path), write=True)
             return place.shown in self._made or not self.files.roots.is_there(place)

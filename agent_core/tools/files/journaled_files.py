@@ -1,14 +1,10 @@
 """
 Reads and changes the files of the roots: each change happens exactly once, and the earlier content is kept.
 
-A change of a file goes: what is there is read; the change is noted with it (`ChangeJournal.begin`); the new
-content is written to a file of its own beside it; that gets the name, if the name still stands for what was
-read; the change is noted as made. The call that is made again after a kill has the same key, finds what was
-noted, and looks at the file: the old content means that it is still to be done, the new one that it was done,
-and any other that somebody else was there, which is told and not overwritten.
-
-Everything here blocks. One change at a time is made, so two conversations cannot cross each other; another
-program can, between the last look at a name and the renaming, and what it wrote in that moment is lost.
+A change is recorded (`ChangeJournal.begin`), written beside the file, renamed if the name still stands for
+what was read, and recorded as made. A repeated call has the same key and decides by the content: old means
+undone, new done, any other somebody else's, which is reported and not overwritten. Blocks; one change at a
+time. Another program can lose a write only between the last check and the rename.
 """
 
 from __future__ import annotations
@@ -78,12 +74,12 @@ class FileState:
 
 
 def state_of(found: FileState | None) -> str:
-    """What stands for a file, or for none, in a `agent_core.tools.effects.Review`."""
+    """Return the content digest of a file, or "none", for a `agent_core.tools.effects.Review`."""
     return found.digest if found else "none"
 
 
 def is_leftover(name: str) -> bool:
-    """Whether a file is a temporary one of a change, or one that a kill left behind."""
+    """Return True for a temporary file of a change, also one left behind by a crash."""
     return name.startswith(_TEMPORARY[0]) and name.endswith(_TEMPORARY[1])
 
 
@@ -101,12 +97,7 @@ class JournaledFiles:
     # ── reading ──
 
     def found(self, place: RootedPath) -> FileState | None:
-        """
-        Read a whole file; None if there is none.
-
-        Raises:
-            ToolError: It cannot be read, or is larger than `MAX_FILE_BYTES`.
-        """
+        """Read a whole file; None if there is none. Raises ToolError, also past `MAX_FILE_BYTES`."""
         with _explain_errors(place), suppress(LookupError), self.roots.folder(place) as folder:
             return self._found(place, folder)
         return None
@@ -141,19 +132,14 @@ class JournaledFiles:
         mode: int = 0o600,
     ) -> FileChange | None:
         """
-        Replace, make or (content None) delete a file; None if there was nothing to change.
+        Replace, create or (content None) delete a file; None if nothing changes. Raises ToolError.
 
         Args:
-            content: Makes the new content of what is there. It may refuse by a `ToolError`.
-            kind: For the history.
-            expected: What the file must hold.
+            content: Makes the new content of the old; may raise ToolError.
+            expected: The required digest of the file.
             undoes: The change that is undone.
-            taken_over: Whose words the new content is made of; otherwise those of ``by``, and with an edit
-                also those of the earlier content.
-            mode: Of a file that is not there yet.
-
-        Raises:
-            ToolError: It is not done; the text says why and what to do.
+            taken_over: The origins of the content; default: those of ``by``, in an edit also of the old one.
+            mode: The mode of a new file.
         """
         with self.journal.lock, _explain_errors(place):
             earlier = self.journal.of_call(by.key)
@@ -186,12 +172,7 @@ class JournaledFiles:
         expected: Expected = ANYTHING,
         undoes: int | None = None,
     ) -> FileChange:
-        """
-        Move a file to a free name.
-
-        Raises:
-            ToolError: It is not done; the text says why and what to do.
-        """
+        """Move a file to a free name. Raises ToolError with the remedy."""
         with self.journal.lock, _explain_errors(source):
             earlier, folders = self.journal.of_call(by.key), list[str]()
             try:
@@ -231,13 +212,7 @@ class JournaledFiles:
                 raise ToolRetry(_none(source)) from error
 
     def undo(self, number: int, *, by: By, force: bool = False) -> FileChange:
-        """
-        Undo a change, by a new change.
-
-        Raises:
-            LookupError: There is no such change, or its version is not kept any more.
-            ToolError: The file has changed since (unless ``force``), or it cannot be done now.
-        """
+        """Undo a change by a new one, with ``force`` over later changes. Raises LookupError or ToolError."""
         change = self.finish_change(self.journal.get(number))
         if not change.made:
             raise LookupError(f"change {number} was never made")
@@ -302,7 +277,7 @@ class JournaledFiles:
         return FileState(content, digest_of(content), status)
 
     def _is_done(self, change: FileChange, found: FileState | None) -> bool:
-        """Whether a call that was cut off had its effect."""
+        """Return True if an interrupted change took effect. Raises ToolFailed if another interfered."""
         now = found.digest if found else None
         if now == change.after:
             return True
@@ -441,7 +416,7 @@ def _differs(found: FileState | None, new: bytes | None) -> bool:
 
 
 def _is_moved(change: FileChange, found: FileState | None, there: FileState | None) -> bool:
-    """Whether a file that was to be moved is at its new place, be it also still at the old one."""
+    """Return True if an interrupted move took place. Raises ToolFailed if another writer interfered."""
     at = there.digest if there else None
     if at == change.after and (found is None or found.digest == change.after):
         return True
@@ -496,7 +471,6 @@ def _marks(status: os.stat_result) -> tuple[int, int, int, int]:
 
 
 def _written(name: str, folder: int, content: bytes, mode: int) -> int:
-    """A new file with that content; the handle on it."""
     with suppress(FileNotFoundError):
         os.unlink(name, dir_fd=folder)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -536,7 +510,7 @@ _SAID = {
 
 @contextmanager
 def _explain_errors(place: RootedPath) -> Iterator[None]:
-    """What the operating system refuses becomes a sentence."""
+    """Turn an OSError into a sentence for the model. Raises ToolFailed."""
     try:
         yield
     except OSError as error:

@@ -37,28 +37,23 @@ class Labels:
         """How often something was noted."""
 
     def trust(self, path: str, identity: str) -> None:
-        """
-        The owner's word that what a file holds now is fine; of another content it says nothing.
-
-        Raises:
-            OSError: The disk does not take it; then it does not count.
-        """
+        """Record the owner's trust in the present content of a file. Raises OSError if it is not stored."""
         self.note({_TRUSTED + path: identity}, ())
 
     def is_trusted(self, path: str, identity: str) -> bool:
-        """Whether the owner has called this very content fine."""
+        """Return True if the owner has trusted exactly this content."""
         with self._lock:
             known = self._loaded().get(_TRUSTED + path)
         return known is not None and bool(identity) and known[0] == identity
 
     def of(self, path: str, identity: str) -> Origins | None:
-        """Whose words are in ``path`` if it holds that; None: no command has made it so."""
+        """Return the origins of ``path`` if it has that content; None: no command has written it."""
         with self._lock:
             known = self._loaded().get(path)
         return known[1] if known is not None and identity and known[0] == identity else None
 
     def of_name(self, path: str) -> Origins | None:
-        """Whose idea the name was, if a command or a person has given it."""
+        """Return the origins of the name ``path``, if a command or a person has given it."""
         with self._lock:
             known = self._loaded().get(path)
         return None if known is None else known[1]
@@ -72,12 +67,7 @@ class Labels:
                 yield path
 
     def note(self, made: Mapping[str, str], origins: Origins) -> None:
-        """
-        Note for each path what it holds now, and whose words that is.
-
-        Raises:
-            OSError: The disk does not take it; then nobody knows these files.
-        """
+        """Note content and origins of each path. Raises OSError; these files are then unknown."""
         if not made:
             return
         with self._lock:
@@ -97,11 +87,7 @@ class Labels:
             self._lines += len(lines)
 
     def keep_only(self, present: Collection[str], *, seen: int) -> None:
-        """
-        Forget files that are not there any more, now and then, unless something was noted since.
-
-        ``seen`` is what `noted` was when somebody began to look which ones are ``present``.
-        """
+        """Forget files that are gone, unless something was noted since ``seen`` (a value of `noted`)."""
         with self._lock:
             known = self._loaded()
             if self._lines <= 2 * len(present) + _FEW or self.noted != seen:

@@ -37,11 +37,9 @@ _MOST_HITS = 100
 @dataclass(frozen=True, slots=True)
 class PictureViewer:
     """
-    How pictures get to a model that looks at them.
+    Passes pictures to a model that accepts them, up to ``max_bytes``.
 
-    Args:
-        keep: Keeps a file of this name; None: it is not kept, or no picture that can be shown.
-        max_bytes: Larger ones are not shown.
+    ``keep`` stores a file; None: not stored, or no picture.
     """
 
     keep: Callable[[str, bytes], Awaitable[Attachment | None]]
@@ -327,7 +325,6 @@ class SearchFilesTool(FileTool):
 
 
 def _shown_name(name: str) -> str:
-    """A name in one line: what cannot be shown is escaped."""
     return name if name.isprintable() else ascii(name)
 
 

@@ -40,10 +40,9 @@ _KINDS = (
 @dataclass(frozen=True, slots=True)
 class LineWindow:
     """
-    Some lines of a file, numbered.
+    Some numbered lines of a file with ``total`` lines, as far as read.
 
-    ``total`` is how many lines it has as far as it was read, ``following`` the first line that is not shown
-    any more, 0 if all are; ``digest`` names the whole content, empty if the file was not read to its end.
+    ``following`` is the first line not shown, 0 if none; ``digest`` is empty if not read to the end.
     """
 
     text: str
@@ -104,12 +103,7 @@ def _add(lines: list[str], number: int, raw: bytes) -> int:
 
 
 def replace_text(content: bytes, old: str, new: str, *, everywhere: bool, shown: str) -> bytes:
-    """
-    The content with ``old`` replaced; its byte order mark and its line endings are kept.
-
-    Raises:
-        ToolError: It is not text, or ``old`` is not in it exactly once; the text says what to do.
-    """
+    """Replace ``old``, keeping byte order mark and line endings. Raises ToolError with the remedy."""
     mark = _BOM if content.startswith(_BOM) else b""
     try:
         text = content.removeprefix(_BOM).decode()

@@ -41,10 +41,9 @@ class Root:
 @dataclass(frozen=True, slots=True)
 class RootedPath:
     """
-    The resolved place of a path.
+    The resolved place of a path; ``prompt``: prompts are built of it.
 
-    ``prompt`` says that the prompt is built of it. ``shown`` names it: relative to the workspace, absolute
-    elsewhere.
+    ``shown`` is relative to the workspace, else absolute.
     """
 
     root: Root
@@ -65,12 +64,10 @@ class RootedPath:
 
 class Roots:
     """
-    The folders of one home. One instance for all conversations; nothing is touched before the first use.
+    The folders of one home, for all conversations; nothing is touched before the first use.
 
-    Args:
-        more: Further folders, and whether they may be written to.
-        home: Out of reach with everything in it, except for the workspace.
-        private: Further files and folders that are out of reach.
+    ``more`` maps further folders to their writability; ``home`` (but the workspace) and ``private`` are
+    closed.
     """
 
     def __init__(
@@ -95,13 +92,7 @@ class Roots:
     # ── by its text ──
 
     def place(self, path: str, *, own: bool = True, write: bool = False) -> RootedPath:
-        """
-        The place of ``path`` for the owner, or (``own`` false) for somebody with whom the workspace is
-        shared.
-
-        Raises:
-            ToolError: Nothing that may be used so; the text says why.
-        """
+        """Return the place of ``path`` for the owner (``own``) or a shared workspace. Raises ToolError."""
         parts = _parts(path)
         root = self.workspace
         if path.startswith("/"):
@@ -140,25 +131,14 @@ class Roots:
             yield handle
 
     def is_there(self, place: RootedPath) -> bool:
-        """
-        Whether something with that name exists.
-
-        Raises:
-            ToolError: That cannot be seen.
-        """
+        """Return True if something with that name exists. Raises ToolError if access is refused."""
         with suppress(LookupError, FileNotFoundError), self.folder(place) as folder:
             os.stat(place.name, dir_fd=folder, follow_symlinks=False)
             return True
         return False
 
     def opened(self, place: RootedPath, folder: int, *, write: bool = False) -> int:
-        """
-        The file ``place`` in its open folder, for reading; ``write``: it is to be replaced.
-
-        Raises:
-            LookupError: There is none.
-            ToolError: It is none that may be used so.
-        """
+        """Open a file for reading, or as one to replace (``write``). Raises LookupError, ToolError."""
         try:
             handle = open_file(place.name, folder)
         except ValueError as error:
@@ -229,7 +209,7 @@ class Roots:
         return frozenset(inside | _identities([skills]))
 
     def _in_home(self, file: Identity) -> bool:
-        """Whether a file with several names has one of them in the home."""
+        """Return True if a file with several names has one of them in the home folder."""
         workspace = _identities([self.workspace.path])
         for number, (_, status) in enumerate(_below(self._home, but=workspace, files=True)):
             if identity_of(status) == file or number > _MOST_LOOKED_AT:

@@ -51,13 +51,7 @@ async def search_below(
     hidden: Sequence[str] = (),
     seconds: float = 20.0,
 ) -> Hits:
-    """
-    Search below an open folder.
-
-    Raises:
-        ToolRetry: The pattern is none.
-        ToolFailed: There could be no search.
-    """
+    """Search below an open folder. Raises ToolRetry for a bad pattern, ToolFailed."""
     asked = {
         "folder": folder,
         "pattern": pattern,

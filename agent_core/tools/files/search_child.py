@@ -105,7 +105,7 @@ class _Walk:
 
 
 def search(asked: dict[str, Any], folder: int) -> Iterator[dict[str, Any]]:
-    """What is found, and at the end a summary."""
+    """Yield the hits, and at the end a summary."""
     flags = re.IGNORECASE if asked["ignore_case"] else 0
     pattern = re.compile(asked["pattern"], flags) if asked["pattern"] else None
     glob = glob_pattern(asked["glob"]) if asked["glob"] else None

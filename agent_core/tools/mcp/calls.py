@@ -43,12 +43,7 @@ class McpCall:
         return types.ElicitResult(action="accept", content=dict(reply.content or {}))
 
     async def responses(self, wanted: types.InputRequiredResult) -> dict[str, Any] | None:
-        """
-        The answers to what a result of the newer era asks for, one after the other.
-
-        Raises:
-            ServerLost: It asks for what is not given; whether it has done something before is unknown.
-        """
+        """Answer the inputs that a result asks for. Raises ServerLost; the effect is then unknown."""
         if not wanted.input_requests:
             await anyio.sleep(0.25)  # it has only put the call off
             return None

@@ -1,12 +1,10 @@
 """
 The connection to a server: one task talks to it.
 
-`Connection.run` owns the connection: it enters and leaves it, because the SDK's contexts must be left by the
-task that has entered them, and a server that goes away would cancel whoever is inside. Turns never are: they
-put a request into its queue and wait for the answer with a limit of their own.
-
-A request that was begun when the connection ended is lost: nobody knows whether it was carried out, and it is
-never made again by itself. One that was not begun is refused, or made on the next connection.
+`McpConnection.run` enters and leaves it, because the SDK's contexts belong to one task and a lost server
+cancels whoever is inside. Turns put requests into its queue and wait with limits of their own. A begun
+request is lost with the connection and never repeated, as its effect is unknown; others are refused or made
+on the next connection.
 """
 
 from __future__ import annotations
@@ -55,11 +53,13 @@ class _Request:
 
 class McpConnection:
     """
+    A connection to one server, made on demand.
+
     Args:
-        connect: Makes a connection; raises `ServerUnavailable`.
-        on_connected: Is given each new connection before anybody else.
-        on_changed: Is given a connection whose server says that it offers something else now.
-        idle_s: An unused connection is ended after so long; infinite: never.
+        connect: Connects; raises `ServerUnavailable`.
+        on_connected: Receives each new connection first.
+        on_changed: Called when the server's offers change.
+        idle_s: The unused time after which it ends; infinite: never.
     """
 
     def __init__(
@@ -90,17 +90,15 @@ class McpConnection:
 
     @property
     def wait_s(self) -> float:
-        """How long until the next attempt."""
+        """Return the seconds until the next attempt."""
         return max(0.0, self._again_at - anyio.current_time())
 
     async def ask(self, work: Callable[[Link], Awaitable[_T]], *, seconds: float) -> _T:
         """
-        Run something on the connection, which is made if there is none.
+        Run ``work`` on the connection, made on demand.
 
-        Raises:
-            ServerUnavailable: Nothing was asked of the server.
-            ServerLost: It may have been done, or not: the connection ended, or the time was over.
-            AgentError: What ``work`` has raised.
+        Raises ServerUnavailable (nothing was asked), ServerLost (unknown if it was done), and what ``work``
+        raises.
         """
         if len(self._waiting) >= _MOST_WAITING:
             raise ServerUnavailable("it has too many requests at the same time")
@@ -125,11 +123,7 @@ class McpConnection:
         return cast("_T", request.result)
 
     async def run(self, *, eager: bool = False) -> None:
-        """
-        Connect when there is something to do, until cancelled. Ends the work in progress.
-
-        ``eager``: connect at once, and again after a loss.
-        """
+        """Connect on demand, or with ``eager`` always, until cancelled; ends the work in progress."""
         try:
             while True:
                 while not self._waiting and not eager:

@@ -34,11 +34,7 @@ _NOT_AT_THE_TOP = ("anyOf", "oneOf", "allOf", "not", "enum", "const", "if", "the
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """
-    One tool as a server describes it.
-
-    ``digest`` is made of everything that the server has said, also of what is too long to be kept.
-    """
+    """One tool as a server describes it; ``digest`` covers all of it, also cut parts."""
 
     name: str
     description: str
@@ -77,11 +73,10 @@ class Pins:
     The approved definitions of one server.
 
     Args:
-        server: What stands for the server of the settings; another one begins anew.
-        approved: Those that may be used.
-        seen: Those that the server has last said; None before it was asked.
-        shown: The digests of those that the owner was shown for approval.
-        left_out: What of its last list cannot be used, and why.
+        server: Identifies the configured server; another begins again.
+        seen: The last listed ones; None before the first list.
+        shown: The digests shown to the owner for approval.
+        left_out: The unusable ones of the last list, and why.
     """
 
     server: str = ""
@@ -111,7 +106,7 @@ class Pins:
         ][:MOST_TOOLS]
 
     def holds(self, name: str) -> bool:
-        """Whether a tool is still the approved one."""
+        """Return True if a tool is unchanged since its approval."""
         approved, seen = self.approved.get(name), (self.seen or {}).get(name)
         return approved is not None and seen is not None and approved.digest == seen.digest
 
@@ -144,7 +139,7 @@ class Pins:
 
 
 def is_usable_name(name: object) -> TypeGuard[str]:
-    """Whether something of that name can be asked for."""
+    """Return True if a tool of that name can be called."""
     return isinstance(name, str) and bool(name.strip()) and len(name) <= _NAME_CHARS and name.isprintable()
 
 

@@ -23,12 +23,7 @@ class Misbehaviour(Exception):
 
 
 def check_message(message: bytes) -> None:
-    """
-    Whether a message can be parsed without harm.
-
-    Raises:
-        Misbehaviour: It is too large, or of too many parts.
-    """
+    """Check that a message is of bounded size and number of parts. Raises Misbehaviour."""
     if len(message) > MOST_BYTES:
         raise Misbehaviour(f"it sent a message of more than {MOST_BYTES // 1_000_000} MB")
     if _parts(message) > MOST_PARTS and _parts(_STRING.sub(b"", message)) > MOST_PARTS:
@@ -36,12 +31,7 @@ def check_message(message: bytes) -> None:
 
 
 def check_babble(lines: int) -> None:
-    """
-    Whether so many lines that are no messages can be overlooked: some servers greet.
-
-    Raises:
-        Misbehaviour: There are too many.
-    """
+    """Tolerate a few lines that are no messages, such as greetings. Raises Misbehaviour past that."""
     if lines > MOST_BABBLE:
         raise Misbehaviour("it writes text where only messages belong")
 
@@ -58,12 +48,7 @@ class LineReader:
         self._size = 0
 
     def feed(self, piece: bytes, *, blank: bool = False) -> list[bytes]:
-        """
-        The lines that are complete now, with blank ones only on request.
-
-        Raises:
-            Misbehaviour: A line is too large.
-        """
+        """Return the complete lines, blank ones only on request. Raises Misbehaviour."""
         *ended, rest = piece.split(b"\n")
         lines = []
         if ended:
@@ -85,12 +70,7 @@ class EventGuard:
         self._parts = self._bytes = 0
 
     def feed(self, piece: bytes) -> list[int]:
-        """
-        The sizes of the events that ended with this piece.
-
-        Raises:
-            Misbehaviour: One is too large, or of too many parts.
-        """
+        """Return the sizes of the events that ended with this piece. Raises Misbehaviour."""
         ended = []
         for line in self._lines.feed(piece, blank=True):
             if line.strip():
@@ -106,7 +86,7 @@ class EventGuard:
 
 
 class Allowance:
-    """How many messages, and bytes of them, a server may send: a burst, and a rate."""
+    """Rate limit for the messages and bytes of a server: a burst, and a rate."""
 
     def __init__(self) -> None:
         self._messages, self._bytes = float(_FLOOD_MESSAGES), float(_FLOOD_BYTES)

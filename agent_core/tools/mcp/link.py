@@ -42,11 +42,7 @@ class ServerError(AgentError):
 
 @dataclass(frozen=True, slots=True)
 class ServerAnswer:
-    """
-    The result of a call: ``text`` as the server wrote it, and ``files`` as pairs of media type and content.
-
-    ``failed``: the server calls it an error.
-    """
+    """A call's text, and files (media type, content); ``failed``: the server reports an error."""
 
     text: str
     failed: bool = False
@@ -73,7 +69,7 @@ class Stderr:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What a server offers; ``left_out``: what of it cannot be used, and why."""
+    """The offers of a server; ``left_out`` names the unusable ones and the reason."""
 
     definitions: tuple[Definition, ...]
     left_out: tuple[str, ...] = ()
@@ -84,7 +80,7 @@ class Link(Protocol):
 
     @property
     def why(self) -> str:
-        """Why the connection has ended; empty while it is open."""
+        """Return why the connection has ended; empty while it is open."""
         ...
 
     async def wait_ended(self) -> None:
@@ -92,7 +88,7 @@ class Link(Protocol):
         ...
 
     async def definitions(self, *, allowed: frozenset[str]) -> Offer:
-        """What the server offers; of these only those that are allowed, if any are named."""
+        """Return the server's offers, restricted to ``allowed`` unless that is empty."""
         ...
 
     async def wait_changed(self) -> None:
@@ -106,11 +102,5 @@ class Link(Protocol):
         ask: Ask | None = None,
         kind: Kind = "tool",
     ) -> ServerAnswer:
-        """
-        Call a tool. What the server wants to know meanwhile is asked by ``ask``; without it, it is declined.
-
-        Raises:
-            ServerError: The server has refused it.
-            ServerLost: The connection ended meanwhile.
-        """
+        """Call a tool; without ``ask`` its questions are declined. Raises ServerError or ServerLost."""
         ...

@@ -29,13 +29,10 @@ class LoginNeeded(ServerUnavailable):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Login(OAuthTokens):
     """
-    The result of a person's login.
+    The result of a person's login at ``url``, used for no other.
 
-    Args:
-        url: Of the server that it is for; for another one it is never used.
-        token_endpoint: Where it is renewed.
-        resource: What it is for, as the provider wants it (RFC 8707).
-        public: The server was one of the public Internet, so its provider has to be one, too.
+    ``resource`` is the target by RFC 8707; ``public``: the server is on the Internet, and so must be its
+    provider.
     """
 
     url: str
@@ -48,12 +45,7 @@ class Login(OAuthTokens):
 
 
 class LoginFile(TokenStore[Login]):
-    """
-    The login at one address, as a document of the servers' state.
-
-    Args:
-        url: A login at another one is never used.
-    """
+    """The login at one address, as a document; a login at another ``url`` is never used."""
 
     def __init__(self, path: Path, url: str, state: StateFolder | None = None) -> None:
         super().__init__(path, lambda stored: Login.decode(stored) if stored["url"] == url else None, state)
@@ -77,12 +69,7 @@ class LoginFile(TokenStore[Login]):
         return self._state.remove(self.path.name)
 
     def login_notice_key(self) -> str:
-        """
-        A name for the need of a login: the same one over restarts, and another one after each login.
-
-        Raises:
-            OSError: It could not be kept.
-        """
+        """Return the id of a needed login: stable over restarts, new after each login. Raises OSError."""
         if (kept := self._state.read(self._need)) is not None:
             return kept.decode("ascii") or "told"
         need = secrets.token_hex(8)
@@ -91,26 +78,14 @@ class LoginFile(TokenStore[Login]):
 
 
 class Bearer:
-    """
-    The access token of one server.
-
-    Args:
-        name: The server's, for people.
-        ask: Asks the provider to renew a login.
-    """
+    """The access token of one server (``name``); ``ask`` requests a renewal."""
 
     def __init__(self, name: str, store: LoginFile, clock: Clock, ask: AskProvider[Login]) -> None:
         self._name = name
         self._token = RotatingToken(store, clock, ask)
 
     async def token(self) -> str:
-        """
-        Return a token that can be used now.
-
-        Raises:
-            LoginNeeded: Only a person can get one.
-            ServerUnavailable: There is none at the moment.
-        """
+        """Return a usable token. Raises LoginNeeded (a person must act) or ServerUnavailable."""
         try:
             return (await self._token.get()).access
         except LoginRequired as error:

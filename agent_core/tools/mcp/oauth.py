@@ -55,13 +55,7 @@ logging.getLogger("mcp").setLevel(logging.CRITICAL + 1)
 
 
 async def is_public(url: str) -> bool:
-    """
-    Whether a server is one of the public Internet: any of its addresses is. One at home may have its provider
-    at home.
-
-    Raises:
-        ServerUnavailable: Its addresses are not known.
-    """
+    """Return True if any address of a server is public. Raises ServerUnavailable if none is known."""
     host, port = _place(httpx2.URL(url))
     with anyio.move_on_after(_EXCHANGE_S):
         return not _are_at_home(await _addresses(host, port), port)
@@ -70,12 +64,9 @@ async def is_public(url: str) -> bool:
 
 class CheckedTransport(httpx2.AsyncBaseTransport):  # type: ignore[misc]
     """
-    Exchanges with a provider.
+    Exchanges with a provider, ``public`` ones by HTTPS at public addresses only.
 
-    Args:
-        public: Only addresses of the public Internet are asked, by HTTPS.
-        server: Address of the server for which a provider is asked; if it is not ``public``, it is asked at
-            home only.
+    A private ``server`` may have a provider at private addresses.
     """
 
     def __init__(self, *, public: bool, server: str = "") -> None:
@@ -142,15 +133,7 @@ async def log_in(
     pasted: Callable[[], Awaitable[str]],
     public: bool | None = None,
 ) -> Login:
-    """
-    Have a person log in, in a browser on this machine or another one.
-
-    ``show`` tells the person something, ``pasted`` is what the person pastes. ``public`` says whether the
-    server is one of the public Internet; None: it is looked up.
-
-    Raises:
-        ServerUnavailable: There is no login; the text says why.
-    """
+    """Log a person in by a browser; ``public`` None: by the server's addresses. Raises ServerUnavailable."""
     url = str(settings.url)
     public = await is_public(url) if public is None else public
     browser = BrowserLogin(show, pasted)
@@ -313,18 +296,18 @@ async def _addresses(host: str, port: int) -> list[str]:
 
 
 def _refusals(addresses: Sequence[str], port: int, reach: AddressReach) -> list[str]:
-    """Why some of these may not be reached."""
+    """Return the reasons why some of these addresses may not be reached."""
     each = [reach.refusal(ip_address(address), port) for address in addresses]
     return [why for why in each if why]
 
 
 def _are_at_home(addresses: Sequence[str], port: int) -> bool:
-    """Whether none of these is one of the public Internet."""
+    """Return True if none of these addresses is public."""
     return len(_refusals(addresses, port, _PUBLIC)) == len(addresses)
 
 
 def _why(error: BaseException) -> str:
-    """What has gone wrong, without what providers wrote into it."""
+    """Describe an error without text that a provider wrote."""
     while isinstance(error, BaseExceptionGroup) and error.exceptions:
         error = error.exceptions[0]
     if isinstance(error, ServerUnavailable):

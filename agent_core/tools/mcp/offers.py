@@ -40,19 +40,14 @@ RESULTS: Mapping[Kind, TypeAdapter[Any]] = {
 
 
 def is_lost(error: MCPError) -> bool:
-    """Whether an error says that there was no answer, and is not what a server has answered."""
+    """Return True if there was no answer; False for an error that the server reported."""
     if error.error.code in (types.CONNECTION_CLOSED, types.PARSE_ERROR, types.REQUEST_TIMEOUT):
         return True
     return str(error.message).startswith(_NOT_SAID_BY_SERVERS)
 
 
 async def list_offers(session: ClientSession) -> list[Definition]:
-    """
-    What a server offers besides tools; what it does not answer as it should is nothing.
-
-    Raises:
-        MCPError: The connection has ended.
-    """
+    """Return resources and prompts as tools; invalid answers count as none. Raises MCPError."""
     can = session.server_capabilities
     found: list[Definition | None] = []
     if can is not None and can.resources is not None:

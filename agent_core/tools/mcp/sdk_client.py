@@ -81,12 +81,7 @@ for _name in ("mcp", "client"):
 async def connect(
     settings: McpServerSettings, stderr: Stderr, bearer: Bearer | None = None
 ) -> AsyncIterator[Link]:
-    """
-    A connection to a server, ready for use. Entered and left by one task.
-
-    Raises:
-        ServerUnavailable: It cannot be started or reached, or does not behave; the text says what.
-    """
+    """Connect to a server, entered and left by one task. Raises ServerUnavailable with a text."""
     end = End()
     try:
         async with (
@@ -102,7 +97,7 @@ async def connect(
 
 
 def _unavailable(error: BaseException, end: End) -> BaseException:
-    """What the owner is told of what the SDK, or the system, has raised."""
+    """Convert an exception of the SDK or the system to one with a text for the owner."""
     if isinstance(error, AgentError):
         return error
     if end.error is not None:
@@ -210,7 +205,6 @@ class _SdkLink:
 
     @property
     def why(self) -> str:
-        """Why the connection has ended; empty while it stands."""
         return self._end.why
 
     async def wait_ended(self) -> None:
@@ -320,7 +314,7 @@ def _answer(content: Sequence[Any], structured: object = None, *, failed: bool =
 
 
 def _is_said(structured: Any, texts: Sequence[str]) -> bool:
-    """Whether texts already say what a structured result does; servers wrap what is no object into one."""
+    """Return True if the texts already contain the structured result, which servers may wrap in an object."""
     if not texts:
         return False
     said = [_value_of(text) for text in texts]

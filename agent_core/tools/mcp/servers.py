@@ -66,14 +66,10 @@ async def _renew_login(login: Login) -> Mapping[str, Any]:
 
 class McpServer:
     """
-    One server.
+    One server, with its definitions in ``folder``.
 
-    Args:
-        folder: Where its definitions are kept.
-        on_changes: Is told of definitions that the owner has not approved, once for each set of them and each
-            start.
-        on_login: Is told that somebody has to log in, once until somebody does and for each start, with a
-            name that is the same until then.
+    ``on_changes`` is called once per set of unapproved definitions and start, ``on_login`` once per needed
+    login and start.
     """
 
     def __init__(
@@ -113,11 +109,11 @@ class McpServer:
 
     @property
     def is_listed(self) -> bool:
-        """Whether it has ever said what it offers."""
+        """Return True if the server has ever listed its offers."""
         return self.pins.seen is not None
 
     def effect_of(self, tool: str) -> Effect | None:
-        """What the owner has said that a tool does."""
+        """Return the effect that the owner has configured for a tool."""
         said = self.settings.effects.get(tool) or self.settings.effects.get("*")
         return None if said is None else Effect(said)
 
@@ -155,14 +151,7 @@ class McpServer:
         arguments: Mapping[str, Any],
         asking: Elicitation | None = None,
     ) -> ServerAnswer:
-        """
-        Call a tool, if it is what the owner has approved. Time in which the person is asked does not count.
-
-        Raises:
-            ServerUnavailable: Nothing was done.
-            ServerLost: Nobody knows whether it was done.
-            ServerError: The server does not do it.
-        """
+        """Call an approved tool. Raises ServerUnavailable (not done), ServerLost or ServerError."""
 
         async def work(link: Link) -> ServerAnswer:
             # A connection that was just made has been asked for its list, so this is what it offers now.
@@ -195,12 +184,7 @@ class McpServer:
             return changes
 
     async def approve(self, names: list[str]) -> list[str]:
-        """
-        Approve definitions as they were shown; returns which.
-
-        Raises:
-            OSError: It could not be kept, so nothing is approved.
-        """
+        """Approve definitions as shown; return their names. Raises OSError: nothing is approved then."""
         async with self._one_change:
             changes = self.pins.changes(self.settings.tools)
             wanted = [each.name for each in changes if not names or each.name in names]
@@ -335,11 +319,7 @@ class McpServers:
         }
 
     async def run(self, *, ask_first: bool = True) -> None:
-        """
-        Own the connections until cancelled.
-
-        ``ask_first``: a server that was never asked what it offers is asked now, and eager ones are started.
-        """
+        """Own the connections until cancelled; ``ask_first`` lists new servers and starts eager ones."""
         if not self.by_name:
             return
         async with anyio.create_task_group() as tasks:

@@ -41,11 +41,11 @@ class McpTool:
     Calls one tool.
 
     Args:
-        call: Calls it on the server, with its arguments, and asks what the server wants to know.
-        effect: What the owner has said that a call does; None: nothing, so each call needs a yes.
-        own: Whether all that the server says, its definitions too, counts as the owner's words.
-        seconds: The longest that a call may take, the start of the server included.
-        look: How the pictures of a result get to a model that looks at them; None: it does not.
+        call: Calls it and answers the server's questions.
+        effect: The owner's setting; None: each call needs an approval.
+        own: All texts of the server count as the owner's words.
+        seconds: The limit, including the server's start.
+        look: Shows result pictures to the model; None: it sees none.
     """
 
     deferred = True
@@ -124,7 +124,7 @@ class McpTool:
         return () if self._own else (untrusted_origin("mcp", self._server, self._clock.now()),)
 
     async def _kept(self, answer: ServerAnswer) -> tuple[list[str], list[Attachment]]:
-        """What is kept of an answer beside its text: notes about it for a model, and the pictures to show."""
+        """Store large texts, files and pictures of an answer; return notes and pictures for the model."""
         notes, pictures = [], []
         if len(answer.text) > _SHOWN_CHARS:
             path = await self._keep(

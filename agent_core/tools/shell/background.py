@@ -31,7 +31,7 @@ exit "${{status:-1}}"
 
 
 def output_of(work: Path, job_id: str) -> str:
-    """What a command has said so far, below the folder ``work``: the end of it, fenced. Blocks."""
+    """Return the end of a command's output so far, fenced. Blocks."""
     try:
         handle = open_below(work, f"jobs/{job_id}.log")
     except (LookupError, ValueError, OSError):

@@ -45,10 +45,10 @@ _log = structlog.get_logger(__name__)
 @dataclass(frozen=True, slots=True)
 class ProxyLimits:
     """
-    What one command may take.
+    The limits of one command.
 
-    So many ``names`` may be looked up, ``lookups`` of them at once. ``connect_s`` is for all addresses of a
-    host together, and ``silence_s`` the longest time in which nothing comes either way.
+    ``names`` counts lookups in total, ``lookups`` those at once. ``connect_s`` covers all addresses of a host
+    together; ``silence_s`` is the longest time without data in either direction.
     """
 
     connections: int = 1000
@@ -63,7 +63,7 @@ class ProxyLimits:
 
 @dataclass(slots=True)
 class ProxyConnection:
-    """What became of one: where to, what went there and came back, or why there was none."""
+    """The record of one connection: its target, the bytes sent and received, or the refusal."""
 
     host: str = ""
     port: int = 0
@@ -79,12 +79,9 @@ class ProxyConnection:
 
 class CommandProxy:
     """
-    Serves one command.
+    Serves one command: ``hosts`` (as `proxy_request.host_pattern`) at addresses in ``reach``.
 
-    Args:
-        hosts: Those that may be reached, as `proxy_request.host_pattern` writes them.
-        reach: Which addresses they may have.
-        opened: Called with a host before the first byte goes there.
+    ``opened`` is called with a host before the first byte goes there.
     """
 
     def __init__(
@@ -271,7 +268,7 @@ async def _until_empty_line(accepted: socket.socket) -> tuple[bytes, bytes]:
 
 
 async def _first_record(accepted: socket.socket, got: bytes) -> bytes:
-    """What begins with a whole record of TLS; less of it if it is none."""
+    """Read until a whole TLS record is there; returns less if it is none."""
     while len(got) < 5 or len(got) < min(_MOST_RECORD_BYTES, 5 + int.from_bytes(got[3:5], "big")):
         if got and got[0] != 22:
             break

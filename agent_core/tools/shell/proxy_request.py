@@ -42,7 +42,7 @@ class ProxyRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ProxyRequest:
-    """Where to connect to; ``head`` and ``body_bytes`` of the body are sent there, unless it is a tunnel."""
+    """The target of a connection; ``head`` and the body are forwarded unless it is a tunnel."""
 
     host: str
     port: int
@@ -51,17 +51,12 @@ class ProxyRequest:
 
     @property
     def is_tunnel(self) -> bool:
-        """Whether it was asked for by CONNECT."""
+        """Return True for a request by CONNECT."""
         return not self.head
 
 
 def host_pattern(text: str) -> str:
-    """
-    A host of the setting ``network``, or ``*.`` and a name, for all hosts below it; in its one spelling.
-
-    Raises:
-        ValueError: It is neither.
-    """
+    """Normalise a host, or ``*.`` and a name, of the setting ``network``. Raises ValueError."""
     star, name = ("*.", text[2:]) if text.startswith("*.") else ("", text)
     address = normalise_url(f"https://{name}/")
     host = host_of(address)
@@ -71,17 +66,12 @@ def host_pattern(text: str) -> str:
 
 
 def is_listed(host: str, patterns: Iterable[str]) -> bool:
-    """Whether a host is one of those, or below one that begins with ``*.``."""
+    """Return True if a host is one of the patterns, or below one that begins with ``*.``."""
     return any(host == each or (each.startswith("*.") and host.endswith(each[1:])) for each in patterns)
 
 
 def request_of(head: bytes) -> ProxyRequest:
-    """
-    The request whose head this is, up to its empty line.
-
-    Raises:
-        ProxyRefused: It is none that is carried out.
-    """
+    """Parse a request's head, up to its empty line. Raises ProxyRefused."""
     first, *lines = head.decode("latin-1").split("\r\n")
     words = first.split(" ")
     if len(words) != 3 or words[2] not in ("HTTP/1.1", "HTTP/1.0") or not _METHOD.fullmatch(words[0]):
@@ -143,7 +133,7 @@ def _headers(lines: list[str]) -> tuple[list[str], int]:
 
 
 def is_address(host: str) -> bool:
-    """Whether a host is an address and no name."""
+    """Return True for an IP address, False for a name."""
     try:
         ip_address(host)
     except ValueError:
@@ -152,12 +142,7 @@ def is_address(host: str) -> bool:
 
 
 def check_tunnel(record: bytes, host: str) -> None:
-    """
-    Look whether a tunnel to a host is for that host.
-
-    Raises:
-        ProxyRefused: Its first record is none of TLS, or asks for another host than the one that is listed.
-    """
+    """Check that a tunnel's first record is TLS for this host. Raises ProxyRefused."""
     named = server_name_of(record)
     if not named and not is_address(host):
         raise ProxyRefused(403, "a tunnel must name its host")
@@ -166,12 +151,7 @@ def check_tunnel(record: bytes, host: str) -> None:
 
 
 def server_name_of(record: bytes) -> str:
-    """
-    The host that a first record of TLS asks for; empty if it names none.
-
-    Raises:
-        ProxyRefused: It is none, it names several hosts, or it hides the one that it means.
-    """
+    """Return the host of a TLS record's SNI, or "". Raises ProxyRefused if several or encrypted."""
     try:
         return _server_name(record)
     except (IndexError, UnicodeDecodeError):
@@ -214,12 +194,10 @@ class _Reader:
         self.rest = content
 
     def take(self, count: int) -> bytes:
-        """The next bytes."""
         if len(self.rest) < count:
             raise IndexError
         taken, self.rest = self.rest[:count], self.rest[count:]
         return taken
 
     def number(self, count: int) -> int:
-        """The next bytes as a number."""
         return int.from_bytes(self.take(count), "big")

@@ -14,11 +14,9 @@ _PIECE_BYTES = 65_536
 
 class Relay:
     """
-    Between ``near`` and ``far``; at most ``more`` bytes go to the far end, None means any.
+    Relays between two sockets, at most ``more`` bytes to the far one (None: any).
 
-    Args:
-        is_spent: Told of each piece; true ends the relay.
-        silence_s: It ends when nothing has come either way for so long.
+    Ends when ``is_spent`` (called per piece) is True, or after ``silence_s`` without data.
     """
 
     def __init__(
@@ -69,7 +67,7 @@ class Relay:
             self.received += piece
 
     async def _moved(self, source: socket.socket, target: socket.socket, most: int) -> int:
-        """How many bytes have gone on; 0 at the end."""
+        """Forward one piece; return its number of bytes, 0 at the end."""
         await anyio.lowlevel.checkpoint()  # where bytes are always there, nothing below waits
         loop = asyncio.get_running_loop()
         piece = await loop.sock_recv(source, most)

@@ -49,13 +49,9 @@ _LIMITS: Mapping[str, str] = {
 
 class ShellTool:
     """
-    Runs a command.
+    Runs commands in a proved sandbox, for at most ``seconds``.
 
-    Args:
-        sandbox: Where; it was proved.
-        files: Knows whose words a command can read; called at the first use.
-        seconds: The longest time that a command may ask for.
-        hosts: What a command may reach, by a ``proxy`` that is made for it; empty: it has no network.
+    ``files`` returns the knowledge of origins; ``hosts`` are reached by a proxy, empty: no network.
     """
 
     name = "shell"
@@ -119,7 +115,7 @@ class ShellTool:
         return Review(text, basis.state)
 
     async def basis(self, command: str) -> Basis:
-        """What a command is based on now."""
+        """Return the files that a command currently depends on."""
         from agent_core.tools.files import command_basis  # noqa: PLC0415 - only where somebody is asked
 
         files = self._files()
@@ -160,7 +156,7 @@ class ShellTool:
         return ToolResult(content=content, origins=origins, is_unknown=outcome.limit == "lost")
 
     def _hears(self, files: CommandFiles, look: WorkspaceScan) -> Callable[[str], Awaitable[None]]:
-        """What a host says is in the output and the files from then on."""
+        """Return a callback that marks the output and later writes with a contacted host as their origin."""
 
         async def opened(host: str) -> None:
             words = (untrusted_origin("web", host, self._clock.now()),)
@@ -177,7 +173,7 @@ class ShellTool:
 
 
 def result_text(outcome: ProgramOutcome, seconds: float, network: str = "") -> str:
-    """What a model is told of a run, and of its connections."""
+    """Describe a run and its connections for the model."""
     if outcome.limit:
         why = _LIMITS.get(outcome.limit, outcome.limit).format(seconds=seconds)
         lines = [f"Ended before it was done: {why}."]
@@ -199,7 +195,7 @@ def result_text(outcome: ProgramOutcome, seconds: float, network: str = "") -> s
 
 
 def clean_output(said: bytes) -> str:
-    """What a program has said, without what a terminal would obey."""
+    """Decode a program's output and remove control sequences."""
     text = said.decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n")
     return _CONTROL.sub("", text)
 

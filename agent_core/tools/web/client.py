@@ -1,13 +1,9 @@
 """
 The only part that connects to the web. It checks each connection when it is made.
 
-The check stands where aiohttp makes a socket for an address that it is about to connect to. It sees every
-address there is, those of literals, names and redirects alike, and what it has let pass is what is connected:
-a name that is looked up twice with different answers gains nothing. Nothing of the environment (proxies,
-cookies, passwords in ``.netrc``) goes along.
-
-Everything is limited: the time in all and between two bytes, the speed, the redirects, the size as it comes
-and as it is unpacked, the requests at once and those to one host.
+The check stands where aiohttp makes a socket, so that it sees the very address (literal, name or redirect)
+that is connected. Nothing of the environment (proxies, cookies, ``.netrc``) is used. Time, speed, redirects,
+size before and after unpacking, and concurrent requests are limited.
 """
 
 from __future__ import annotations
@@ -70,8 +66,10 @@ class WebLimits:
 @dataclass(frozen=True, slots=True)
 class Received:
     """
-    What a server answered. ``address`` is where it stood after all redirects; ``is_cut`` says that the body
-    goes on, which is empty where the answer is no success.
+    The answer of a server.
+
+    ``address`` is the URL after all redirects; ``is_cut`` means that the body continues. The body is empty
+    unless the answer is a success.
     """
 
     address: str
@@ -83,12 +81,7 @@ class Received:
 
 
 class WebClient:
-    """
-    Fetches from the public web, and from what ``reach`` allows besides.
-
-    Args:
-        tls: The certificates that are believed; True means those of the system.
-    """
+    """Fetches from the public web and what ``reach`` allows; ``tls`` True: system certificates."""
 
     def __init__(
         self,
@@ -111,13 +104,9 @@ class WebClient:
         self, address: str, *, named: bool = True, check_type: Callable[[str], None] = lambda _: None
     ) -> Received:
         """
-        Fetch a page. ``check_type`` raises ValueError for an unwanted content type.
+        Fetch a page. Raises WebFailed, or ValueError for an invalid address or from ``check_type``.
 
-        What is not public is reached on the host of ``address`` alone, and only if a person has ``named`` it.
-
-        Raises:
-            WebFailed: It could not be fetched, or may not be.
-            ValueError: It is no address, or as ``check_type`` says.
+        Non-public addresses are reached only on the host of ``address`` and if a person has ``named`` it.
         """
         address = normalise_url(address)
         async with self._slots:
@@ -153,14 +142,7 @@ class WebClient:
         body: Mapping[str, Any] | None = None,
         trusted: bool = False,
     ) -> Received:
-        """
-        Ask a service at a fixed address; redirects are not followed, so ``headers`` may contain its key.
-
-        With ``trusted`` the address is the owner's own choice and may be any.
-
-        Raises:
-            WebFailed: It could not be asked.
-        """
+        """Call a service without redirects (``headers`` may hold its key). Raises WebFailed."""
         guard: Guard = (lambda _address, _port: None) if trusted else self._reach.refusal
         await self._wait_for(host_of(address))
         async with self._slots, self._session(guard, address) as session:
@@ -258,10 +240,10 @@ class WebClient:
 
 def is_own_address(address: IPAddress) -> bool:
     """
-    Whether a public address belongs to this machine or to its IPv6 network.
+    Return True if a public address belongs to this machine or to its IPv6 network.
 
-    The kernel is asked: it binds own addresses only, unless it was told to bind any, and it talks to its
-    main addresses from those very addresses. Nothing is sent.
+    The kernel decides: it binds only own addresses, unless configured otherwise, and reaches its main
+    addresses from themselves. Nothing is sent.
     """
     family, stranger = (
         (socket.AF_INET6, "2001:db8::1")
@@ -329,7 +311,7 @@ class SystemResolver(AbstractResolver):
 
 
 def _error_text(error: Exception, host: str, refused: Sequence[str], limits: WebLimits) -> str:
-    """What went wrong, for the model and whoever it tells; the first that fits counts."""
+    """Describe an error for the model; the first reason that fits counts."""
     if _NOT_NAMED in refused:
         return f"This address may not be reached: {_NOT_NAMED}. Ask the person to write the address."
     if refused:

@@ -36,12 +36,7 @@ _HELP = {
 
 
 class WebFetchTool:
-    """
-    The tool ``web_fetch`` of one run.
-
-    Args:
-        client: Gives what fetches, when it is needed first.
-    """
+    """The tool ``web_fetch`` of one run; ``client`` is built on first use."""
 
     name = "web_fetch"
     effect = Effect.NETWORK_GET
@@ -95,7 +90,7 @@ class WebFetchTool:
 
 
 def status_text(received: Received) -> str:
-    """Why there is nothing to read, by the server's status; empty if there is something."""
+    """Return why the status leaves nothing to read; empty if there is content."""
     status = received.status
     if status in (204, 205, 304):
         return f"The server answered {status}: there is no content."

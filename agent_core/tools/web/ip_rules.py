@@ -59,12 +59,7 @@ _WIDEST = {4: 8, 6: 7}
 
 
 def allowed_network(text: str) -> IPNetwork:
-    """
-    Parse a network of the setting ``allow_private``.
-
-    Raises:
-        ValueError: It is none, it has host bits, or it is so wide that it can only be a mistake.
-    """
+    """Parse a network of ``allow_private``. Raises ValueError for host bits or too wide a range."""
     network = ip_network(text.strip())
     if network.prefixlen < _WIDEST[network.version]:
         raise ValueError(f"{text} is too wide; name the networks of your home, such as 192.168.1.0/24")
@@ -89,11 +84,10 @@ def embedded_ipv4(address: IPAddress) -> IPAddress | None:
 @dataclass(frozen=True, slots=True)
 class AddressReach:
     """
-    Which addresses may be reached.
+    The rule for addresses that may be reached.
 
-    ``allow_private`` are networks that may be reached although they are not public. ``is_own`` says of a
-    public address whether it is of this machine, or of the network it stands in. ``ports`` are those on
-    public addresses; in an allowed network every port may be reached.
+    ``allow_private`` are non-public networks that are allowed, on every port. ``is_own`` returns True for a
+    public address of this machine or its network. ``ports`` are those allowed on public addresses.
     """
 
     allow_private: Sequence[IPNetwork] = ()
@@ -101,7 +95,7 @@ class AddressReach:
     ports: Sequence[int] = (80, 443)
 
     def refusal(self, address: IPAddress, port: int) -> str | None:
-        """Why a connection is refused; None if it is allowed."""
+        """Return why a connection is refused; None if it is allowed."""
         inner = embedded_ipv4(address)
         if address in _METADATA or inner in _METADATA:
             return "it is where a cloud gives its machines their keys"

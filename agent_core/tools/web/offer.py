@@ -47,7 +47,7 @@ def web_client(settings: WebSettings) -> WebClient:
 
 
 def reach_of(settings: WebSettings) -> AddressReach:
-    """Which addresses these settings allow."""
+    """Build the address rule of these settings."""
     from agent_core.tools.web.client import is_own_address  # noqa: PLC0415 - not before it is used
     from agent_core.tools.web.ip_rules import AddressReach, allowed_network  # noqa: PLC0415
 

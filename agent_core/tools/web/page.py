@@ -40,7 +40,7 @@ class Readable:
 
 
 def is_pdf(content_type: str) -> bool:
-    """Whether a server calls it a PDF document."""
+    """Return True if the media type is that of a PDF document."""
     return _media_type(content_type) in PDF_TYPES
 
 
@@ -51,27 +51,14 @@ def may_be_document(content_type: str) -> bool:
 
 
 def check_type(content_type: str) -> None:
-    """
-    Refuse a content type that is not text.
-
-    Raises:
-        ValueError: The message says what it is instead.
-    """
+    """Raise ValueError, naming the type, for a content type that is not text."""
     media_type = _media_type(content_type)
     if media_type not in (*_HTML, *_UNKNOWN) and not _TEXT.fullmatch(media_type):
         raise ValueError(f"it is {_called(media_type)}, not text")
 
 
 def read_content(content: bytes, content_type: str, *, address: str, is_cut: bool = False) -> Readable:
-    """
-    The readable text of the content of ``address``.
-
-    The header ``content_type`` decides what it is, unless it says nothing. ``is_cut`` says that the content
-    goes on.
-
-    Raises:
-        ValueError: There is no text in it; the message says what it is instead.
-    """
+    """Return a content's readable text; ``is_cut``: it continues. Raises ValueError naming the kind."""
     check_type(content_type)
     media_type = _media_type(content_type)
     is_html = media_type in _HTML or (media_type in _UNKNOWN and _begins_like_html(content))

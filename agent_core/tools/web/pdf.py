@@ -29,7 +29,7 @@ MAX_DOCUMENT_BYTES = 25_000_000
 
 
 def can_read_pdf() -> bool:
-    """Whether the PDF library is installed."""
+    """Return True if the PDF library is installed."""
     return find_spec("pypdf") is not None
 
 
@@ -60,12 +60,7 @@ def called_document(media_type: str, name: str = "") -> str:
 
 
 async def read_pdf(content: bytes, *, seconds: float = _SECONDS, kind: str = PDF) -> Readable:
-    """
-    The text of a document, page by page; if the time runs out, the pages so far.
-
-    Raises:
-        ValueError: There is nothing to read; the message says why.
-    """
+    """Return the text by page; if the time runs out, the pages so far. Raises ValueError with a text."""
     if kind == PDF and not can_read_pdf():
         raise ValueError(NO_LIBRARY)
     title, done = "", False
@@ -92,7 +87,7 @@ def _a(kind: str) -> str:
 
 
 async def _said(content: bytes, seconds: float) -> list[dict[str, object]]:
-    """What a child has said, of which nothing is left afterwards."""
+    """Run the child on the content and return its output; the child is gone afterwards."""
     # -I: neither the environment nor the current folder says what is loaded.
     process = await anyio.open_process(
         [sys.executable, "-I", str(_CHILD)], stdin=PIPE, stdout=PIPE, stderr=DEVNULL, env={}

@@ -58,12 +58,7 @@ class _Request:
 
 
 class WebSearchTool:
-    """
-    The tool ``web_search`` of one run.
-
-    Args:
-        client: Gives what asks the provider, when it is needed first.
-    """
+    """The tool ``web_search`` of one run; ``client`` is built on first use."""
 
     name = "web_search"
     effect = Effect.NETWORK_GET
@@ -101,12 +96,7 @@ class WebSearchTool:
 
 
 async def search_web(client: WebClient, settings: SearchSettings, query: str, count: int) -> Sequence[Hit]:
-    """
-    Ask the provider.
-
-    Raises:
-        ToolFailed: It did not answer as it should; the text says why, and what the owner can do about it.
-    """
+    """Ask the search provider. Raises ToolFailed with the remedy."""
     request = _request(settings, query, count)
     received = await client.ask(
         request.address,
@@ -151,7 +141,7 @@ def _request(settings: SearchSettings, query: str, count: int) -> _Request:
 
 
 def _problem(settings: SearchSettings, received: Received) -> str:
-    """Why there is no answer, with what helps; empty if there is one."""
+    """Return why there is no answer, with the remedy; empty if there is one."""
     status, provider = received.status, settings.provider
     if provider == "searxng" and status == 403:
         return _unreadable(settings)
@@ -177,12 +167,7 @@ def _unreadable(settings: SearchSettings) -> str:
 
 
 def _hits(provider: str, body: bytes) -> list[Hit]:
-    """
-    The results in an answer; entries that are none are left out.
-
-    Raises:
-        ValueError: It is no answer of that provider.
-    """
+    """Parse the results, leaving out invalid entries. Raises ValueError for an unknown answer."""
     answer = json.loads(body)
     if provider == "brave" and isinstance(answer, dict):
         answer = answer.get("web") or {"results": []}

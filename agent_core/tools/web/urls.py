@@ -27,13 +27,7 @@ _IN_QUERY = _IN_PATH + "?"
 
 
 def normalise_url(address: str) -> str:
-    """
-    The one spelling of an address: host in lower case and ASCII, no port that goes without saying, no
-    fragment, everything outside of ASCII percent-encoded.
-
-    Raises:
-        ValueError: It is not an address that can be fetched; the text says why, for the model.
-    """
+    """Return the one spelling of an address: ASCII host, no default port, no fragment. Raises ValueError."""
     address = address.strip()
     if len(address) > MAX_CHARS:
         raise ValueError(f"the address is longer than {MAX_CHARS} characters")
@@ -56,12 +50,7 @@ def normalise_url(address: str) -> str:
 
 
 def resolve_link(base: str, target: str) -> str:
-    """
-    The address that ``target`` on a page at ``base`` leads to.
-
-    Raises:
-        ValueError: To no address that can be fetched.
-    """
+    """Resolve a link of a page at ``base``. Raises ValueError if it cannot be fetched."""
     target = target.strip()
     if len(target) > MAX_CHARS or _UNUSABLE.search(target):
         raise ValueError("the address is too long, or contains blanks or control characters")
@@ -81,8 +70,10 @@ def has_public_name(address: str) -> bool:
 
 def is_written(address: str, written: Iterable[str]) -> bool:
     """
-    Whether a normalised address is one of those that were written, or differs from one in nothing that could
-    carry anything out: ``www.``, a slash at the end, and TLS where none was asked for.
+    Return True if a person wrote this normalised address.
+
+    Differences that cannot carry data out are ignored: ``www.``, a trailing slash, and TLS where none was
+    named.
     """
     spelt = {_plain(each) for each in written}
     plain = _plain(address)

@@ -43,13 +43,7 @@ class Credentials(Protocol):
     """The source of logins."""
 
     async def get(self) -> MailLogin:
-        """
-        The credentials to log in with now.
-
-        Raises:
-            ChannelAuthFailed: A person must log in again.
-            ChannelUnavailable: There is none at the moment.
-        """
+        """Return credentials to log in. Raises ChannelAuthFailed (a person must act), ChannelUnavailable."""
         ...
 
     def refused(self) -> None:

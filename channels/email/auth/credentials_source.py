@@ -46,17 +46,7 @@ async def give_access(
     pasted: Callable[[], Awaitable[str]],
     post: Post | None = None,
 ) -> None:
-    """
-    Lead a person through the login, and store the tokens.
-
-    Args:
-        config: The mailbox; it has ``oauth``.
-        show: Tells the person what to do.
-        pasted: Gives what the person pastes.
-
-    Raises:
-        ChannelError: It came to nothing; why, in plain words.
-    """
+    """Lead a person through the login by ``show`` and ``pasted``; store the tokens. Raises ChannelError."""
     oauth = config.oauth
     if oauth is None:
         raise ChannelMisconfigured("there is no oauth in the settings")

@@ -33,12 +33,7 @@ _OUTLOOK = "https://outlook.office.com"
 
 
 class HttpProvider:
-    """
-    Asks a provider over HTTP; see `agent_core.oauth_login.Post`.
-
-    Args:
-        ca_file: Certificates of one's own authority, trusted in addition to those of the system.
-    """
+    """Asks a provider over HTTP, see `agent_core.oauth_login.Post`; ``ca_file`` is trusted, too."""
 
     def __init__(self, ca_file: Path | None = None) -> None:
         self._ca_file = ca_file

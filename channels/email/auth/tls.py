@@ -19,12 +19,7 @@ _NOT_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST", "UNS
 
 
 def verifying_context(ca_file: Path | None) -> ssl.SSLContext:
-    """
-    The TLS context of all connections. Reads files, so call it in a thread.
-
-    Raises:
-        ChannelMisconfigured: The file with the own authority cannot be used.
-    """
+    """Build the TLS context of all connections; blocks. Raises ChannelMisconfigured for a bad CA file."""
     context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if ca_file is not None:

@@ -33,12 +33,7 @@ _TAG = re.compile(rf"<({'|'.join(_STYLES)})(?=[ >])")
 
 
 def page(markdown: str, *, quoted: str = "", max_bytes: int = MAX_BYTES) -> str:
-    """
-    A whole page.
-
-    ``quoted`` is HTML of what is answered, with its line ends; it comes below. Markdown longer than
-    ``max_bytes`` is shown as it was written.
-    """
+    """Render a page, with the HTML ``quoted`` below; Markdown over ``max_bytes`` is shown as it is."""
     body = _TAG.sub(
         lambda tag: f'<{tag[1]} style="{_STYLES[tag[1]]}"', to_html(markdown, max_bytes=max_bytes)
     )

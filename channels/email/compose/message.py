@@ -1,14 +1,10 @@
 """
-Composes an answer into the bytes of a mail and its envelope. Pure: the same outbox row always gives the same
-bytes.
+Composes an answer into the bytes of a mail and its envelope. Pure: a row always gives the same bytes.
 
-The Message-ID comes from the row (``threads``), the date from its creation, even the MIME boundaries from its
-id, so a mail that is handed in again after an unknown outcome is the same mail, and receivers fold it.
-
-Whatever comes from a foreign mail (its subject, its ids, its addresses) is checked again before it becomes a
-header field here: nobody writes our header for us. Fields are serialised by the old ("compat32") classes; the
-new ones turn long ids into encoded words, which breaks threading. Everything is ASCII on the wire, so that a
-server without 8BITMIME and SMTPUTF8 takes it too; an address that is not ASCII is refused.
+Message-ID, date and boundaries derive from the row, so that a repeated submission is the same mail. Foreign
+subjects, ids and addresses are checked again before they become our fields. Fields use the "compat32"
+classes, since newer ones encode long ids and break threading. All is ASCII, for servers without 8BITMIME and
+SMTPUTF8; other addresses are refused.
 """
 
 from __future__ import annotations
@@ -57,13 +53,11 @@ _NO_CONTAINER = frozenset({"message", "multipart"})
 @dataclass(frozen=True, slots=True)
 class Envelope:
     """
-    Sender and recipients. ``cc`` get the mail too, as far as the server accepts them. ``copies`` are tried in
-    order until the server accepts one: the address for our own copy.
+    Sender and recipients. ``cc`` get the mail if the server accepts them.
 
-    Without any copy taken nothing is sent, because the copy is what tells after a crash that it was.
-
-    An empty ``sender`` (RFC 5321, 4.5.5) says that nobody wants to hear if it does not arrive, so that two
-    machines cannot keep each other busy with it. ``instead`` is for servers that take no such mail.
+    One of ``copies``, addresses for our own copy, must be accepted: the copy proves after a crash that the
+    mail was sent. An empty ``sender`` (RFC 5321, 4.5.5) prevents loops of bounces; ``instead`` is for servers
+    that refuse it.
     """
 
     sender: str
@@ -92,17 +86,12 @@ def compose(
     formatted: bool = True,
 ) -> OutgoingMail:
     """
-    Build the mail for one row of the outbox. For a worker thread.
+    Build the mail of an outbox row, in a worker thread. Raises DeliveryFailed without a recipient.
 
     Args:
-        self_copy: Whether a copy goes to ourselves, as ``local+sent@domain`` or, where the server does not
-            know such addresses, as ``local@domain``.
-        files: What is attached, with the content.
-        missing: Why a file is not: sentences for the text.
-        formatted: Whether its Markdown is interpreted; else it is shown as it was written.
-
-    Raises:
-        DeliveryFailed: Nobody can be written to.
+        self_copy: Send us a copy, to ``local+sent@domain`` or, if unsupported, ``local@domain``.
+        missing: Sentences about files that could not be attached.
+        formatted: Render the Markdown, instead of showing it as written.
     """
     recipient = _recipient(message)
     message_id = message_id_of(message.id, message.session, account=address)
@@ -140,7 +129,7 @@ def compose(
 
 
 def _is_notice(message: OutboundMessage) -> bool:
-    """Whether it only says to somebody's mail that it is not answered, or not now."""
+    """Return True for a message that only says that a mail is not answered, or not now."""
     return message.kind is OutboundKind.APOLOGY or (
         message.kind is OutboundKind.NOTICE and bool(message.context.get("message_id"))
     )
@@ -159,7 +148,7 @@ def _no_recipients() -> str:
 
 
 def _cc(message: OutboundMessage, known: set[str]) -> tuple[str, ...]:
-    """Who gets it besides; what is no address is left out."""
+    """Return the further recipients, without invalid and own addresses."""
     given = message.context.get("cc")
     found: list[str] = []
     mine = {without_tag(one) for one in known}
@@ -199,7 +188,7 @@ def subject_of(message: OutboundMessage) -> str:
 
 
 def _headline(line: str) -> str:
-    """What a mail that answers nothing is about: its first sentence, or as much as a glance takes in."""
+    """Return the subject of a mail that answers nothing: its first sentence, or its beginning."""
     sentence = _SENTENCE.match(line)
     if sentence is not None and len(sentence[0]) <= _MAX_HEADLINE:
         return sentence[0]
@@ -241,7 +230,7 @@ def _with(text: str, missing: Sequence[str]) -> str:
 
 
 def _quoted(message: OutboundMessage) -> tuple[str, str]:
-    """What stands above the quotation, and the quoted text; both empty where nothing is quoted."""
+    """Return the line above the quotation and the quoted text; both are empty without one."""
     given = message.context.get("quoted")
     if not isinstance(given, dict) or message.context.get("part"):
         return "", ""

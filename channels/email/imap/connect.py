@@ -51,13 +51,7 @@ async def connect(
     server: ImapServer,
     context: ssl.SSLContext | None,
 ) -> None:
-    """
-    Open the connection for ``protocol``, verified unless it stays on this machine.
-
-    Raises:
-        ChannelMisconfigured: There is nothing to verify it with.
-        OSError: It cannot be made.
-    """
+    """Connect, verified unless on this machine. Raises ChannelMisconfigured or OSError."""
     if server.security == "tls":
         if context is None:
             raise ChannelMisconfigured("a TLS connection without a way to verify it")
@@ -79,16 +73,10 @@ async def secure(
     timeout_s: float,
 ) -> None:
     """
-    Start TLS on a connection that was greeted; nothing is accepted in plaintext after it (RFC 3501, section
-    6.2.1).
+    Start TLS after the greeting (RFC 3501, section 6.2.1).
 
-    Nothing is said before it either. What the server has sent along with its consent, or claims to know from
-    before, came from nobody knows whom, and ends the connection.
-
-    Raises:
-        ChannelMisconfigured: The server does not do it, or there is nothing to verify it with.
-        WireError: Somebody talks into it.
-        OSError: It cannot be made.
+    Nothing is sent before it, and plaintext received with the consent ends the connection: anybody may have
+    sent it. Raises ChannelMisconfigured, WireError or OSError.
     """
     if context is None:
         raise ChannelMisconfigured("a TLS connection without a way to verify it")
@@ -125,12 +113,7 @@ def _watch(link: socket.socket) -> None:
 
 
 async def log_in(protocol: HardenedProtocol, login: MailLogin, server: ImapServer, timeout_s: float) -> None:
-    """
-    Log in.
-
-    Raises:
-        ChannelUnavailable, ChannelAuthFailed, ChannelMisconfigured: Refused; why, in plain words.
-    """
+    """Log in. Raises ChannelUnavailable, ChannelAuthFailed or ChannelMisconfigured, in plain words."""
     try:
         if login.mechanism == "password":
             await protocol.authenticate(login.username, login.secret, timeout_s)

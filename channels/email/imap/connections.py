@@ -44,12 +44,7 @@ class Connections:
             yield mailbox
 
     async def find_copy(self, message_id: str) -> bool:
-        """
-        Look for a mail of ours, in INBOX first: filing moves a copy from there to Sent.
-
-        Raises:
-            ChannelUnavailable: It cannot be looked for now.
-        """
+        """Search a mail of ours, INBOX first: filing moves it to Sent. Raises ChannelUnavailable."""
         own = self._config.address
         try:
             async with self.open_mailbox() as mailbox:

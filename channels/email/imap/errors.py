@@ -18,12 +18,7 @@ from channels.email.imap.syntax import WireError
 
 @contextmanager
 def door(server: ImapServer, doing: str, abort: Callable[[], None]) -> Iterator[None]:
-    """
-    Translate the exceptions that are raised inside the block.
-
-    Args:
-        abort: Drops the connection: after a timeout nobody knows which answer belongs to which question.
-    """
+    """Translate exceptions; ``abort`` drops the connection, as after a timeout answers are out of step."""
     where = f"{server.host}:{server.port}"
     try:
         yield

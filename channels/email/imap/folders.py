@@ -17,13 +17,7 @@ from channels.email.imap.syntax import Folder
 
 @dataclass(frozen=True, slots=True)
 class WantedFolder:
-    """
-    A folder to look for.
-
-    Args:
-        names: What it may be called, the preferred name first.
-        mark: What the server may have marked it with (RFC 6154), which is better than any name.
-    """
+    """A folder to find, by its ``mark`` (RFC 6154), else one of ``names``, the preferred first."""
 
     names: tuple[str, ...]
     mark: str = ""
@@ -53,10 +47,7 @@ SENT = WantedFolder(("Sent", "Sent Items", "Sent Messages"), mark="\\sent")
 
 
 def _namespace(folders: Sequence[Folder]) -> tuple[str, str]:
-    """
-    What a person's folders begin with, and the delimiter. Judged by what is there: if all folders besides
-    INBOX lie below it, new ones must as well (Courier, Cyrus).
-    """
+    """Return prefix and delimiter: INBOX's if all folders lie below it (Courier, Cyrus), else none."""
     delimiter = next((folder.delimiter for folder in folders if folder.delimiter), "")
     others = [folder.name for folder in folders if folder.name.upper() != "INBOX"]
     below = f"INBOX{delimiter}"

@@ -51,11 +51,9 @@ HousekeepingTask: TypeAlias = Answered | FileCopy | UploadCopy
 
 class Housekeeping:
     """
-    The pending tasks. If there are too many, the oldest are dropped.
+    The pending tasks, without the oldest if too many.
 
-    Args:
-        keyword: What answered mails are marked with besides; empty for nothing.
-        processed: The folder that they go to, as people write it; empty to leave them.
+    Answered mails get ``keyword`` and move to ``processed``; both may be empty.
     """
 
     def __init__(self, *, keyword: str = "", processed: str = "") -> None:
@@ -70,12 +68,7 @@ class Housekeeping:
         self._waiting.append(task)
 
     async def do(self, mailbox: Mailbox, uidvalidity: int) -> None:
-        """
-        Do all tasks, in an open INBOX.
-
-        Raises:
-            ChannelUnavailable: The connection is lost; what is not done stays here.
-        """
+        """Do all tasks in an open INBOX. Raises ChannelUnavailable; undone tasks stay."""
         waiting = list(self._waiting)
         answered = {
             task.uid for task in waiting if isinstance(task, Answered) and task.uidvalidity == uidvalidity

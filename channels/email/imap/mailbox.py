@@ -74,14 +74,9 @@ class Mailbox:
         credentials: Credentials | None = None,
     ) -> AsyncIterator[Self]:
         """
-        Connect and log in for the length of the block.
+        Connect and log in during the block; ``credentials`` default to the configured password.
 
-        ``context`` is not used for ``security: none``, and needed otherwise. Without ``credentials`` it is
-        the password of the settings.
-
-        Raises:
-            ChannelUnavailable, ChannelAuthFailed, ChannelMisconfigured: It cannot be done; why, in plain
-            words.
+        Raises ChannelUnavailable, ChannelAuthFailed or ChannelMisconfigured, in plain words.
         """
         timing = timing or Timing()
         credentials = credentials or PasswordCredentials.of(config)
@@ -128,7 +123,7 @@ class Mailbox:
 
     @property
     def capabilities(self) -> frozenset[str]:
-        """What the server can do, in capitals."""
+        """Return the server's capabilities, in capitals."""
         return frozenset(self._protocol.capabilities)
 
     async def select(self, folder: str = "INBOX", *, read_only: bool = False) -> Selected:
@@ -156,10 +151,7 @@ class Mailbox:
             return await self._protocol.uid_search(*criteria, timeout_s=self._timing.command_s)
 
     async def newer_than(self, uid: int, *, sender: str = "") -> list[int]:
-        """
-        UIDs above ``uid``, optionally only of mails with an address in From. (``n:*`` always contains the
-        last mail, however low its UID.)
-        """
+        """Return UIDs above ``uid``, optionally of one sender (``n:*`` always includes the last mail)."""
         of_sender = ("FROM", quote(sender)) if sender else ()
         return [found for found in await self.search("UID", f"{uid + 1}:*", *of_sender) if found > uid]
 
@@ -299,12 +291,12 @@ class Mailbox:
 
     @property
     def takes_keywords(self) -> bool:
-        """Whether the open folder can store new keywords: its PERMANENTFLAGS say so with a star."""
+        """Return True if the open folder can store new keywords (a star in its PERMANENTFLAGS)."""
         return self._takes_keywords
 
     @property
     def read_only(self) -> bool:
-        """Whether the server allows no change in the open folder."""
+        """Return True if the server allows no change in the open folder."""
         return self._read_only
 
     def look(self) -> None:

@@ -15,8 +15,8 @@ class Position:
     """
     The position up to which the mailbox has been read.
 
-    ``floor`` is the newest arrival time that was there at the first start: nothing older is ever answered.
-    ``again_to`` is the highest UID that was there when the server had renumbered its mails.
+    ``floor`` is the newest arrival at the first start: nothing older is answered. ``again_to`` is the highest
+    UID when the server renumbered.
     """
 
     uidvalidity: int
@@ -48,7 +48,7 @@ class Position:
         }
 
     def is_older(self, info: MailInfo, *, now: datetime) -> bool:
-        """Whether a mail existed before the first start."""
+        """Return True if a mail existed before the first start."""
         if self.floor is None or info.received_at is None:
             return False
         if info.uid <= self.again_to:

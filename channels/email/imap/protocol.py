@@ -51,8 +51,8 @@ class HardenedProtocol(aioimaplib.IMAP4ClientProtocol):  # type: ignore[misc]  #
     """
     One connection, from the greeting to its end.
 
-    Every method that waits raises `LinkLost`, `Refused`, or `TimeoutError` after ``timeout_s`` seconds in
-    which nothing arrived; after a `TimeoutError` or a cancellation the connection is aborted.
+    Waiting methods raise `LinkLost`, `Refused`, or `TimeoutError` after ``timeout_s`` without data; that, and
+    a cancellation, abort it.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -255,12 +255,7 @@ class HardenedProtocol(aioimaplib.IMAP4ClientProtocol):  # type: ignore[misc]  #
         self.capabilities = found
 
     def secured(self, transport: Any) -> None:
-        """
-        Continue with TLS; forget what the server said in plaintext.
-
-        Raises:
-            WireError: Something was left over from before.
-        """
+        """Continue with TLS and forget plaintext facts. Raises WireError if plaintext is left over."""
         if not self._reader.is_empty:
             raise WireError("the server kept sending plaintext after it had agreed to TLS")
         self.transport = transport
@@ -309,11 +304,10 @@ class HardenedProtocol(aioimaplib.IMAP4ClientProtocol):  # type: ignore[misc]  #
     @asynccontextmanager
     async def idling(self, *, deadline_s: float) -> AsyncIterator[None]:
         """
-        IDLE for the length of the block. Wait for ``pushed`` in it, with a limit of your own.
+        IDLE during the block; wait for ``pushed`` in it, with a limit of your own.
 
-        ``pushed`` is never cleared here: clear it before looking at the mailbox, and nothing slips through
-        between the look and the IDLE. Entering and leaving take at most ``deadline_s`` each: a server that
-        does not answer DONE is gone.
+        Clear ``pushed`` before reading the mailbox, so that nothing is missed between. Entering and leaving
+        take at most ``deadline_s`` each.
         """
         command = ImapCommand("IDLE", self.new_tag())
         with self._pending(command):
@@ -367,5 +361,5 @@ class ImapCommand(aioimaplib.Command):  # type: ignore[misc]  # aioimaplib has n
 
     @property
     def done(self) -> bool:
-        """Whether it has ended."""
+        """Return True if the command has ended."""
         return bool(self._event.is_set())

@@ -1,14 +1,10 @@
 """
 Reads and writes IMAP's syntax (RFC 3501, section 9). Pure: no sockets, no clock.
 
-`ResponseReader` cuts a stream into responses. It is a loop, not a recursion, and looks at every byte a
-bounded number of times, however many lines arrive at once. A response is a tuple of bytes: text, literal,
-text, literal, text, … Literals are recognised only in responses that may have them, so that a human
-sentence ending in ``{5}`` does not swallow the next line.
-
-`parse_fetch` takes the items of a FETCH response in any order, as literal, quoted string or NIL. It is meant
-for flat items (UID, FLAGS, RFC822.SIZE, INTERNALDATE, BODY[…]); structures controlled by senders (ENVELOPE,
-BODYSTRUCTURE) are never asked for.
+`ResponseReader` is a loop that looks at each byte a bounded number of times and cuts a stream into tuples
+text, literal, text, … Literals are recognised only where responses may have them, since texts may end in
+``{5}``. `parse_fetch` takes flat items in any order; structures controlled by senders (ENVELOPE,
+BODYSTRUCTURE) are never requested.
 """
 
 from __future__ import annotations
@@ -37,7 +33,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 class WireError(Exception):
-    """What the server sent is not IMAP, or too much of it."""
+    """The server sent something that is not IMAP, or too much of it."""
 
 
 class ResponseReader:
@@ -52,16 +48,11 @@ class ResponseReader:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is buffered."""
+        """Return True if nothing is buffered."""
         return not self._buffer and not self._parts and self._literal is None
 
     def feed(self, data: bytes) -> Iterator[ImapResponse]:
-        """
-        Take the next piece of the stream; return the responses that it completes.
-
-        Raises:
-            WireError: A line or a literal is beyond every measure. The stream cannot be read on.
-        """
+        """Take a piece of the stream; yield complete responses. Raises WireError past the size limits."""
         view = memoryview(data)
         position = 0
         while position < len(data):
@@ -126,12 +117,7 @@ class Fetched:
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """
-    One folder of a LIST answer.
-
-    ``name`` is as people read it, ``wire`` as the server writes it (in modified UTF-7). ``delimiter`` stands
-    between the levels; empty where there are none.
-    """
+    """One folder of LIST: ``name`` for people, ``wire`` in modified UTF-7, ``delimiter`` or ""."""
 
     name: str
     attributes: frozenset[str]
@@ -228,7 +214,7 @@ def _quoted(text: bytes, position: int) -> tuple[bytes, int]:
 
 
 def _atom_end(text: bytes, position: int) -> int:
-    """Where an atom ends; parentheses and spaces inside ``BODY[…]`` belong to it."""
+    """Return the end of an atom; parentheses and spaces inside ``BODY[…]`` belong to it."""
     depth = 0
     while position < len(text):
         char = text[position]
@@ -294,12 +280,7 @@ def response_code(text: bytes, name: str) -> str | None:
 
 
 def quote(text: str) -> str:
-    """
-    A quoted string.
-
-    Raises:
-        ValueError: There are control characters in it; IMAP has no way to quote them.
-    """
+    """Return a quoted string. Raises ValueError for control characters, which IMAP cannot quote."""
     if _CONTROL.search(text):
         raise ValueError("control characters cannot be sent to a mail server")
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')

@@ -1,14 +1,10 @@
 """
 The circuit breaker stops mail loops, in which two programs answer each other. Pure.
 
-The limits (``rate_limit``) count questions, per sender. The circuit breaker counts what goes out: so many
-answers in an hour, in one thread or in all, are a loop, whoever is on the other side and whatever the header
-fields say. While it is open, nothing is answered: outgoing mails wait, and incoming mails wait in quarantine
-until it closes. It closes automatically after a while, or when a person resets it. A restart changes nothing,
-because a daemon that the loop itself restarts must not start the loop again.
-
-Other people never shut the owner out: answers to the owner count for their own thread alone, and only
-more answers than a person can ask for in an hour stop that thread.
+It counts what goes out per hour, in a thread and in all, whoever the other side is. While open, outgoing
+mails wait and incoming ones are quarantined; it closes after a while or by a person, and survives restarts,
+which the loop may cause. Answers to the owner count only for their own thread and a limit beyond what a
+person asks.
 """
 
 from __future__ import annotations
@@ -110,7 +106,7 @@ class CircuitBreaker:
         self.changed = True
 
     def is_new(self, tripped: BreakerOpen) -> bool:
-        """Whether it has opened since the last call."""
+        """Return True once after the circuit breaker has opened."""
         if tripped.thread not in self._untold:
             return False
         self._untold.discard(tripped.thread)
@@ -129,13 +125,7 @@ class CircuitBreaker:
         return tripped
 
     def dump(self, now: float, wall: float) -> str:
-        """
-        The state as text, for a file.
-
-        Args:
-            now: By the clock of all other times here.
-            wall: The same moment in seconds since 1970, which mean something to the next process.
-        """
+        """Return the state as text; ``wall`` is the moment ``now`` as Unix time, for the next process."""
         self.changed = False
         self._forget(now)
         since = wall - now
@@ -148,11 +138,7 @@ class CircuitBreaker:
         )
 
     def load(self, text: str, now: float, wall: float) -> bool:
-        """
-        Load what `dump` wrote; False if it is damaged; then nothing is loaded.
-
-        A clock that was set back makes nothing last longer than it would have from now on.
-        """
+        """Load the result of `dump`, no wait longer than from now on; False, without effect, if damaged."""
         since = wall - now
         longest = now + self._settings.open_minutes * 60
         try:

@@ -108,18 +108,12 @@ class LoopGuard:
         self.patience = LoginPatience(clock.monotonic)
 
     def breaker_is_open(self, thread: str, *, person: str = "") -> bool:
-        """Whether nothing that ``person`` writes is answered in a thread."""
+        """Return True if mails of ``person`` in a thread are not answered."""
         owner = self._is_owner(person)
         return self._breaker.tripped(thread, self._clock.monotonic(), owner=owner) is not None
 
     def before_sending(self, message: OutboundMessage) -> None:
-        """
-        Call this before a mail is sent.
-
-        Raises:
-            ChannelUnavailable: The circuit breaker is open; it waits.
-            ChannelAuthFailed: A login was refused lately.
-        """
+        """Call this before sending. Raises ChannelUnavailable (breaker open) or ChannelAuthFailed (login)."""
         self.patience.check()
         if not _is_answer(message):
             return
@@ -155,7 +149,7 @@ class LoopGuard:
 
     @property
     def releasable(self) -> bool:
-        """Whether mails may be in quarantine that the circuit breaker held back where it is closed now."""
+        """Return True if the quarantine may hold mails of a circuit breaker that has closed."""
         return self._breaker.keeps_back
 
     def open_threads(self) -> frozenset[str]:
@@ -182,10 +176,7 @@ class LoopGuard:
         )
 
     def is_over_limit(self, sender: str, wait_s: float) -> None:
-        """
-        Report that somebody's mail waits for more than an hour: the owner may want to know, because the
-        sender may be a program.
-        """
+        """Alert the owner that a sender's mail waits over an hour: the sender may be a program."""
         _log.warning("mail.sender_waits", channel=self._name, wait_s=round(wait_s))
         self._alert(
             "limits",  # in one hour one of them is enough, however many addresses somebody has
@@ -241,12 +232,7 @@ class LoopGuard:
             return None
 
     async def save(self, *, now: bool = False) -> None:
-        """
-        Store the counts, if anything was counted.
-
-        That the circuit breaker opened or was reset is kept at once, what it counts every few seconds;
-        ``now`` keeps that too.
-        """
+        """Store changed counts: at once for the circuit breaker's state, else rarely or with ``now``."""
         async with self._saving:
             if self._limiter.changed:
                 await self._write(_LIMITS, self._limiter.dump())
@@ -267,7 +253,6 @@ class LoopGuard:
 
 
 def _recipient(message: OutboundMessage) -> str:
-    """Whom a mail goes to; empty if it is no address, and goes nowhere."""
     try:
         return normalise(str(message.context.get("reply_to") or recipient_of(message.session) or ""))
     except AddressInvalid:

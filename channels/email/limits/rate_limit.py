@@ -1,13 +1,9 @@
 """
 Limits how many answers one sender gets; mails count from the time at which they arrived. Pure.
 
-By arrival and not by "now", so that what waited while the daemon was down is not one burst; and by identity,
-so that a mail that is read twice (after a crash, after a renumbering of the mailbox) counts once and gets the
-same verdict again.
-
-`AnswerLimiter.place` never refuses an answer for lack of room: the mail gets the next place in time. So two
-programs that write to each other go on, but no faster than the limits. `AnswerLimiter.admit` knows only now
-and never, for what needs no answer. How much goes out to all together, the circuit breaker counts.
+By arrival, so that mails after a downtime are no burst; by identity, so that a mail read twice counts once.
+`AnswerLimiter.place` assigns the next free time instead of refusing; `AnswerLimiter.admit` knows only now or
+never, for what needs no answer. The circuit breaker counts the total.
 """
 
 from __future__ import annotations
@@ -31,8 +27,9 @@ MAX_WAITING_IN_ALL = 1000
 @dataclass(frozen=True, slots=True)
 class AnswerSlot:
     """
-    When a mail is answered: so many seconds after it was taken in. ``first`` says that nothing else of its
-    sender waits, so the sender does not know yet that there is something to wait for.
+    The time of an answer: ``wait_s`` seconds after the intake.
+
+    ``first`` means that no other mail of the sender waits, so the sender does not know of the wait yet.
     """
 
     wait_s: float = 0.0
@@ -62,15 +59,14 @@ class AnswerLimiter:
         self, native_id: str, *, sender: str, at: datetime, now: datetime | None = None
     ) -> AnswerSlot | None:
         """
-        When this mail is answered; its place is then taken.
+        Reserve the next time for the answer to a mail.
 
         Args:
-            native_id: The mail. Asking twice for one mail gives the same answer and counts once.
-            at: When it arrived; a mail from the future has arrived now.
-            now: When it is taken in, from which the wait is counted; None: when it arrived.
+            native_id: The mail. A repeated call returns the same time and counts once.
+            at: Its arrival; a time in the future counts as now.
+            now: The intake, from which the wait is counted; None: the arrival.
 
-        Returns:
-            None if too many mails of this sender, or of all, wait already.
+        Returns: None if too many mails of this sender, or of all, wait already.
         """
         if not self._rules:
             return AnswerSlot()  # nothing to remember either
@@ -95,12 +91,7 @@ class AnswerLimiter:
         return AnswerSlot(max(due - taken, 0.0), first) if allowed else None
 
     def admit(self, native_id: str, *, sender: str, at: datetime) -> bool:
-        """
-        Whether there is room for this mail now; if so it is counted.
-
-        Args:
-            native_id: The mail. Asking twice for one mail gives the same answer and counts once.
-        """
+        """Count a mail (repeated calls count once); return True if the limit allows it now."""
         known = self._entries.get(native_id)
         if known is not None:
             return known.allowed
@@ -111,7 +102,7 @@ class AnswerLimiter:
         return allowed
 
     def _counted(self, now: float) -> list[_Entry]:
-        """What counts: an arrival more than a day ahead was noted by a clock that was wrong."""
+        """Return the counted entries; an arrival over a day ahead came from a wrong clock."""
         return [entry for entry in self._entries.values() if entry.allowed and entry.at < now + DAY_S]
 
     def _note(self, native_id: str, entry: _Entry) -> None:
@@ -149,12 +140,7 @@ def _entry(row: Sequence[object]) -> _Entry:
 
 
 def _earliest(start: float, limit: int, window_s: float, used: Sequence[float]) -> float:
-    """
-    The first moment from ``start`` on that makes no window hold more than ``limit`` places; ``used`` is in
-    order.
-
-    What waits for a later place takes none of the room before it.
-    """
+    """Return the first moment from ``start`` at which no window exceeds ``limit``; ``used`` is sorted."""
     for first, last in zip(used, used[limit - 1 :], strict=False):
         # Where these fill a window, nothing fits from one before their end to one after their beginning.
         if last - first < window_s and last - window_s < start < first + window_s:

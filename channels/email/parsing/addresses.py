@@ -33,12 +33,7 @@ class MailboxAddress:
 
 
 def normalise(text: str) -> str:
-    """
-    The comparable form of a mail address: in lower case, and a domain of other letters in ASCII (IDNA).
-
-    Raises:
-        AddressInvalid: It is no plain ``local@domain``.
-    """
+    """Return an address in lower case, its domain in ASCII (IDNA). Raises AddressInvalid."""
     local, at, domain = text.strip().rpartition("@")
     if not at or len(text) > MAX_ADDRESS:
         raise AddressInvalid(f"{text[:80]!r} has no @, or is too long")
@@ -91,12 +86,7 @@ def find_in_order(value: str) -> list[str]:
 
 
 def parse_mailboxes(value: str) -> list[MailboxAddress]:
-    """
-    All mailboxes of a From or Reply-To field.
-
-    Raises:
-        AddressInvalid: Anything in it is not a plain mailbox.
-    """
+    """Parse a From or Reply-To field. Raises AddressInvalid unless all are plain mailboxes."""
     mailboxes: list[MailboxAddress] = []
     reader = _Reader(value)
     while True:
@@ -193,13 +183,13 @@ class _Reader:
 
 def _mailbox(text: str, bare: str, angle: str | None, *, quoted: bool) -> MailboxAddress | None:
     """
-    What was read up to a comma, as a mailbox; None for nothing.
+    Build the mailbox from the parts read up to a comma; None for nothing.
 
     Args:
         text: All words outside of angle brackets.
-        bare: The same without what stood in quotes.
-        angle: What stood in angle brackets.
-        quoted: Whether anything stood in quotes, be it nothing.
+        bare: The same without quoted strings.
+        angle: The text in angle brackets.
+        quoted: True if there was a quoted string, even an empty one.
     """
     if angle is not None:
         address = normalise(angle)

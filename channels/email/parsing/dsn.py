@@ -52,12 +52,12 @@ class DeliveryStatus(StrEnum):
 @dataclass(frozen=True, slots=True)
 class BounceReport:
     """
-    What a bounce says about mails of ours.
+    The content of a bounce about our mails.
 
     Args:
-        fate: The worst that is said of any recipient.
-        recipient: Of whom; empty if it is not said.
-        why: In the words of the server that refused it, on one line.
+        fate: The worst status of any recipient.
+        recipient: That recipient; empty if unknown.
+        why: The refusing server's words, on one line.
     """
 
     message_ids: tuple[str, ...]
@@ -67,7 +67,7 @@ class BounceReport:
 
 
 def read_report(raw: bytes, *, account: str) -> BounceReport | None:
-    """What a report says about mails of this account; None if it names none. Total."""
+    """Parse a report about mails of this account; None if it names none. Total."""
     data = normalise_lines(raw[:MAX_BYTES])
     try:
         parts = list(_leaves(parse_structure(data, Caps())))
@@ -89,10 +89,7 @@ def read_report(raw: bytes, *, account: str) -> BounceReport | None:
 
 
 def in_words(report: BounceReport) -> str:
-    """
-    The report for the owner, in Markdown. Anybody can write a report, so its texts are shown in code marks,
-    where they cannot be links and cannot look like ours.
-    """
+    """Describe a report for the owner; its texts are in code marks, since anybody can write one."""
     whom, why = (_in_marks(text) for text in (report.recipient, report.why))
     return f"My mail to {whom or 'somebody'} did not arrive: {why or 'no reason given'}"
 

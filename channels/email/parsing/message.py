@@ -53,11 +53,7 @@ _types = mimetypes.MimeTypes()
 
 @dataclass(frozen=True, slots=True)
 class AttachmentNote:
-    """
-    A part of the mail that is not its text.
-
-    ``size_bytes`` is an estimate until it is decoded. ``content_id`` is how the HTML of the mail calls it.
-    """
+    """A part of the mail that is not its text; ``size_bytes`` is estimated until decoded."""
 
     name: str
     media_type: str
@@ -88,11 +84,10 @@ class ParsedMail:
     """
     The content of a mail.
 
-    ``text`` is the new part of ``whole``, ``rest`` what anybody may have written below; ``forwards`` says
-    that the rest is what the new text is about, ``is_mixed`` that the whole was put together from several
-    parts. ``two_versions`` says that the plain text and the HTML have not much in common.
-    ``wants_no_answer``: it is a reaction, or the reply to an invitation. ``digest`` identifies the mail by
-    what its author wrote, whatever servers have put on top: for mails without a usable Message-ID.
+    ``text`` is the new part of ``whole``, ``rest`` what others may have written below; ``forwards``: the text
+    is about that; ``is_mixed``: several parts were joined; ``two_versions``: plain text and HTML differ;
+    ``wants_no_answer``: a reaction, or a reply to an invitation. ``digest`` covers what the author wrote,
+    without servers' fields, for mails without a usable Message-ID.
     """
 
     headers: Headers
@@ -189,7 +184,7 @@ class _Reading:
         (self._data, self._pictures), self._depth = outer, self._depth - 1
 
     def _choose(self, part: MimePart) -> None:
-        """Of several versions of the same text the plain one, else the one that has any."""
+        """Take the plain one of several versions of a text, else the first that has words."""
         chosen: list[str] = []
         kept, others = self.texts, list[str]()
         for child in sorted(part.children, key=lambda child: child.media_type != "text/plain"):
@@ -232,7 +227,7 @@ class _Reading:
         self.notes.append(_note(self._data, part, len(self.notes) + 1))
 
     def _read_inner(self, part: MimePart) -> None:
-        """What a forwarded mail says; two levels deep, and without its attachments."""
+        """Read a forwarded mail, at most two levels deep and without its attachments."""
         if self._depth >= 2 or len(self.forwarded) >= MAX_FORWARDED:
             return
         data = decode_transfer(self._data[part.start : part.end], _encoding(part))
@@ -262,7 +257,7 @@ def _encoding(part: MimePart) -> str:
 
 
 def _differ(plain: str, other: str) -> bool:
-    """Whether two versions of a text have few words in common: one of them is not what people see."""
+    """Return True if two versions of a text share few words: one of them is not what people see."""
     one, two = (set(_WORD.findall(text[:100_000].lower())[:_COMPARED_WORDS]) for text in (plain, other))
     if not one or not two or max(len(one), len(two)) < 5:
         return False

@@ -165,12 +165,11 @@ class MimePart:
 
 def ambiguous_header(raw: bytes) -> bool:
     """
-    Whether two programs can read different senders from this header, and what is ambiguous.
+    Return True if other programs can read a different sender in this header.
 
-    A carriage return alone, a line feed alone among whole line ends, and a NUL are a line end for one program
-    and nothing for the next. With them somebody can show his own From field to the server that vouches for
-    it, and another one to us. So the header is read in the other ways too. One in which there is no From
-    field is nobody's way to vouch for it; all others must agree with ours.
+    A bare carriage return, a line feed among CRLFs, and a NUL end a line for some programs only. An attacker
+    could show one From field to the server that vouches for it and another to us. So the header is read in
+    these ways too: all readings that have a From field must agree with ours.
     """
     try:
         ours, others = _readings(raw)
@@ -195,12 +194,7 @@ def _unfolded(headers: Headers, name: str) -> list[str]:
 
 
 def _readings(raw: bytes) -> tuple[Headers, list[Headers]]:
-    """
-    The header as we read it, and in the other ways in which it has a sender.
-
-    Raises:
-        Unreadable: It is beyond the caps in one of them.
-    """
+    """Read the header in our way and the others that have a sender. Raises Unreadable past the caps."""
     head = raw[: Caps().header_block + 1_000]
     odd = [each for each in (_BARE_CR, _BARE_LF, _NUL) if each.search(head)]
     if not odd or (odd == [_BARE_LF] and b"\r\n" not in head):
@@ -259,10 +253,7 @@ def _decoded_word(found: re.Match[str]) -> str:
 
 
 def decode_text(data: bytes, charset: str | None) -> str:
-    """
-    Decode by the declared charset, else by UTF-8, if most of the bytes fit it; else by the likely Windows
-    charset. Total. A few broken bytes cost only themselves.
-    """
+    """Decode by the charset, else UTF-8, else the likely Windows charset, byte errors tolerated. Total."""
     name = _codec((charset or "").strip())
     if name in {"iso8859-1", "ascii"}:
         # Labels that are often wrong; UTF-8 is hardly ever valid by accident.
@@ -279,7 +270,7 @@ def decode_text(data: bytes, charset: str | None) -> str:
 
 
 def _codec(label: str) -> str:
-    """What Python calls the charset that a label means on the web; empty for none."""
+    """Return Python's name of a charset label by the rules of the web, or ""."""
     try:
         label = _UNKNOWN_LABELS.get(label.lower(), label)
         name = codecs.lookup(label).name if len(label) < 40 else ""
@@ -290,12 +281,9 @@ def _codec(label: str) -> str:
 
 def _mostly(data: bytes, encoding: str) -> str | None:
     """
-    ``data`` in ``encoding``, with a replacement character for what does not fit; None if most does not.
+    Decode with replacement characters; None if most non-ASCII bytes do not fit.
 
-    ASCII characters are the same in nearly every encoding, so they tell nothing and are not counted.
-
-    Raises:
-        LookupError: There is no such encoding.
+    ASCII is alike in nearly every encoding and proves nothing. Raises LookupError for an unknown encoding.
     """
     try:
         return data.decode(encoding)
@@ -359,12 +347,7 @@ def _add_field(
 
 
 def parse_structure(data: bytes, caps: Caps) -> MimePart:
-    """
-    The tree of parts of a `normalised` mail; the regions are places in ``data``.
-
-    Raises:
-        Unreadable: It is beyond the caps.
-    """
+    """Parse a `normalised` mail; regions are offsets in ``data``. Raises Unreadable past the caps."""
     headers, body_at = _headers(data, caps)
     root = MimePart(headers, headers.media_type(), body_at, len(data))
     waiting = [(root, 0)]

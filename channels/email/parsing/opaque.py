@@ -20,12 +20,7 @@ _MOST_PIECES = 100_000
 
 
 def content_of(data: bytes) -> bytes | None:
-    """
-    The content of a signed part; None if there is none, or the data is damaged.
-
-    Raises:
-        Unreadable: It is encrypted.
-    """
+    """Return a signed part's content; None if absent or damaged. Raises Unreadable if encrypted."""
     try:
         reader = _Reader(data)
         reader.enter(0x30)

@@ -43,11 +43,7 @@ _NO_LETTERS = re.compile(r"[\W_]+")
 
 @dataclass(frozen=True, slots=True)
 class Divided:
-    """
-    A mail's text: what its author wrote, and what anybody may have written below it.
-
-    ``forwarded`` says that a whole mail seems to stand in the rest.
-    """
+    """A mail's text: the author's, and the rest, which may be others'; ``forwarded``: a whole mail."""
 
     new: str
     rest: str = ""
@@ -55,12 +51,7 @@ class Divided:
 
 
 def divide(text: str, sent: Sequence[str] = ()) -> Divided:
-    """
-    Split the text in two.
-
-    Args:
-        sent: What we have written in the mail that is answered, in each form in which it was sent.
-    """
+    """Split the text in two; ``sent`` holds each form of the answered mail that we sent."""
     whole = text.replace("\r\n", "\n").replace("\r", "\n").strip("\n")
     lines = whole.split("\n")
     ours = _Sent(sent)
@@ -81,10 +72,7 @@ def divide(text: str, sent: Sequence[str] = ()) -> Divided:
 
 
 def _foreign_lines(lines: Sequence[str], ours: _Sent) -> Sequence[str] | None:
-    """
-    The lines of a quotation up to the last that is not ours; without what introduces it, if it begins with
-    ours. None if there are none at all.
-    """
+    """Return a quotation's lines up to the last foreign one, without its introduction; None if ours."""
     known = [ours.has(line) for line in lines]
     first = known.index(True) if True in known else len(lines)
     head = "\n".join(map(_unmarked, lines[: min(first, _MOST_HEAD) + 1])).lstrip("\n").split("\n")
@@ -99,7 +87,7 @@ def _unmarked(line: str) -> str:
 
 
 def _others_begin(lines: Sequence[str]) -> int:
-    """Where somebody else's mail may begin that is not marked as quoted; the number of lines for nowhere."""
+    """Return the first line of another's mail that is not marked as quoted; the line count if none."""
     header = _HeaderLines()
     introduced = -1
     before = ""
@@ -130,7 +118,7 @@ class _HeaderLines:
         self._when = self._who = False
 
     def is_one_with(self, at: int, line: str, *, goes_on: bool) -> bool:
-        """Whether they are, with one more line; ``goes_on`` if it may be the rest of the one before."""
+        """Add a line and return True if the lines now are a header; ``goes_on`` allows a continuation."""
         if not _LABEL.match(line):
             self._labels *= goes_on
             return False
@@ -150,14 +138,14 @@ def _says_when(line: str) -> bool:
 
 
 def _is_ruled(line: str) -> bool:
-    """Whether words stand between two rules."""
+    """Return True if words stand between two rules."""
     inner = line.strip(_RULES + " ")
     is_between = line[:2].strip(_RULES) == line[-2:].strip(_RULES) == ""
     return is_between and any(map(str.isalpha, inner))
 
 
 def _is_whole_header(line: str) -> bool:
-    """Whether one line says who and when, or has all the fields of a header in it."""
+    """Return True if one line names a person and a time, or has all fields of a header."""
     who = _WHO.search(line) is not None
     if who and _DAY.search(line):
         return not line.endswith((":", "：")) and not _LABEL.match(line)
@@ -165,7 +153,7 @@ def _is_whole_header(line: str) -> bool:
 
 
 def _introduces(line: str) -> bool:
-    """Whether it says when, and by its colon that something comes."""
+    """Return True if a line has a date and ends in a colon, as above a quotation."""
     is_open = line.rstrip("* ").endswith((":", "："))
     return (
         is_open
@@ -175,7 +163,7 @@ def _introduces(line: str) -> bool:
 
 
 def _introduction_at(lines: Sequence[str], end: int) -> int:
-    """Where the lines begin that introduce a quotation, which may be wrapped."""
+    """Return the first line of the (possibly wrapped) introduction of a quotation."""
     while end and not lines[end - 1].strip():
         end -= 1
     for start in range(end - 1, max(end - 4, -1), -1):
@@ -189,8 +177,9 @@ def _introduction_at(lines: Sequence[str], end: int) -> int:
 
 class _Sent:
     """
-    What we have written in one mail, by its letters and digits alone: mail programs change what else stands
-    between them. It is compared in its order, so that what somebody else repeats of it is not taken for it.
+    The letters and digits of one mail that we sent; mail programs change other characters.
+
+    Lines are compared in order, so that repetitions do not count.
     """
 
     def __init__(self, texts: Sequence[str]) -> None:
@@ -199,7 +188,7 @@ class _Sent:
         self._searches = _MOST_SEARCHES
 
     def has(self, line: str) -> bool | None:
-        """Whether a quoted line is ours; None for one that says nothing."""
+        """Return True if a quoted line is ours; None for a line without content."""
         signs = _alphanumerics(line)
         if not signs:
             sign = line.strip("> \t")

@@ -1,17 +1,10 @@
 """
 Assigns a mail to a conversation, and makes the Message-IDs of our own mails. Pure.
 
-Theory of operation. A thread is named by a *tag*: 24 hex digits, the hash of the id of its first mail. The
-first mail is the head of the References chain. Mail programs that send only In-Reply-To name the last mail
-instead, which is usually ours; so our own ids carry the tag of their thread, and it is read from there:
-
-    <squidbot.{24 hex: the outbox row}.{24 hex: the thread}@{our domain}>
-
-The id of a mail depends on nothing but its outbox row, so every attempt to send it has the same one.
-
-A session is a thread *and* the person in it. An id is no secret (everybody who got a copy knows it), so
-without the person anybody who is allowed to write could put the id of a foreign thread into a mail and be
-answered from its history. The person's address in the key also says where to write when nobody asked.
+A thread's *tag* is 24 hex digits, the hash of its first mail's id: the head of References, or, for programs
+that send only In-Reply-To, the tag in our own id ``<squidbot.{outbox row}.{thread tag}@{our domain}>``, the
+same for every attempt. A session is a thread *and* the person in it: ids are known to all recipients of
+copies, who must not be answered from others' history.
 """
 
 from __future__ import annotations
@@ -42,7 +35,7 @@ def message_id_of(outbound_id: str, session: SessionKey, *, account: str) -> str
 
 
 def names_outbound(message_id: str, outbound_id: str, *, account: str) -> bool:
-    """Whether a Message-ID belongs to an outgoing mail, whatever its thread."""
+    """Return True if a Message-ID belongs to an outgoing mail, whatever its thread."""
     return is_own_id(message_id, account=account) and message_id.startswith(
         _own_beginning(outbound_id, account)
     )
@@ -53,7 +46,7 @@ def _own_beginning(outbound_id: str, account: str) -> str:
 
 
 def is_own_id(message_id: str, *, account: str) -> bool:
-    """Whether a Message-ID has the form of our own."""
+    """Return True if a Message-ID has the form of our own."""
     match = _OWN.fullmatch(message_id)
     return match is not None and match.group(2).lower() == account.rpartition("@")[2].lower()
 
@@ -102,12 +95,11 @@ def native_id_of(
     message_id: str | None, sender: str, digest: str, *, verified: bool, refused: bool = False
 ) -> str:
     """
-    The identity of a mail: a second copy has the same, wherever and whenever it arrives.
+    Return the identity of a mail; a second copy has the same.
 
-    The sender belongs to it, so nobody can use up an id before its owner does; and so does whether the
-    sender was proven, so a forged mail never stands in the way of the real one. ``refused`` says that fields
-    which nobody signs keep it from being answered: a copy with such fields on top is another mail. ``digest``
-    identifies mails that have no usable Message-ID.
+    It contains the sender and if they were proven, so that a forged mail cannot use up a real one's id.
+    ``refused``: unsigned fields keep it from an answer, so that a copy with such fields is another mail.
+    ``digest`` identifies mails without a usable Message-ID.
     """
     kind = ("refused" if refused else "mail") if verified else "unproven"
     if message_id is None:

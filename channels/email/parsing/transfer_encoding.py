@@ -51,10 +51,10 @@ def decode_pieces(encoded: memoryview, encoding: str) -> Iterator[bytes]:
 
 def _uudecoded(encoded: bytes) -> Iterator[bytes]:
     """
-    What stands between ``begin`` and ``end``, never more than was encoded. A line that cannot be read is left
-    out.
+    Yield the decoded text between ``begin`` and ``end``, at most as long as the encoded one.
 
-    The zeros at the end of a line may be missing, so a single character can stand for 63 of them.
+    Unreadable lines are left out. Zeros at the end of a line may be missing, so that one character can stand
+    for 63 bytes; hence the bound.
     """
     begin = re.search(rb"^begin [0-7]{3,4} [^\n]*\n", encoded, re.MULTILINE)
     out = bytearray()

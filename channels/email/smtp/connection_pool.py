@@ -35,10 +35,9 @@ class ConnectionSlot(Generic[_Link]):
 
 class ConnectionPool(Generic[_Link]):
     """
-    Gives out places. Every `take` must be followed by one `hand_on` or `leave`.
+    Gives out places; every `take` is followed by one `hand_on` or `leave`.
 
-    Args:
-        close: Drops a link without waiting for anything.
+    ``close`` drops a link without waiting.
     """
 
     def __init__(

@@ -23,12 +23,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Posting:
-    """
-    Composes mails and submits them.
-
-    Args:
-        attachments: Where the files are; None: none is sent.
-    """
+    """Composes mails and submits them, with files if there are ``attachments``."""
 
     def __init__(
         self,
@@ -45,13 +40,7 @@ class Posting:
     async def post(
         self, message: OutboundMessage, uncertain: Callable[[], Awaitable[None]]
     ) -> tuple[OutgoingMail, str]:
-        """
-        Submit a mail; returns what the server said when it accepted it. If the server finds it too large,
-        send it without its files, and say so in it.
-
-        Raises:
-            ChannelError: See ``submit``.
-        """
+        """Submit a mail, without its files if it is too large; return the reply. Raises ChannelError."""
         mail = await self._built(message, int(self._config.max_reply_mb * 1_000_000))
         try:
             said = await self._submitter.submit(

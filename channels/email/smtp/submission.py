@@ -110,15 +110,7 @@ class Submission:
         context: ssl.SSLContext | None,
         uncertain: Callable[[], Awaitable[None]],
     ) -> str:
-        """
-        Send ``raw``; returns what the server said when it accepted it.
-
-        Some servers refuse an empty sender, and some of those only at the end. Then it goes under the one
-        that is named ``instead``.
-
-        Raises:
-            ChannelError: See the table above.
-        """
+        """Send ``raw``, if necessary as ``instead``, and return the reply. Raises ChannelError, see above."""
         try:
             return await self._submit(envelope, raw, context, uncertain)
         except (ChannelMisconfigured, DeliveryFailed) as exc:
@@ -159,11 +151,7 @@ class Submission:
             await client.mail(envelope.sender)
 
     async def _goes_on(self, client: aiosmtplib.SMTP, envelope: Envelope, size: int) -> bool:
-        """
-        Whether a connection on which a mail was handed in just now takes another one.
-
-        If not it is closed. Why does not matter: a fresh one will tell, if it was not the connection.
-        """
+        """Return True if a used connection accepts another mail; else close it for a new one."""
         try:
             await self._begin(client, envelope, size)
         except BaseException as exc:
@@ -180,7 +168,7 @@ class Submission:
         raw: bytes,
         uncertain: Callable[[], Awaitable[None]],
     ) -> str:
-        """What follows on MAIL."""
+        """Send the recipients and the data, after MAIL; return the server's reply."""
         with self._door(_Step.RECIPIENT):
             await client.rcpt(envelope.recipient)
         await self._add_cc(client, envelope.cc)
@@ -235,7 +223,7 @@ class Submission:
             raise MailTooLarge(f"the mail has {size} bytes, and the mail server accepts at most {limit}")
 
     async def _add_cc(self, client: aiosmtplib.SMTP, addresses: Sequence[str]) -> None:
-        """Who gets it besides. One that the server does not take keeps it from nobody else."""
+        """Add the further recipients; a refused one does not stop the mail."""
         for address in addresses:
             try:
                 await client.rcpt(address)

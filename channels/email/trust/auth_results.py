@@ -1,12 +1,10 @@
 """
 Reads what the mail provider says about the sender's authenticity in Authentication-Results. Pure.
 
-Only the **topmost** field of a trusted server counts (RFC 8601, section 5): anybody can write such a field
-into a mail, and the provider puts its own on top. It must say ``dmarc=pass`` for the very domain of the From
-field, or, where there is no DMARC, ``dkim=pass`` for it (`verdict_of`). Whether the pass rests on the server
-that sent the mail (`came_directly`) makes a difference: a signature alone also fits a copy. The field is read
-with its grammar and not with a pattern, because comments and quoted strings may hold anything, such as
-``(dmarc=pass header.from=bank.example)``; what cannot be read is no evidence.
+Only the topmost field of a trusted server counts (RFC 8601, section 5), and it must pass DMARC or, without a
+policy, DKIM for the From domain (`verdict_of`); `came_directly` matters because a signature also fits copies.
+The field is parsed by its grammar, as comments and quoted strings may hold anything; an unreadable one is no
+evidence.
 """
 
 from __future__ import annotations
@@ -73,20 +71,20 @@ def verdict_of(
     fields: Sequence[str], *, trusted: Sequence[str], domain: str, headerless: bool = False
 ) -> AuthVerdict:
     """
-    What the trusted server says about ``domain``.
+    Return the trusted server's verdict on ``domain``.
 
-    DMARC decides where the server has looked at it. Where it has found no policy (``dmarc=none``, or nothing
-    said), an aligned ``dkim=pass`` is as good: the signature is what DMARC would have stood on. Aligned is
-    the From domain itself or a domain above it, a part of what RFC 7489, section 3.1.1, calls relaxed: what
-    lies beside or below may belong to somebody else, and this place has no list of public suffixes.
+    DMARC decides where the server evaluated it. Without a policy (``dmarc=none``, or none named) an aligned
+    ``dkim=pass`` counts as well, as DMARC would have relied on it. Aligned is the From domain or a parent of
+    it, a part of relaxed alignment (RFC 7489, section 3.1.1): without a list of public suffixes, siblings and
+    children may belong to others.
 
     Args:
-        fields: The values of all Authentication-Results fields, topmost first. ARC's fields have other
-            names (RFC 8617) and are no evidence: anybody can seal.
-        trusted: Whose word counts, in lower case.
-        domain: The domain of the From address, in normal form.
-        headerless: The provider writes no name of its own (Microsoft 365), so the topmost field of all is
-            taken for the provider's if it has no name.
+        fields: All Authentication-Results, topmost first. ARC's fields (RFC 8617) are no evidence: anybody
+            can seal.
+        trusted: The authserv-ids that count, in lower case.
+        domain: The From domain, in normal form.
+        headerless: The provider writes no authserv-id (Microsoft 365): a topmost field without one is its
+            own.
     """
     for number, value in enumerate(fields):
         parsed = parse_auth_results(value, headerless=headerless and number == 0)
@@ -104,17 +102,15 @@ def verdict_of(
 
 def came_directly(fields: Sequence[str], sender: str, *, any_mailbox: bool = False) -> bool:
     """
-    Whether a server of the sender's domain has handed the mail in, in the sender's name (SPF): then it is no
-    copy of another mail.
+    Return True if SPF shows that the sender's own server handed in the mail, so it is no copy.
 
-    The envelope must bear the very address, because a provider that forwards mail of anybody puts its own
-    domain there, with the mailbox that forwards. Some servers write only its domain; then that must do.
+    The envelope must bear the very address: a forwarding provider puts its own domain there, with the
+    forwarding mailbox. Some servers report only the domain; see ``any_mailbox``.
 
     Args:
-        fields: Authentication-Results that are the trusted server's own: the one that was believed, and those
-            of the same name right below it.
+        fields: The trusted server's Authentication-Results: the believed one and those right below it.
         sender: The From address.
-        any_mailbox: The domain alone is enough.
+        any_mailbox: Accept the domain alone.
     """
     server: str | None = None
     for value in fields:
@@ -154,7 +150,7 @@ def _word(parsed: AuthResults, domain: str) -> Word:
 
 
 def _signer(result: MethodResult) -> str | None:
-    """Whose signature it is: ``header.d``, or what stands behind the @ of ``header.i``; both must agree."""
+    """Return the signing domain: ``header.d``, or the domain of ``header.i``; both must agree."""
     names = {_domain(value) for key, value in result.properties if key in {"header.d", "header.i"}}
     given = _domain(result.property("header.d"))
     if given is None:

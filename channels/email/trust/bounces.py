@@ -1,15 +1,10 @@
 """
 Decides which bounces are believed: reports that a mail of ours did not arrive.
 
-Anybody can write such a report. So one counts only if there is evidence of it:
-
-- It names a mail that we sent, and that mail's recipient in its part for machines. Each mail counts once:
-  whoever has got one answer can write any number of reports about it.
-- Who wrote it knows that mail from its recipient alone, or is proven to be the mail server of the recipient's
-  domain or ours; others there are people like any. A mail that went to others, too, proves nothing about one
-  of them; nor does a report from outside whose sender our provider has looked at without success.
-
-``parsing/dsn.py`` reads the reports.
+A report needs evidence, since anybody can write one: it names a mail that we sent and its recipient in the
+machine-readable part (once per mail), and its author knows the mail from the only recipient, or is proven to
+be the mail server of that domain or ours. A failed check by our provider disqualifies it. ``parsing/dsn.py``
+reads reports.
 """
 
 from __future__ import annotations
@@ -49,13 +44,7 @@ class SentMails:
         return next(known, "")
 
     def accept_report(self, report: BounceReport, *, outside: bool, verified: str) -> frozenset[str]:
-        """
-        The mails of which a report proves that they did not arrive.
-
-        Args:
-            outside: Whether our provider has looked at its sender.
-            verified: The sender's address, if it is proven.
-        """
+        """Return the mails proven undelivered; ``outside``: our provider examined the ``verified`` sender."""
         evident: set[str] = set()
         if report.fate is not DeliveryStatus.FAILED:
             return frozenset()

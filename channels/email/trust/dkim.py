@@ -1,14 +1,10 @@
 """
 Verifies DKIM signatures (RFC 6376), more strictly than the standard requires. Pure.
 
-Why our own. The one existing library verifies signatures with ``l=`` (anybody may append text to the signed
-part), asks DNS itself, and answers only yes or no. Only a tenth of it is needed here: signatures by
-the domain of the From field, over the bytes as they were fetched. The cryptography comes from a library.
-
-What a verifier may accept and this one does not, because identity hangs on it: ``l=`` (section 8.2),
-``rsa-sha1`` and RSA keys below 1024 bits (RFC 8301), keys "in testing" (``t=y``), and bare line ends or NULs
-in the header, which other programs may read differently. ``ed25519-sha256`` is RFC 8463. What must be signed
-besides: `check_coverage`.
+Our own, because the existing library accepts ``l=``, queries DNS itself and answers only yes or no. Identity
+depends on it, so refused are ``l=`` (section 8.2), ``rsa-sha1`` and RSA keys below 1024 bits (RFC 8301), keys
+in testing (``t=y``), and bare line ends or NULs in the header; ``ed25519-sha256`` is RFC 8463.
+`check_coverage` has the required fields.
 """
 
 from __future__ import annotations
@@ -50,11 +46,7 @@ _ENCODED = re.compile(rb"=(?:[0-9A-F]{2}|[ \t]*\r\n)")
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """
-    One DKIM-Signature field that is worth a DNS query.
-
-    ``raw`` is the field as it stands in the mail, ``position`` its place among the fields.
-    """
+    """One DKIM-Signature worth a query: ``raw`` field and ``position`` among the fields."""
 
     domain: str
     selector: str
@@ -77,10 +69,10 @@ class Signature:
 @dataclass(frozen=True, slots=True)
 class SignatureClaim:
     """
-    The claims of a DKIM-Signature field; something else decides whether they hold.
+    The unverified claims of a DKIM-Signature field.
 
-    ``domain`` is empty if it cannot be read. ``lacks`` is why the signature would not vouch for the mail as
-    it is read here, empty if it would; ``recipients`` are those whom the signed fields name.
+    ``domain`` is empty if unreadable; ``lacks`` is why it would not vouch for the mail, or ""; ``recipients``
+    are in signed fields.
     """
 
     domain: str
@@ -88,15 +80,12 @@ class SignatureClaim:
     recipients: frozenset[str] = frozenset()
 
     def names(self, address: str) -> bool:
-        """Whether the signed mail is addressed to this address."""
+        """Return True if the signed mail is addressed to this address."""
         return without_tag(address) in {without_tag(each) for each in self.recipients}
 
 
 def claims_of(raw: bytes) -> tuple[SignatureClaim, ...]:
-    """
-    All signatures of a mail, even those that could not count; total. For signatures that somebody else
-    verifies.
-    """
+    """Return all signatures of a mail, valid or not, for verification by others. Total."""
     fields = _fields_or_none(raw)
     if fields is None:
         known = b"dkim-signature" in raw[: 8 * MAX_HEADER_BYTES].lower()
@@ -123,13 +112,7 @@ def _claim(raw: bytes, fields: Sequence[tuple[str, bytes]], field: bytes, positi
 
 
 def find_signatures(raw: bytes, now: float) -> list[Signature]:
-    """
-    The signatures of a mail that could count, topmost first; total.
-
-    Args:
-        raw: The whole mail, as it came.
-        now: Seconds since 1970, for ``t=`` and ``x=``.
-    """
+    """Return the signatures that may count, topmost first; ``now`` is Unix time. Total."""
     fields = _fields_or_none(raw)
     if fields is None:
         return []
@@ -231,12 +214,7 @@ def _needed(tags: Mapping[str, str], name: str) -> str:
 
 
 def check_body(raw: bytes, signature: Signature) -> None:
-    """
-    Compare the text with the hash in the signature; no query is needed.
-
-    Raises:
-        DkimInvalid: It was changed.
-    """
+    """Compare the body with the signature's hash, without a query. Raises DkimInvalid."""
     body = _body(raw)
     found = hashlib.sha256()
     for piece in _relaxed_body(body) if signature.relaxed_body else _simple_body(body):
@@ -280,7 +258,7 @@ def _relaxed_body(body: bytes) -> Iterator[bytes]:
 
 
 def _end_without_empty_lines(text: bytes) -> int:
-    """Where the whole line ends begin with which a text ends."""
+    """Return the offset of the trailing empty lines, which both canonicalisations drop."""
     end = len(text.rstrip(b"\r\n"))
     tail = text[end:]
     if not tail.endswith(b"\n"):
@@ -310,7 +288,7 @@ def verify(raw: bytes, signature: Signature, key: Key) -> frozenset[str]:
 
 
 def _signed_data(fields: Sequence[tuple[str, bytes]], signature: Signature) -> bytes:
-    """What was signed: the named fields, each time the lowest one left, then the signature without itself."""
+    """Return the signed data: the lowest unused instance of each named field, then the signature field."""
     left: dict[str, list[bytes]] = {}
     for position, (name, field) in enumerate(fields):
         if position != signature.position:
@@ -428,12 +406,7 @@ def decode_base64(text: str) -> bytes:
 
 
 def parse_key(text: str) -> Key:
-    """
-    Read a key record (RFC 6376, section 3.6.1).
-
-    Raises:
-        DkimInvalid: It is none, or it has been revoked.
-    """
+    """Parse a key record (RFC 6376, section 3.6.1). Raises DkimInvalid, also for a revoked key."""
     tags = parse_tags(text)
     if "v" in tags and (next(iter(tags)) != "v" or tags["v"] != "DKIM1"):
         raise DkimInvalid("not a DKIM key")
@@ -455,15 +428,10 @@ def parse_key(text: str) -> Key:
 
 def check_coverage(fields: Sequence[tuple[str, bytes]], signed: Sequence[str], body: bytes) -> None:
     """
-    Check the parts of the mail that a signature does not cover.
+    Check the parts that a signature does not cover. Raises DkimInvalid if one has a meaning.
 
-    Args:
-        fields: The whole header: names in lower case, and the fields as they stand there.
-        signed: The names that the signature covers, in lower case, as often as it does.
-        body: The text as it came, as much of it as anybody is shown.
-
-    Raises:
-        DkimInvalid: Something that means anything; what, in a few words.
+    ``fields`` are the whole header and ``signed`` the covered names, both in lower case; ``body`` is as much
+    of the text as anybody is shown.
     """
     there = dict(fields)
     names = [name for name, _ in fields]

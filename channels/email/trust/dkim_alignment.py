@@ -1,13 +1,9 @@
 """
 Proves a sender by a DKIM signature of the sender's own domain, where the mail provider says nothing.
 
-Only a signature of the very From domain counts: what lies above or below it may belong to somebody else. The
-signed mail must also be for us, so its To or Cc names our address. Everybody who has got a mail can hand in a
-copy of it, and what servers write on top of that copy (Delivered-To) is not what the sender meant.
-
-Everything has a limit: signatures per mail, tries per name, seconds in all. The sender's domain chooses who
-answers the questions, and the sender's other mails wait meanwhile: a domain that did not answer gets little
-time until it does. Mails of people who could not write to us anyway are not looked at.
+Only the very From domain counts, and To or Cc must name us: any recipient can hand in a copy, and
+Delivered-To is unsigned. Signatures per mail, tries and seconds are limited, less for a domain that did not
+answer, because it chooses its DNS. Mails of people who may not write are not verified.
 """
 
 from __future__ import annotations
@@ -41,12 +37,9 @@ class Verification:
 
 class SenderVerifier:
     """
-    Verifies the signatures of mails.
+    Verifies mails' signatures at Unix time ``now``, of senders it ``knows``.
 
-    Args:
-        now: Seconds since 1970.
-        knows: Whether somebody of this address may write to us at all.
-        ingested: Whose mail is only read; it may be for others.
+    Mail of ``ingested`` senders is only read and may be for others.
     """
 
     def __init__(
@@ -67,12 +60,7 @@ class SenderVerifier:
         """Domains whose DNS did not answer, and when."""
 
     async def find(self, raw: bytes, sender: str) -> Verification:
-        """
-        Find the proof that ``sender`` wrote the mail.
-
-        Args:
-            sender: Its From address, in normal form.
-        """
+        """Search proof that ``sender`` (normalised) wrote the mail."""
         if not self._knows(sender):
             return Verification()
         domain = sender.rpartition("@")[2]
@@ -97,7 +85,7 @@ class SenderVerifier:
             self._slow.popitem(last=False)
 
     async def _find(self, raw: bytes, domain: str, *, anybody: bool) -> str:
-        """Why no signature proves the domain; empty if one does."""
+        """Return why no signature proves the domain, or "" if one does."""
         signatures = await anyio.to_thread.run_sync(find_signatures, raw, self._now())
         its_own = [signature for signature in signatures if signature.domain == domain]
         why = "no usable signature of the domain" if signatures else "no usable signature"

@@ -38,23 +38,12 @@ class Lookup(Protocol):
     """One query, without retries."""
 
     async def __call__(self, name: str, limit_s: float) -> Sequence[str]:
-        """
-        The texts under ``name``, each put together from its pieces.
-
-        Raises:
-            NoSuchName: There are none.
-            NamesUnavailable: Nobody said so within ``limit_s``.
-        """
+        """Return the joined TXT records of ``name``. Raises NoSuchName, or NamesUnavailable in time."""
         ...
 
 
 class DnsLookup:
-    """
-    Asks the resolvers of this machine, or the configured ones.
-
-    Args:
-        servers: ``address`` or ``address:port``; none for those of the system.
-    """
+    """Asks the configured resolvers (``address`` or ``address:port``), else the system's."""
 
     def __init__(self, servers: Sequence[str] = ()) -> None:
         self._servers = tuple(servers)
@@ -88,12 +77,7 @@ def _nameserver(text: str) -> dns.nameserver.Nameserver:
 
 
 class TextRecords:
-    """
-    TXT records by name.
-
-    Args:
-        monotonic: Seconds that never go back.
-    """
+    """TXT records by name, cached on a ``monotonic`` clock."""
 
     def __init__(self, lookup: Lookup, monotonic: Callable[[], float]) -> None:
         self._lookup = lookup
@@ -102,12 +86,7 @@ class TextRecords:
         self._known: OrderedDict[str, tuple[float, tuple[str, ...]]] = OrderedDict()
 
     async def get(self, name: str) -> tuple[str, ...]:
-        """
-        The texts under ``name``; empty if there are none.
-
-        Raises:
-            NamesUnavailable: Nobody answered in several tries.
-        """
+        """Return the TXT records of ``name``. Raises NamesUnavailable after several tries."""
         while True:
             known = self._known.get(name)
             if known is not None and self._monotonic() - known[0] < REMEMBERED_S:

@@ -1,28 +1,12 @@
 """
-Decides who wrote a mail and whether it may be answered. Pure: only the mail and the settings decide.
+Decides who wrote a mail and whether it may be answered, by mail and settings alone. Pure.
 
-Two questions, in this order.
-
-*Who?* The address in the one and only From field that holds exactly one address. Display names, Reply-To and
-everything else that senders choose freely are never identity. Verified means one of: the topmost
-Authentication-Results of a trusted server says so (``authentication``); the sender knows the secret tag of
-our address that belongs to them; we verified a signature of their domain (``dkim_alignment``, which is
-asked only where `open_question` finds nothing better). Where the trusted server says that it is forged,
-nothing else counts.
-
-Every copy of a mail bears its signatures. So where the trusted server's word rests on a signature alone, that
-must vouch for all that is read here and name us in its To or Cc, as one that we verify ourselves must;
-otherwise the mail is somebody's copy, perhaps a changed one. Delivered-To and its like say where a copy went,
-and nobody signs them.
-
-*A robot?* Two programs that answer each other never stop by themselves, so a mail that says of itself that a
-program or a list has sent it gets no answer (RFC 3834, RFC 2369, RFC 2919): ``Auto-Submitted``,
-``Precedence``, ``List-Id``, ``List-Post`` and the null sender. Other fields stand in the mails of people too:
-Exchange writes ``X-Auto-Response-Suppress``, newsletters and help desks ``List-Unsubscribe``. Neither
-the name in an address nor the words of a subject make a robot: a program without these fields is answered,
-and the limits end that.
-
-The reasons are short constants; they are shown to the operator and counted.
+Identity is the only address in the only From field, verified by a trusted server's topmost
+Authentication-Results, a secret tag of our address, or a DKIM signature (``dkim_alignment``); a "forged" of
+the trusted server overrides all. A verdict that rests on a signature alone must cover what is read and name
+us in To or Cc, else the mail is a copy. Mail that names itself automatic gets no answer (RFC 3834, RFC 2369,
+RFC 2919: ``Auto-Submitted``, ``Precedence``, ``List-Id``, ``List-Post``, null sender); fields that people's
+mails have too do not count, and limits end other loops.
 """
 
 from __future__ import annotations
@@ -57,7 +41,7 @@ _DELIVERED_TO = ("delivered-to", "x-original-to", "envelope-to", "x-envelope-to"
 
 
 class MailRefused(StrEnum):
-    """Why a mail is not answered."""
+    """The reasons why a mail is not answered."""
 
     OWN_COPY = "own_copy"
     """Our own mail, come back to us: a copy for the Sent folder."""
@@ -96,11 +80,10 @@ class OwnIdentity:
 @dataclass(frozen=True, slots=True)
 class SenderVerdict:
     """
-    The evidence about the sender, and whether the mail must not be answered.
+    The evidence about a sender, and why the mail must not be answered.
 
-    ``address`` is empty if the mail has no single sender. ``reply_to`` is where an answer goes. ``others``
-    says that more people than the sender and us have got the mail, or will get the answer. ``authentication``
-    says in a word or two what proves the sender, ``doubt`` why something that seems to does not.
+    ``address`` is empty without a single sender; an answer goes to ``reply_to``; ``others``: more people get
+    mail or answer; ``authentication`` names the proof, ``doubt`` why a seeming one fails.
     """
 
     address: str
@@ -114,13 +97,13 @@ class SenderVerdict:
 
     @property
     def redirected(self) -> bool:
-        """Whether the answer goes to another mailbox than the sender's. No server vouches for Reply-To."""
+        """Return True if the answer goes to another mailbox: no server vouches for Reply-To."""
         return without_tag(self.reply_to) != without_tag(self.address)
 
 
 @dataclass(frozen=True, slots=True)
 class _Authentication:
-    """What proves the sender, whether he is proven wrong, and why a trusted word did not help."""
+    """The proof of the sender, its denial, or the doubt about a trusted verdict."""
 
     verification: str = ""
     denied: bool = False
@@ -134,12 +117,7 @@ def inspect(
     claims: Sequence[SignatureClaim] = (),
     verification: str = "",
 ) -> SenderVerdict:
-    """
-    Examine a mail's header fields.
-
-    Args:
-        verification: What else was found to prove the sender (`open_question`); empty if nothing.
-    """
+    """Judge a mail's sender by its header and further ``verification`` (`open_question`)."""
     sender = _single_sender(headers)
     if sender is None:
         return SenderVerdict("", "", verified=False, reply_to="", refused=MailRefused.NO_SENDER)
@@ -186,9 +164,9 @@ def open_question(
 
 def strength(authentication: str) -> int | None:
     """
-    How well `Verdict.authentication` proves a sender, where that is less than a server's word or a signature.
+    Return the strength of an authentication that is weaker than a server's word or a signature.
 
-    Whoever has once seen a secret address can write to it. None: it is proven as well as it can be.
+    Anybody who has seen a secret address can write to it. None: it is as strong as it can be.
     """
     return {"": 0, _NOT_ASKED: 0, _SECRET: 1}.get(authentication)
 
@@ -240,7 +218,7 @@ def _authentication(
 def _doubt(
     headers: Headers, told: Told, sender: str, own: OwnIdentity, claims: Sequence[SignatureClaim]
 ) -> str:
-    """Why a trusted server's good word may be for another mail than this one; empty if it is not."""
+    """Return why a trusted server's verdict may be about another mail, or ""."""
     only_read = own.ingested(sender)
     if came_directly(
         headers.consecutive_values("authentication-results", told.number), sender, any_mailbox=only_read
@@ -261,15 +239,15 @@ def _doubt(
 
 
 def _one_organisation(one: str, other: str) -> bool:
-    """Whether two domains may belong together: rather too often than not."""
+    """Return True if two domains may belong together; errs on the side of True."""
     return one.split(".")[-2:] == other.split(".")[-2:]
 
 
 def _knows_secret(headers: Headers, sender: str, own: OwnIdentity) -> bool:
     """
-    Whether the mail was sent to the secret form of our address that this sender was given.
+    Return True if the mail was sent to the secret address that this sender was given.
 
-    Every candidate is compared, each in constant time, so that the time tells nothing about the secret.
+    Every candidate is compared in constant time, so that timing reveals nothing.
     """
     secret = own.subaddress_secrets.get(sender)
     if not secret:
@@ -322,7 +300,7 @@ def _not_for_us(headers: Headers, own: OwnIdentity) -> MailRefused | None:
 
 
 def _others(headers: Headers, sender: str, own: OwnIdentity) -> bool:
-    """Whether anybody else has got the mail. Who cannot be read for certain is somebody else."""
+    """Return True if others may have received the mail; unreadable recipients count as others."""
     if headers.doubtful.intersection(FOR_WHOM):
         return True
     named = mailboxes_or_none(value for name in FOR_WHOM for value in headers.all(name))
@@ -333,10 +311,7 @@ def _others(headers: Headers, sender: str, own: OwnIdentity) -> bool:
 
 
 def _reply_target(headers: Headers, sender: str, own: OwnIdentity) -> str:
-    """
-    Reply-To, if it is one address of the sender's own mailbox, or listed, or in the domain of a sender who
-    may name anybody there; any other could be anybody's.
-    """
+    """Return Reply-To if it is the sender's mailbox, listed, or in a domain that may name it; else ""."""
     values = headers.all("reply-to")
     if len(values) != 1:
         return sender

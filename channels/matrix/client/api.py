@@ -1,15 +1,10 @@
 """
 The requests to a homeserver and the meaning of its answers. Imports no library.
 
-`Homeserver` is the interface: one implementation uses nio (``nio_client.py``), tests bring another. An answer
-with any status is an `Answer`; no answer is a `LinkBroken`, which says whether the server may have accepted
-the request. `problem` translates answers into the errors of `channels.base`.
-
-Only an answer in JSON with an ``errcode`` is the homeserver's own word. A page in HTML, an empty body or a
-bare status comes from something in between and says nothing about the request (facts: a 502 after the event
-had been stored, a 404 from a proxy whose server restarts), so it is never a final refusal.
-
-This module also decides what an answer to a message means for the message.
+`Homeserver` is the interface (``nio_client.py``, doubles). Any status is an answer; none is a `LinkBroken`,
+which says whether the request may have been accepted. Only JSON with an ``errcode`` is the homeserver's word:
+pages, empty bodies and bare statuses come from proxies (seen: a 502 after the event was stored) and are never
+a final refusal.
 """
 
 from __future__ import annotations
@@ -56,9 +51,9 @@ class MatrixCredentials:
 @dataclass(frozen=True, slots=True)
 class SyncRequest:
     """
-    A ``/sync`` request; ``wait_s`` is how long the server may hold it open.
+    A ``/sync`` request, which the server may hold for ``wait_s``.
 
-    ``part_bytes``: a room, an invitation, … in the answer that is longer becomes ``null``.
+    A room or invitation over ``part_bytes`` in the answer becomes ``null``.
     """
 
     since: str | None
@@ -71,10 +66,9 @@ class SyncRequest:
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
     """
-    One answer of a homeserver, or of something in front of it.
+    An HTTP answer; ``body`` is its JSON object or empty.
 
-    ``body`` is the decoded JSON object, empty if it was none. ``retry_after_s`` comes from the header or
-    the body, whichever is longer.
+    ``retry_after_s`` is the longer of header and body.
     """
 
     status: int
@@ -83,7 +77,7 @@ class HttpAnswer:
 
     @property
     def good(self) -> bool:
-        """Whether the request was done."""
+        """Return True for a 2xx status."""
         return 200 <= self.status < 300
 
     @property
@@ -100,17 +94,17 @@ class HttpAnswer:
 
     @property
     def token_refused(self) -> bool:
-        """Whether the access token is not, or no longer, valid."""
+        """Return True if the access token is invalid."""
         return self.status == 401 and self.errcode in _TOKEN_CODES
 
     @property
     def soft_logout(self) -> bool:
-        """Whether the device still exists and only needs a new token."""
+        """Return True if the device still exists and only needs a new token."""
         return self.body.get("soft_logout") is True
 
     @property
     def wait_s(self) -> float:
-        """How long to send the server nothing after a 429."""
+        """Return the seconds to send the server nothing after a 429."""
         return min(self.retry_after_s or _DEFAULT_WAIT_S, _LONGEST_WAIT_S)
 
 
@@ -135,10 +129,9 @@ class AnswerTooLong(LinkBroken):
 @dataclass(frozen=True, slots=True)
 class Download:
     """
-    A file that is being downloaded. ``answer`` says whether it exists, and why not.
+    A download; ``answer`` says if it exists. ``size_bytes`` is the server's claim or None.
 
-    ``size_bytes`` is what the server says, None if it does not; ``chunks`` raises `LinkBroken`, also when
-    nothing comes for a while.
+    ``chunks`` raises `LinkBroken`, also after a silence.
     """
 
     answer: HttpAnswer
@@ -208,11 +201,7 @@ def part(text: str) -> str:
 
 
 def problem(answer: HttpAnswer) -> ChannelError:
-    """
-    The channel error that an answer stands for.
-
-    A refused token is not among them: whoever gets one logs in again first.
-    """
+    """Return the channel error of an answer, other than a refused token, which needs a login first."""
     if answer.errcode in _ACCOUNT_CODES:
         return ChannelAuthFailed(
             f"the homeserver says: {_ACCOUNT_CODES[answer.errcode]}", status=answer.status
@@ -246,7 +235,7 @@ class AnswerTooLarge(DeliveryFailed):
 
 
 def send_problem(answer: HttpAnswer) -> ChannelError:  # noqa: PLR0911 - one per kind of answer
-    """What a refusal, or an unusable answer, means for the message."""
+    """Return the error that a refusal, or an unusable answer, is for a message."""
     code = answer.errcode
     if answer.status == 429:
         return problem(answer)

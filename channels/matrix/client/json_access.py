@@ -77,7 +77,7 @@ class Trimmer:
         """The beginning of a value that may have to go, up to one byte more than it may have."""
 
     def feed(self, piece: bytes) -> bytes:
-        """What is left of one more piece."""
+        """Return the remaining bytes of one more piece."""
         if self._held is not None and self._goes_on(piece):
             self._hold(piece)
             return b""
@@ -102,8 +102,9 @@ class Trimmer:
 
     def _goes_on(self, piece: bytes) -> bool:
         """
-        Whether what is held ends after this piece, which is passed over then: millions of brackets are gone
-        through without a look at each.
+        Return True and skip the piece if the held value does not end in it.
+
+        Depths are summed without a step per bracket, because a piece may consist of millions.
         """
         before = self._in_string, self._escaped
         begin = self._begin(piece)
@@ -121,7 +122,7 @@ class Trimmer:
         return True
 
     def _brackets(self, piece: bytes) -> Iterator[tuple[int, bool]]:
-        """Where brackets stand that are not in a string, and whether they open."""
+        """Yield the position of each bracket outside of strings, and True if it opens."""
         for token in _TOKEN.finditer(piece, self._begin(piece)):
             if token[1] is None:
                 yield token.start(), token[0] in _OPENING

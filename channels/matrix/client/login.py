@@ -1,15 +1,10 @@
 """
 The account's login: from a configured token, from the stored one, or by password.
 
-Theory of operation. A token got by password is kept in ``session.json`` in the channel's state folder (0600,
-replaced atomically), so that restarts do not pile up devices in the account. When the server refuses a token,
-whoever notices calls `Login.renew` with that token; the first one logs in again, the others find that it has
-been done. After a *soft* logout the device still exists and gets a new token; after a hard one the device is
-gone, and with it what the server knew of its transaction ids, so `Credentials.since` says from when on the
-new device can vouch for repetitions (``channels/matrix/sending/sender.py`` looks further back by itself).
-
-A server that accepts the login but refuses the token at once is not asked for ever: `MAX_IN_A_ROW` logins
-without a successful request end in `ChannelAuthFailed`.
+A token got by password is kept in ``session.json`` (0600), so that restarts do not add devices. Whoever meets
+a refused token calls `MatrixLogin.renew` with it, and the first logs in. After a soft logout the device
+remains; after a hard one transaction ids are lost, so `MatrixCredentials.since` says from when repetitions
+are recognised. `MAX_IN_A_ROW` logins without a successful request end in `ChannelAuthFailed`.
 """
 
 from __future__ import annotations
@@ -64,12 +59,7 @@ class MatrixLogin:
         self._in_a_row = 0
 
     async def enter(self) -> None:
-        """
-        Get credentials; the server is not asked if some are stored.
-
-        Raises:
-            ChannelError: It cannot be done, see `Channel.run`.
-        """
+        """Get stored credentials or log in. Raises ChannelError, see `Channel.run`."""
         if self._config.access_token is not None:
             await self._use_given_token(self._config.access_token.get_secret_value())
             return
@@ -83,12 +73,7 @@ class MatrixLogin:
             await self._by_password(device_id=self._config.device_id)
 
     async def renew(self, refused: MatrixCredentials, answer: HttpAnswer) -> None:
-        """
-        Log in again, because the server rejected the token in ``refused`` with ``answer``.
-
-        Raises:
-            ChannelError: It cannot be done, see `Channel.run`.
-        """
+        """Log in again after ``answer`` rejected the token ``refused``. Raises ChannelError."""
         async with self._lock:
             current = self._homeserver.credentials
             if current is not None and current.access_token != refused.access_token:
@@ -116,22 +101,16 @@ class MatrixLogin:
 
     @property
     def user_id(self) -> str:
-        """Whose login this is."""
+        """Return the user id of this account."""
         return self._config.user_id
 
     @property
     def has_password(self) -> bool:
-        """Whether a password is configured and used."""
+        """Return True if a password is configured and no access token replaces it."""
         return self._config.password is not None and self._config.access_token is None
 
     async def another_device(self, old: MatrixCredentials, reason: str) -> None:
-        """
-        Log in as a new device, because the keys of the old one cannot be used, and delete the old one.
-
-        Raises:
-            ChannelMisconfigured: The settings do not let us.
-            ChannelError: It cannot be done, see `Channel.run`.
-        """
+        """Replace the device, whose keys are unusable. Raises ChannelMisconfigured or ChannelError."""
         async with self._lock:
             if self._homeserver.credentials != old:
                 return
@@ -150,13 +129,7 @@ class MatrixLogin:
             _log.warning("matrix.device_undeleted", device=old.device_id, error=str(error))
 
     async def with_password(self, method: str, path: str, body: Mapping[str, Any]) -> HttpAnswer:
-        """
-        Make a request for which the server may ask for the password again.
-
-        Raises:
-            ChannelAuthFailed: It wants something that we do not have.
-            ChannelError: It did not do what was asked.
-        """
+        """Make a request that may need the password again. Raises ChannelAuthFailed, ChannelError."""
         answer = await _ask(self._homeserver, method, path, body)
         password = self._config.password
         if answer.status == 401 and isinstance(answer.body.get("flows"), list):
@@ -277,7 +250,7 @@ class MatrixLogin:
 
 
 def unreachable(error: LinkBroken) -> ChannelError:
-    """What a broken link means for the channel."""
+    """Return the channel's error for a broken link."""
     if error.certificate:
         return ChannelMisconfigured(
             f"{error}; if that server is your own, put its authority's certificate into tls_ca_file, "

@@ -1,24 +1,12 @@
 """
-Everything that uses nio's client: `NioHomeserver`, a `Homeserver` by nio. The keys are in ``olm_machine``.
+Everything that uses nio's client: `NioHomeserver`, a `Homeserver` by nio. Imported late: half a second and 16
+MB.
 
-Imported late, because nio and what it brings take half a second and 16 MB. nio is pinned to one minor
-version; each deviation has its reason here and a test in ``tests/unit/channels/matrix/test_nio_client.py``,
-so that it can go when upstream has caught up.
-
-What is different from plain nio:
-
-- A request is made once. nio would repeat it by itself, for ever on 429 and on lost connections
-  (``max_limit_exceeded``, ``max_timeouts``), and would not see ``Retry-After``. aiohttp below it would repeat
-  a PUT whose kept-alive connection broke, and what became of the second is not what became of the first: it
-  may be refused while the first was taken. So the session is our own, and `_once` stands in the way.
-- ``/sync`` is taken as the server sent it and never digested by nio. What nio makes of it (`nio.Event`
-  objects, room models) needs an answer that fits its schemas, and for every schema somebody sends the event
-  that does not: one malformed event leaves ``sync()`` with an exception, and every message of that answer
-  is lost. It also keeps a model of every room and every member for as long as it lives. Our own reading
-  starts from the raw answer, so no event can take its neighbours along.
-- Bodies are read up to a limit. aiohttp's exceptions, some of which nio lets through, become
-  `LinkBroken`.
-- nio's logger is kept at ERROR: below it, nio writes whole responses and fragments of messages.
+nio is pinned, and each deviation has a test in ``tests/unit/channels/matrix/test_nio_client.py``. A request
+is made once: nio would repeat it for ever and aiohttp would repeat a PUT on a broken kept-alive connection
+(`_once`). ``/sync`` is read raw: one malformed event would raise from nio's ``sync()`` and lose the answer's
+others, and it keeps models of all rooms. Bodies are bounded, exceptions become `LinkBroken`, and nio's log
+stays at ERROR, as it writes whole responses.
 """
 
 from __future__ import annotations
@@ -64,14 +52,9 @@ _MAX_REFUSAL_BYTES = 64 * 1024
 
 class NioHomeserver:
     """
-    A `Homeserver` that speaks through nio's client.
+    A `Homeserver` through nio's client. Raises OSError for an unusable CA file.
 
-    Args:
-        max_answer_bytes: A longer answer (to anything but ``/sync``) is not read to its end.
-        sync_slack_s: How much longer than it may wait an answer to ``/sync`` is waited for.
-
-    Raises:
-        OSError, ssl.SSLError: The authority's file cannot be used.
+    Longer answers than ``max_answer_bytes`` (except ``/sync``) are cut; ``sync_slack_s`` extends the wait.
     """
 
     def __init__(

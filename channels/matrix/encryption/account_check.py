@@ -21,10 +21,11 @@ from channels.matrix.encryption.cross_signing import canonical, public_key
 @dataclass(frozen=True, slots=True)
 class AccountCheck:
     """
-    What the homeserver says. ``keys_published``: other people's clients can encrypt for this device;
-    ``identity``: the account has a cross-signing identity; ``signed``: that has signed this device;
-    ``one_time_keys``: so many conversations can still begin; ``backup``: the version of a key backup, empty
-    if there is none.
+    The encryption state of the account at its homeserver.
+
+    ``keys_published``: others can encrypt for this device; ``identity``: a cross-signing identity exists;
+    ``signed``: it has signed this device; ``one_time_keys``: their number left; ``backup``: its version, or
+    "".
     """
 
     device: str
@@ -77,7 +78,7 @@ async def _asked(
 
 
 def _is_signed(value: JsonObject, user_id: str, key: str) -> bool:
-    """Whether a key of the account has signed this, by its signature and not by its word."""
+    """Return True if the account's key has signed the value; the signature is verified."""
     import vodozemac  # noqa: PLC0415 - nio is imported late, and so is this
 
     signature = text_of(object_of(object_of(value, "signatures"), user_id), f"ed25519:{key}")

@@ -1,18 +1,10 @@
 """
 Cross-signing: the account's own identity, and its signature that this device belongs to it.
 
-Theory of operation. Without it an Element-like client shows a red shield, and one that excludes unverified
-devices neither reads the bot nor lets it read. Three Ed25519 keys: the master key is the identity, the
-self-signing key signs our devices, the user-signing key would sign other people. Their secrets are kept in
-``cross_signing.json`` (0600), and are as good as a password: who loses them gets a new identity, which every
-person has to accept anew.
-
-What is on the server decides. Nothing there: ours is published. Ours there: only the device is signed.
-Another one there and no secrets here (somebody has used the account with Element, or the file was lost): it
-is replaced, for which the server wants the password. Another one there although we have secrets: somebody has
-replaced ours; nothing is done but to say so, because two who replace each other's never end.
-
-Base64 is written without padding; other clients silently drop ids that have it.
+Without it clients warn or exclude the bot. The secrets of master, self-signing and user-signing key are in
+``cross_signing.json`` (0600). Nothing on the server: ours is published. Ours: the device is signed. Another
+and no secrets here: it is replaced by password. Another although we have secrets: only reported, as two that
+replace each other never end. Base64 has no padding; other clients drop padded ids.
 """
 
 from __future__ import annotations
@@ -66,19 +58,10 @@ class CrossSigning:
 
     async def ensure(self, machine: OlmMachine, published: JsonObject) -> bool:
         """
-        Make sure that an identity is on the server and has signed this device.
+        Ensure that a published identity has signed this device (keys uploaded); False is logged.
 
-        Args:
-            machine: The device; its keys must be uploaded.
-            published: The server's answer to a query of our own keys.
-
-        Returns:
-            Whether it is done. If not, it has been logged why.
-
-        Raises:
-            ChannelUnavailable: The server does not answer well.
-            LinkBroken: It does not answer.
-            OSError: The secrets cannot be kept.
+        ``published`` is the server's answer to our key query. Raises ChannelUnavailable, LinkBroken, or
+        OSError for unsaved secrets.
         """
         user_id = machine.user_id
         theirs = public_key(object_of(object_of(published, "master_keys"), user_id))
@@ -156,11 +139,7 @@ class CrossSigning:
 
 
 class _Key:
-    """
-    An Ed25519 key, kept as vodozemac keeps one (an account of which nothing but this key is used).
-
-    No other library: the one that nio brings for it costs a megabyte.
-    """
+    """An Ed25519 key, as an otherwise unused vodozemac account; nio's library costs a megabyte."""
 
     def __init__(self, secret: str | None = None) -> None:
         import vodozemac  # noqa: PLC0415 - nio is imported late, and so is this

@@ -1,13 +1,10 @@
 """
 Copies the rows of a crypto store to a database that several machines share. Imported late, with nio.
 
-Theory of operation. nio's store is a file of SQLite. Where another machine may take the account over, that
-file is a cache: it is made of the rows in the database (`fetch`), and TEMP triggers record which rows of it
-change. `Shadow.ship` sends those rows before the local commit. So whatever depends on a change happens after
-the database has it; a process that is behind, or has lost its lease, is refused there, and its local
-transaction is undone. The values are those of the file: keys in them are encrypted with the pickle key.
-
-A cache says generation `CACHE`. An embedded queue that finds one takes it for an older copy, which it may be.
+The local SQLite file is then a cache made of the rows (`fetch`); TEMP triggers record changed rows, and
+`Shadow.ship` sends them before the local commit. A process behind, or without its lease, is refused and its
+transaction undone. Keys stay encrypted with the pickle key. A cache has the generation `CACHE`, which an
+embedded queue takes for an older copy.
 """
 
 from __future__ import annotations
@@ -31,10 +28,7 @@ _OWN = "squidbot"
 
 
 def fetch(path: Path, rows: RowStore, device: str) -> None:
-    """
-    Make a device's file from the database; a file that the database knows nothing of is left. For a worker
-    thread. Raises `OSError`.
-    """
+    """Make a device's file from its database rows, if any. Blocks. Raises `OSError`."""
     make_folder(path.parent)
     if rows.generation(device) is not None:
         file_of(path, rows.rows(device))
@@ -55,12 +49,7 @@ def file_of(path: Path, rows: Iterable[Row], generation: int = CACHE) -> None:
 
 
 def rows_of(path: Path) -> tuple[str, int, list[Row]]:
-    """
-    The device of a file that nobody uses, its generation, and all of its rows, sorted.
-
-    Raises:
-        StoreBroken: It cannot be read, or is a cache.
-    """
+    """Return an unused file's device, generation and sorted rows. Raises StoreBroken, also for caches."""
     database = SqliteDatabase(str(path), pragmas={"foreign_keys": 0})
     try:
         [device] = database.execute_sql("SELECT device_id FROM accounts").fetchone()
@@ -111,15 +100,7 @@ def _schema_first(rows: Iterable[Row]) -> Iterator[Row]:
 
 
 class Shadow:
-    """
-    Follows the changes in an open store.
-
-    Args:
-        database: Open, with all its tables.
-
-    Raises:
-        StoreBroken: It is a cache of which the database has nothing.
-    """
+    """Follows the changes of an open ``database``. Raises StoreBroken for a mere cache."""
 
     def __init__(self, database: Any, rows: RowStore, device: str) -> None:
         self._database = database
@@ -141,7 +122,7 @@ class Shadow:
         self._whole = self._is_new or not self._same_schema()
 
     def _same_schema(self) -> bool:
-        """Whether the file was made of the tables that it has now; nio may have brought some up to date."""
+        """Return True if the copy has the current tables; nio may have migrated some."""
         kept = {key: values for _, key, values in self._rows.rows(self._device, _SCHEMA)}
         return kept == {name: _packed([text]) for name, text in _schema_of(self._database)}
 
@@ -161,12 +142,7 @@ class Shadow:
                 )
 
     def ship(self) -> bool:
-        """
-        Send the changes, inside the transaction that made them; returns whether there were any.
-
-        Raises:
-            OSError: The local transaction must be undone.
-        """
+        """Send changes inside their transaction; True if there were any. Raises OSError: undo it then."""
         changed: dict[tuple[str, str], bytes | None] = {}
         if self._whole:
             changed = {(_SCHEMA, name): _packed([text]) for name, text in _schema_of(self._database)}

@@ -73,14 +73,7 @@ class DeviceLists:
         self._query_at.pop(user_id, None)
 
     async def know(self, user_ids: Iterable[str], own: str = "") -> None:
-        """
-        Return when the devices of these people are known, or their servers did not respond.
-
-        Raises:
-            ChannelError: It cannot be done now.
-            TokenRefused: The login is not valid any more.
-            LinkBroken: The homeserver did not answer.
-        """
+        """Wait until devices are known or servers failed. Raises ChannelError, TokenRefused, LinkBroken."""
         left = set(user_ids)
         while left := {one for one in left if one in self._asked or self._may_ask(one)}:
             mine = left - self._asked.keys()
@@ -91,11 +84,11 @@ class DeviceLists:
                 await event.wait()
 
     def knows(self, user_id: str) -> bool:
-        """Whether somebody's devices are known, as far as anybody has said."""
+        """Return True if somebody's device list is known."""
         return user_id in self._known
 
     def is_open(self, user_id: str) -> bool:
-        """Whether somebody's devices would be asked for now: their server has said nothing yet."""
+        """Return True if a person's devices are unknown and may be queried now."""
         return self._may_ask(user_id)
 
     def _may_ask(self, user_id: str) -> bool:
@@ -154,7 +147,7 @@ class DeviceLists:
             raise
 
     async def _answer_about(self, users: list[str]) -> Mapping[str, Any] | None:
-        """What the server says of these people; None: more than can be read, because of one of them."""
+        """Query these people's keys; None if the answer is too long because of one of several people."""
         try:
             return await self._requests.query(users)
         except AnswerTooLong:

@@ -1,14 +1,10 @@
 """
 The encryption engine: keeps the keys of this device, and asks the server for other people's keys.
 
-Theory of operation. `Machine` has the keys and no network; this part has the network and no keys. It opens
-the machine of whatever device the login has (`EncryptionEngine.ready`), so a login that brings another device
-brings another machine, which is announced and signed before anything is done with it (``own_device``).
-
-Receiving is without network: to-device events are digested before the messages that they are for, and saved
-before the position that passes them (`EncryptionEngine.receive`, `EncryptionEngine.position`). Before
-something is sent, the room's key is given to whoever lacks it (``key_sharing``). Trust is the allow-list of
-people: their devices are taken as the server names them.
+`OlmMachine` has the keys and no network, this part the reverse. It opens the machine of the login's device,
+announced and signed first (`EncryptionEngine.ready`, ``own_device``). Receiving needs no network: to-device
+events are digested before their messages and saved before the position (`EncryptionEngine.receive`). Before
+sending, ``key_sharing`` gives the room's key. Devices of allowed people are trusted as the server names them.
 """
 
 from __future__ import annotations
@@ -45,12 +41,7 @@ Open = Callable[[str], "OlmMachine"]
 
 
 def pickle_key(state_dir: Path | StateFolder) -> str:
-    """
-    The key of the crypto stores in a folder, made at first use.
-
-    Raises:
-        OSError: It can neither be read nor made.
-    """
+    """Return the key of a folder's crypto stores, made at first use. Raises OSError."""
     state = state_in(state_dir)
     if kept := (state.read(_KEY_FILE) or b"").decode().strip():
         return kept
@@ -61,11 +52,9 @@ def pickle_key(state_dir: Path | StateFolder) -> str:
 
 class EncryptionEngine:
     """
-    Encryption for one account.
+    Encryption for one account; ``signed_only`` excludes devices unsigned by their owners.
 
-    Args:
-        signed_only: Whether devices that their owners have not signed get no keys and are not read.
-        fetch: Makes the file of a device's keys from a database that several machines share.
+    ``fetch`` makes a device's file from a shared database.
     """
 
     def __init__(
@@ -107,13 +96,7 @@ class EncryptionEngine:
         self._lists.forget()
 
     async def ready(self) -> OlmMachine:
-        """
-        The machine of the device that is logged in, announced to the server.
-
-        Raises:
-            ChannelError: It cannot be done (now).
-            TokenRefused: The login is not valid any more.
-        """
+        """Return the logged-in device's machine, announced. Raises ChannelError or TokenRefused."""
         credentials = self._homeserver.credentials
         machine = self._machine
         if machine is not None and credentials is not None and _is_right(machine, credentials.device_id):
@@ -167,12 +150,7 @@ class EncryptionEngine:
 
     # ── receiving ──
     def receive(self, body: JsonObject) -> int:
-        """
-        Process what an answer of ``/sync`` says about keys; returns how many room keys arrived.
-
-        Raises:
-            ChannelUnavailable: The store cannot be written; the same answer has to come again.
-        """
+        """Process the keys in ``/sync``; return the number of new room keys. Raises ChannelUnavailable."""
         machine = self._machine
         if machine is None:
             raise ChannelUnavailable("encryption is not ready")
@@ -207,20 +185,13 @@ class EncryptionEngine:
         return clear
 
     def has_key(self, room_id: str, session_id: str) -> bool:
-        """Whether a room key is there."""
+        """Return True if a room key is present."""
         return self._machine is not None and self._machine.has_key(room_id, session_id)
 
     async def maintain(
         self, *, rooms: Iterable[str] = (), waiting: Callable[[], Iterable[str]] = tuple
     ) -> None:
-        """
-        After an answer was committed: upload one-time keys, throw old keys away. Asks our own server alone.
-
-        Never raises.
-
-        Args:
-            waiting: Gives the room keys for which messages wait.
-        """
+        """Upload one-time keys, remove old keys except ``waiting`` ones; our server only. Never raises."""
         machine = self._machine
         if machine is None:
             return
@@ -241,10 +212,7 @@ class EncryptionEngine:
             _log.warning("matrix.keys_deferred", error=str(error) or type(error).__name__)
 
     async def repair(self) -> None:
-        """
-        Restart broken sessions, and send keys that are still owed; asks others' servers, so nothing must wait
-        for it. Never raises.
-        """
+        """Restart broken sessions and send owed keys; slow, as other servers take part. Never raises."""
         machine = self._machine
         if machine is None:
             return
@@ -271,13 +239,7 @@ class EncryptionEngine:
     async def encrypt(
         self, room_id: str, kind: str, content: JsonObject, members: Iterable[str]
     ) -> dict[str, Any]:
-        """
-        Encrypt an event for everybody in a room.
-
-        Raises:
-            ChannelError: It cannot be done now.
-            TokenRefused: The login is not valid any more.
-        """
+        """Encrypt an event for everybody in a room. Raises ChannelError or TokenRefused."""
         machine = await self.ready()
         try:
             async with self._lock_of(room_id):
@@ -296,7 +258,7 @@ class EncryptionEngine:
         await self._lists.know(user_ids, machine.user_id)
 
     def knows(self, user_id: str) -> bool:
-        """Whether somebody's devices are known, as far as anybody has said."""
+        """Return True if somebody's device list is known."""
         return self._lists.knows(user_id)
 
     def fingerprint(self, user_id: str, device_id: str) -> str | None:
@@ -308,13 +270,7 @@ class EncryptionEngine:
         self._lists.outdated(user_id)
 
     async def reset_device(self, why: str) -> str:
-        """
-        Continue as another device that the same identity signs; returns its id.
-
-        Raises:
-            ChannelError: It cannot be done (now).
-            TokenRefused: The login is not valid any more.
-        """
+        """Continue as a new device, signed by the same identity; return its id. Raises as `encrypt`."""
         machine = await self.ready()
         async with self._lock:
             if self._machine is machine:
@@ -353,7 +309,7 @@ class EncryptionEngine:
 
 
 def _is_right(machine: OlmMachine, device_id: str) -> bool:
-    """Whether it is that device, and what is in memory is what is kept."""
+    """Return True if the machine is of that device and matches the store."""
     return machine.device_id == device_id and not machine.is_stale
 
 

@@ -23,7 +23,7 @@ def beyond_shares(
     at_most: int,
     groups: Sequence[Callable[[str], str]] = (server_of, str),
 ) -> list[tuple[_Item, str]]:
-    """Which of these, the oldest first and each with its person, have to go so that ``at_most`` are left."""
+    """Return the items, given oldest first, that must go so that ``at_most`` remain in fair shares."""
     if len(items) <= at_most:
         return []
     parts: dict[str, list[tuple[_Item, str]]] = {}
@@ -36,7 +36,7 @@ def beyond_shares(
 
 
 def _share(counts: Iterable[int], room: int) -> int:
-    """How many each may have at most, so that all together have room."""
+    """Return the most that each may have so that all together fit."""
     left = sorted(counts)
     for place, count in enumerate(left):
         if count * (len(left) - place) > room:

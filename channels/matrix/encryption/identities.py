@@ -1,12 +1,10 @@
 """
 Other people's identities: which devices they have signed, and whether a person was verified.
 
-Theory of operation. A homeserver names the devices of a person and could add one of its own. What a person
-has signed with their cross-signing identity is theirs as surely as the identity is; whose identity was
-compared by emoji is sure altogether, and if it changes afterwards, that is told loudly and the person counts
-as not verified any more. Signatures are always checked; what follows from them is a setting (``devices``):
-``all`` shares with every device, as Element does, and notes the unsigned ones in the log; ``signed`` neither
-gives keys to unsigned devices nor reads what they send.
+A homeserver could add devices of its own, so signatures of the cross-signing identity are checked; an
+identity compared by emoji is certain, and its later change is reported and ends the verification. The setting
+``devices`` decides: ``all`` shares with every device and logs unsigned ones, ``signed`` neither gives them
+keys nor reads them.
 """
 
 from __future__ import annotations
@@ -33,12 +31,7 @@ Check = Callable[[str, bytes, str], bool]
 
 
 class Identities:
-    """
-    The identities of the people that an account talks to.
-
-    Args:
-        check: Checks an Ed25519 signature.
-    """
+    """The identities of an account's contacts; ``check`` verifies Ed25519 signatures."""
 
     def __init__(self, state_dir: Path | StateFolder, check: Check) -> None:
         self._state = state_in(state_dir)
@@ -49,10 +42,7 @@ class Identities:
         self._verified = self._load()
 
     async def learn(self, user_id: str, answer: JsonObject, kept: Iterable[str]) -> None:
-        """
-        Learn somebody's identity and which of the ``kept`` devices it has signed, from an answer to a query
-        of keys. A few signatures are checked at a time, so that others run meanwhile.
-        """
+        """Learn a person's identity and its signed ``kept`` devices, a few signatures at a time."""
         master_key = object_of(object_of(answer, "master_keys"), user_id)
         signing_key = object_of(object_of(answer, "self_signing_keys"), user_id)
         master, signer = _key_of(master_key), _key_of(signing_key)
@@ -81,7 +71,7 @@ class Identities:
             self._masters.pop(gone, None)
 
     def is_signed(self, user_id: str, device_id: str) -> bool:
-        """Whether a person has signed a device as their own."""
+        """Return True if a person's identity has signed the device."""
         return device_id in self._signed.get(user_id, ())
 
     def master_key(self, user_id: str) -> str:
@@ -89,7 +79,7 @@ class Identities:
         return self._masters.get(user_id, "")
 
     def is_verified(self, user_id: str) -> bool:
-        """Whether a person's identity is the one that was verified by emoji."""
+        """Return True if a person's identity is the one verified by emoji."""
         master = self._masters.get(user_id)
         return bool(master) and self._verified.get(user_id) == master
 

@@ -1,16 +1,10 @@
 """
 Shares a room's key with the devices of everybody in the room.
 
-Theory of operation. First the devices of whoever has become outdated are asked for, then sessions are
-claimed, then whoever lacks the room's key gets it. Devices that cannot be reached are left out and tried
-again later, because one dead device must not make the bot mute. What is done for many devices is done for a
-few at a time, because nothing else runs meanwhile.
-
-Our own server is waited for. Servers of others have `OTHERS_LIMIT_S` for a message, and nothing for `RETRY_S`
-after they needed more: a server that hangs does not delay what is said to the others in the room. Whoever is
-left out that way is *owed* the key as it was before the message, so that they can read it after all:
-`give_late` asks their server again, beside the sending. Who has left the room is owed nothing any more; after
-a restart the key comes with the next message.
+Outdated device lists are queried, sessions claimed, then the key is sent, for a few devices at a time.
+Unreachable devices are retried later, as one must not mute the bot. Other servers have `OTHERS_LIMIT_S` per
+message, and after a timeout nothing for `RETRY_S`; people left out are *owed* the key as it was before the
+message, and `give_late` sends it beside the sending.
 """
 
 from __future__ import annotations
@@ -42,12 +36,7 @@ _log = structlog.get_logger(__name__)
 async def claim_by_server(
     requests: KeyRequests, machine: OlmMachine, devices: Iterable[Device], limit_s: float | None = None
 ) -> set[str]:
-    """
-    Claim sessions with one request for each server (beyond a few, servers share one); returns who was late.
-
-    Raises:
-        ChannelError, TokenRefused, LinkBroken: A claim failed; the others were made.
-    """
+    """Claim sessions per server, the rest combined; return late users. Raises if any claim failed."""
     by_user: dict[str, list[Device]] = {}
     for device in devices:
         by_user.setdefault(device.user_id, []).append(device)
@@ -64,14 +53,7 @@ async def claim_by_server(
 
 
 class KeySharing:
-    """
-    Shares the room keys of one account.
-
-    Args:
-        lists: Knows whose devices are known.
-        trusted: Which of some devices may have keys.
-        lock_of: The lock under which a room's key is used.
-    """
+    """Shares the room keys of one account with ``trusted`` devices on ``lists``."""
 
     def __init__(
         self,
@@ -95,7 +77,7 @@ class KeySharing:
 
     @property
     def owes(self) -> bool:
-        """Whether somebody still has to get a key."""
+        """Return True if keys are still to be sent."""
         return bool(self._owed)
 
     def forget(self) -> None:
@@ -103,16 +85,7 @@ class KeySharing:
         self._owed.clear()
 
     async def give(self, machine: OlmMachine, room_id: str, users: list[str]) -> None:
-        """
-        Share the room's key with these people, who are all that are in the room.
-
-        The room's lock is held.
-
-        Raises:
-            ChannelError: It cannot be done now.
-            TokenRefused: The login is not valid any more.
-            LinkBroken: The homeserver did not answer.
-        """
+        """Share the room's key, under its lock. Raises ChannelError, TokenRefused or LinkBroken."""
         near = [one for one in users if server_of(one) == server_of(machine.user_id)]
         far = [one for one in users if one not in set(near)]
         await self._lists.know(near, machine.user_id)

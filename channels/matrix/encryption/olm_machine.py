@@ -1,26 +1,12 @@
 """
-Uses nio's private parts for encryption: `Machine` holds the keys of one device and encrypts and decrypts. No
-network.
+Uses nio's private parts for encryption: `OlmMachine` holds the keys of one device. No network. Imported late.
 
-Imported late, after ``nio_client``. nio's `AsyncClient` is not used for encryption: it drops what arrives
-with one malformed event, repairs no one-time keys and decides by member lists that lazy loading
-leaves incomplete. Only its ``Olm`` and its store (``olm_store``) are, and each deviation has a test in
-``tests/unit/channels/matrix/test_olm_machine.py``:
-
-- The account is saved before its new one-time keys are uploaded; nio does so afterwards, and a crash in
-  between leaves keys on the server that nobody can use.
-- A room key is looked up by its session id alone (``sender_key`` is deprecated) and must not belong to
-  somebody other than the sender.
-- A device counts only if its Curve25519 key is its own. A list of devices proves that of Ed25519 keys alone,
-  and nio keeps sessions by Curve25519 keys: whoever puts somebody else's into theirs would have that person's
-  messages dropped, and what is said to them encrypted so that nobody can read it. A room key that came with
-  the key proves whose it is; before that, whoever was learned first has it.
-- A device that is missing from a list is forgotten, and there again if the next one has it. nio would keep it
-  for ever as deleted, and whatever long name it had.
-- Verifications and key requests never reach nio; our own responder is in ``verification``.
-
-A homeserver checks who may redact an event and who may set the state of a room. It cannot look into what is
-encrypted, so of that only what anybody may say counts: messages, stickers, reactions and verifications.
+Only nio's ``Olm`` and store are used, with deviations tested in
+``tests/unit/channels/matrix/test_olm_machine.py``: the account is saved before its one-time keys are uploaded
+(a crash would leave unusable ones); a room key is found by session id alone and must be the sender's; a
+device counts only if its Curve25519 key is its own, proven by its room keys or first seen, as a claimed
+foreign key would block its owner; missing devices are forgotten; verifications and key requests never reach
+nio. What is encrypted escapes the server's permission checks, so only events that anybody may send count.
 """
 
 from __future__ import annotations
@@ -60,17 +46,7 @@ _MAX_TYPE = 100
 
 
 class OlmMachine(KeyStore):
-    """
-    The keys of one device.
-
-    Args:
-        folder: Where the store is kept.
-        rows: The database that has the rows, too.
-
-    Raises:
-        StoreBroken: The store exists and cannot be read: it is lost.
-        OSError: It cannot be read or written now.
-    """
+    """The keys of one device, in ``folder`` and ``rows``. Raises StoreBroken (lost) or OSError."""
 
     def __init__(
         self, folder: Path, user_id: str, device_id: str, pickle_key: str, rows: RowStore | None = None
@@ -94,7 +70,7 @@ class OlmMachine(KeyStore):
 
     @property
     def shared(self) -> bool:
-        """Whether the server has the device's keys."""
+        """Return True if the server has the device's keys."""
         return bool(self._olm.account.shared)
 
     @shared.setter
@@ -104,12 +80,7 @@ class OlmMachine(KeyStore):
             self._olm.save_account()
 
     def new_keys(self, count: int | None) -> dict[str, Any] | None:
-        """
-        The keys to upload, if any.
-
-        Args:
-            count: How many one-time keys the server has left; None: unknown.
-        """
+        """Return keys to upload, if any; ``count`` one-time keys remain (None: unknown)."""
         if self.shared and (count is None or count >= _REFILL_BELOW):
             return None
         with self.changing():
@@ -184,17 +155,11 @@ class OlmMachine(KeyStore):
         self.robbed.add(user_id)
 
     def has_key(self, room_id: str, session_id: str) -> bool:
-        """Whether a room key is present."""
+        """Return True if a room key is present."""
         return bool(self.room_keys.of(room_id, session_id))
 
     def decrypt(self, room_id: str, event: Mapping[str, Any]) -> dict[str, Any]:
-        """
-        Decrypt an event.
-
-        Raises:
-            NoKey: Its key is not here (yet).
-            NotReadable: It cannot be read whatever comes.
-        """
+        """Decrypt an event. Raises NoKey (not here yet) or NotReadable (never)."""
         content = event.get("content")
         session_id = content.get("session_id") if isinstance(content, Mapping) else None
         ciphertext = content.get("ciphertext") if isinstance(content, Mapping) else None
@@ -255,11 +220,10 @@ class OlmMachine(KeyStore):
     # ── other people's devices ──
     def learn_devices(self, user_id: str, devices: Mapping[str, Any]) -> None:
         """
-        Learn a person's devices from an answer to a key query.
+        Learn a person's devices from a key query, well-formed ones up to `MOST_DEVICES`.
 
-        Malformed ones are left out, and so are those beyond `MOST_DEVICES`, the ones that are known last.
-        Those that were learned last change nothing: Synapse says of whoever speaks that their devices have
-        changed (element-hq/synapse#6162), so most answers bring them again.
+        Unchanged ones cost nothing: Synapse reports a change for every active sender
+        (element-hq/synapse#6162).
         """
         digest = _digest_of(devices)
         if digest is not None and self._learned.get(user_id) == digest:
@@ -287,7 +251,7 @@ class OlmMachine(KeyStore):
         self._learned[user_id] = digest
 
     def _is_taken(self, user_id: str, device_id: str, keys: Mapping[str, str]) -> bool:
-        """Whether the Curve25519 key of a device is another one's, as far as is known."""
+        """Return True if the device's Curve25519 key is known as another device's."""
         curve, fingerprint = keys[f"curve25519:{device_id}"], keys[f"ed25519:{device_id}"]
         if curve == self._olm.account.identity_keys["curve25519"]:
             return True
@@ -298,10 +262,7 @@ class OlmMachine(KeyStore):
         return bool(proved) and (user_id, fingerprint) not in proved
 
     def portions(self, user_id: str, devices: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-        """
-        Somebody's devices, to be learned one portion after the other: each holds the one before it, and a few
-        devices more that are not known. The last one holds all.
-        """
+        """Yield growing portions of a person's devices, each with a few unknown ones; the last has all."""
         known = {device.id for device in self._olm.device_store.active_user_devices(user_id)}
         order = sorted(devices, key=lambda key: key not in known)
         first = len(known & devices.keys())
@@ -419,7 +380,7 @@ class OlmMachine(KeyStore):
         return str(self._olm.sign_json(dict(value)))
 
     def is_signature(self, key: str, value: bytes, signature: str) -> bool:
-        """Whether an Ed25519 signature is valid; an invalid key or signature is not."""
+        """Return True if an Ed25519 signature is valid; malformed input is not."""
         try:
             theirs = vodozemac.Ed25519Signature.from_base64(signature)
             vodozemac.Ed25519PublicKey.from_base64(key).verify_signature(value, theirs)
@@ -473,7 +434,7 @@ def _signed_part(device: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_device(device_id: str, value: Any) -> bool:
-    """Whether nio will survive this device."""
+    """Return True if a device's keys are well-formed, so that nio does not fail on it."""
     keys = value.get("keys") if isinstance(value, Mapping) else None
     signatures = value.get("signatures") if isinstance(value, Mapping) else None
     if not isinstance(keys, Mapping) or not isinstance(signatures, Mapping):
@@ -493,13 +454,7 @@ def _is_device(device_id: str, value: Any) -> bool:
 def decrypted_event(
     room_id: str, event: Mapping[str, Any], content: Mapping[str, Any], plaintext: str
 ) -> dict[str, Any]:
-    """
-    Put the decrypted event together.
-
-    Raises:
-        NotMeant: Its type means nothing when it is encrypted.
-        NotReadable: It was made for another room, or is no event.
-    """
+    """Build the decrypted event. Raises NotMeant (meaningless if encrypted) or NotReadable."""
     try:
         inner = json.loads(plaintext) if len(plaintext) <= _MAX_PLAINTEXT else None
     except (ValueError, RecursionError) as error:

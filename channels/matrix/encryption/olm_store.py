@@ -1,27 +1,12 @@
 """
-Uses nio's private parts for storing keys: `KeyStore` is one file with all keys of a device. No network.
+Uses nio's private parts for storing keys: `KeyStore` is one file with all keys of a device. Imported late.
 
-Imported late, after ``nio_client``. What is different from nio's own store, each with a test in
-``tests/unit/channels/matrix/test_olm_store.py``:
-
-- Everything that belongs together is one transaction (`KeyStore.changing`). In nio each step commits by
-  itself: killed in between, a one-time key was used up and the room key that it brought lost.
-- Each transaction raises ``generation``. The channel commits it beside its position, so an older copy of
-  the store can be told from the right one.
-- Room keys stay on disk until they are needed (`RoomKeys`). nio loads all of them at each start and keeps
-  them; a bot that runs for years has tens of thousands.
-- A room key is kept once per device that has sent it, and never replaced by one that reads less: whoever is
-  in a room could otherwise spoil the others' keys by sending them again.
-- Who has sent a room key is kept with it. A device can be unknown, or new; without that, somebody else could
-  send the same ciphertext once more and have the bot answer about what they cannot read.
-- Keys do not pile up (`KeyStore.upkeep`), nor do sessions of devices that no list tells of: any account of
-  any server can begin as many as it likes (`KeyStore.crowd_out`).
-
-What is thrown away, and why nobody misses it: a room key goes when its device has made a newer one for the
-room, nothing that waits for it is known, and it was not used for `UNUSED_DAYS`. Days are counted while the
-bot runs: neither a clock that jumps nor a summer in a drawer ages anything, and what was said meanwhile comes
-in the first minutes after a start. Of rooms that the bot has left also the newest key goes. One device that
-floods has `MOST_OF_A_DEVICE` keys at most. Beyond `MOST_KEYS`, whoever has most of them loses the oldest.
+Deviations, tested in ``tests/unit/channels/matrix/test_olm_store.py``: related changes are one transaction
+(`KeyStore.changing`), each raising ``generation``, which is committed beside the position to detect older
+copies. Room keys are loaded on demand, once per sending device, kept with their sender and never replaced by
+one that reads less: room members could spoil keys or replay ciphertexts. `KeyStore.upkeep` and
+`KeyStore.crowd_out` bound keys and sessions: a room key goes when a newer one exists, nothing waits for it
+and it was unused for `UNUSED_DAYS` of running; beyond `MOST_KEYS` the largest holder loses the oldest.
 """
 
 from __future__ import annotations
@@ -145,10 +130,9 @@ class _Store(MatrixStore):  # type: ignore[misc] # nio is not looked into by the
 
 class RoomKeys:
     """
-    All room keys of a device; replaces nio's `GroupSessionStore`. The most recently used ones are in memory.
+    All room keys of a device, for nio's `GroupSessionStore`; recent ones in memory.
 
-    Args:
-        database: Where they are kept, in whatever transaction is open there.
+    They are in ``database``, in its open transaction.
     """
 
     def __init__(self, database: Any, pickle_key: str) -> None:
@@ -220,7 +204,7 @@ class RoomKeys:
         return found
 
     def senders(self, sender_key: str) -> set[tuple[str, str]]:
-        """Who has sent room keys with a Curve25519 key, and with which Ed25519 key: that one is theirs."""
+        """Return the user ids and Ed25519 keys that have sent room keys with a Curve25519 key."""
         rows = self._all(
             "SELECT DISTINCT user_id, fp_key FROM squidbot_room_keys AS key JOIN squidbot_key_owners"
             " USING (session_id, sender_key) WHERE key.sender_key = ?",
@@ -293,16 +277,7 @@ class RoomKeys:
 
 
 class KeyStore:
-    """
-    All keys of one device, in one file.
-
-    Args:
-        rows: The database that has the rows, too; the file was made of them (`shadow.fetch`).
-
-    Raises:
-        StoreBroken: The file exists and cannot be read: it is lost.
-        OSError: It cannot be read or written now.
-    """
+    """All keys of one device, in a file made of ``rows``. Raises StoreBroken (lost) or OSError."""
 
     def __init__(
         self, folder: Path, user_id: str, device_id: str, pickle_key: str, rows: RowStore | None = None
@@ -405,11 +380,10 @@ class KeyStore:
 
     def crowd_out(self, begun: Iterable[tuple[str, str]], asked: Iterable[tuple[str, str]]) -> None:
         """
-        After messages from devices: remove entries beyond the limits.
+        Remove entries beyond the limits, after to-device messages.
 
-        Args:
-            begun: Curve25519 keys with which sessions have begun, and whose they are.
-            asked: What was looked up meanwhile, of which nio keeps an empty place each time.
+        ``begun`` maps Curve25519 keys of new sessions to users; ``asked`` are looked-up keys, for each of
+        which nio keeps an empty entry.
         """
         sessions, people = self._olm.session_store, self._olm.device_store
         for key, user_id in asked:
@@ -452,13 +426,7 @@ class KeyStore:
         del known[left:]
 
     def upkeep(self, date: str, *, waiting: Iterable[str], rooms: Iterable[str]) -> int:
-        """
-        Remove what nobody will miss; returns how many room keys that was.
-
-        Args:
-            date: Today, in any form that changes once a day.
-            waiting: The room keys for which messages are known to wait.
-        """
+        """Remove expired rows; return the number of room keys. ``date`` changes daily."""
         with self.changing():
             pruned = self.room_keys.prune(date, waiting=waiting, rooms=rooms)
             rows = self._database.execute_sql(_PRUNE_OLM, (_SESSIONS_OF_A_DEVICE,)).fetchall()

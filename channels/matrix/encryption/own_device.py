@@ -1,15 +1,10 @@
 """
 The bot's own device: opened, compared with the server's record, announced, signed, and replaced if necessary.
 
-Theory of operation. At the opening the server's idea of the device is compared with ours. The
-server has no keys of it: they are uploaded (again). Ours are lost, differ, or are an older copy (the
-store's generation is behind the one that was committed beside the sync position): nothing can be saved,
-because every peer's sessions count on what we no longer have. So the bot logs in as a new device, signs it,
-and deletes the old one. The room keys of the old store, as far as it can be read, are taken over: what was
-said to the old device stays readable.
-
-A step that fails leaves nothing behind that the next try does not find: the new login is stored before
-anything else is done with it.
+Keys missing on the server are uploaded. Ours lost, different or older than the committed generation cannot be
+repaired, because peers' sessions rely on them: the bot logs in as a new device, signs it, deletes the old one
+and takes over its readable room keys. The new login is stored first, so that each failed step is found by the
+next try.
 """
 
 from __future__ import annotations
@@ -37,13 +32,7 @@ _log = structlog.get_logger(__name__)
 
 
 class OwnDevice:
-    """
-    The device of the current login.
-
-    Args:
-        requests: What is asked about keys.
-        fetch: Makes its file from a database that several machines share.
-    """
+    """The device of the current login; ``fetch`` makes its file from a shared database."""
 
     def __init__(
         self,
@@ -73,13 +62,7 @@ class OwnDevice:
         self._before = machine
 
     async def announced(self, committed: str) -> OlmMachine:
-        """
-        The machine of the current device, announced to the server and signed.
-
-        Raises:
-            ChannelError: It cannot be done (now).
-            TokenRefused, LinkBroken, OSError: As above.
-        """
+        """Return the device's announced, signed machine. Raises ChannelError, LinkBroken or OSError."""
         for _ in range(_TRIES):
             credentials = self._homeserver.credentials
             if credentials is None:
@@ -118,7 +101,7 @@ class OwnDevice:
         await self._replace(credentials, machine, why)
 
     async def _trouble(self, machine: OlmMachine, committed: str) -> str:
-        """Why the machine cannot be used, empty if it can."""
+        """Return why the machine cannot be used, or ""."""
         generation, _, device_id = committed.partition(" ")
         if device_id == machine.device_id and machine.generation < int(generation) and machine.shared:
             return _OLD

@@ -98,16 +98,7 @@ class SasFailed(Exception):
 
 
 class Sas:
-    """
-    One emoji verification.
-
-    Args:
-        us, them: User and device of both sides.
-        start: The content of their ``start``.
-
-    Raises:
-        SasFailed: They do not speak what we do.
-    """
+    """One emoji verification between ``us`` and ``them`` (user, device). Raises SasFailed."""
 
     def __init__(
         self,
@@ -162,12 +153,7 @@ class Sas:
         return {"key": self._key}, [_EMOJI[index] for index in shown.emoji_indices]
 
     def check_mac(self, content: JsonObject, their_keys: Mapping[str, str]) -> set[str]:
-        """
-        Check their ``mac`` against the keys that they are known by (``ed25519:…`` → key).
-
-        Returns:
-            The keys that they have vouched for.
-        """
+        """Check a ``mac`` against their keys (``ed25519:…`` → key); return the keys vouched for."""
         if self._whole is None:
             raise SasFailed("m.unexpected_message", "a mac before the keys")
         macs = {key: tag for key, tag in object_of(content, "mac").items() if isinstance(tag, str)}

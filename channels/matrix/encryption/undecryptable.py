@@ -1,19 +1,10 @@
 """
-Encrypted messages whose key has not arrived: kept over crashes, answered when the key comes, or reported to
-their sender.
+Encrypted messages whose key has not arrived: kept over crashes, answered when the key comes, or reported.
 
-Theory of operation. Sync has to go on while a key is missing, and its position moves past the message. So a
-*reference* to it (room, event, session) becomes part of a position value of its own, committed in the same
-transaction as the position that passes it; the event itself stays on the homeserver and is fetched again when
-the key has come. So nothing is lost over a crash, no text is stored twice, and the value stays small however
-long the messages are. What is read late is handed over like any message, and the reference is dropped after
-that; a crash in between hands it over again, which the inbox recognises by the event id.
-
-The person is told when a key has not come within `PATIENCE_S`, or at once if the message's own sender has
-said that it is withheld (any account may say so of any key): one notice per room and reason in `QUIET_S`,
-whatever number of messages it is about. Only people who may talk to the bot get references and notices; at
-most `MAX_WAITING` of the former. Beyond that, whoever has most of them loses the oldest, the owner last:
-nobody takes the place of another's message.
+A *reference* (room, event, session) is committed with the position that passes the message; the event is
+fetched again when the key comes, and repetitions are recognised by event id. The sender is notified after
+`PATIENCE_S`, or at once if they withheld the key: one notice per room and reason in `QUIET_S`. Only allowed
+people get references, `MAX_WAITING` in all; beyond, the person with most loses the oldest, the owner last.
 """
 
 from __future__ import annotations
@@ -61,12 +52,7 @@ class Reference:
 
 
 class UndecryptableEvents:
-    """
-    The messages of one account that wait for their keys.
-
-    Args:
-        is_owner: Whose messages are dropped last and get a notice of their own.
-    """
+    """One account's messages that wait for keys; those of ``is_owner`` longest, with own notices."""
 
     def __init__(self, is_owner: Callable[[str], bool] = lambda _user: False) -> None:
         self._is_owner = is_owner
@@ -191,7 +177,7 @@ class UndecryptableEvents:
                 self._told_at[self._about_what(one)] = now
 
     def next_at(self) -> float | None:
-        """When the next notice may be due; None if nothing is open."""
+        """Return when the next notice may be due; None if no event is open."""
         waits = [one.since + (0.0 if self._reason(one) else PATIENCE_S) for one in self._open()]
         return min(waits, default=None)
 
@@ -207,11 +193,11 @@ class UndecryptableEvents:
         ]
 
     def _about_what(self, one: Reference) -> tuple[str, str, bool]:
-        """What one notice is about: a room, a reason, and whether it is the owner who waits."""
+        """Return the grouping key of a notice: room, reason, and if the owner waits."""
         return one.room_id, self._reason(one), self._is_owner(one.sender)
 
     def _reason(self, one: Reference) -> str:
-        """Why the key of a message is withheld; empty if that is not known."""
+        """Return why the key of a message is withheld, or "" if unknown."""
         return self._withheld.get(_about(one.sender, one.session_id), "")
 
 

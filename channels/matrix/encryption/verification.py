@@ -1,17 +1,11 @@
 """
 Emoji verification: a person compares emoji with the operator, or with the log, and trusts the bot.
 
-Theory of operation. Somebody who may talk to the bot begins, or the operator does (`Verifications.begin`).
-Both transports are served: in a room, as Element does it between people (the transaction is the id of the
-request), and between devices. Strangers get no answer at all. Each person's steps are worked off in order by
-a task of their own: a server may be slow, and nobody waits for somebody else's. A person has at
-most `MAX_OPEN_EACH` open verifications, each for `LIFE_S`; a further one takes the place of the oldest. A
-restart forgets them: the person begins again.
-
-The emoji are written to the log (``matrix.verification_emoji``). The bot cannot compare them itself, so by
-itself it takes nothing from a verification: it is the person who learns that the bot is who it says. When an
-operator attends (`Verifications.attend`), the last word waits for theirs, and a yes makes the person's
-identity one that was verified on our side too.
+An allowed person or the operator (`Verifications.begin`) starts it, in a room (the transaction is the
+request's id) or between devices; strangers get no answer. Each person's steps run in their own task, with at
+most `MAX_OPEN_EACH` open verifications of `LIFE_S`; restarts forget them. The emoji go to the log
+(``matrix.verification_emoji``); only with an attending operator (`Verifications.attend`) is the person's
+identity verified on our side.
 """
 
 from __future__ import annotations
@@ -47,7 +41,7 @@ SendInRoom = Callable[[str, str, JsonObject], Awaitable[None]]
 
 
 def is_verification(event: JsonObject) -> bool:
-    """Whether an event of a room belongs to a verification."""
+    """Return True if a room event belongs to a verification."""
     kind = text_of(event, "type")
     if kind == "m.room.message":
         return text_of(object_of(event, "content"), "msgtype") == f"{_PREFIX}request"
@@ -71,12 +65,7 @@ class _Open:
 
 
 class Verifications:
-    """
-    The verifications of one account.
-
-    Args:
-        send_in_room: Sends an event into a room, encrypted if the room is.
-    """
+    """The verifications of one account; ``send_in_room`` encrypts where the room is."""
 
     def __init__(
         self,
@@ -124,13 +113,7 @@ class Verifications:
         self._outcome.clear()
 
     async def begin(self, user_id: str) -> int:
-        """
-        Ask a person to verify the bot, on all of their devices; returns how many there are.
-
-        Raises:
-            ChannelError: It cannot be done now.
-            TokenRefused, LinkBroken: As above.
-        """
+        """Ask a person to verify the bot on all devices; return their number. Raises ChannelError."""
         machine = await self._crypto.ready()
         await self._crypto.learn_devices([user_id])
         devices = machine.devices_of([user_id])
@@ -151,13 +134,7 @@ class Verifications:
         return len(devices)
 
     async def answer(self, user_id: str, *, same: bool) -> bool:
-        """
-        The operator has compared the emoji; returns whether there was something to compare.
-
-        Raises:
-            ChannelError: It cannot be told to the person now.
-            TokenRefused, LinkBroken: As above.
-        """
+        """Take the operator's comparison of emoji; False if none was due. Raises ChannelError."""
         shown = [one for one in self._open.values() if one.user_id == user_id and one.emoji]
         if not shown:
             return False

@@ -1,17 +1,10 @@
 """
 Converts edits (``m.replace``) and redactions of people's messages into amendments. Pure.
 
-An edit is an event of its own whose body, for clients that know no edits, begins with ``* ``; it never
-becomes a question. What it makes of a message that still waits is decided by the store, which also knows
-whether the two have the same sender (an edit by somebody else is none).
-
-An edit can be there before its message: the message's key comes late, or another server was slower. So a
-message is taken with the newest edit that the server has bundled with it, or else with the one in `Early`.
-
-A redaction of somebody who may redact in the room counts as the message's own sender's. A homeserver passes
-on only those of people who had the right, and where the sender is known that is looked at once more. It can
-see that only of what is sent in clear (``plaintext``), and it looks where the room's version says that the
-target stands: so do we.
+An edit never becomes a question; the store decides what it makes of a waiting message of the same sender. An
+edit may precede its message (late key, slow server), so a message is taken with the newest bundled edit or
+that of `Early`. A moderator's redaction counts as the sender's; homeservers check that right, except for
+encrypted senders, by the target that the room's version names, and so do we.
 """
 
 from __future__ import annotations
@@ -83,9 +76,9 @@ def redacts(event: JsonObject, version: str) -> str:
 
 class Early:
     """
-    Edits of messages that have not arrived yet, at most `_MAX_EARLY`.
+    Edits of messages not yet received, at most `_MAX_EARLY`.
 
-    Beyond that, whoever has most of them loses the oldest, the owner last.
+    Beyond, the person with most of them loses the oldest, the owner last.
     """
 
     def __init__(self, is_owner: Callable[[str], bool] = lambda _user: False) -> None:

@@ -31,13 +31,7 @@ class _Line:
 
 
 class GroupContext:
-    """
-    The recent lines of all rooms. A *place* is a room id and the root of a thread, or an empty text.
-
-    Args:
-        messages: At most so many lines in a place; 0: none at all.
-        chars: At most so many characters in a place.
-    """
+    """Recent lines per *place* (room id, thread root or ""), up to ``messages`` and ``chars``."""
 
     def __init__(self, *, messages: int, chars: int) -> None:
         self._messages = messages
@@ -97,10 +91,7 @@ class GroupContext:
         return next((line.file for line in lines if line.file and asker not in line.unseen_by), {})
 
     def seen_by(self, place: tuple[str, str], asker: str, *, keep: bool) -> tuple[Background, ...]:
-        """
-        The lines that ``asker`` has seen in a place, oldest first; they are removed unless they are to be
-        kept.
-        """
+        """Return the lines that ``asker`` has seen, oldest first; remove them unless ``keep``."""
         lines = self._places.get(place, deque[_Line]())
         told = [line for line in lines if asker not in line.unseen_by]
         if not keep:

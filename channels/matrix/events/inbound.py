@@ -1,21 +1,11 @@
 """
 Converts a Matrix event into an `InboundMessage`, or says why it is not one. Pure.
 
-Theory of operation. Whatever a room's members write arrives here, so nothing about an event is taken for
-granted; one that is not shaped as the specification says is `Skip` with the reason ``malformed``. Skipped
-too: what the bot itself sent, notices (``m.notice`` is how robots speak to each other without starting to
-talk for ever), what another squidbot sent (it carries a mark), edits of earlier messages (``edits`` reads
-them), redacted messages and types that are no messages.
-
-What cannot be read, such as a location, is `Skip` too, except in a room with the bot alone: there its sender
-is told so.
-
-Text and emotes become text. A picture, a sticker, a file, a sound or a video becomes its caption and a remark
-in brackets; what is needed to fetch it stands in the context until ``downloads`` has done that.
-
-Who is meant: in a room of two the bot always is, called direct or not. Elsewhere the group policy decides; a
-mention is ``m.mentions`` (MSC3952). Only where an older client has sent none it is a pill in the formatted
-text, or the bot's name as a word of its own, outside of addresses and code. ``@room`` is no mention.
+Events are untrusted: misshapen ones are `Skip` ``malformed``. Skipped too are the bot's own, notices (robots'
+talk), another squidbot's (marked), edits (``edits``), redacted and unknown ones; alone with the bot, senders
+of unreadable types are told. Media become caption and remark until ``downloads`` fetches them. In a room of
+two the bot is meant; elsewhere ``m.mentions`` (MSC3952) decides, and only without it a pill or the bot's name
+as a word. ``@room`` is no mention.
 """
 
 from __future__ import annotations
@@ -85,14 +75,7 @@ class Skip:
 def read_event(  # noqa: PLR0911 - a chain of reasons to say no
     event: Any, room_id: str, *, me: Me, rooms: Rooms, now: datetime
 ) -> InboundMessage | Skip:
-    """
-    Read one event of a room's timeline.
-
-    Args:
-        event: As the server sent it; anything.
-        rooms: What is known about rooms, this answer included.
-        now: When it was fetched.
-    """
+    """Read one untrusted event of a timeline, fetched at ``now``; ``rooms`` include this answer."""
     if not isinstance(event, Mapping):
         return Skip("malformed")
     kind = event.get("type")
@@ -149,7 +132,7 @@ def read_event(  # noqa: PLR0911 - a chain of reasons to say no
 
 
 def mentions(content: JsonObject, me: Me) -> bool:
-    """Whether a message's content mentions the bot."""
+    """Return True if a message's content mentions the bot."""
     if isinstance(content.get("m.mentions"), Mapping):
         user_ids = object_of(content, "m.mentions").get("user_ids")
         return isinstance(user_ids, list) and me.user_id in user_ids
@@ -173,7 +156,7 @@ def replies_to(content: JsonObject) -> str:
 
 
 def _unreadable_in(kind: Any, content: JsonObject) -> str:
-    """What a message is that is only shown by clients; empty if it can be read, or is for programs."""
+    """Name the kind of a message the bot cannot read; "" if it can, or if it is for programs."""
     msgtype = content.get("msgtype")
     if kind in STARTS:
         return "" if poll_in(content) else "a poll"
@@ -250,9 +233,9 @@ def _is_not_named(content: JsonObject, me: Me) -> bool:
 
 def received_at(event: Mapping[str, Any], now: datetime) -> datetime:
     """
-    When the server took an event, which may be long before it was fetched: what was said while nobody ran, or
-    what a restored gateway fetches a second time. Other people's servers set this clock: never later than
-    ``now``, and ``now`` for what is no time at all.
+    Return when the server received an event, which may be long before it was fetched.
+
+    Other people's servers set this time: it is never later than ``now``, and ``now`` if it is no valid time.
     """
     sent_at_ms = event.get("origin_server_ts")
     if not isinstance(sent_at_ms, int) or not 0 < sent_at_ms < 10**14:

@@ -32,7 +32,7 @@ _VOICE = ("org.matrix.msc3245.voice", "org.matrix.msc3245.voice.v2", "m.voice")
 
 
 class MediaInvalid(Exception):
-    """What an event says about its file cannot be used. The text is a sentence that anybody may read."""
+    """An event describes its file in an unusable way. The text is a sentence that anybody may read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +46,7 @@ class FileSecret:
 
 @dataclass(frozen=True, slots=True)
 class Media:
-    """
-    One file in an event.
-
-    ``server`` and ``media_id`` are the two parts of its ``mxc`` address. ``remark`` stands for it in the text
-    of the message until it is fetched.
-    """
+    """One file in an event, ``mxc://server/media_id``; ``remark`` stands for it until fetched."""
 
     kind: str
     name: str
@@ -62,10 +57,7 @@ class Media:
 
 
 def media_kind(kind: Any, content: JsonObject) -> str:
-    """
-    ``picture``, ``file``, ``sound``, ``voice message``, ``video``, ``sticker``, or empty if the event has no
-    file.
-    """
+    """Return ``picture``, ``file``, ``sound``, ``voice message``, ``video``, ``sticker`` or ""."""
     if kind == "m.sticker":
         return "sticker"
     found = _KINDS.get(text_of(content, "msgtype"), "")
@@ -92,12 +84,7 @@ def remark_about(kind: str, name: str) -> str:
 
 
 def media_in(kind: Any, content: JsonObject) -> Media | None:
-    """
-    The file of an event of the type ``kind``, decrypted; None if it has none.
-
-    Raises:
-        MediaInvalid: It is about one that cannot be had.
-    """
+    """Return the decrypted file of an event, None without one. Raises MediaInvalid."""
     what = media_kind(kind, content)
     if not what:
         return None

@@ -1,17 +1,10 @@
 """
 Converts an `OutboundMessage` into the content of an event, with the keys that make sending repeatable. Pure.
 
-The transaction id is a hash of the message's id: the same message always has the same one, and a homeserver
-makes one event of however many requests with it come from one device. For the case that the device itself
-was lost in between, the id is also in the content (`MARK`), where `transaction_of_event` finds it again.
-
-An unfinished answer (`preview_of`) has an id that derives from the question, so it is the same event however
-often its turn is started, and the finished answer finds it without any record of it.
-
-``m.mentions`` is always there, empty if nobody is meant: without it a client searches the text for names. It
-names who has asked and, where the gateway says for whom a message is, them. The id of a member in a text
-becomes a pill and is mentioned, but not inside code, quotations and links; nobody is where a text names more
-than `MOST_NAMED`, because words of others can be in it. Only the gateway can have a whole room notified.
+The transaction id is a hash of the message's id, so that a homeserver makes one event of repetitions from a
+device; for a lost device it is also in the content (`MARK`). A preview's id derives from the question.
+``m.mentions`` is always set (else clients search names): the asker and those the gateway names, and members'
+ids in the text outside of code, quotes and links, none above `MOST_NAMED`.
 """
 
 from __future__ import annotations
@@ -56,7 +49,7 @@ def transaction_of_event(event: JsonObject) -> str:
 
 
 def is_first_part(message: OutboundMessage) -> bool:
-    """Whether this is an answer to a question, or the first of its parts."""
+    """Return True for an answer to a question, or the first of its parts."""
     answers = message.kind in (OutboundKind.REPLY, OutboundKind.APOLOGY)
     return answers and not message.context.get("part") and bool(text_of(message.context, "event_id"))
 
@@ -104,11 +97,11 @@ def build_content(
     Build the content of an ``m.room.message``.
 
     Args:
-        name: Under which transaction id; by default that of the message.
-        reply: Where an answer points back to its question.
-        formatted: Whether formatted text is sent besides, where it adds something.
-        first: Nothing of the same answer came before: only then it points back and mentions who asked.
-        members: Who is in the room, with their names.
+        name: The transaction id; default: that of the message.
+        reply: The setting for replies to the question.
+        formatted: Add formatted text where it differs.
+        first: The first part of an answer: it replies and mentions the asker.
+        members: The room's people and their names.
     """
     text = sayable(message.text)
     answers = message.kind in (OutboundKind.REPLY, OutboundKind.APOLOGY)
@@ -161,12 +154,12 @@ def with_pills(rendered: str, names: Mapping[str, str]) -> tuple[str, list[str]]
 
 
 def _rings(message: OutboundMessage) -> bool:
-    """Whether clients shall notify people of it: by default they pass over an ``m.notice``."""
+    """Return True if clients shall notify people; by default they ignore an ``m.notice``."""
     return message.rings_for is not None
 
 
 def frame_of(message: OutboundMessage, name: str) -> dict[str, Any]:
-    """What a further event of a message shares with its text: the name, and the thread."""
+    """Build the content that a further event of a message shares with its text: name and thread."""
     frame: dict[str, Any] = {"m.mentions": {}, MARK: name, AUTHOR: message.account}
     if message.kind in (OutboundKind.REPLY, OutboundKind.APOLOGY):
         _relate(frame, message.context, reply="never", first=False)
@@ -202,7 +195,7 @@ def as_edit(
 
 
 def size_of(content: JsonObject) -> int:
-    """How many bytes this content takes in an event (canonical JSON)."""
+    """Return the bytes of this content in an event (canonical JSON)."""
     encoded = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
     return len(encoded.encode("utf-8", "surrogatepass"))
 

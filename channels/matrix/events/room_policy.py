@@ -23,23 +23,16 @@ _log = structlog.get_logger(__name__)
 
 
 async def find_alias(homeserver: Homeserver, alias: str) -> str | None:
-    """
-    The id of the room that an alias names, None if there is none.
-
-    Raises:
-        LinkBroken: There was no answer.
-    """
+    """Return the room id of an alias, None if unknown. Raises LinkBroken."""
     answer = await homeserver.request("GET", f"{CLIENT}/directory/room/{part(alias)}", timeout_s=10.0)
     return text_of(answer.body, "room_id") or None if answer.good else None
 
 
 class RoomRules:
     """
-    The rules of one account.
+    The rules of one account; ``allows`` decides in rooms without a list.
 
-    Args:
-        conversation_of: What is the same for a room and the rooms that it has replaced.
-        allows: Who may talk where a room has no list of its own.
+    ``conversation_of`` is the same for a room and those it replaced.
     """
 
     def __init__(
@@ -104,11 +97,11 @@ class RoomRules:
                 return replace(changed, group_policy="allowlist", group_allow_from=(), silent=True)
 
     def allows(self, room_id: str, sender: str) -> bool | None:
-        """Whether the room's own list contains somebody; None if it has no list."""
+        """Return True if the room's own list contains the sender; None if it has no list."""
         entries = self.of(room_id).allow_from
         return None if entries is None else names_person(entries, sender)
 
     def is_context(self, room_id: str, sender: str) -> bool:
-        """Whether somebody may talk to the bot in a room, as far as the channel knows."""
+        """Return True if the sender may talk to the bot in a room, as far as the channel knows."""
         here = self.allows(room_id, sender)
         return self._allows(sender) if here is None else here

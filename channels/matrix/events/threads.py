@@ -1,13 +1,9 @@
 """
-Which conversation a message belongs to, and how an answer finds its way back into it. Pure.
+Decides which conversation a message belongs to, and how an answer finds its way back into it. Pure.
 
-Theory of operation. A room has one session while two are alone in it, and another one as soon as more people
-can read along (`SHARED`): what was said in confidence is not shown to a third who joins. Threads follow the
-same rule, each with a session of its own under its root, unless the setting is ``off``: then the room stays
-one conversation, and an answer goes into a thread only because its question stands there.
-
-With ``always`` a new question in a group opens a thread whose root it is. A private conversation is left as
-it is: in a room of two a thread for each question would only hide the answers.
+A room has one session while two are alone, and another once more can read (`SHARED`), so that private words
+stay private. Threads have sessions under their root, unless the setting is ``off``. With ``always`` a
+question in a group opens a thread; in a room of two that would only hide answers.
 """
 
 from __future__ import annotations

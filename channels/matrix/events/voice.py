@@ -17,7 +17,7 @@ _LOUDEST = 1024
 
 
 def is_voice_message(message: OutboundMessage) -> bool:
-    """Whether a message consists of one sound and the text that was sent before it."""
+    """Return True if a message is one sound whose text was sent before it."""
     return SPEECH in message.context and bool(message.attachments) and not message.text
 
 

@@ -1,15 +1,10 @@
 """
-What ``/sync`` leaves out: the middle of a long absence, and what was said before the bot came in.
+Reads what ``/sync`` leaves out: the middle of a long absence, and words before the bot joined.
 
-Theory of operation. After a long absence a room's timeline is *limited*: it holds the newest events, and the
-ones before it must be fetched by ``/messages``. They are read forwards from the position that is committed,
-page by page, and handed over at once, so the order is right and the memory bounded however much was said.
-The position moves only when all of it has been handed over; what is handed over twice after a crash is
-recognised by its event id.
-
-A room that was just joined is different: people speak between their invitation and the bot's coming, and
-that is their first question. So it is read backwards from the join to the bot's own invitation, and what is
-older is left alone: nobody wants last year's messages answered.
+Before a *limited* timeline, ``/messages`` is read forwards from the committed position and handed over page
+by page, so that order holds and memory is bounded; the position moves at the end, and repetitions are
+recognised by event id. A just joined room is read backwards to the bot's invitation, since people ask between
+the two; older messages are not answered.
 """
 
 from __future__ import annotations
@@ -60,13 +55,7 @@ class Page:
 
 
 async def pages_since(homeserver: Homeserver, room_id: str, since: str) -> AsyncIterator[Page]:
-    """
-    Everything in a room after a sync token, oldest first.
-
-    Raises:
-        ChannelUnavailable: It cannot be fetched now.
-        LinkBroken: As above.
-    """
+    """Yield a room's events after a sync token, oldest first. Raises ChannelUnavailable, LinkBroken."""
     token: str | None = since
     passed: set[str] = set()
     while token is not None and len(passed) < _MAX_PAGES:
@@ -91,13 +80,7 @@ def sent_at_ms(event: JsonObject) -> int:
 async def read_back_to(
     homeserver: Homeserver, room_id: str, timeline: Sequence[JsonObject], prev_batch: str, *, newest_ms: int
 ) -> list[JsonObject]:
-    """
-    The messages in a room after a moment, oldest first: for a start without a position.
-
-    Raises:
-        ChannelUnavailable: It cannot be fetched now.
-        LinkBroken: As above.
-    """
+    """Return messages after a moment, oldest first, for a first start. Raises as `pages_since`."""
     events = list(timeline)
     token: str | None = prev_batch or None
     for _ in range(_MAX_PAGES_BACK):
@@ -112,13 +95,7 @@ async def read_back_to(
 
 
 async def members_of(homeserver: Homeserver, room_id: str) -> list[JsonObject] | None:
-    """
-    The membership events of everybody who is in a room or invited; None if they cannot be read.
-
-    Raises:
-        ChannelUnavailable: It cannot be fetched now.
-        LinkBroken: As above.
-    """
+    """Return membership events of joined and invited people, or None. Raises as `pages_since`."""
     path = f"{CLIENT}/rooms/{part(room_id)}/members"
     query = {"not_membership": "leave"}
     try:
@@ -135,13 +112,7 @@ async def members_of(homeserver: Homeserver, room_id: str) -> list[JsonObject] |
 
 
 async def check_doors(homeserver: Homeserver, room: Room) -> None:
-    """
-    Ask the homeserver who can join a room, and how much of its history they see.
-
-    Raises:
-        ChannelUnavailable: It cannot be fetched now.
-        LinkBroken: As above.
-    """
+    """Ask who can join a room and see its history. Raises ChannelUnavailable or LinkBroken."""
     for kind in _DOORS:
         path = f"{CLIENT}/rooms/{part(room.room_id)}/state/{kind}"
         answer = await homeserver.request("GET", path)
@@ -152,13 +123,7 @@ async def check_doors(homeserver: Homeserver, room: Room) -> None:
 
 
 async def check_room(homeserver: Homeserver, room: Room) -> bool:
-    """
-    Ask the homeserver who is in a room and who can join; returns whether the bot is in it.
-
-    Raises:
-        ChannelUnavailable: It cannot be fetched now.
-        LinkBroken: As above.
-    """
+    """Ask who is in a room and can join; True if the bot is in. Raises as `check_doors`."""
     await check_doors(homeserver, room)
     members = await members_of(homeserver, room.room_id)
     if members is not None:
@@ -176,10 +141,10 @@ def own_membership(event: JsonObject, user_id: str) -> str:
 
 def was_just_joined(timeline: Sequence[JsonObject], user_id: str, *, is_new: bool) -> bool:
     """
-    Whether the bot joined the room within this part of its timeline.
+    Return True if the bot joined the room within this part of its timeline.
 
-    Not every server says what a membership event replaces. Then it may be a mere change of the bot's name,
-    unless the room is known to be ``is_new``.
+    Not every server reports the replaced membership. The event may then be a change of the bot's name, unless
+    the room ``is_new``.
     """
     no_join = {"join"} if is_new else {"join", ""}
     return any(
@@ -190,13 +155,7 @@ def was_just_joined(timeline: Sequence[JsonObject], user_id: str, *, is_new: boo
 async def read_since_invitation(
     homeserver: Homeserver, room_id: str, timeline: Sequence[JsonObject], prev_batch: str, *, user_id: str
 ) -> list[JsonObject]:
-    """
-    The timeline of a room that was just joined, from the bot's invitation on (or its join, without one).
-
-    Raises:
-        ChannelUnavailable: It cannot be fetched now.
-        LinkBroken: As above.
-    """
+    """Return a joined room's timeline from the bot's invitation or join on. Raises as `pages_since`."""
     events = list(timeline)
     joined_at = max(
         place
@@ -226,9 +185,9 @@ async def read_since_invitation(
 
 def _invited_at(events: Sequence[JsonObject], user_id: str) -> int | None:
     """
-    Where the newest invitation stands.
+    Return the index of the newest invitation.
 
-    An earlier stay of the bot in the room ends the search as well: what was said then is history.
+    An earlier stay of the bot in the room ends the search as well: messages of that time are history.
     """
     for place in range(len(events) - 1, -1, -1):
         if own_membership(events[place], user_id) in ("invite", "leave", "ban"):
@@ -265,7 +224,7 @@ async def _fetch(
 
 
 def _is_closed(answer: HttpAnswer) -> bool:
-    """Whether we may not look into this room (any more)."""
+    """Return True if we may not read this room, or no longer."""
     return answer.status in (403, 404) and answer.errcode not in ("", "M_UNRECOGNIZED")
 
 

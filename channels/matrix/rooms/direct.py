@@ -1,13 +1,9 @@
 """
 Conversations that the bot starts: finds the room of two with a person, or creates it once.
 
-Theory of operation. A room counts if our own ``m.direct`` calls it one with that person, nobody else is in it
-and the person is, or is invited. Without such a room one is made. ``createRoom`` has no transaction id, so a
-token is committed first and written into the new room's create event: after a crash in between, or a lost
-answer, the rooms that we are in are searched for it before another one is made. Then the room is committed,
-and then entered into ``m.direct``.
-
-Somebody who has left the room that we made for them is invited into the same one again; rooms do not pile up.
+A room counts if our ``m.direct`` names it and only the person is in it or invited. ``createRoom`` has no
+transaction id, so a token is committed first and written into the create event, by which the room is found
+after a crash or lost answer. Somebody who left is invited again; rooms do not pile up.
 """
 
 from __future__ import annotations
@@ -34,12 +30,7 @@ Save = Callable[[Mapping[str, str]], Awaitable[None]]
 
 
 class DirectRooms:
-    """
-    The rooms of two, of one account.
-
-    Args:
-        expects: Whether a person's own invitation is just being followed: their room is better than ours.
-    """
+    """The rooms of two of one account; ``expects``: a person's own invitation is being followed."""
 
     def __init__(
         self,
@@ -71,13 +62,7 @@ class DirectRooms:
             _log.error("matrix.directs_unreadable", error=type(error).__name__)
 
     async def room_with(self, person: str) -> str:
-        """
-        The room of two with a person, created if there is none.
-
-        Raises:
-            ChannelUnavailable: Not now.
-            DeliveryFailed: The server refuses: nobody has this id, or does not want to be written to.
-        """
+        """Return the room of two, created on demand. Raises ChannelUnavailable or DeliveryFailed."""
         async with self._lock:
             try:
                 found = await self._found(person)
@@ -88,17 +73,14 @@ class DirectRooms:
                 raise ChannelUnavailable(str(error)) from error
 
     async def alone_with(self, room_id: str, person: str) -> bool:
-        """
-        Whether nobody but ``person`` and the bot is in a room or can join uninvited. Raises
-        `ChannelUnavailable`.
-        """
+        """Return True if a private room holds only ``person`` and the bot. Raises ChannelUnavailable."""
         try:
             return await self._fits(room_id, person)
         except LinkBroken as error:
             raise ChannelUnavailable(str(error)) from error
 
     async def is_in(self, room_id: str) -> bool:
-        """Whether the bot is in a room of any kind. Raises `ChannelUnavailable`."""
+        """Return True if the bot is in a room of any kind. Raises `ChannelUnavailable`."""
         if self._rooms.get(room_id) is not None:
             return True
         try:  # what is known is learned anew when the link was broken
@@ -118,7 +100,7 @@ class DirectRooms:
         return None
 
     async def _fits(self, room_id: str, person: str) -> bool:
-        """Whether exactly this person and we are in a room; somebody invited counts as being there."""
+        """Return True if exactly this person and the bot are in a room; invited people count."""
         room = self._rooms.get(room_id)
         if room is None or room.is_open or not await check_room(self._homeserver, room) or room.is_open:
             return False
@@ -139,7 +121,7 @@ class DirectRooms:
         return room_id
 
     async def _invited_again(self, room_id: str, person: str) -> bool:
-        """Whether a room that we have made can still be used; whoever has left it is invited."""
+        """Return True if a room made by the bot can be used; a person who has left is invited again."""
         members = await members_of(self._homeserver, room_id)
         if members is None:
             return False  # we are not in it ourselves
@@ -225,7 +207,6 @@ class DirectRooms:
 
 
 def _refused(answer: HttpAnswer, person: str) -> ChannelError:
-    """Why somebody cannot be written to."""
     if answer.token_refused or answer.status == 429 or answer.status >= 500 or not answer.errcode:
         return problem(answer)
     error = send_problem(answer)

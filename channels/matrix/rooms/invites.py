@@ -1,25 +1,12 @@
 """
-Invitations: accepted from people who may invite, otherwise kept for a while and refused then, and never
-forgotten half-way.
+Invitations: accepted from people who may invite, else kept for a while and refused; never forgotten half-way.
 
-Theory of operation. A homeserver announces an invitation once. So open ones are kept among the channel's own
-positions, committed together with the sync token that brought them, and tried again until the server has
-said yes or no. Joins are made side by side, each within `_JOIN_LIMIT_S`: the owner's first, then what has
-failed least, and a few of one inviter, because a join goes through a server of the inviter's choosing that
-may hang. Refusals have slots of their own, so that a thousand invitations of strangers do not keep a friend
-waiting. Lists are bounded: beyond `MAX_OPEN` of a kind, new ones are left lying.
-
-The stripped state of an invitation is composed by the inviter's server, except for our own membership event,
-which our server puts at its end. So the last one counts, and an invitation with own membership events
-of several senders is refused. After the join our own server is asked who has invited us: only then is a room
-called direct, and a room that was entered on a lie is left.
-
-A few invitations of strangers are left open for `_KEPT_S`, because the owner may let the inviter in; what
-exceeds that is refused at once.
-
-A room that everybody else has left is left like one that is refused.
-
-The join is posted with an empty object, because some servers refuse an empty body.
+A homeserver announces an invitation once, so open ones are committed with the sync token and tried until the
+server answers. Joins run concurrently within `_JOIN_LIMIT_S`, the owner's first and a few per inviter, whose
+server may hang; refusals have their own slots. The inviter's server composes the stripped state, so only our
+last own membership event counts, and after the join our server must confirm the inviter: a room entered on a
+lie is left. A few of strangers stay open for `_KEPT_S`, as the owner may admit them. Joins post an empty
+object; some servers refuse an empty body.
 """
 
 from __future__ import annotations
@@ -157,17 +144,14 @@ class Invites:
         return asked
 
     def follow(self, old: str, new: str, inviter: str, *, direct: bool, joined: bool = False) -> None:
-        """
-        Go into the room that has taken the place of another, on the word of somebody who may invite; into one
-        that was to take its place before no more.
-        """
+        """Join the successor of a room for an allowed inviter, instead of an earlier candidate."""
         for other in [one for one in self._open.values() if one.replaces == old and not one.joined]:
             if other.room_id != new:
                 self._drop(other.room_id)
         self._add(_Invite(new, inviter, welcome=True, direct=direct, joined=joined, replaces=old))
 
     def expects(self, person: str) -> bool:
-        """Whether a person's invitation into a room of two is being accepted right now."""
+        """Return True if a person's invitation into a room of two is being accepted."""
         return any(
             one.direct
             and one.welcome
@@ -177,7 +161,7 @@ class Invites:
         )
 
     def wake(self) -> None:
-        """What `learn` found is committed and may be acted on."""
+        """Let the worker act on what `learn` found, once that is committed."""
         self._news.set()
         self._news = anyio.Event()
 
@@ -298,7 +282,7 @@ class Invites:
                     await news.wait()
 
     def _next(self, now: float, *, welcome: bool) -> list[_Invite]:
-        """What is to be tried at this moment."""
+        """Return the invitations to try now, the owner's first."""
         mine = [
             invite
             for invite in self._open.values()
@@ -384,7 +368,7 @@ class Invites:
         return None if progress.backoff.failures >= _MAX_MARK_TRIES else 0.0
 
     async def _is_genuine(self, invite: _Invite) -> bool | None:
-        """Whether our own server says that the inviter has invited us; None if it cannot say so now."""
+        """Return True if our own server confirms the inviter; None if it cannot say so now."""
         own = await self._state_of(invite.room_id, self._user_id)
         if own is None:
             return None
@@ -412,7 +396,7 @@ class Invites:
         return answer.body
 
     async def _is_successor(self, invite: _Invite) -> bool:
-        """Whether the room itself says so, too; what cannot be asked now is looked at with the next sync."""
+        """Return True if the room's creation event confirms its predecessor, or cannot be read now."""
         path = f"{CLIENT}/rooms/{part(invite.room_id)}/state/m.room.create"
         answer = await self._homeserver.request("GET", path)
         before = text_of(object_of(answer.body, "predecessor"), "room_id")
@@ -458,7 +442,7 @@ def _invites(event: JsonObject) -> bool:
 
 
 def _inviter_in(event: JsonObject) -> str:
-    """Who had sent the invitation that a membership event has replaced; empty if it does not say."""
+    """Return the sender of the invitation that a membership event replaced, or ""."""
     unsigned = object_of(event, "unsigned")
     if object_of(unsigned, "prev_content").get("membership") != "invite":
         return ""

@@ -1,20 +1,11 @@
 """
 When people joined rooms whose history is hidden from later members. Pure.
 
-Theory of operation. With the history visibility ``joined`` or ``invited`` a homeserver shows people only what
-was said since they came, and the bot must not tell them more. What was said before and what after is decided
-by the order in which our own homeserver hands events over: each message gets a stamp of our own clock, later
-than every stamp before it (`JoinTimes.stamp`), and so does each joining. The times that servers write into
-events decide nothing, nor does what an event says about the membership before it, once somebody was seen to
-leave.
-
-A joining that may have been missed (a gap that could not be filled, a position that was lost) begins
-everybody's view anew, and so does a room in which there were more joinings than are remembered: too little is
-shown rather than too much. In a room that goes on with another one, whoever is in the earlier room sees what
-they see there; others begin with their own joining, or with the bot's.
-
-What was said while a past was closed stays closed when the room, or the one that follows it, is opened: for
-homeservers, what counts is the visibility at an event. So a room that was closed once is treated as closed.
+The bot must not tell people more than the homeserver would show. The order in which our server hands events
+over decides: messages and joins get increasing stamps of our clock (`JoinTimes.stamp`), and times in events
+count for nothing. A join that may have been missed, or too many, begins everybody's view again: too little is
+shown rather than too much. Members of a replaced room keep their view. A room closed once stays closed, as
+visibility at an event counts.
 """
 
 from __future__ import annotations
@@ -85,9 +76,10 @@ class JoinTimes:
 
     def stamp(self, room_id: str, now: datetime, *, late_since: float | None = None) -> datetime | None:
         """
-        When something was seen in a room, later than everything before; None if its past is open.
+        Return when a message was seen, later than all before it; None if the room's past is open.
 
-        What could be read only now was seen ``late_since``, by our clock: before everything that came then.
+        A message that became readable late was seen at ``late_since`` by our clock, before all that came
+        after it.
         """
         if not self.is_closed(room_id):
             return None
@@ -98,7 +90,7 @@ class JoinTimes:
         return self._seen(now)
 
     def is_closed(self, room_id: str) -> bool:
-        """Whether people who join a room now do not see all of its history."""
+        """Return True if people who join a room now cannot see all of its history."""
         here = (room_id, *self._rooms.successors.earlier(room_id))
         for one in here:
             room = self._rooms.get(one)

@@ -1,25 +1,12 @@
 """
 The state of the rooms that the bot is in, from answers of ``/sync``. Pure: nothing is fetched.
 
-Theory of operation. The first sync of a run asks for the full state, so the registry starts complete and is
-then kept current by what follows. Two questions must never be answered too optimistically:
-
-- *Is the room encrypted?* Once an ``m.room.encryption`` event was seen, whatever is in it, the room stays so,
-  over restarts too. That none was seen is no proof (``encryption_gate``).
-- *Is this a conversation of two?* A room counts as direct only if it was called so (``m.direct`` or the
-  invitation) **for the very person who writes**, **and** the server's summary counts two members, invited
-  ones included, **and** the one who wrote is still in it, **and** nobody can read or walk in uninvited.
-  Whoever makes a room chooses who may look into it, so a room that one person has made for the two of them
-  is no private place for another. What is unknown counts as a group: a private answer must never be read by
-  a third.
-
-A membership event that comes without a new summary makes the count unknown, and so does a restart: with lazy
-loading Synapse sends neither members nor a summary of rooms that it believes to be known (seen with
-``since`` and ``full_state``). `Rooms.lacks_members` says when it is worth asking for the list. And where two
-events were made at the same time, such as the bot's joining and a new join rule, the state in an answer of
-Synapse is that of one of them, without the other: what makes a room private is asked for once
-(`Rooms.is_unchecked`).
-Everything is sent by strangers, so every field is checked before it is believed.
+The first sync of a run asks for the full state. A room stays encrypted once any ``m.room.encryption`` was
+seen; its absence proves nothing (``encryption_gate``). It is direct only if it was called so for the very
+person who writes, the summary counts two members, the writer is in it, and nobody can read or join uninvited;
+unknown counts as a group. Membership events without a summary and restarts make the count unknown
+(`Rooms.lacks_members`), as Synapse omits members with lazy loading, and its state may lack concurrent events
+(`Rooms.is_unchecked`). All fields are untrusted.
 """
 
 from __future__ import annotations
@@ -73,12 +60,12 @@ class Room:
 
     @property
     def is_open(self) -> bool:
-        """Whether uninvited people can read the messages, now or later."""
+        """Return True if uninvited people can read the messages, now or later."""
         return self.join_rule in _OPEN_DOORS or self.visibility == "world_readable"
 
     @property
     def hides_past(self) -> bool:
-        """Whether people who join the room see no earlier messages."""
+        """Return True if people who join the room see no earlier messages."""
         return self.visibility not in ("shared", "world_readable")
 
     @property
@@ -190,7 +177,7 @@ class Rooms:
         return [self._rooms[room_id] for room_id in sorted(self._replaced & self._rooms.keys())]
 
     def was_made_for(self, room_id: str, user_id: str) -> bool:
-        """Whether a room was marked as direct for a person, alone or not."""
+        """Return True if a room was marked as direct for a person, alone or not."""
         return user_id in self._direct.get(room_id, ()) or self._promised.get(room_id) == user_id
 
     def forget(self) -> None:
@@ -255,14 +242,15 @@ class Rooms:
         self._note(room)
 
     def name_in(self, room_id: str, user_id: str) -> str:
-        """What somebody calls themselves in a room; empty if that is unknown."""
+        """Return a person's display name in a room, or ""."""
         room = self._rooms.get(room_id)
         return "" if room is None else room.names.get(user_id, "")
 
     def was_abandoned(self, room_id: str, events: Iterable[JsonObject]) -> bool:
         """
-        Whether ``events``, which came just now, left the bot alone in a room that somebody else had made; not
-        in one whose people have moved on to another.
+        Return True if ``events``, just received, left the bot alone in a room made by somebody else.
+
+        A room with a tombstone does not count: its people have moved to another.
         """
         room = self._rooms.get(room_id)
         if room is None or room.member_count != 1 or room.tombstone or not room.create:
@@ -275,7 +263,7 @@ class Rooms:
         )
 
     def lacks_members(self, room_id: str) -> bool:
-        """Whether the room may be one of two, but its number of members is unknown."""
+        """Return True if the room may be one of two, but its number of members is unknown."""
         room = self._rooms.get(room_id)
         if room is None or room.member_count is not None:
             return False
@@ -283,16 +271,16 @@ class Rooms:
         return self.is_called_direct(room_id) or len(others) <= 1
 
     def is_unchecked(self, room_id: str) -> bool:
-        """Whether this room was marked as direct, and the homeserver was not asked whether it is private."""
+        """Return True if this room is marked as direct and the homeserver did not confirm its privacy."""
         room = self._rooms.get(room_id)
         return room is not None and not room.checked and self.is_called_direct(room_id)
 
     def is_called_direct(self, room_id: str) -> bool:
-        """Whether somebody marked this room as direct."""
+        """Return True if somebody marked this room as direct."""
         return room_id in self._direct or room_id in self._promised
 
     def is_direct(self, room_id: str, sender: str) -> bool:
-        """Whether ``sender`` and the bot are alone in a room that was made for the two."""
+        """Return True if ``sender`` and the bot are alone in a room that was made for the two."""
         room = self._rooms.get(room_id)
         return (
             room is not None
@@ -302,7 +290,7 @@ class Rooms:
         )
 
     def are_two(self, room_id: str, sender: str) -> bool:
-        """Whether nobody but ``sender`` and the bot is in a room or invited, whatever its purpose."""
+        """Return True if nobody but ``sender`` and the bot is in a room or invited, whatever its purpose."""
         room = self._rooms.get(room_id)
         return (
             room is not None and room.member_count == 2 and sender in room.joined and sender != self._user_id
@@ -310,9 +298,9 @@ class Rooms:
 
     def is_overheard(self, room_id: str, partner: str | None) -> bool:
         """
-        Whether words to ``partner`` here may reach somebody else; what is unknown counts as yes.
+        Return True if others may read words to ``partner`` here; an unknown state counts as yes.
 
-        Without a partner it is meant for whomever the room was called direct for.
+        Without a partner the words are for the person the room is direct for.
         """
         room = self._rooms.get(room_id)
         if room is None or room.member_count is None or room.is_open:
@@ -343,7 +331,7 @@ class Rooms:
 
 
 def _name(content: JsonObject) -> str:
-    """What somebody calls themselves: on one line, not too long, and without what has no form or steers."""
+    """Return a display name on one line, shortened and without control characters."""
     return shown_name(text_of(content, "displayname"))
 
 

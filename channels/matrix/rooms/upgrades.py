@@ -1,17 +1,10 @@
 """
 Room upgrades: who may replace a room by another, and where a session continues. Pure.
 
-Theory of operation. An upgrade makes a new room and puts a *tombstone* into the old one; nobody is moved. It
-counts only if both rooms say so: the old one by a tombstone of somebody with the power for it, the new one by
-naming the old one as its predecessor. Otherwise whoever may write into a room could lead the bot, and what it
-remembers, to wherever they like; a server lets any room set the power for a tombstone to nothing, so less
-than a moderator's is never enough here.
-
-`Successors` is what is remembered: a session keeps the name of its first room, and with it its history and
-memory; messages of the newest room belong to it and answers go there. The bot stays in the old rooms, where
-what was said last can still be read.
-
-Powers: since room version 12 a room's creators stand above all levels and in none of them.
+A tombstone counts only if its sender has at least a moderator's power (a room can set the required level to
+nothing) and the new room names the old one as predecessor; else any writer could lead the bot away.
+`Successors` keeps the first room's name for the session, with history and memory; answers go to the newest
+room. Since room version 12 creators stand above all levels.
 """
 
 from __future__ import annotations
@@ -54,17 +47,17 @@ def power_of(room: Replaced, user_id: str) -> float:
 
 
 def may_redact(room: Replaced, user_id: str) -> bool:
-    """Whether a person may redact other people's messages in a room, by its power levels."""
+    """Return True if a person's power level allows redacting others' messages."""
     return power_of(room, user_id) >= _level(room.power_levels.get("redact"), MODERATOR)
 
 
 def may_moderate(room: Replaced, user_id: str) -> bool:
-    """Whether a person has more power than others in a room, and may redact their messages."""
+    """Return True if a person is a moderator who may redact others' messages."""
     return power_of(room, user_id) >= MODERATOR and may_redact(room, user_id)
 
 
 def may_replace(room: Replaced, user_id: str) -> bool:
-    """Whether a person's statement that a room was replaced is believed."""
+    """Return True if a person's tombstone is believed: their power level allows it."""
     events = object_of(room.power_levels, "events")
     needed = _level(events.get("m.room.tombstone"), _level(room.power_levels.get("state_default"), MODERATOR))
     return power_of(room, user_id) >= max(needed, MODERATOR)
@@ -76,7 +69,7 @@ def predecessor_of(create: JsonObject) -> str:
 
 
 class Successors:
-    """Which rooms have replaced which."""
+    """Maps replaced rooms to their successors."""
 
     def __init__(self) -> None:
         self._before: dict[str, str] = {}

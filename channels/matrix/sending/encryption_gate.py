@@ -29,12 +29,9 @@ _log = structlog.get_logger(__name__)
 
 class EncryptionGate:
     """
-    Encrypts outgoing content where necessary.
+    Encrypts outgoing content; without ``crypto`` nothing is sent into encrypted rooms.
 
-    Args:
-        homeserver: Asked when what is known is not current.
-        is_current: Whether ``rooms`` can be relied on at this moment.
-        crypto: Encrypts; None: nothing is sent into encrypted rooms.
+    The homeserver is asked unless ``rooms`` ``is_current``.
     """
 
     def __init__(
@@ -54,13 +51,7 @@ class EncryptionGate:
         """Rooms of which the server has said that they are not encrypted; later news come by ``/sync``."""
 
     async def is_encrypted(self, room_id: str) -> bool:
-        """
-        Whether a room is encrypted; in doubt, the server is asked.
-
-        Raises:
-            ChannelError: It cannot be said.
-            TokenLost: The login is not valid any more.
-        """
+        """Return True if a room is encrypted, asking the server in doubt. Raises ChannelError, TokenLost."""
         room = self._rooms.get(room_id)
         if room_id in self._rooms.secret:
             return True
@@ -85,20 +76,16 @@ class EncryptionGate:
         return room_id in self._rooms.secret  # it may have become so meanwhile
 
     def limit(self, *, encrypted: bool) -> int:
-        """How many bytes of content an event can carry."""
+        """Return the most bytes of content of an event."""
         return MAX_SECRET_BYTES if encrypted else MAX_CONTENT_BYTES
 
     async def put_on(
         self, room_id: str, kind: str, content: Mapping[str, Any], *, encrypted: bool
     ) -> tuple[str, Mapping[str, Any]]:
         """
-        Type and content as they are sent. The only place that decides whether something is sent in plaintext.
+        Return type and content to send; the only place that decides about plaintext.
 
-        ``encrypted`` is what the room was when this delivery began; it may have become encrypted since.
-
-        Raises:
-            ChannelError: It cannot be encrypted (now).
-            TokenLost: The login is not valid any more.
+        ``encrypted`` is the room's state when this delivery began. Raises ChannelError or TokenLost.
         """
         if not encrypted and room_id not in self._rooms.secret:
             return kind, content
@@ -120,7 +107,7 @@ class EncryptionGate:
         return "m.room.encrypted", covered
 
     async def _members_of(self, room_id: str) -> list[str]:
-        """Who gets the key: everybody in the room, and who is invited."""
+        """Return the user ids that get the key: those joined or invited."""
         room = self._rooms.get(room_id)
         kept = self._members.get(room_id)
         if kept and room is kept[0] and room.revision == kept[1] and self._is_current():

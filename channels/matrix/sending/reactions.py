@@ -1,12 +1,10 @@
 """
 Reactions: people's reactions to the bot's messages, and the bot's own, which show the progress of a question.
 
-Theory of operation of the bot's own. A question is marked when it is taken up, and marked anew when it was
-answered or given up; the earlier mark is redacted then. All three have transaction ids that derive from the
-question, so whatever is repeated, after a crash too, is the same event again; and an id that is not known any
-more is learnt by sending the same once more. Marks are hints: a queue of bounded length, sent one after the
-other by a task of their own, tried a few times and then forgotten. They share the server's limit with the
-answers: once it has refused one or the other, no question is marked for `REST_S`, and other marks wait.
+A mark is set when a question is taken up and replaced when it is answered or given up. Transaction ids derive
+from the question, so that repetitions are the same event and an unknown id is learned by sending again. Marks
+are hints in a bounded queue, tried a few times by one task; after a rate limit no question is marked for
+`REST_S`.
 """
 
 from __future__ import annotations

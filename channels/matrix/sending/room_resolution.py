@@ -34,13 +34,7 @@ async def resolve(
     homeserver: Homeserver | None,
     direct_session: Callable[[str], Awaitable[SessionKey]],
 ) -> OutboundMessage:
-    """
-    The message for the room that a person or an alias stands for.
-
-    Raises:
-        ChannelUnavailable: It cannot be said now.
-        DeliveryFailed: There is no such room.
-    """
+    """Return the message for the room of a person or alias. Raises ChannelUnavailable, DeliveryFailed."""
     name = message.session.conversation
     if name.startswith("@"):
         session = await direct_session(name)
@@ -67,10 +61,7 @@ def final_receipt(receipt: Receipt, placed: OutboundMessage, rooms: Rooms | None
 async def waits_for_the_next_room(
     error: DeliveryFailed, message: OutboundMessage, homeserver: Homeserver, rooms: Rooms, now: datetime
 ) -> ChannelUnavailable | None:
-    """
-    The meaning of a refusal while the room is being replaced; None: the refusal stands. Raises
-    `ChannelUnavailable`.
-    """
+    """Return a temporary error while the room is being replaced, else None. Raises `ChannelUnavailable`."""
     room_id = message.session.conversation
     if error.fields.get("errcode") != "M_FORBIDDEN" or abs(now - message.created_at) > MOVES_WITHIN:
         return None

@@ -13,11 +13,10 @@ from channels.matrix.events.outbound import size_of
 @dataclass(frozen=True, slots=True)
 class SendAttempt:
     """
-    The destination and the form of one delivery.
+    The destination and form of one delivery.
 
-    ``uncertain`` is awaited before each request. ``forgotten``: the server may have taken the message and not
-    know its transaction id any more. ``earlier``: the rooms before this one that may have it, the newest
-    first. ``previewed``: the event that shows it unfinished.
+    ``uncertain`` is awaited before each request. ``forgotten``: the server may have forgotten the transaction
+    id. ``earlier``: replaced rooms that may have it, newest first. ``previewed``: the event with its preview.
     """
 
     used: MatrixCredentials

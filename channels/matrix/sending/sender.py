@@ -1,23 +1,11 @@
 """
 Sends one message to one room, exactly once as far as a homeserver allows it.
 
-Theory of operation. The same message always goes out under the same transaction id, so repeating it is safe
-while the device lives (`Redelivery.SAME_KEY`); nothing is repeated here, the outbox does that. Transaction
-ids die with their device, and Synapse forgets them after a day. A message that is older than the device it
-goes out from, or than `KEYS_KEPT_S`, may have been taken before, so the room is first searched for its mark.
-If nobody knows of an earlier try, so are the rooms that this one has replaced: it may have gone there.
-
-A text that does not fit into one event is cut into halves until it does, each with a transaction id of its
-own that derives from the message's. With streaming, the first event of an answer goes out under the
-transaction id of its preview: either there was none, and it is the answer now, or the server names the
-preview, which is then edited. Nothing has to be remembered for that over a crash. An answer that is given
-anew edits the earlier one, whose event its context names.
-
-A private answer is for one person. While it was thought about, or waited for a server, somebody else may
-have come into the room: then a sentence that says so is sent instead.
-
-What an answer means: only the homeserver's own refusal (an ``errcode``) is final. A broken connection, a 5xx
-or a foreign page after the request had left means that nobody knows.
+The transaction id is the same for every try (`Redelivery.SAME_KEY`), but dies with the device, and Synapse
+forgets it after a day; for messages older than the device or `KEYS_KEPT_S` the room, and perhaps those it
+replaced, is searched for the mark first. Long texts are halved with derived ids; with streaming the first
+event has the preview's id and edits it. A private answer is replaced by a notice if others have joined. Only
+an ``errcode`` is a final refusal; after the request had left, all else is uncertain.
 """
 
 from __future__ import annotations
@@ -86,13 +74,9 @@ _log = structlog.get_logger(__name__)
 
 class EventSender:
     """
-    Delivers messages.
+    Delivers messages; without ``crypto`` none into encrypted rooms, without ``attachments`` no file.
 
-    Args:
-        is_current: Whether ``rooms`` can be relied on at this moment.
-        now: The wall clock, for the age of messages.
-        crypto: Encrypts; None: nothing is sent into encrypted rooms.
-        attachments: Where files are; None: none can be sent.
+    ``is_current``: ``rooms`` are reliable; ``now`` is the wall clock.
     """
 
     def __init__(
@@ -291,13 +275,9 @@ class EventSender:
 
     async def show(self, message: OutboundMessage, name: str, previewed: str | None) -> str | None:
         """
-        Show an unfinished answer, ``message``, once: as a new event, or as an edit of ``previewed``.
+        Show an unfinished answer as a new event, or as an edit of ``previewed``.
 
-        Returns the id of the new event, or None where it must not be shown.
-
-        Raises:
-            ChannelError: It was not sent, or nobody knows.
-            TokenLost: The login is not valid any more.
+        Returns the new event's id, or None where it must not be shown. Raises ChannelError or TokenLost.
         """
         used = self._homeserver.credentials
         if used is None:
@@ -318,13 +298,7 @@ class EventSender:
         return await self._put(room_id, content, name, attempt)
 
     async def take_back_unfinished(self, preview: OutboundMessage) -> None:
-        """
-        Redact what is shown of an answer that will never come, ``preview`` naming it, if anything is.
-
-        Raises:
-            ChannelError: It was not done.
-            TokenLost: The login is not valid any more.
-        """
+        """Redact the preview of an answer that will never come. Raises ChannelError or TokenLost."""
         room_id, name = preview.session.conversation, transaction_id(preview.id)
         for event_id in await self._search.unfinished(preview, name):
             # Edits first, so that a crash in between leaves something to be found by.
@@ -343,23 +317,20 @@ class EventSender:
             raise problem(answer)
 
     def _key_may_be_forgotten(self, message: OutboundMessage, used: MatrixCredentials) -> bool:
-        """Whether the server may have taken the message and not know its transaction id any more."""
+        """Return True if the server may have taken the message and forgotten its transaction id."""
         # Both ways: a clock that was set back makes old messages look as if they came from the future.
         age_s = abs((self._now() - message.created_at).total_seconds())
         return message.created_at.timestamp() <= used.since or age_s > KEYS_KEPT_S
 
     async def _is_overheard(self, message: OutboundMessage) -> bool:
-        """Whether a message that is meant for one person would be read by another."""
+        """Return True if a message for one person would be read by another."""
         room_id, sender = message.session.conversation, message.context.get("sender")
         if message.context.get("direct") is not True and message.kind is not OutboundKind.ALERT:
             return False
         return await self.is_overheard(room_id, sender if isinstance(sender, str) else None)
 
     async def is_overheard(self, room_id: str, partner: str | None) -> bool:
-        """
-        Whether anybody besides ``partner`` can read messages in a room; asks the server if necessary. Raises
-        `ChannelUnavailable`.
-        """
+        """Return True if others than ``partner`` can read a room; asks it. Raises ChannelUnavailable."""
         room = self._rooms.get(room_id)
         known = self._is_current() and room is not None and room.checked
         if known and not self._rooms.is_overheard(room_id, partner):
@@ -372,12 +343,7 @@ class EventSender:
         return self._rooms.is_overheard(room_id, partner)
 
     async def send_event(self, room_id: str, kind: str, content: Mapping[str, Any]) -> None:
-        """
-        Send some other event, once, encrypted if the room is.
-
-        Raises:
-            ChannelError: It was not sent, or nobody knows.
-        """
+        """Send an event of another type once, encrypted if the room is. Raises ChannelError."""
         try:
             encrypted = await self._encryption_gate.is_encrypted(room_id)
             kind, content = await self._encryption_gate.put_on(room_id, kind, content, encrypted=encrypted)

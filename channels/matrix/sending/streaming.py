@@ -2,16 +2,10 @@
 Streaming previews: people can read an answer while the model writes it, as one event that is edited a few
 times.
 
-The first preview is an event of its own; later ones edit it, less and less often and at most as often as the
-settings allow. A homeserver rate-limits edits like messages, and the final text must not wait behind its own
-previews. A request to slow down at least doubles the pause.
-
-The finished answer comes from the outbox, like every other, and edits the preview (``sender``). Before that
-`StreamingPreview.settled` waits for a preview in flight, which would otherwise hide the final text. If the
-answer never comes, because the question was withdrawn or its turn was stopped, the preview is redacted a
-while after the turn's end (`StreamingPreview.ended`). Nothing here must survive a crash: event names derive
-from the question, so a restarted turn continues the same event, and a preview left by an earlier process is
-found by its name.
+Edits become rarer, and a rate limit doubles the pause, since the final text must not wait behind previews.
+The finished answer comes from the outbox and edits the preview (``sender``), after
+`StreamingPreview.final_event_id` waited for one in flight. A withdrawn question's preview is redacted
+(`StreamingPreview.ended`). Event names derive from the question, so that nothing must survive a crash.
 """
 
 from __future__ import annotations
@@ -46,11 +40,9 @@ _log = structlog.get_logger(__name__)
 
 class Pace:
     """
-    When an unfinished answer may be shown again. Pure: times are seconds.
+    Decides when an unfinished answer may be shown again. Pure: times are seconds.
 
-    Args:
-        settings: How often at most, and how many times.
-        now: When the work began; the first look comes one interval later.
+    ``settings`` has interval and number; the first update comes an interval after ``now``.
     """
 
     def __init__(self, settings: StreamingConfig, now: float) -> None:
@@ -59,7 +51,7 @@ class Pace:
         self._next_at = now + self.interval_s
 
     def due(self, now: float) -> bool:
-        """Whether it may be shown now."""
+        """Return True if an update is allowed now."""
         return self._left > 0 and now >= self._next_at
 
     def shown(self, now: float) -> None:
@@ -158,12 +150,7 @@ class StreamingPreview:
         self._news.set()
 
     async def final_event_id(self, context: Mapping[str, Any], sending: EventSender) -> str | None:
-        """
-        Show nothing more for this question; returns the event that shows its answer so far.
-
-        Raises:
-            ChannelUnavailable: It cannot be said yet which of its previews will arrive.
-        """
+        """Stop previews and return the event with the answer so far. Raises ChannelUnavailable."""
         answer = self._answers.get(str(context.get("event_id")))
         if answer is None:
             return None

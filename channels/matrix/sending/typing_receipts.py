@@ -1,12 +1,9 @@
 """
 Typing notices and read receipts: they may get lost and must never delay anything.
 
-Giving a hint only notes what shall be shown; a task sends it. Per room there is at most one wish of a kind,
-and a newer one replaces the older, so a slow server makes hints late but not many. A room's first wish waits
-for a moment (`GATHER_S`): an answer that is ready at once needs no "typing". Receipts let answers pass that
-are on their way (`TypingAndReceipts.making_way`), because many a server does one thing at a time. Failures
-are forgotten: the next hint makes up for them, and a "typing" that is not taken back fades on the server by
-itself.
+A task sends at most one notice of a kind per room, the newest; a first one waits `GATHER_S`, since a quick
+answer needs no "typing". Receipts let answers pass (`TypingAndReceipts.making_way`), because many servers do
+one thing at a time. Failures are forgotten; "typing" fades by itself.
 """
 
 from __future__ import annotations

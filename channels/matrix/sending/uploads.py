@@ -34,12 +34,7 @@ class FileRefused(Exception):
 
 
 class Uploads:
-    """
-    Uploads files to one homeserver.
-
-    Args:
-        store: Where they are here; None: no file can be sent.
-    """
+    """Uploads files of ``store`` (None: none) to one homeserver."""
 
     def __init__(self, homeserver: Homeserver, store: AttachmentStore | None) -> None:
         self._homeserver = homeserver
@@ -49,14 +44,7 @@ class Uploads:
         """What was stored lately, so that a repeated delivery does not store it again."""
 
     async def content(self, attachment: Attachment, *, encrypted: bool) -> dict[str, Any]:
-        """
-        The content of an event that shows a file, after uploading the file.
-
-        Raises:
-            FileRefused: It will never be stored there.
-            ChannelUnavailable: It is not, or nobody knows.
-            TokenLost: The login is not valid any more.
-        """
+        """Upload a file; return its event content. Raises FileRefused, ChannelUnavailable or TokenLost."""
         if self._store is None:
             raise FileRefused("this bot keeps no files")
         try:
@@ -123,7 +111,7 @@ class Uploads:
             )
 
     async def _asked_limit(self) -> int:
-        """What the homeserver says, 0 if it says nothing."""
+        """Return the homeserver's upload limit in bytes, 0 if it names none."""
         for path in _SETTINGS:
             try:
                 answer = await self._homeserver.request("GET", path)

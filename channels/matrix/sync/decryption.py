@@ -51,11 +51,7 @@ class Decryption:
     """
     Decrypts the messages of one account.
 
-    Args:
-        verifications: Who gets the events of verifications.
-        allows: Whose messages are worth waiting for.
-        is_heard: The same for a room, which may have a rule of its own.
-        is_owner: Whose are waited for longest.
+    Messages of people who ``allows`` or, per room, ``is_heard`` are waited for, of ``is_owner`` longest.
     """
 
     def __init__(
@@ -127,11 +123,9 @@ class Decryption:
 
     async def meet(self, events: Iterable[JsonObject]) -> None:
         """
-        Get to know the devices of whoever has sent encrypted events, if that decides what is read. Others
-        wait for a server that hangs once in a minute; meanwhile what is known of its people has to do.
+        Learn encrypted senders' devices where that decides what is read. Raises ChannelUnavailable.
 
-        Raises:
-            ChannelUnavailable: It cannot be done now; the same answer has to come again.
+        An unresponsive server is waited for once a minute; else the known devices must do.
         """
         if not self._crypto.signed_only:
             return
@@ -242,7 +236,7 @@ class Decryption:
         return found
 
     def _is_still_secret(self, room_id: str, event: JsonObject) -> bool:
-        """Whether the key that has come is only for what was said later."""
+        """Return True if the received key does not fit the event: it starts with a later message."""
         try:
             self._crypto.decrypt(room_id, event)
         except NoKey:

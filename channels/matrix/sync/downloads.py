@@ -1,16 +1,10 @@
 """
 The files of received messages: fetched, decrypted, checked and stored before the messages are accepted.
 
-Theory of operation. `read_event` leaves a note (`MEDIA`) in the context of a message that has a file.
-`Downloads` takes messages together, fetches their files a few at a time, and gives the messages back with
-attachments, or with a sentence that says why a file could not be had: a message is never lost for its file.
-All this has `ALL_LIMIT_S`, whatever servers do meanwhile, and less at a server that has given nothing the
-last time. The limit ends with the last piece of a file: how long the store takes to keep it is no fault of
-the homeserver. While the store takes nothing, nothing is accepted without its file: `bring` waits, and
-`bring_one` says so.
-
-Files of people who may not talk to the bot are not fetched, and neither are those in talk that is not meant
-for it. What is fetched twice, because of a crash in between, is stored once.
+`read_event` leaves a note (`MEDIA`) in the context. `Downloads` fetches a few files at a time within
+`ALL_LIMIT_S`, less at a server that just failed, and gives the messages back with attachments or the reason:
+no message is lost for its file. While the store takes nothing, `bring` waits and `bring_one` raises. Files of
+people who may not talk to the bot, and in talk not meant for it, are not fetched.
 """
 
 from __future__ import annotations
@@ -86,13 +80,7 @@ class _Slot:
 
 
 class Downloads:
-    """
-    Downloads files for one account.
-
-    Args:
-        store: Where they go; None: nowhere, and the text says that they were there.
-        limit_s: How long all files that are fetched together may take.
-    """
+    """Downloads files for one account into ``store`` (None: mentioned only), within ``limit_s``."""
 
     def __init__(
         self,
@@ -122,13 +110,7 @@ class Downloads:
     async def bring_one(
         self, message: InboundMessage, *, slow: Callable[[], None] = lambda: None
     ) -> InboundMessage:
-        """
-        The message with its file or with the reason why not; ``slow`` is called if the storage hangs
-        meanwhile.
-
-        Raises:
-            AttachmentsUnavailable: The store takes nothing now; `ready` says when to try again.
-        """
+        """Return the message with its file or why not; ``slow`` on a hang. Raises AttachmentsUnavailable."""
         found: dict[int, Attachment | str] = {}
         if self._store is not None and self.wants(message):
             if self._store.is_away:  # one asks for all, see `ready`
@@ -158,7 +140,7 @@ class Downloads:
         return self._finished(message, "there is too much to fetch at once" if wanted else None)
 
     def wants(self, message: InboundMessage) -> bool:
-        """Whether the message has a file to fetch."""
+        """Return True if the message has a file to fetch."""
         here = message.context.get("allowed_here")
         allowed = self._allows(message.sender.address) if here is None else bool(here)
         return MEDIA in message.context and message.addressed and allowed and self._store is not None
@@ -306,7 +288,7 @@ async def _save(
 
 
 def _file_name(media: Media) -> str:
-    """What the file is called here: nobody has chosen a name for what was recorded."""
+    """Return the file's name; a recording gets a plain one, because nobody chose its name."""
     if media.kind != VOICE_MESSAGE:
         return media.name
     ending = PurePosixPath(media.name).suffix.lower()
@@ -338,7 +320,6 @@ def _event_in(message: InboundMessage) -> tuple[Any, Any]:
 
 
 def _server_of(message: InboundMessage) -> str:
-    """Whose file it is; empty if that cannot be said."""
     try:
         media = media_in(*_event_in(message))
     except MediaInvalid:
@@ -347,7 +328,6 @@ def _server_of(message: InboundMessage) -> str:
 
 
 def _problem(answer: HttpAnswer) -> Exception:
-    """What an answer that is no file means."""
     if answer.status == 404 and answer.errcode:
         return MediaInvalid("the homeserver does not have it, or no longer")
     if answer.errcode == "M_TOO_LARGE" or answer.status == 413:

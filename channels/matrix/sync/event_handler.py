@@ -63,13 +63,7 @@ class Unfinished:
 
 
 class EventHandler:
-    """
-    Interprets the events of one account.
-
-    Args:
-        rules: Who may talk to the bot, and what is different in single rooms.
-        decrypt: Reads an encrypted event without any other effect.
-    """
+    """Interprets the events of one account by ``rules``; ``decrypt`` has no other effect."""
 
     def __init__(
         self,
@@ -118,11 +112,7 @@ class EventHandler:
     async def begin(
         self, room_id: str, event: JsonObject, *, seen_at: float | None = None
     ) -> InboundMessage | Amendment | Skip | Unfinished:
-        """
-        Interpret one decrypted event of a timeline, without asking the homeserver anything.
-
-        ``seen_at`` is when it came, if it can be read only now.
-        """
+        """Interpret a decrypted event without requests; ``seen_at`` is its arrival if readable only now."""
         sender = text_of(event, "sender")
         if event.get("type") == "m.room.member" and self.joinings.saw(room_id, event, self._clock.now()):
             self._talk.came(room_id, text_of(event, "state_key"))
@@ -139,7 +129,7 @@ class EventHandler:
                 return await self._message(room_id, event, seen_at)
 
     def is_gone(self, room_id: str, event_id: Any, sender: Any) -> bool:
-        """Whether a person's event was redacted recently."""
+        """Return True if a person's event was redacted recently."""
         by = self._gone.get((room_id, event_id))
         return by is not None and by in ("", sender)
 
@@ -222,7 +212,7 @@ class EventHandler:
         return await begun.finish() if isinstance(begun, Unfinished) else begun
 
     def _seen_at(self, room_id: str, sender: str, seen_at: float | None) -> dict[str, Any]:
-        """Where the past is closed to newcomers: when this was said, and since when its sender is here."""
+        """Return the context keys of a closed past: the message's time, and since when its sender sees."""
         at = self.joinings.stamp(room_id, self._clock.now(), late_since=seen_at)
         since = self.joinings.of(room_id, sender)
         return {
@@ -239,8 +229,10 @@ class EventHandler:
 
     async def _is_answer_to_us(self, message: InboundMessage, me: Me, place: tuple[str, str]) -> bool | None:
         """
-        Whether it answers a message of ours, in the thread under it too, or goes on in a thread that we have
-        opened; None: the homeserver has to say.
+        Return True if a message answers the bot, also in a thread; None: the homeserver must be asked.
+
+        A reply to the bot's message counts, in a thread below it too, and so does a further message in a
+        thread that the bot opened.
         """
         if me.group_policy != "mention":
             return False
@@ -260,7 +252,7 @@ class EventHandler:
     def _with_background(
         self, message: InboundMessage, place: tuple[str, str]
     ) -> InboundMessage | Unfinished:
-        """What the model is to know besides: the thread's beginning, earlier talk, what is answered."""
+        """Add what the model needs besides: the thread's beginning, earlier talk, the answered message."""
         room_id, root = place
         talk: tuple[Background, ...] = ()
         if message.audience is Audience.GROUP:
@@ -299,7 +291,7 @@ class EventHandler:
         return known
 
     def _newest(self, room_id: str, event: JsonObject) -> str | None:
-        """What a message says by now, if it was edited before it came to us."""
+        """Return the newest text of a message that was edited before it arrived, or None."""
         edit = bundled_edit(event)
         clear = self._decrypt(room_id, edit) if edit is not None else None
         text = edited_text(clear) if clear is not None else None
@@ -308,7 +300,7 @@ class EventHandler:
     async def _asked_by_edit(
         self, room_id: str, event: JsonObject, seen_at: float | None
     ) -> InboundMessage | Unfinished | None:
-        """What was said to others and is meant for the bot since this edit; None: it is not so."""
+        """Return the message if this edit makes it one for the bot; else None."""
         sender, target = text_of(event, "sender"), edits(event)
         place = self._talk.place_of(room_id, target, sender)
         if place is None or not self.rules.is_context(room_id, sender):
@@ -454,10 +446,7 @@ class EventHandler:
         )
 
     async def _outbound(self, room_id: str, event_id: str) -> str | None:
-        """
-        The outbox id of an event that the server has of us, whether or not its sending was confirmed; None
-        also when the server does not say so within `_MARK_LIMIT_S`.
-        """
+        """Return the outbox id of our event on the server; None also after `_MARK_LIMIT_S`."""
         mark, backoff = None, Backoff(_MARK_RETRY)
         with anyio.move_on_after(_MARK_LIMIT_S):
             while mark is None:

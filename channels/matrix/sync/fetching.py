@@ -1,21 +1,11 @@
 """
 Fetches the files and quoted events of messages outside the receiving loop, because a server can be slow.
 
-No person and no server may delay receiving for others. So a message that needs fetching moves to a queue
-for its room and sender, followed by everything that sender writes there later, and the receiving loop goes
-on. Order is kept within one queue. At most `_AT_ONCE` queues are worked on at a time, `_AT_ONCE_PER_SENDER`
-of one sender and `_AT_ONCE_PER_SERVER` of one homeserver, because whoever runs a homeserver has as many
-accounts as they like. The owner is exempt from these limits. Redactions are never queued; they also remove
-what waits here. A reaction is queued only if the server must say which message it belongs to.
-
-A crash loses nothing. While a room has queued messages, the position `FETCHING` holds the ``/sync`` token
-from which that room must be read again; it is committed together with the token that passes the message.
-The next run reads the room from there and recognises accepted messages by their event id. A queue longer
-than `_MAX_WAITING` stops fetching: the text matters more than its attachments.
-
-While the store takes no files, a queue whose first message has one gives its place back and waits; one of
-these queues asks the store for all of them. One whose file the store is just keeping gives its place back as
-soon as the store is known as away. Nobody who needs no file waits for the store.
+Such a message moves to a queue of its room and sender, with all that follows from them. `_AT_ONCE` queues are
+worked on, `_AT_ONCE_PER_SENDER` and `_AT_ONCE_PER_SERVER` of one sender and homeserver, whose owner has any
+number of accounts; the owner is exempt. Redactions are never queued. The position `FETCHING` holds the token
+from which a room is read again after a crash. Beyond `_MAX_WAITING` fetching stops: text matters more. While
+the store takes no files, queues that need it give their places back, and one of them asks.
 """
 
 from __future__ import annotations
@@ -87,10 +77,8 @@ class DeferredReading:
     """
     The fetch queues of one account.
 
-    Args:
-        is_gone: Whether an event of a room, by this sender, was taken back.
-        accepted: Told of each message that was accepted.
-        late: Told of each event with a late key that was read; gives what to commit with it.
+    ``is_gone``: an event was withdrawn; ``accepted`` is called per message, ``late`` per event with a late
+    key, returning what to commit.
     """
 
     def __init__(
@@ -137,7 +125,7 @@ class DeferredReading:
         return dict(self._since)
 
     def read_again(self, room_id: str) -> None:
-        """What an earlier run has left of a room was read."""
+        """Note that a room's messages of an earlier run were read."""
         if room_id not in self._held and not any(room == room_id for room, _ in self._queues):
             self._since.pop(room_id, None)
 
@@ -160,7 +148,7 @@ class DeferredReading:
         return {FETCHING: text}
 
     def must_defer(self, room_id: str, read: Read) -> bool:
-        """Whether this message has to wait: for a download, or for its sender's earlier messages."""
+        """Return True if a message must wait for a download or for its sender's earlier messages."""
         if isinstance(read, Unfinished):
             return True
         if isinstance(read, Amendment):
@@ -226,12 +214,7 @@ class DeferredReading:
                 await anyio.sleep(backoff.failed(random=random.random()))
 
     async def _work_on(self, room_id: str, sender: str, queue: _SenderQueue) -> None:
-        """
-        Hand over what waits in a queue, until it is empty or has left its places.
-
-        Raises:
-            AttachmentsUnavailable: The store does not take the file of the first one.
-        """
+        """Work off a queue until it is empty or has no places. Raises AttachmentsUnavailable."""
         server = sender.partition(":")[2]
         try:
             await queue.take_place(self._share(sender, _AT_ONCE_PER_SENDER))
@@ -251,7 +234,7 @@ class DeferredReading:
         return self._shares.setdefault(of, anyio.CapacityLimiter(queues))
 
     async def _fetched(self, queue: _SenderQueue, item: _Item) -> InboundMessage | Amendment | Skip:
-        """What was read, with all that can be had of what it needs."""
+        """Return what was read, with everything it needs that can be fetched."""
         if isinstance(item.read, Amendment):
             return item.read
         read: InboundMessage | Skip = _message(item.read)

@@ -1,18 +1,11 @@
 """
 Backfill: fetches what a limited timeline left out, beside the receiving loop.
 
-Theory of operation. A gap is filled by ``/messages``, for which our server may have to ask another one, and
-one room may have any number of pages. So the loop leaves a room with a gap here and goes on with the others.
-Until the gap is filled, everything that comes in this room is left here as well and read after it, in order.
-Work begins when the answer that has the gap was committed.
-
-Nothing is lost over a crash: as long as a room is here, the position `FETCHING` says from which token it is
-to be read again (see ``fetching``). The loop's next commit after the last part was accepted takes that back,
-together with whatever else was learned on the way. What is accepted twice is recognised by its event id.
-
-What cannot be read now is tried again. A gap is reported and left after `GAP_TRIES`. Only tries count between
-which ``/sync`` was answered: as long as the homeserver is away, nothing is given up. More than
-`_MAX_EVENTS` of a room are not kept in memory, but fetched when their turn comes.
+``/messages`` may be slow and long, so a room with a gap leaves the loop, and its later events are read after
+the gap, in order. The position `FETCHING` holds the token to read again from after a crash (see
+``fetching``), until the loop's next commit; repetitions are recognised by event id. A gap is reported and
+left after `GAP_TRIES` between answered ``/sync`` requests. At most `_MAX_EVENTS` of a room are kept in
+memory.
 """
 
 from __future__ import annotations
@@ -56,11 +49,8 @@ class Gaps:
     """
     The rooms of one account that have gaps.
 
-    Args:
-        fetching: Keeps from where rooms are to be read again.
-        fill: Hands over all that came in a room after a token.
-        read: Hands over these events of a room; the token from which they can be had again.
-        left: Told of each gap that is left, with the error.
+    ``fetching`` stores where to read again; ``fill`` reads a room from a token, ``read`` given events;
+    ``left`` is called with an abandoned gap's error.
     """
 
     def __init__(
@@ -87,7 +77,7 @@ class Gaps:
         self._news = anyio.Event()
 
     def __contains__(self, room_id: str) -> bool:
-        """Whether what comes in this room has to be left here."""
+        """Return True if the room's messages are deferred until its gap is filled."""
         return room_id in self._rooms
 
     def put(self, room_id: str, since: str, events: Sequence[JsonObject] | None = None) -> None:

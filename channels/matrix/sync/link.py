@@ -25,7 +25,7 @@ class SyncLink:
         return self._backoff.failures
 
     def is_current(self) -> bool:
-        """Whether what is known about rooms is as fresh as a working link keeps it."""
+        """Return True if the known room states are as fresh as a working link keeps them."""
         age_s = self._clock.monotonic() - (self._answered_at or 0.0)
         return self._answered_at is not None and self.failures == 0 and age_s < _CURRENT_S
 

@@ -1,25 +1,12 @@
 """
 The receiving loop: one ``/sync`` after the other; each is committed before the next request.
 
-`Inbox.accept` takes the messages of an answer (``timeline``) together with the sync token that follows it
-(`POSITION`). So a crash at any point repeats an answer and never skips one, and repeated events are
-recognised by their id. The very first start has no token: it takes one and ignores everything older. Every
-later start resumes from the token and asks for the full state, because the registry of rooms is not
-persistent.
-
-A homeserver that was reinstalled or restored from a backup does not know the token. Synapse then refuses it,
-or answers with an earlier one. All rooms are requested again, and only events younger than the newest one
-ever read (`NEWEST`) are read: nothing is answered twice, and nothing said since the backup is lost.
-
-Failures before the first success of a run end the run; the supervisor restarts it with a back-off. (A room
-that cannot be read does not: the next run would start counting its tries again.) Afterwards the loop retries
-by itself, after at most 1.75 s in the first minute of an outage and then up to 30 s, until `GIVE_UP_S`. The
-first request after a failure is no long poll: its answer shows that the link is up, and all deliveries wait
-for that. nio's own loop does none of this, so it is not used.
-
-An answer that is too long would come again for ever: anybody's server puts into an invitation what it likes.
-So less is asked for, and what is too long is cut out (`_LESS`): an invitation is refused; a room is read from
-the same position with the next answer, which is asked for with the full state, or else left out.
+Messages and the next token (`POSITION`) are accepted together, so a crash repeats an answer and never skips
+one. The first start ignores older messages; later ones ask for the full state. After a server's restore the
+token is unknown: all rooms are read, but only events younger than `NEWEST`. Failures before a run's first
+success end the run; later the loop retries, after at most 1.75 s in the first minute and then 30 s, until
+`GIVE_UP_S`, with a short poll first, as deliveries wait for it. Too long answers are requested smaller or cut
+(`_LESS`), as any server can fill an invitation.
 """
 
 from __future__ import annotations
@@ -82,14 +69,13 @@ class SyncReceiver:
     Receives the messages of one account.
 
     Args:
-        rooms, invites, typing_receipts: What it keeps up to date.
-        clock: For ages and the time of reception.
-        on_up: Called whenever the link has come up.
-        decryption: Reads what is encrypted; None: nobody does.
-        may_invite: Whose word is enough to go into another room, and whose files are fetched.
+    rooms, invites, typing_receipts: The state it updates.
+        on_up: Called when the link comes up.
+        decryption: None: encrypted events are not read.
+        may_invite: Whose invitations and files are trusted.
         is_owner: Who waits for no other person's server.
-        attachments: Where files go; None: nowhere.
-        read_receipts: Whether accepted messages are marked as read.
+        attachments: The store of files, or None.
+        read_receipts: Mark accepted messages as read.
     """
 
     def __init__(
@@ -215,7 +201,7 @@ class SyncReceiver:
 
     @property
     def _has_more(self) -> bool:
-        """Whether messages whose keys have come are left to be read."""
+        """Return True if messages whose keys have arrived are still to be read."""
         return self._decryption is not None and self._decryption.has_more
 
     async def _restart_without_token(self, why: str) -> str:
@@ -344,7 +330,7 @@ class SyncReceiver:
         return await self._decryption.late()
 
     def _departures(self, body: JsonObject, known: set[str] | None) -> list[Amendment]:
-        """What is to be given up because the bot was put out of rooms, or has left them."""
+        """Return the amendments for rooms that the bot left or was removed from."""
         amendments = []
         for room_id in object_of(object_of(body, "rooms"), "leave"):
             if known is not None and room_id not in known:
@@ -443,6 +429,6 @@ class SyncReceiver:
 
 
 def _is_further_back(following: str, since: str) -> bool:
-    """Whether a token of Synapse, which counts up, is one of an earlier time. Others say nothing about it."""
+    """Return True if a sync token of Synapse is older than the last one; other formats give False."""
     new, old = _STREAM_TOKEN.match(following), _STREAM_TOKEN.match(since)
     return new is not None and old is not None and int(new[1]) < int(old[1])

@@ -1,17 +1,10 @@
 """
-The context of a reply: the message that it answers and the start of its thread, fetched and cut to fit into a
-question.
+The context of a reply: the message that it answers and the start of its thread, fetched and cut to fit.
 
-Theory of operation. An event is only ever asked for by its id *in the room of the message that points to it*,
-so nobody can have the bot quote from a room that they are not in. Nor from a time at which they were not in
-it: the bot may read what two people said before a third joined, and the third may know the event's id. So the
-asker must have been in the room at what they did not write (`ReplyContext.is_for`), and at the edit whose
-text is quoted; otherwise the text before it is. Whether somebody was there is what our own homeserver's state
-*at that event* says. The times of events decide nothing: whoever's homeserver sends an event sets them.
-
-What was seen lately is remembered; the rest is fetched, within a limit, and left out when it does not come: a
-quotation helps, and nothing waits for it. Of an event that was edited the newest text counts. A chain of
-answers is followed a few steps back.
+Events are requested by id in the room of the reply only, and the asker must have been in the room then, by
+our server's state at that event (`ReplyContext.is_for`); times in events count for nothing. So nobody can
+make the bot quote what they could not see. Recent ones are cached; the rest is fetched within a limit or left
+out. The newest edit counts, and chains are followed a few steps.
 """
 
 from __future__ import annotations
@@ -89,7 +82,7 @@ class ReplyContext:
         self._seen.pop((room_id, event_id), None)
 
     async def is_for(self, room_id: str, seen: _Seen, asker: Asker) -> bool:
-        """Whether the asker has seen an event themselves; what is unknown counts as no."""
+        """Return True if the asker could see an event; an unknown membership counts as no."""
         if seen.sender == asker.address:
             return True
         membership = await self._membership(room_id, seen.event_id, asker.address)
@@ -127,7 +120,7 @@ class ReplyContext:
         return () if seen is None else (self._said("thread", room_id, seen, limit=_MAX_CHARS),)
 
     async def takes_part(self, room_id: str, root: str) -> bool:
-        """Whether the bot has written in a thread, as far as the homeserver tells."""
+        """Return True if the bot has written in a thread, as far as the homeserver reports."""
         seen = await self._find(room_id, root, self._user_id)
         return seen is not None and seen.joined
 
@@ -180,7 +173,6 @@ class ReplyContext:
         return self._seen[key]
 
     async def _membership(self, room_id: str, event_id: str, person: str) -> str:
-        """What somebody was in a room at an event; empty if that is not known."""
         key = (room_id, event_id, person)
         if key not in self._memberships:
             await self._look(room_id, event_id, person)

@@ -1,14 +1,10 @@
 """
-Converts an answer of ``/sync`` into messages and amendments: every event of every room, in order, with gaps
-filled.
+Converts an answer of ``/sync`` into messages and amendments: every event of every room, in order.
 
-A limited timeline is backfilled outside the loop (``gaps``). Each event is decrypted if need be and parsed
-(``inbound``), and no event that a stranger wrote prevents its neighbours from being read. If our own server
-cannot say what a room contains, everything waits, because nothing may be lost; after `GAP_TRIES` the room is
-reported and skipped, because one broken room must not stop the account.
-
-Answers that our server must get from other servers may never come, and nobody else waits for them: all rooms
-of an answer are requested in parallel, within a limit that is shorter for a while after a server hung.
+Limited timelines are backfilled outside the loop (``gaps``). No event of a stranger prevents others from
+being read. If our own server cannot say what a room contains, everything waits, and after `GAP_TRIES` the
+room is reported and skipped. What needs other servers is requested for all rooms in parallel, within a limit
+that is shorter after a hang.
 """
 
 from __future__ import annotations
@@ -81,12 +77,8 @@ class Timeline:
     """
     Reads the timelines of one account.
 
-    Args:
-        inbox: Takes over the pages of a gap.
-        decryption: Reads what is encrypted; None: nobody does.
-        fetching: Takes over what needs a server that may be slow.
-        accepted: Told of messages that were handed over beside the loop.
-        is_owner: Whose conversations are waited for in any case.
+    ``inbox`` gets the pages of a gap, ``fetching`` slow requests, ``accepted`` each other message;
+    ``is_owner`` conversations are always awaited.
     """
 
     def __init__(
@@ -143,12 +135,7 @@ class Timeline:
         }
 
     async def read_answer(self, body: JsonObject, since: str, known: set[str] | None) -> TimelineResult:
-        """
-        Read an answer; ``known`` are the rooms before it, None if they are unknown.
-
-        Raises:
-            ChannelUnavailable: Something cannot be read now; the same answer has to come again.
-        """
+        """Read an answer; ``known``: earlier rooms or None. Raises ChannelUnavailable to get it again."""
         joined = self._read_rooms(body)
         said = {room_id: events_of(room, "timeline") for room_id, room in joined.items()}
         entered = []
@@ -179,7 +166,7 @@ class Timeline:
         return found
 
     def _read_rooms(self, body: JsonObject) -> JsonObject:
-        """What an answer says of rooms, those excepted that cannot be read."""
+        """Return the rooms of an answer that can be read."""
         joined = object_of(object_of(body, "rooms"), "join")
         return {room_id: room for room_id, room in joined.items() if room_id not in self._rooms.unread}
 
@@ -211,9 +198,8 @@ class Timeline:
         """
         Read these events of a room.
 
-        What needs a server that may be slow is left to ``fetching``, for which ``since`` says from where the
-        room can be read again; without it, it is waited for. ``late``: this event's key has come late, and it
-        was seen first ``seen_at``.
+        Slow requests go to ``fetching``, which can read the room again from ``since``; without it they are
+        awaited. ``late``: the event whose key came late, first seen at ``seen_at``.
         """
         # That they are of this room is the server's word; it is checked all the same.
         events = [event for event in events if event.get("room_id", room_id) == room_id]
@@ -246,7 +232,7 @@ class Timeline:
     async def _begun(
         self, room_id: str, event: JsonObject, *, finish: bool, seen_at: float | None
     ) -> InboundMessage | Amendment | Unfinished | None:
-        """What an event says, with ``finish`` also what it needs; None if that is nothing for us."""
+        """Read an event, with ``finish`` also what it needs; None if it is not for us."""
         try:
             clear = event if self._decryption is None else self._decryption.decrypt(room_id, event)
             if clear is None:
@@ -303,19 +289,14 @@ class Timeline:
 
     @property
     def _patience_s(self) -> float:
-        """How long something is waited for that may need somebody's server."""
+        """Return the seconds to wait for data that may need another server."""
         lately = anyio.current_time() - self._hung_at < _ASK_AGAIN_S
         return _HUNG_LIMIT_S if lately else math.inf
 
     async def _side_by_side(
         self, asks: Mapping[str, tuple[Callable[[str], Awaitable[None]], float]]
     ) -> list[str]:
-        """
-        Ask about rooms, each within its seconds; returns those of which nothing came.
-
-        Raises:
-            ChannelError: The whole answer has to come again.
-        """
+        """Ask about rooms concurrently; return those without answer. Raises ChannelError to get all again."""
         late: list[str] = []
         failed: list[ChannelError] = []
         slots = anyio.CapacityLimiter(_ASK_AT_ONCE)
@@ -362,10 +343,7 @@ class Timeline:
         return room is not None and any(self._is_owner(one) for one in room.joined)
 
     async def _learn_privacy(self, said: Iterable[tuple[str, Sequence[JsonObject]]]) -> None:
-        """
-        Find out whether conversations are of two, if somebody says something in them; while that is unknown
-        they count as groups.
-        """
+        """Find out if conversations with news have two people; until then they count as groups."""
         asks: dict[str, tuple[Callable[[str], Awaitable[None]], float]] = {}
         now, limit_s = anyio.current_time(), min(_ASK_LIMIT_S, self._patience_s)
         for room_id, events in said:

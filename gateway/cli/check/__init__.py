@@ -161,7 +161,7 @@ def _report_state(
 
 
 def _is_unfinished(report: CheckReport, home: Home) -> bool:
-    """Whether a restore was broken off, so that nothing else means anything."""
+    """Report an interrupted restore and return True: no other check is meaningful then."""
     try:
         check_finished(home.root)
     except RestoreMarker as error:
@@ -286,7 +286,7 @@ async def _check_shell(report: CheckReport, settings: Settings, home: Home) -> N
 
 
 def _report_mcp(report: CheckReport, found: Mapping[str, Any]) -> None:
-    """What the running daemon knows of its MCP servers; none is started for this."""
+    """Report what the running daemon knows of its MCP servers; none is started."""
     for name, one in found.items():
         changed = f"{len(one['changed'])} tools are off until you approve them"
         if one["trouble"]:

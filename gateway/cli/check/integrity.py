@@ -45,7 +45,7 @@ _KEPT_LINES = "lines-that-could-not-be-read.jsonl"
 
 @dataclass(slots=True)
 class Repaired:
-    """What `repair_state` did: where copies are (None: nothing was to do), what is right now, what is not."""
+    """The result of `repair_state`: the place of the copies (None: nothing to do), repairs, and failures."""
 
     kept: Path | None = None
     done: list[IntegrityFinding] = field(default_factory=list)
@@ -114,7 +114,6 @@ def examine_state(
 
 
 def _tables(layout: Layout, server: ServerDatabase) -> Iterator[IntegrityFinding]:
-    """What is wrong with histories and memory in tables."""
     for trouble in table_troubles(server):
         yield IntegrityFinding(trouble.part, trouble.text, serious=trouble.serious, remedy=trouble.remedy)
     if left := left_in_files(layout):
@@ -122,7 +121,7 @@ def _tables(layout: Layout, server: ServerDatabase) -> Iterator[IntegrityFinding
 
 
 def _queue(home: Home, named: dict[str, bool], *, in_use: bool) -> Generator[IntegrityFinding, None, bool]:
-    """What is wrong with the database; returns whether all files that its rows name are in ``named``."""
+    """Yield the findings about the database; return True if its file names are all in ``named``."""
     if not home.database.exists():
         return True
     yield from _database(home, in_use=in_use)
@@ -133,12 +132,7 @@ def _queue(home: Home, named: dict[str, bool], *, in_use: bool) -> Generator[Int
 
 
 def repair_state(home: Home, troubles: Iterable[IntegrityFinding], *, now: datetime) -> Repaired:
-    """
-    Repair what can be repaired, each finding by itself. The caller holds the home's lock.
-
-    Raises:
-        StateUnusable: No copy can be made, so nothing was changed.
-    """
+    """Repair each finding by itself, holding the home's lock. Raises StateUnusable if no copy can be made."""
     repaired = Repaired()
     wanted = list(troubles)
     able = [one for one in wanted if one.repair is not None]
@@ -318,7 +312,7 @@ def _index(home: Home, *, in_use: bool) -> Iterator[IntegrityFinding]:
 
 
 def _after(at: str, since: datetime) -> bool:
-    """Whether a file that was named then should still be there; without a time nothing is expected."""
+    """Return True if a file named at that time should still exist; False without a valid time."""
     try:
         moment = datetime.fromisoformat(at)
     except ValueError:

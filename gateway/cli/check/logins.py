@@ -43,10 +43,7 @@ class Examinable(Protocol):
     account: str
 
     async def check(self) -> Mapping[str, str]:
-        """
-        Log in everywhere and test what can be tested; returns what was seen. A `ChannelError` says what is
-        wrong.
-        """
+        """Log in everywhere and test; return what was seen. Raises `ChannelError`."""
         ...
 
 
@@ -121,7 +118,7 @@ class _ClosedInbox:
 
 
 def is_up(status: Mapping[str, Any], name: str) -> bool:
-    """Whether a running daemon has this channel connected."""
+    """Return True if a running daemon has this channel connected."""
     return bool(status.get("channels", {}).get(name, {}).get("state") == LinkState.UP.value)
 
 

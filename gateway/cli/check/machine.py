@@ -22,9 +22,9 @@ _MOST_NAMED = 5
 
 def ownership(home: Home, secrets: Iterable[Path], *, services: Path = SERVICES) -> Iterator[Finding]:
     """
-    Who may read and write what: the home folder, the configuration's secrets, what is in the home.
+    Check access to the home folder, the configuration's secrets and the files in the home.
 
-    In ``services`` each folder belongs to a user that its service has for the moment, and root asks about it.
+    Below ``services`` each folder belongs to the temporary user of its service, and root runs the check.
     """
     me = os.geteuid()
     state = home.root.stat()
@@ -167,7 +167,7 @@ def port(host: str, number: int) -> Finding:
 
 
 def unit(*, root: Path = Path("/"), user_home: Path | None = None) -> Finding:
-    """Whether systemd starts squidbot after a reboot; ``root`` and ``user_home`` are for tests."""
+    """Check that systemd starts squidbot after a reboot; ``root`` and ``user_home`` are for tests."""
     if not (root / "run/systemd/system").is_dir():
         return Finding("unit", FindingLevel.SKIPPED, "this machine (or container) is not run by systemd")
     mine = (user_home or Path("~").expanduser()) / ".config/systemd/user"

@@ -45,7 +45,7 @@ class ProbeResult:
 
     @property
     def failed(self) -> bool:
-        """Whether a login at this server is useless."""
+        """Return True if a login at this server is useless."""
         return self.finding.verdict is FindingLevel.FAILED
 
 
@@ -166,7 +166,7 @@ async def _until(stream: ByteStream, done: Callable[[bytes], bool]) -> bytes:
 
 
 async def _ahead_s(stream: ByteStream, server: Server, now: Callable[[], datetime]) -> float | None:
-    """How far our clock is ahead, by the Date of an answer (RFC 9110, section 6.6.1); None if it has none."""
+    """Return how far our clock is ahead by the Date of an answer (RFC 9110, section 6.6.1), or None."""
     host = f"[{server.host}]" if ":" in server.host else server.host
     head = f"GET {server.path} HTTP/1.1\r\nHost: {host}:{server.port}\r\nUser-Agent: squidbot\r\n"
     await stream.send(f"{head}Accept: */*\r\nConnection: close\r\n\r\n".encode())
@@ -186,7 +186,7 @@ async def _ahead_s(stream: ByteStream, server: Server, now: Callable[[], datetim
 
 
 def _explained(error: Exception, server: Server) -> tuple[str, str] | None:  # noqa: C901, PLR0911 - one per trouble
-    """What is wrong and what to do about it; None for what is a defect of ours."""
+    """Return the cause and the remedy; None for a defect of ours."""
     while isinstance(error, ExceptionGroup):
         error = error.exceptions[0]
     cause = error.__cause__ if isinstance(error.__cause__, Exception) else None

@@ -33,12 +33,7 @@ class Finding:
 
 @dataclass(slots=True)
 class CheckReport:
-    """
-    All findings, in the order in which they were made.
-
-    ``exit_code``: 0, nothing failed (warnings do not count); 1, something did; 78, the configuration cannot
-    be read.
-    """
+    """All findings in order; ``exit_code`` 0: none failed, 1: some did, 78: invalid configuration."""
 
     findings: list[Finding] = field(default_factory=list)
     exit_code: int = 0
@@ -87,9 +82,8 @@ class IntegrityFinding:
     """
     One defect of the stored data.
 
-    ``part`` groups it in the report: histories, records, memory, database, search index, attachments.
-    ``serious``: it is damage, and not only worth knowing. ``files`` are touched by ``repair``, which gets the
-    folder to keep things in; None: no machine can, and ``remedy`` says what a person can do.
+    ``part`` groups findings; ``serious``: damage. ``repair`` touches ``files`` and gets the folder for
+    copies; None: only the person's ``remedy`` helps.
     """
 
     part: str

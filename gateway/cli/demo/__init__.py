@@ -59,7 +59,7 @@ class Demo:
     room: str = ""
 
     def status(self) -> dict[str, Any]:
-        """What the daemon says of itself."""
+        """Return the daemon's status."""
         with urllib.request.urlopen(f"http://{self.listen}/status", timeout=10) as answer:
             status: dict[str, Any] = json.loads(answer.read())
         return status
@@ -75,12 +75,7 @@ class Demo:
         self.daemon.kill()
 
     def wait_until_ready(self, say: Callable[[str], None]) -> None:
-        """
-        Return when every channel is connected and has caught up.
-
-        Raises:
-            StartFailed: The daemon ended, or took too long; the end of its log is in the text.
-        """
+        """Wait until every channel has caught up. Raises StartFailed with the end of the log."""
         started = told = time.monotonic()
         while not _answers(f"http://{self.listen}/readyz"):
             now = time.monotonic()

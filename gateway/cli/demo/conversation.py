@@ -231,7 +231,7 @@ class _Talk:
         return self._demo.alice.wait_for_event(self._is_answer, limit_s)
 
     def _has_message(self) -> bool:
-        """Whether a message of the bot has come and was not shown."""
+        """Return True if a message of the bot has arrived and was not shown."""
         self._demo.alice.sync(0)
         return any(self._is_answer(event) for event in self._demo.alice.pending)
 
@@ -240,7 +240,7 @@ class _Talk:
         return said == ("m.room.message", self._bot, self._demo.room)
 
     def _wait(self, look: Callable[[float], _Found]) -> _Found | None:
-        """What ``look`` finds, even if the plug is pulled meanwhile; None, and a word, if nothing comes."""
+        """Return the result of ``look``, also over a restart; None, after a message, if nothing arrives."""
         give_up_at = time.monotonic() + _ANSWER_LIMIT_S
         while True:
             try:
@@ -266,7 +266,7 @@ class _Talk:
 
     @contextlib.contextmanager
     def _listening(self) -> Iterator[None]:
-        """What the bot says while a person thinks or types, such as a reminder, is shown when it comes."""
+        """Show messages of the bot, such as reminders, while the person thinks or types."""
         done = threading.Event()
 
         def listen() -> None:
@@ -298,7 +298,7 @@ class _Talk:
             self._owed = False
 
     def _is_working(self) -> bool:
-        """Whether the daemon still has something to answer, as far as it says."""
+        """Return True if the daemon still has messages to answer, or cannot be asked."""
         time.sleep(_SETTLE_S)
         try:
             inbox = self._demo.status()["work"]["inbox"]
@@ -319,7 +319,6 @@ class _Talk:
 
 
 def _typed() -> str:
-    """What stands at the prompt already."""
     reader = sys.modules.get("readline")
     return str(reader.get_line_buffer()) if reader is not None else ""
 

@@ -14,7 +14,6 @@ _PAGE = b"""<!doctype html><title>Squids</title>
 
 class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
-        """Give the page, whatever is asked for."""
         self.send_response(200)
         self.send_header("Content-Type", "text/html; charset=utf-8")
         self.send_header("Content-Length", str(len(_PAGE)))

@@ -33,12 +33,7 @@ def ears(stack: ExitStack) -> dict[str, Any]:
 
 
 def speak(alice: MatrixPeer, room: str, text: str) -> None:
-    """
-    Say something as a voice message.
-
-    Raises:
-        NotSpoken: There is no voice message.
-    """
+    """Say something as a voice message. Raises NotSpoken."""
     program = shutil.which("espeak-ng")
     if program is None:
         raise NotSpoken("espeak-ng is not installed; on Debian: apt install espeak-ng")

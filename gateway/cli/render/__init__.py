@@ -90,7 +90,6 @@ def status(report: Mapping[str, Any]) -> str:
 
 
 def _machines(report: Mapping[str, Any]) -> list[str]:
-    """The machines of a home on PostgreSQL."""
     machines = report.get("machines")
     if machines is None:
         return []
@@ -131,7 +130,6 @@ def _channel(name: str, one: Mapping[str, Any]) -> list[str]:
 
 
 def _process(report: Mapping[str, Any]) -> list[str]:
-    """Whether it runs, since when, and what it is made of."""
     running = bool(report.get("running"))
     does = "standing by" if report.get("standing_by") else "running" if running else "not running"
     lines = [f"squidbot {report['version']}: {does}"]
@@ -149,7 +147,6 @@ def _process(report: Mapping[str, Any]) -> list[str]:
 
 
 def _shell(one: Mapping[str, Any]) -> list[str]:
-    """Whether commands can be run; the reason is a sentence."""
     if not one:
         return []
     word = {True: "ready", False: "off"}.get(one["ready"], "not ready")
@@ -157,7 +154,6 @@ def _shell(one: Mapping[str, Any]) -> list[str]:
 
 
 def _mcp(found: Mapping[str, Any]) -> list[str]:
-    """The servers with which something is wrong."""
     lines = []
     for name, one in found.items():
         if one["trouble"]:
@@ -168,7 +164,6 @@ def _mcp(found: Mapping[str, Any]) -> list[str]:
 
 
 def _speech(one: Mapping[str, Any]) -> list[str]:
-    """How many answers were spoken, and what was wrong with the last one that was not."""
     if not one:
         return []
     trouble = f"; the last one was not: {plain_line(one['trouble'])}" if one["trouble"] else ""
@@ -176,7 +171,6 @@ def _speech(one: Mapping[str, Any]) -> list[str]:
 
 
 def _attachments(one: Mapping[str, Any]) -> list[str]:
-    """Whether the shared storage for files answers."""
     if not one:
         return []
     answers = "answers" if one["asked"] else "not used yet"
@@ -207,7 +201,7 @@ _KINDS = {"tick": "[check-in]", "job": "[scheduled]", "background_job": "[backgr
 
 
 def _what(row: Mapping[str, Any]) -> str:
-    """What a row of the list is about: what is wrong, and of what waits for a person the text as well."""
+    """Render a row's subject: its error, and its text if it waits for a person."""
     kind = _KINDS.get(row["kind"], "")  # what nobody has written does not look as if somebody had
     text = f"{kind} {row['text']}".strip() if row["text"] is not None else kind or "[message]"
     if row["state"] == "quarantined" and row["error"]:
@@ -352,7 +346,7 @@ def session(answer: Mapping[str, Any]) -> str:
 
 
 def _cursor(answer: Mapping[str, Any]) -> list[str]:
-    """What of a conversation is consolidated, and when the rest of it will be."""
+    """Render how much of a conversation is consolidated and when the rest will be."""
     cursor, rest = answer["cursor"], answer["unconsolidated"]
     what = (
         "consolidated" if answer["summary"] or not cursor else "set aside"
@@ -365,7 +359,7 @@ def _cursor(answer: Mapping[str, Any]) -> list[str]:
 
 
 def _prompt(prompt: Mapping[str, Any]) -> list[str]:
-    """What the next prompt would hold, with about so many tokens for each part."""
+    """Render the contents of the next prompt, with estimated tokens per part."""
     lines = [f"  prompt     about {prompt['total_tokens']} of at most {prompt['limit_tokens']} tokens:"]
     for name, tokens in prompt["tokens"].items():
         said = f", {prompt['messages']} messages" if name == "history" else ""
@@ -376,7 +370,6 @@ def _prompt(prompt: Mapping[str, Any]) -> list[str]:
 
 
 def _consolidating(state: Mapping[str, Any]) -> list[str]:
-    """How many segments were consolidated, and what keeps conversations from it, if anything does."""
     failing = state.get("failing_sessions")
     if not failing:
         done = state.get("segments")

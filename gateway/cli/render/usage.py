@@ -57,7 +57,7 @@ def shorten(name: str, longest: int) -> str:
 
 
 def budget_line(budget: Mapping[str, Any]) -> list[str]:
-    """What this day has cost of what it may; nothing without a limit."""
+    """Render the day's cost against its limits; empty without a limit."""
     parts = []
     tokens, usd = budget["tokens"], budget["usd"]
     if tokens["limit"] is not None:

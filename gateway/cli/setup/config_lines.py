@@ -75,7 +75,7 @@ class EmailAnswers:
 
 @dataclass(frozen=True, slots=True)
 class VoiceAnswers:
-    """Which models of a provider listen and, unless that is empty, speak."""
+    """The models of a provider that listen and, unless empty, speak."""
 
     provider: str
     listens: str

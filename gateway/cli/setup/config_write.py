@@ -52,12 +52,7 @@ class PlannedSetup:
 
 
 def read_existing(path: Path, environ: Mapping[str, str]) -> Existing:
-    """
-    Read the present configuration.
-
-    Raises:
-        ConfigInvalid: There is a configuration, and it is wrong; it must be mended, or moved away, first.
-    """
+    """Read the present configuration. Raises ConfigInvalid: it must first be repaired or moved away."""
     if path.is_symlink() and not path.exists():
         raise ConfigInvalid(f"{path} is a link to something that does not exist")
     try:

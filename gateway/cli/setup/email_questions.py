@@ -158,7 +158,7 @@ def _asked_places(where: MailGuess, dialogue: Dialogue) -> MailGuess:
 
 
 def _is_proven(same: EmailConfig | None) -> bool:
-    """Whether it is configured what senders are proven by, so that nothing has to be found out."""
+    """Return True if the proof of senders is configured, so that nothing must be probed."""
     return same is not None and (
         bool(same.trusted_authserv_ids or same.trust_headerless_auth_results or same.subaddress_secrets)
         or same.dkim == "verify"

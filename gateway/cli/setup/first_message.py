@@ -52,7 +52,7 @@ class Greeting:
 
 
 def targets(settings: Settings) -> list[str]:
-    """Where the owner is: an address for each channel that is on, such as ``matrix:@you:example.org``."""
+    """Return the owner's address per enabled kind of channel, such as ``matrix:@you:example.org``."""
     found = []
     kinds = settings.channels.kinds()
     for kind in dict.fromkeys(kinds[name] for name in settings.channels.enabled()):
@@ -79,7 +79,7 @@ def greet(settings: Settings, home: Home) -> list[Greeting]:
 
 
 class _Known:
-    """Whom we have written to, in a file: noted as soon as the message is durably in the outbox."""
+    """The recipients of first messages, in a file; noted once the message is durably in the outbox."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -54,7 +54,7 @@ class MailboxLogin:
 
 @dataclass(frozen=True, slots=True)
 class MailboxFacts:
-    """What the login showed. ``authserv_ids`` is empty if the provider does not report on senders."""
+    """The result of a login. ``authserv_ids`` is empty if the provider does not report on senders."""
 
     imap: ProviderServer
     smtp: ProviderServer
@@ -166,7 +166,7 @@ async def _read(
 
 
 def _word(seen: Sequence[str | None], guess: MailGuess) -> dict[str, Any]:
-    """Whose name stands on top of the newest mails, if enough of them have the same one; pure."""
+    """Return the authserv-id on top of the newest mails if enough agree; pure."""
     if guess.authserv_ids:
         return {"authserv_ids": guess.authserv_ids, "proven_by": f"known of {guess.provider}"}
     if guess.headerless:

@@ -93,9 +93,9 @@ _BY_HOST = {one.imap[0].host: one for one in _TABLE.values()}
 
 def guess(address: str, imap: ProviderServer | None = None) -> MailGuess:
     """
-    Where the mailbox of ``address`` may be; ``imap``, if it is known, tells the provider better.
+    Guess the servers of ``address``; a known ``imap`` identifies the provider better.
 
-    Tried for an unknown provider: the names that most hosts use, TLS at once before STARTTLS (RFC 8314).
+    For an unknown provider these are the usual names, implicit TLS before STARTTLS (RFC 8314).
     """
     domain = address.rpartition("@")[2].lower()
     known = _BY_HOST.get(imap.host) if imap is not None else _TABLE.get(domain)
@@ -114,12 +114,7 @@ def guess(address: str, imap: ProviderServer | None = None) -> MailGuess:
 
 
 def parse_place(text: str, kind: Literal["imap", "smtp"]) -> ProviderServer:
-    """
-    ``host``, ``host:port`` or ``tls://host:port`` (``starttls://``, ``none://``).
-
-    Raises:
-        ValueError: It is something else.
-    """
+    """Parse ``host``, ``host:port`` or ``tls://host:port`` (``starttls``, ``none``). Raises ValueError."""
     wrong = f"{text[:80]!r} is not a server; write host, host:port, or tls://host:port (starttls://, none://)"
     scheme, _, rest = text.partition("://") if "://" in text else ("", "", text)
     if scheme not in ("", "tls", "starttls", "none") or any(char in rest for char in "/@?# \\\"'"):

@@ -76,7 +76,7 @@ def enter(homeserver: str, user_id: str, password: str, tls_ca_file: str | None)
 
 
 def is_login_valid(config: MatrixConfig, state: Path) -> bool:
-    """Whether the daemon's login is valid; False: it has none."""
+    """Return True if the daemon's login is valid; False if it has none."""
     if config.access_token is None and not (state / _SESSION).exists():
         return False
     return anyio.run(partial(_still_in, config, state))
@@ -98,7 +98,7 @@ def resolve(text: str, tls_ca_file: str | None) -> str:
 
 
 def is_unknown_user(homeserver: str, person: str, tls_ca_file: str | None) -> bool:
-    """Whether the homeserver says that there is no such account; silence means no."""
+    """Return True if the homeserver says that there is no such account; an error gives False."""
     try:
         return anyio.run(partial(_knows_nobody, homeserver, person, tls_ca_file))
     except (ChannelError, ValueError):
@@ -113,7 +113,7 @@ async def _knows_nobody(homeserver: str, person: str, tls_ca_file: str | None) -
 
 
 def is_in_clear(address: str) -> bool:
-    """Whether the password would go there unencrypted, over a network."""
+    """Return True if the password would go over a network unencrypted."""
     parts = urlsplit(address)
     return parts.scheme == "http" and not is_loopback(parts.hostname or "")
 
@@ -199,7 +199,7 @@ async def _speaks_matrix(address: str, tls_ca_file: str | None) -> bool:
 
 
 async def _well_known(base: str, tls_ca_file: str | None) -> str | None:
-    """Where the homeserver is, None if nothing is said; what is said has to be sound."""
+    """Return the homeserver's URL by .well-known, None without one. Raises ChannelMisconfigured."""
     origin = "{0.scheme}://{0.netloc}".format(urlsplit(base))
     async with _connected(_config(origin, _NOBODY, "-", tls_ca_file)) as homeserver:
         answer = await _asked(homeserver, "/.well-known/matrix/client")

@@ -113,10 +113,7 @@ def _logged_in(
 
 
 def asked_authority(error: Exception, dialogue: Dialogue) -> str:
-    """
-    Ask for the certificate file of an own authority, if a certificate was refused for lack of it; empty if
-    there is none.
-    """
+    """Ask for the CA file if a certificate was refused for lack of it; return it or ""."""
     if "tls_ca_file" not in str(error) and "certificate is not trusted" not in str(error):
         return ""
 
@@ -134,12 +131,7 @@ def asked_authority(error: Exception, dialogue: Dialogue) -> str:
 
 
 def check_given(value: str, check: Callable[[str], str], flag: str) -> str:
-    """
-    A value that was given by an option, so it is not asked for again.
-
-    Raises:
-        InitRefused: It cannot be used.
-    """
+    """Check an option's value, which is not asked for again. Raises InitRefused."""
     try:
         return check(value)
     except ValueError as error:

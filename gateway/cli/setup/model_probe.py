@@ -40,11 +40,7 @@ _KEYS = (
 
 @dataclass(frozen=True, slots=True)
 class ModelOffer:
-    """
-    A model, how it is reached, and where it was found.
-
-    ``provider`` is the name under ``llm.providers``; empty for the built-in demo model.
-    """
+    """A model, its access, and where it was found; ``provider`` is "" for the demo model."""
 
     model: str
     provider: str = ""
@@ -66,14 +62,14 @@ class ModelOffer:
 
     @property
     def needs_litellm(self) -> bool:
-        """Whether its provider speaks a protocol that only litellm speaks."""
+        """Return True if only litellm speaks the protocol of its provider."""
         return bool(self.provider) and not is_plain(
             ModelSpec(model=self.model), ProviderSpec(api_base=self.api_base)
         )
 
     @property
     def is_own_server(self) -> bool:
-        """Whether its key is not a secret, because the server does not ask for one."""
+        """Return True if its key is no secret, because the server does not require one."""
         return bool(self.api_base) and self.api_key in ("", "ollama")
 
 
@@ -119,10 +115,7 @@ def key_variable(model: str) -> str:
 
 
 def prove(offer: ModelOffer, say: Callable[[str], None] = lambda _: None) -> str:
-    """
-    Ask one tiny question. Returns what is wrong, in plain words; empty if it has answered. ``say`` gets what
-    its owner should know of it besides.
-    """
+    """Ask one tiny question; return the error or "". ``say`` gets notes for the owner."""
     provider: dict[str, Any] = {"api_base": offer.api_base, "api_key": offer.api_key}
     described = {
         "default_pool": "main",
@@ -170,11 +163,7 @@ def _prefix(model: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ProbedModel:
-    """
-    A model and how to say where it came from.
-
-    ``llm`` is the ``llm:`` part of a configuration; empty for the demo model.
-    """
+    """A model and the words for its origin; ``llm`` is its part of a configuration."""
 
     told: str
     llm: dict[str, Any]
@@ -221,7 +210,7 @@ def ollama_models(url: str = OLLAMA_URL, *, limit_s: float = 0.5) -> list[str]:
 
 
 def ollama_problem(offer: ModelOffer, url: str = OLLAMA_URL, *, limit_s: float = 5) -> str:
-    """Why the local Ollama cannot answer with this model, if it is one of it; empty if it can."""
+    """Return why the local Ollama cannot answer with this model, or ""."""
     if offer.provider != "ollama" or not offer.api_base.startswith(url):
         return ""
     name, found = offer.model.partition("/")[2], _ollama_tags(url, limit_s)

@@ -31,7 +31,7 @@ class InitRefused(GatewayError):
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What options and the environment give; None: not given. Secrets do not appear in its repr."""
+    """The values of options and environment; None: not given. Secrets do not appear in its repr."""
 
     yes: bool = False
     matrix: bool | None = None
@@ -58,12 +58,7 @@ class Given:
 
 
 def clean(text: str, what: str) -> str:
-    """
-    One answer as it may stand in the configuration.
-
-    Raises:
-        ValueError: It is too long, or has line breaks or other invisible control characters.
-    """
+    """Return an answer fit for the configuration. Raises ValueError if too long or with controls."""
     text = text.strip()
     if len(text) > _LONGEST:
         raise ValueError(f"{what} has {len(text)} characters; at most {_LONGEST} are accepted")
@@ -73,12 +68,7 @@ def clean(text: str, what: str) -> str:
 
 
 def clean_secret(text: str, what: str) -> str:
-    """
-    A secret, without the line break at its end; spaces belong to it.
-
-    Raises:
-        ValueError: It cannot be a password or a key.
-    """
+    """Strip a secret's final line break, not its spaces. Raises ValueError if it cannot be one."""
     text = text.removeprefix("\ufeff").removesuffix("\n").removesuffix("\r")
     if not text:
         raise ValueError(f"{what} is empty")

@@ -94,7 +94,7 @@ def ask_timezone(given: Given, settings: Settings, dialogue: Dialogue) -> str:
 
 
 def _is_mistyped(kind: str, address: str, dialogue: Dialogue, is_unknown: Callable[[str], bool]) -> bool:
-    """Whether it was mistyped, as the person says who is asked."""
+    """Return True if the person confirms that the address was mistyped."""
     if kind != "matrix" or not is_unknown(address):
         return False
     dialogue.say(f"  The homeserver has no user {address}.")
@@ -102,8 +102,6 @@ def _is_mistyped(kind: str, address: str, dialogue: Dialogue, is_unknown: Callab
 
 
 def _own_address(kind: str, known: str, dialogue: Dialogue, checked: Check) -> str:
-    """One address of the owner; empty for none."""
-
     def check(text: str) -> str:
         if text and kind_of(text) != kind:
             wanted = "Matrix id, such as @you:example.org" if kind == "matrix" else "mail address"
@@ -121,7 +119,7 @@ def _own_address(kind: str, known: str, dialogue: Dialogue, checked: Check) -> s
 def ask_model(
     given: Given, settings: Settings, dialogue: Dialogue, environ: Mapping[str, str]
 ) -> ModelOffer | None:
-    """Which model; None: the configured one stays. Raises `InitFailed`: it does not answer."""
+    """Choose the model; None: the configured one stays. Raises `InitFailed` if it does not answer."""
     if given.model:
         offer = find_offer(
             given.model, api_base=given.api_base or "", api_key=given.api_key or "", environ=environ

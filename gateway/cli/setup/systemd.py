@@ -26,7 +26,7 @@ _LIMIT_S = 150.0
 
 @dataclass(frozen=True, slots=True)
 class SystemPlaces:
-    """Where a system service has its things."""
+    """The paths of a system service."""
 
     units: Path = Path("/etc/systemd/system")
     config: Path = Path("/etc/squidbot/squidbot.yaml")
@@ -37,7 +37,7 @@ class SystemPlaces:
 
 @dataclass(slots=True)
 class Installed:
-    """How far the installation came: is the service running, what was done, what remains."""
+    """The result of an installation: the service runs, steps done, steps remaining."""
 
     running: bool = False
     done: list[str] = field(default_factory=list)
@@ -172,7 +172,7 @@ def _write(unit: Path, text: str, now: datetime, result: Installed) -> None:
 
 
 def _run(command: Sequence[str], environ: Mapping[str, str]) -> str:
-    """What is wrong; empty if it has worked."""
+    """Run a command and return its error, or ""."""
     try:
         done = subprocess.run(  # noqa: S603 - fixed words
             command, env=dict(environ), capture_output=True, text=True, timeout=_LIMIT_S, check=False

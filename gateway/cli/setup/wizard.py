@@ -38,7 +38,7 @@ _EMAIL_PASSWORD = "--email-password-file FILE (or SQUIDBOT_INIT_EMAIL_PASSWORD)"
 
 
 def missing(given: Given, settings: Settings, environ: Mapping[str, str]) -> list[str]:
-    """What is missing while nobody can be asked, each in a sentence that names the option. Pure."""
+    """List the missing options, a sentence each, when nobody can be asked. Pure."""
     found = []
     matrix = cast("MatrixConfig | None", _first_of(settings, "matrix"))
     email = cast("EmailConfig | None", _first_of(settings, "email"))
@@ -82,7 +82,7 @@ def _key_missing(model: str) -> str:
 
 
 def _needs_key(given: Given, settings: Settings, environ: Mapping[str, str]) -> bool:
-    """Whether the wished-for model has no key yet, and is not one that works without."""
+    """Return True if the requested model needs a key and has none."""
     model = given.model or ""
     if not model or model.startswith(("demo", "ollama/")) or given.api_base or given.api_key:
         return False
@@ -103,10 +103,8 @@ class Init:
     """
     One run of `squidbot init`.
 
-    Args:
-        home_args: How this home and configuration are named on a command line.
-        places: Where a system service has its things.
-        repeated: The words of the command line; with the answers it is shown to a person who breaks off.
+    ``home_args`` name this home and configuration; ``places`` are a system service's paths; ``repeated`` is
+    the command line shown to a person who cancels.
     """
 
     given: Given
@@ -230,7 +228,7 @@ class Init:
             self.dialogue.say(f"The login cannot be saved ({error}); the daemon logs in when it starts.")
 
     def _afterwards(self, settings: Settings) -> int:
-        """What may fail without taking anything back."""
+        """Do the last steps, whose failure does not undo the setup; return the exit code."""
         say = self.dialogue.say
         running = holder_of(self.home) is not None
         installed = Installed()

@@ -1,19 +1,11 @@
 """
-Where log lines go: structlog in front, loguru behind, and a bridge for the libraries' stdlib logging.
+The destinations of log lines: structlog in front, loguru behind, and a bridge for stdlib logging.
 
-structlog is all that code calls: key-value events, context variables, level, redaction, exceptions as text.
-loguru owns the destinations and is imported here alone. The last processor hands the finished event, a
-mapping, to loguru as bound data; each destination's ``format`` is a function that renders the mapping and
-returns a constant template. So no text that somebody wrote ever becomes a template: ``{x}``, ``<red>`` and
-line breaks in a message stay what they are.
-
-Traps, all of them met before:
-
-- loguru's ``diagnose`` prints the values of variables, which is to say secrets: off, with ``backtrace``.
-- ``enqueue`` pickles each record and is three times slower: off.
-- loguru raises RuntimeError when a ``__del__`` logs while a destination writes. A line that cannot be
-  written is counted in `dropped_lines` and otherwise forgotten: logging never stops what is logged.
-- nio, aioimaplib and aiohttp write message bodies and addresses at DEBUG: they stay at WARNING.
+Code calls structlog only; its last processor hands the event to loguru as bound data, rendered by ``format``
+functions that return a constant template, so that texts never become templates. Traps: loguru's ``diagnose``
+prints variables (off, with ``backtrace``); ``enqueue`` pickles and is three times slower (off); logging in a
+``__del__`` during a write raises, so lost lines are counted (`dropped_lines`); nio, aioimaplib and aiohttp
+log message bodies at DEBUG, so they stay at WARNING.
 """
 
 from __future__ import annotations
@@ -53,13 +45,13 @@ _FILES_KEPT = 5
 
 
 class _Drops:
-    """How many lines could not be written."""
+    """The number of lines that could not be written."""
 
     count = 0
 
 
 def dropped_lines() -> int:
-    """How many lines could not be written since the start of the process."""
+    """Return the number of lines that could not be written since the start of the process."""
     return _Drops.count
 
 
@@ -75,17 +67,14 @@ def configure_logs(
     files_kept: int = _FILES_KEPT,
 ) -> None:
     """
-    Send log lines to ``stream`` (default: stderr) and, as JSON, to ``file``. May be called again.
+    Write log lines to ``stream`` (default: stderr) and, as JSON, to ``file``. May be called again.
 
     Args:
-        level: The lowest level that is written: debug, info, warning, error or critical.
         format: ``text`` for people, ``json`` for journals, ``auto`` for text on a terminal and else JSON.
-        file: Grows to ``file_bytes``, then turns into one of ``files_kept`` older ones beside it.
-        secrets: Values that are masked wherever they stand.
-        stream: Where to write, for tests.
-        quiet: Write to no stream at all, for commands that speak to a person themselves.
-        file_bytes: The size at which a file becomes an older one.
-        files_kept: How many older ones there are at the most.
+        secrets: Values that are masked everywhere.
+        quiet: Write to no stream, for commands that print themselves.
+        file_bytes: The size at which ``file`` is rotated.
+        files_kept: The most rotated files.
     """
     stream = stream or sys.stderr
     redactor = Redactor(secrets)
@@ -127,7 +116,7 @@ def adopt_library_loggers() -> None:
 
 
 class _Door:
-    """What structlog believes to be the logger: every method hands the event to loguru."""
+    """The logger of structlog: every method passes the event to loguru."""
 
     def msg(self, event: dict[str, Any]) -> None:
         try:

@@ -34,11 +34,9 @@ class LogLine:
 @dataclass(frozen=True, slots=True)
 class LineFilter:
     """
-    What is asked for; empty texts ask for nothing.
+    A filter of log lines; empty fields match all.
 
-    Args:
-        session: The session stands in the line, whole or as its beginning.
-        since: Not older.
+    ``session`` matches by prefix; ``since`` is the oldest time.
     """
 
     session: str = ""
@@ -47,7 +45,7 @@ class LineFilter:
     since: datetime | None = None
 
     def holds(self, line: LogLine) -> bool:
-        """Whether the line is wanted."""
+        """Return True if the line matches."""
         fields = line.fields
         if fields is None:
             return not (self.session or self.turn or self.level) and self.since is None
@@ -85,12 +83,7 @@ def parse_line(raw: str) -> LogLine:
 
 
 def parse_since(text: str, now: datetime) -> datetime:
-    """
-    A moment: ``90s``, ``15m``, ``2h``, ``3d``, ``1w`` before now, or a date with or without a time of day.
-
-    Raises:
-        ValueError: It is neither.
-    """
+    """Parse ``90s``, ``15m``, ``2h``, ``3d``, ``1w`` before now, or a date and time. Raises ValueError."""
     span = _SPAN.fullmatch(text.strip())
     try:
         if span is not None:

@@ -48,15 +48,7 @@ def from_files(
     follow: bool = False,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[str]:
-    """
-    The lines, oldest first; with ``follow`` without an end.
-
-    Args:
-        file: The file that is written to.
-        since: Files that ended before are not opened.
-        follow: Go on with what is written from now on.
-        sleep: How to wait; a test counts.
-    """
+    """Yield the lines, oldest first, of files not ended before ``since``; ``follow`` continues."""
     names = log_files(file)
     for path in names if not follow else [path for path in names if path != file]:
         with suppress(FileNotFoundError):
@@ -96,13 +88,7 @@ def _is_other(file: Path, lines: TextIO) -> bool:
 
 
 def from_journal(unit: str, *, since: datetime | None = None, follow: bool = False) -> Iterator[str]:
-    """
-    The lines that systemd has of the unit.
-
-    Raises:
-        NotFound: There is no journal here.
-        JournalFailed: It says why not.
-    """
+    """Yield systemd's lines of the unit. Raises NotFound (no journal) or JournalFailed."""
     program = shutil.which("journalctl")
     if program is None:
         raise NotFound(

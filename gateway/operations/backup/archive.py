@@ -98,22 +98,14 @@ def refuse_damage() -> Iterator[None]:
 
 
 def needs_passphrase(path: Path) -> bool:
-    """Whether a backup is encrypted. Raises `BackupRefused`: the file cannot be read."""
+    """Return True if a backup is encrypted. Raises `BackupRefused` if the file cannot be read."""
     with _opened(path) as file:
         return is_encrypted(file.read(len(MAGIC)))
 
 
 @refuse_damage()
 def look_into(path: Path, *, passphrase: str | None = None, most_bytes: int | None = None) -> Looked:
-    """
-    Read all of a backup and compare it with its manifest; nothing is written.
-
-    Args:
-        most_bytes: More content than that is refused, whatever the file claims.
-
-    Raises:
-        BackupRefused, BackupDamaged, WrongPassphrase: It is not what it should be.
-    """
+    """Verify a backup up to ``most_bytes``. Raises BackupRefused, BackupDamaged or WrongPassphrase."""
     seen: dict[str, dict[str, Any]] = {}
     head: dict[str, Any] | None = None
     manifest: dict[str, Any] | None = None
@@ -187,7 +179,7 @@ def _head(member: tarfile.TarInfo, content: BinaryIO) -> dict[str, Any]:
 
 
 def _stands(said: dict[str, Any], name: str, kind: type[_Kind]) -> _Kind:
-    """What stands there, if it is of this kind; else nothing."""
+    """Return the value of that name if it is of this kind; else an empty one."""
     value = said.get(name)
     return value if isinstance(value, kind) else kind()
 
@@ -215,12 +207,7 @@ def _object(member: tarfile.TarInfo, content: BinaryIO, *, beside: Collection[st
 
 
 def checked_name(member: tarfile.TarInfo) -> str:
-    """
-    The name below the home.
-
-    Raises:
-        BackupRefused: It leads elsewhere, or to a place that no backup has.
-    """
+    """Return the name below the home. Raises BackupRefused if it leads elsewhere."""
     name = member.name.removeprefix(PREFIX)
     parts = name.split("/")
     fine = (

@@ -21,11 +21,7 @@ _SHORTEST = 3
 
 @dataclass(frozen=True, slots=True)
 class KeptConfig:
-    """
-    The configuration for a backup (None: left out), where the workspace is, and notes about both.
-
-    ``secrets`` are the files of secrets that the configuration names and that are not in the home.
-    """
+    """The configuration for a backup (None: left out), the workspace, notes, and outside secret files."""
 
     text: bytes | None
     workspace: Path
@@ -34,13 +30,7 @@ class KeptConfig:
 
 
 def kept_config(root: Path, config: Path, *, with_secrets: bool) -> KeptConfig:
-    """
-    Read a configuration for a backup.
-
-    Args:
-        config: The configuration; it may be elsewhere, or not exist.
-        with_secrets: Keep it as it is.
-    """
+    """Read a configuration for a backup, unmasked ``with_secrets``; it may be elsewhere or missing."""
     from gateway.settings import load_settings  # noqa: PLC0415 - heavy, and `restore` does without
 
     notes: list[str] = []
@@ -100,7 +90,6 @@ def _secret_files(root: Path, config: Path) -> tuple[dict[str, Path], list[Path]
 
 
 def _without(text: str, secrets: frozenset[str]) -> tuple[str, int]:
-    """The text without the secrets, and how many of them were there."""
     count = 0
     for secret in sorted(secrets, key=lambda one: (-len(one), one)):
         if len(secret) < _SHORTEST:

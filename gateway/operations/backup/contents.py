@@ -1,21 +1,11 @@
 """
 What of a home folder goes into a backup, in which order, and what is left out and why.
 
-The order makes a backup of a running daemon consistent without stopping it:
-
-1. ``EARLY``: cursors and summaries. A cursor says "so much of the history is consolidated", so it must be
-older
-   than the history beside it; an older one only means that something is consolidated once more.
-2. The database, and the lengths that the histories had at its moment (`gateway.queue.sqlite.snapshot`).
-3. ``HISTORIES``, each up to its length of that moment: then no line is missing that the database has handed
-   over, and none is there that it does not know.
-4. ``LATE``: versions of memory documents before the documents (a document that is newer than its last version
-   counts as edited, an older one would win over its newest version), then files of messages (they are saved
-   before a message that names them is accepted, so each is there), the workspace, what channels keep.
-
-Left out: the search index (made anew), logs, sockets, copies of older databases, and on purpose the keys and
-tokens of a Matrix device. Two machines with one device's keys break each other's encryption; a restored
-squidbot logs in as a new device, which its own cross-signing keys or the owner's verification make known.
+The order keeps a backup of a running daemon consistent: ``EARLY`` cursors and summaries (an older cursor only
+consolidates again); the database with the histories' lengths (`gateway.queue.sqlite.snapshot`); ``HISTORIES``
+up to those lengths; ``LATE`` versions before their memory documents (an older document would win), files of
+messages, the workspace, channels' files. Left out: search index, logs, sockets, old databases, and the keys
+and tokens of a Matrix device, as two machines with one device break each other's encryption.
 """
 
 from __future__ import annotations
@@ -61,13 +51,7 @@ class FoundFile:
 
 @dataclass(slots=True)
 class Choice:
-    """
-    Chooses the files of one home.
-
-    Args:
-        workspace: Where the workspace is; it may be elsewhere.
-        with_secrets: Also files that hold nothing but secrets.
-    """
+    """Chooses the files of one home, ``with_secrets`` also pure secret files."""
 
     root: Path
     workspace: Path

@@ -61,13 +61,10 @@ class BackupFailed(GatewayError):
 @dataclass(frozen=True, slots=True)
 class BackupSource:
     """
-    What is backed up.
+    The source of a backup.
 
-    Args:
-        snapshot: Copies the database; see `operations_backup.BackupOperations.backup_snapshot`.
-        config: The text of the configuration as it shall be kept, None without one.
-        facts: More for the head, for whoever restores it.
-        secrets: Files of secrets that lie elsewhere; they are restored to the folder secrets of the home.
+    ``snapshot`` copies the database; ``config`` is the text to keep or None; ``facts`` extend the head;
+    ``secrets`` are outside files, restored to the home's folder secrets.
     """
 
     choice: Choice
@@ -96,12 +93,7 @@ def backup_name(now: datetime, *, encrypted: bool) -> str:
 
 
 def make_folder(folder: Path) -> None:
-    """
-    Create the folder for backups, for its owner alone, if it is missing; its parent must exist.
-
-    Raises:
-        BackupFailed: It cannot be made, for example because the disk that it lies on is not mounted.
-    """
+    """Create the backup folder for its owner alone; the parent must exist. Raises BackupFailed."""
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
@@ -125,16 +117,7 @@ def make_backup(
     passphrase: str | None = None,
     log_n: int | None = None,
 ) -> CreatedBackup:
-    """
-    Write a backup.
-
-    Args:
-        target: A file that does not exist yet.
-        log_n: The cost of guessing the passphrase; a test takes a small one.
-
-    Raises:
-        BackupFailed: It was not made.
-    """
+    """Write a backup to a new file; ``log_n`` is the passphrase cost. Raises BackupFailed."""
     started = time.monotonic()
     if target.exists():
         raise BackupFailed(f"{target} exists already; a backup is never overwritten")
@@ -249,11 +232,7 @@ class _Writing:
         }
 
     def _put_database(self) -> dict[str, Any]:
-        """
-        The copy of the database, which is removed at once.
-
-        Returns what was told with it.
-        """
+        """Add the copy of the database, remove it, and return its facts."""
         answer = self._source.snapshot()
         folder = Path(answer["folder"])
         try:

@@ -55,7 +55,7 @@ class BackupDamaged(GatewayError):
 
 
 def is_encrypted(beginning: bytes) -> bool:
-    """Whether a file that begins like this is an encrypted backup."""
+    """Return True if a file that begins like this is an encrypted backup."""
     return beginning.startswith(MAGIC)
 
 
@@ -81,12 +81,7 @@ def _nonce(number: int, *, final: bool) -> bytes:
 
 
 class EncryptingWriter(io.RawIOBase):
-    """
-    Takes plaintext, writes ciphertext; `finish` writes the final chunk; the file below stays open.
-
-    Args:
-        log_n: The cost of guessing; a test takes a small one.
-    """
+    """Encrypts a stream; `finish` writes the final chunk. ``log_n`` is the cost of guessing."""
 
     def __init__(self, below: BinaryIO, passphrase: str, *, log_n: int = _LOG_N) -> None:
         super().__init__()
@@ -125,13 +120,7 @@ class EncryptingWriter(io.RawIOBase):
 
 
 class DecryptingReader(io.RawIOBase):
-    """
-    Reads what `EncryptingWriter` wrote. Nothing is given out that was not authenticated.
-
-    Raises:
-        WrongPassphrase: While it is made.
-        BackupDamaged: While it is made or read.
-    """
+    """Reads authenticated plaintext only. Raises WrongPassphrase (when made) or BackupDamaged."""
 
     def __init__(self, below: BinaryIO, passphrase: str) -> None:
         super().__init__()

@@ -1,20 +1,12 @@
 """
 Restores a backup into an empty home, or into one whose content is moved aside first.
 
-Nothing in the file is believed. It is read twice: the first time every member is looked at and hashed and
-nothing is written; only what agrees with the manifest in every byte is unpacked by the second reading. Names
-that lead out of the home, links, devices, folders, sparse files and anything else that a tar can hold and a
-backup does not are refused, and so is what does not fit on the disk. It is unpacked beside the home's content
-and then moved into its place, the database last. Before the first file is moved everything is durable and a
-note says what is moved (`gateway.system.restore_marker`): a restore that is killed can always be finished,
-and until it is nobody else works on the home.
-
-Exactly once, afterwards: the database is that of the backup, but the servers are those of today. What was
-open in it is parked (`gateway.queue.sqlite.restore`), and what was sent to the bot between the backup and the
-restore may have been answered by the copy that is lost: it is fetched again, taken in, and waits in the
-quarantine for a person instead of being answered twice (`gateway.queue.rollback_guard`, "gap"). With
-``moved`` the operator says that nothing ran since the backup was made; then there is no such time and nothing
-is parked. Why a person and not a probe: what the lost copy answered has ids that nobody knows here.
+The file is untrusted and read twice: first all members are checked against the manifest, then exactly these
+are unpacked; other names, links, devices and sparse files are refused. Files move into place, the database
+last, after a durable note (`gateway.system.restore_marker`), so that a killed restore can be finished. Open
+work is parked (`gateway.queue.sqlite.restore`); messages since the backup may have been answered by the lost
+copy, under unknown ids, and wait for a person (`gateway.queue.rollback_guard`), unless ``moved`` says that
+nothing ran.
 """
 
 from __future__ import annotations
@@ -88,21 +80,17 @@ def restore(
     agreed: Callable[[Looked], bool] = lambda _: True,
 ) -> RestoredBackup | None:
     """
-    Restore a backup.
+    Restore a backup; return the result, or None without agreement.
 
     Args:
-        replace: What is in the home is put aside, but for the backup itself (and what is in its folder), and
-            for the secrets, if the backup has none; otherwise it must be empty.
+        replace: Move the home's content aside, except the backup and, if it has none, the secrets; else the
+            home must be empty.
         moved: Nothing ran between the backup and now.
-        until: When the lost copy ran at the latest; now, if nobody knows.
-        agreed: Asked when the backup is known to be sound, before anything is changed.
-
-    Returns:
-        What was done, or None if nobody agreed.
+        until: The latest time at which the lost copy ran; default: now.
+        agreed: Asked once the backup is verified, before any change.
 
     Raises:
-        HomeInUse, AlreadyRunning, BackupRefused, BackupDamaged, WrongPassphrase, StateUnusable: Nothing was
-            changed.
+    HomeInUse, AlreadyRunning, BackupRefused, BackupDamaged, WrongPassphrase, StateUnusable: No change.
     """
     parent = next(folder for folder in (root, *root.parents) if folder.exists())
     begun = read_unfinished(root)
@@ -169,7 +157,7 @@ def _leave_as_found(root: Path, found: Collection[str] | None) -> None:
 
 
 def _goes_aside(root: Path, backup: Path, looked: Looked) -> tuple[str, ...]:
-    """What is in the home and makes room; see ``replace`` of `restore`."""
+    """Return the names in the home that are moved aside; see ``replace`` of `restore`."""
     stays = {backup.resolve().relative_to(root.resolve()).parts[0]} if _is_in(backup, root) else set()
     if not any(name.startswith("secrets/") for name in looked.files):
         stays.add("secrets")
@@ -179,14 +167,7 @@ def _goes_aside(root: Path, backup: Path, looked: Looked) -> tuple[str, ...]:
 
 
 def finish_restore(root: Path) -> RestoredBackup:
-    """
-    Finish a restore that was interrupted while it moved files. It does not need the backup.
-
-    Raises:
-        NotFound: None was broken off.
-        Unfinished: It cannot be finished now; what it has moved stays where it is.
-        AlreadyRunning, StateUnusable: Somebody works on the home, or it cannot be written to.
-    """
+    """Finish an interrupted restore. Raises NotFound, Unfinished, AlreadyRunning or StateUnusable."""
     if read_unfinished(root) is None:
         raise NotFound(f"there is nothing to finish in {root}: no restore was interrupted there")
     with hold_home(open_home(root, as_guest=True), while_unfinished=True):
@@ -200,12 +181,7 @@ def finish_restore(root: Path) -> RestoredBackup:
 
 
 def carry_in(root: Path, stage: Path, put_aside: Sequence[str], *, now: datetime) -> Path | None:
-    """
-    Move the content of a folder in the home into the home; what is in its place is moved aside.
-
-    Raises:
-        Unfinished: It cannot be moved now.
-    """
+    """Move a folder's content into the home; replaced files go aside. Raises Unfinished."""
     brings = tuple(sorted(entry.name for entry in stage.iterdir()))
     plan = UnfinishedRestore("", stage.name, _name_for_aside(root, now), tuple(put_aside), brings)
     _make_durable(stage)
@@ -287,7 +263,7 @@ def _prepare(
 
 
 def runs_once(timing: str) -> bool:
-    """Whether a job with this trigger runs once only."""
+    """Return True if a job with this trigger runs only once; also for an invalid one."""
     try:
         return isinstance(parse_timing(str(timing)), Once)
     except TriggerInvalid:
@@ -295,7 +271,7 @@ def runs_once(timing: str) -> bool:
 
 
 def _content_of(root: Path) -> list[str]:
-    """What is in the home and was not made by looking at it."""
+    """Return the names in the home that are not by-products of opening it."""
     try:
         entries = sorted(root.iterdir())
     except FileNotFoundError:
@@ -321,13 +297,10 @@ def _name_for_aside(root: Path, now: datetime) -> str:
 
 def _carry_out(root: Path, plan: UnfinishedRestore) -> Path | None:
     """
-    Move what is still to be moved, however far an earlier try has come; returns where the old content is.
+    Move what is still to be moved; return the place of the old content. Raises Unfinished.
 
-    What waits in the stage was not moved in yet, so whatever stands in its place is not of this restore. The
-    old database goes first and the new one comes last: a home with a database is a whole one.
-
-    Raises:
-        Unfinished: It cannot be moved.
+    Staged files are not moved in yet, so their present namesakes are old. The old database goes first and the
+    new one comes last: a home with a database is complete.
     """
     stage, aside = root / plan.stage, root / plan.aside
     try:

@@ -46,13 +46,7 @@ class ControlClient:
         self._limit_s = limit_s
 
     def call(self, name: str, arguments: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """
-        Call an operation.
-
-        Raises:
-            DaemonGone: Nobody answers.
-            ControlFailed: The daemon says why not.
-        """
+        """Call an operation. Raises DaemonGone, or ControlFailed with the daemon's reason."""
         try:
             _, answer = exchange(self._path, f"POST /op/{name}", dict(arguments or {}), limit_s=self._limit_s)
         except (OSError, ValueError) as error:
@@ -68,14 +62,10 @@ class ControlClient:
 
 def exchange(path: Path, request: str, value: object = None, *, limit_s: float) -> tuple[int, Any]:
     """
-    Send one request, such as ``GET /livez``, to the socket at ``path``; returns the status and the answer.
+    Send one request, such as ``GET /livez``, to a socket; return the status and the answer.
 
-    ``value`` is sent along as JSON. ``limit_s`` is the longest silence.
-
-    Raises:
-        ControlFailed: It is more than the daemon reads.
-        OSError: Nobody is there, or answers in time.
-        ValueError: The answer is cut off, or none of ours.
+    ``value`` is sent as JSON; ``limit_s`` is the longest silence. Raises ControlFailed (too long), OSError,
+    or ValueError (malformed).
     """
     body = b"" if value is None else json.dumps(value).encode()
     if len(body) > MOST_REQUEST_BYTES:

@@ -45,16 +45,9 @@ async def serve_control(
     routes: Sequence[web.AbstractRouteDef] = (),
 ) -> AsyncIterator[None]:
     """
-    Serve while inside. The caller holds the lock of the home, so an existing socket is a left-over.
+    Serve the operations during the block, under the home's lock: an existing socket is a leftover.
 
-    Args:
-        home: Where the socket is made.
-        operations: What can be asked.
-        health: Its routes are served here too.
-        built: Its terminal channel can be spoken with here.
-
-    Raises:
-        StateUnusable: The socket cannot be made.
+    It serves ``health`` and the terminal channel of ``built``, too. Raises StateUnusable.
     """
 
     async def not_here() -> str:

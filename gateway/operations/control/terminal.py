@@ -1,13 +1,10 @@
 """
 The terminal channel over the control socket, for `squidbot chat` beside a running daemon.
 
-``/terminal?session=NAME`` is a websocket. The client says ``{"say": TEXT, "id": NATIVE_ID}`` and gets
-``{"type": "accepted", "id": …}`` once the text is durably taken, or ``{"type": "refused", …}``. Events of the
-conversation come as `channels.terminal.event` writes them. An answer is followed by nothing until the client
-has confirmed it with ``{"ack": ID}``: only then it counts as delivered.
-
-`RemoteTerminal` is the client. It is used like a `TerminalLink`, so that whoever shows a conversation need
-not know whether the daemon is in this process.
+``/terminal?session=NAME`` is a websocket: ``{"say": TEXT, "id": NATIVE_ID}`` gets ``{"type": "accepted",
+"id": …}`` once stored, or ``{"type": "refused", …}``. Events are as in `channels.terminal.event`; an answer
+counts as delivered with the client's ``{"ack": ID}``. `RemoteTerminal` is the client, used like a
+`TerminalLink`.
 """
 
 from __future__ import annotations
@@ -121,12 +118,7 @@ class _Talk:
 
 
 class RemoteTerminal:
-    """
-    A link to the terminal channel of a running daemon: an async context manager, and an async iterator.
-
-    Raises:
-        DaemonGone: On entering, nobody answers.
-    """
+    """A link to a daemon's terminal channel: context manager and iterator. Raises DaemonGone."""
 
     def __init__(self, home: Home, session: str = "main") -> None:
         self._home = home
@@ -137,12 +129,7 @@ class RemoteTerminal:
         self._saying: dict[str, tuple[anyio.Event, list[str]]] = {}
 
     async def say(self, text: str, *, native_id: str | None = None) -> str:
-        """
-        As `TerminalLink.say`. Somebody must be iterating meanwhile.
-
-        Raises:
-            ChannelUnavailable: It is not known to be accepted. Say it again with the same ``native_id``.
-        """
+        """Do `TerminalLink.say` while somebody iterates. Raises ChannelUnavailable: repeat with this id."""
         native_id = native_id or secrets.token_hex(16)
         over = anyio.Event()
         refusal: list[str] = []

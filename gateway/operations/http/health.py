@@ -1,12 +1,8 @@
 """
-The HTTP server with ``/livez``, ``/readyz``, ``/metrics`` and ``/status``.
+The HTTP server with ``/livez``, ``/readyz``, ``/metrics`` and ``/status``, also on the control socket.
 
-``/livez`` answers while the event loop turns: 200 as long as turns are being worked on, else 503 and why.
-``/readyz`` is 200 once every channel that is switched on is connected and has caught up, and otherwise 503
-with the channels that are not and why. The answers hold states, counts and the bot's own addresses, never
-what people wrote or who they are.
-
-The same routes are mounted on the control socket, so a service without a port can be asked as well.
+``/livez`` is 200 while turns are worked on, ``/readyz`` once every enabled channel has caught up, else 503
+with the reason. Answers hold states, counts and the bot's addresses, never people or their words.
 """
 
 from __future__ import annotations
@@ -47,11 +43,11 @@ class Health:
     Answers requests about the daemon's health.
 
     Args:
-        status: Makes the report of ``/status``; it may take a moment, and may fail.
-        refresh: Brings the gauges of the metrics up to date; called before each ``/metrics``.
-        started: Whether the start is over; not ready before.
-        stuck: Why turns are not worked on; None while they are.
-        limit_s: How long ``status`` and ``refresh`` may take.
+        status: Makes the report of ``/status``; it may be slow or fail.
+        refresh: Updates the gauges before each ``/metrics``.
+        started: True once ready.
+        stuck: Returns why turns stall, or None.
+        limit_s: The limit of ``status`` and ``refresh``.
     """
 
     def __init__(
@@ -152,12 +148,7 @@ def json_answer(value: Any, *, status: int = 200) -> web.Response:
 
 @asynccontextmanager
 async def serve(app: web.Application, *, host: str, port: int) -> AsyncIterator[int]:
-    """
-    Serve ``app`` while inside; gives the port, which was chosen if it is 0.
-
-    Raises:
-        ListenFailed: The address cannot be used.
-    """
+    """Serve ``app`` and yield its port (chosen if 0). Raises ListenFailed."""
     runner = web.AppRunner(
         app,
         access_log=None,
@@ -209,7 +200,7 @@ class _Refusal(asyncio.Protocol):
 
 
 def _server_log() -> logging.Logger:
-    """Where the HTTP server logs its own defects; not, with a traceback each, what clients do wrong."""
+    """Return the logger for the HTTP server's own defects, without those of bad requests."""
     log = logging.getLogger("gateway.operations.http.health.http")
     log.addFilter(_is_no_bad_request)
     return log

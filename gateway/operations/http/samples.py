@@ -36,11 +36,7 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """
-    One span of `EVERY_S`, recorded at its end.
-
-    ``latency_s`` is what a turn took on average within it; None when there was none.
-    """
+    """One span of `EVERY_S`, recorded at its end; ``latency_s`` is a turn's average, None without turns."""
 
     at: datetime
     waiting: int
@@ -52,7 +48,7 @@ class Sample:
 
 
 def read_counters() -> Counters:
-    """What the metrics have counted since the start."""
+    """Return the sums of the metrics since the start."""
     sums = {"sum": 0.0, "count": 0.0, "prompt": 0.0, "completion": 0.0}
     for metric in (metrics.TURN_SECONDS, metrics.TOKENS):
         for family in metric.collect():
@@ -93,12 +89,7 @@ class DayHistory:
                 _log.warning("web.sample_missed", error=str(error))
 
     async def sample(self) -> None:
-        """
-        Take one sample.
-
-        Raises:
-            StoreUnavailable: The queue cannot be read; what was counted goes into the next one.
-        """
+        """Take one sample. Raises StoreUnavailable; the counts go into the next one."""
         stats = await self._stats()
         now, before = self._counters(), self._before
         self._before = now

@@ -60,13 +60,7 @@ _REFRESH_S = 30
 
 
 class StatusPage:
-    """
-    Serves the page.
-
-    Args:
-        status: `Operations.status` without reasons.
-        stuck: Why turns are not worked on; None while they are.
-    """
+    """Serves the page; ``stuck`` returns why turns stall, or None."""
 
     def __init__(
         self,
@@ -184,7 +178,6 @@ def _charts(samples: Sequence[Sample], now: datetime) -> str:
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table; head and cells are HTML already."""
     top = "".join(f"<th>{cell}</th>" for cell in head)
     body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
     return f"<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"

@@ -1,18 +1,11 @@
 """
 `squidbot forget`: erases everything of one person, and reports what is left.
 
-Histories are append-only, and this is the one exception: it is done while no daemon runs, each file is
-written anew beside the old one and renamed, and every line keeps its place, so that cursors and positions
-stay what they were. In a conversation that others shared, the person's lines become a marker.
-
-The order is: the database first, because its journal would append lines again, then histories and
-summaries, memory, files of the workspace with their earlier versions (``workspace_files.py``), attachments,
-the index. Each step can be repeated, and what it is about is written down before the first one
-(``erasure_journal.py``): after a crash the same command does the rest.
-
-A summary in which something of the person may stand is dropped, with its cursor: it is written again from the
-history, which does not have it any more. A room's memory document loses the lines that were written into it
-in the person's turns, in all its versions.
+It runs without a daemon. Histories are rewritten (the one exception), each line keeping its place for
+cursors; in shared ones the person's lines become a marker. The database goes first, as its journal would
+append lines again, then histories, memory, workspace files with versions (``workspace_files.py``),
+attachments, index. The plan is recorded first (``erasure_journal.py``) and repeating completes it. Summaries
+that may hold the person are written again; a room's memory loses lines from the person's turns.
 """
 
 from __future__ import annotations
@@ -58,9 +51,9 @@ _BLOCK = 1024 * 1024
 @dataclass(frozen=True, slots=True)
 class Forgotten:
     """
-    What was (or would be) removed, which files still name an address, and where backups are.
+    The result of an erasure: removed counts, files that still name an address, places of backups.
 
-    ``repeated`` are the places in answers to others where the person's words stand again; they stay.
+    ``repeated`` are the places in answers to others that repeat the person's words; they stay.
     """
 
     counts: dict[str, int]
@@ -80,14 +73,10 @@ def forget_person(
     storage: Storage | None = None,
 ) -> Forgotten:
     """
-    Erase a person's data. The caller holds the lock of the home.
+    Erase a person's data, under the home's lock; ``only_look`` changes nothing.
 
-    Args:
-        only_look: Change nothing, say what would be.
-        storage: Where files of messages are; by default in the home.
-
-    Raises:
-        OSError, StoreUnavailable: Not to the end; the same once more does the rest.
+    ``storage`` holds the messages' files; default: the home. Raises OSError or StoreUnavailable; repeating
+    completes it.
     """
     with open_histories(layout, database) as kept:
         return _forget(

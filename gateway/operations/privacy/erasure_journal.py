@@ -31,7 +31,7 @@ MOVING = "moving-person.json"
 
 
 def with_the_rest(layout: Layout, kept: StoredHistories, found: PersonFiles) -> PersonFiles:
-    """What was found now, and what an interrupted run had found and perhaps not removed."""
+    """Combine the files found now with those of an interrupted run."""
     from gateway.operations.privacy.inventory import Share  # noqa: PLC0415 - the daemon only looks for a plan
 
     shares = {share.key: share for share in found.shares}
@@ -55,12 +55,7 @@ def with_the_rest(layout: Layout, kept: StoredHistories, found: PersonFiles) -> 
 
 
 def begin(layout: Layout, found: PersonFiles) -> None:
-    """
-    Record durably what is going to be removed.
-
-    Raises:
-        OSError: It cannot be written; nothing was changed.
-    """
+    """Record durably what is going to be removed. Raises OSError; nothing was changed then."""
     addresses = sorted(found.person.addresses)
     digest = hashlib.sha256("\n".join(addresses).encode()).hexdigest()[:16]
     plan = {
@@ -97,7 +92,7 @@ def _folder(layout: Layout) -> Path:
 
 
 def _plans(layout: Layout, person: Person) -> dict[Path, dict[str, Any]]:
-    """What was written down about a person who shares an address with this one."""
+    """Return the stored plans about a person who shares an address with this one."""
     found = {}
     for path in sorted(_folder(layout).glob(_NAME.format("*"))):
         plan = as_object(file_access.read(path))
@@ -107,7 +102,7 @@ def _plans(layout: Layout, person: Person) -> dict[Path, dict[str, Any]]:
 
 
 def _is_one(plan: dict[str, Any]) -> bool:
-    """Whether it is what `begin` writes; it may have come out of somebody else's backup."""
+    """Return True if a plan has the form that `begin` writes; it may come from a foreign backup."""
     lists = (plan.get("addresses"), plan.get("turns"), plan.get("attachments"))
     sessions = plan.get("sessions")
     if not isinstance(sessions, dict) or not all(isinstance(whole, bool) for whole in sessions.values()):

@@ -60,13 +60,10 @@ def export_person(
     storage: Storage | None = None,
 ) -> PersonFiles:
     """
-    Write everything into a new folder, readable for its owner alone.
+    Write a person's data into a new private folder.
 
-    ``storage`` is where files of messages are; by default in the home.
-
-    Raises:
-        ExportRefused: The folder exists, or cannot be written; then nothing is left there.
-        OSError, StoreUnavailable: Something of the home cannot be read.
+    ``storage`` holds the messages' files; default: the home. Raises ExportRefused (nothing is left), OSError
+    or StoreUnavailable.
     """
     with open_histories(layout, database) as kept:
         return _export(kept, database, person, target, now, storage or LocalFiles(layout.home))

@@ -36,7 +36,7 @@ class KeptHistory(Protocol):
         ...
 
     def exists(self) -> bool:
-        """Whether there is any line."""
+        """Return True if there is any line."""
         ...
 
     def lines(self) -> Iterator[tuple[bytes, dict[str, Any] | None]]:
@@ -65,11 +65,11 @@ class KeptDocument(Protocol):
 
     @property
     def told(self) -> tuple[str, str]:
-        """Where the document and its versions are, for people."""
+        """Return the places of the document and its versions, for people."""
         ...
 
     def exists(self) -> bool:
-        """Whether it was ever written."""
+        """Return True if it was ever written."""
         ...
 
     def text(self) -> str | None:
@@ -85,10 +85,7 @@ class KeptDocument(Protocol):
         ...
 
     def replace_text(self, text: str | None) -> None:
-        """
-        Replace the text, if there is one, and remove copies of the old one. Does nothing where the last
-        version is the text.
-        """
+        """Replace the text, if any, and remove copies of the old one; nothing if it is the last version."""
         ...
 
     def replace_versions(self, versions: Sequence[dict[str, Any]]) -> None:

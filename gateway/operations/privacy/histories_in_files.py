@@ -54,7 +54,7 @@ class KeptFiles:
         return _Document(self._layout, self._layout.document(scope), self._layout.versions(scope))
 
     def scopes(self) -> Iterator[MemoryScope]:
-        """Whose documents there are."""
+        """Yield the scopes that have documents."""
         return self._layout.scopes()
 
     def named_files(self) -> set[str]:

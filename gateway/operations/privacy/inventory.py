@@ -44,16 +44,16 @@ class Person:
         return "owner" if self.owner else min(self.addresses)
 
     def speaks_as(self, sender: str) -> bool:
-        """Whether a sender is this person; for the owner also the terminal."""
+        """Return True if a sender is this person; for the owner also the terminal."""
         return person_name(sender) in self.addresses or (self.owner and sender == LOCAL_ADDRESS)
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
     """
-    A person's share of one conversation: all of it, or what was said in these turns.
+    A person's share of one conversation: all of it, or these turns.
 
-    ``quoted``: words of theirs stand in the questions of others as well, or only there.
+    ``quoted``: their words are in others' questions, too, or only there.
     """
 
     history: KeptHistory
@@ -103,12 +103,7 @@ class PersonFiles:
 
 
 def people(names: Collection[str], owner_aliases: Collection[str]) -> Person:
-    """
-    The person that these words name: addresses, or ``owner``.
-
-    Raises:
-        PersonUnclear: A word is no address; or some of the addresses are the owner's and others are not.
-    """
+    """Return the person of these addresses, or ``owner``. Raises PersonUnclear if ambiguous."""
     aliases = {person_name(alias) for alias in owner_aliases}
     wanted: set[str] = set()
     for name in names:
@@ -130,12 +125,7 @@ def people(names: Collection[str], owner_aliases: Collection[str]) -> Person:
 
 
 def find_files(kept: StoredHistories, database: QueuePlace, person: Person) -> PersonFiles:
-    """
-    Search all histories and the database; nothing is changed.
-
-    Raises:
-        OSError, StoreUnavailable: Something cannot be read, so that nothing is known for certain.
-    """
+    """Search all histories and the database, read-only. Raises OSError or StoreUnavailable."""
     found = PersonFiles(person)
     files: set[str] = set()
     for history in kept.histories():
@@ -159,7 +149,7 @@ def find_files(kept: StoredHistories, database: QueuePlace, person: Person) -> P
 
 
 def is_person_data(line: dict[str, Any], person: Person, turns: Collection[str]) -> bool:
-    """Whether a line of a shared conversation is theirs, or was said or done to answer them."""
+    """Return True if a line of a shared conversation is the person's, or was an answer to them."""
     sender = line.get("sender")
     if isinstance(sender, str) and sender:
         return person.speaks_as(sender)
@@ -167,7 +157,7 @@ def is_person_data(line: dict[str, Any], person: Person, turns: Collection[str])
 
 
 def _share_of(history: KeptHistory, person: Person) -> tuple[Share | None, set[str]]:
-    """What of a conversation is theirs, and the files that it names."""
+    """Return a person's share of a conversation, and the files that it names."""
     turns: set[str] = set()
     others = quoted = False
     for _, line in history.lines():

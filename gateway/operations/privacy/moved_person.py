@@ -34,13 +34,9 @@ def move_person(
     layout: Layout, database: QueuePlace, old: str, new: str, owner_aliases: tuple[str, ...]
 ) -> dict[str, int]:
     """
-    Give a person's data to their new address; returns how much there was. The caller holds the lock of the
-    home.
+    Move a person's data to a new address, under the home's lock; return the counts.
 
-    Raises:
-        PersonUnclear: One of them is no address, or the new one is somebody already.
-        NotFound: Nothing is known of the old one.
-        OSError, StoreUnavailable: Not to the end; the same once more does the rest.
+    Raises PersonUnclear, NotFound, and OSError or StoreUnavailable: repeating completes it.
     """
     if isinstance(database, ServerDatabase):
         raise PersonUnclear("with gateway.store a person cannot be moved yet; export and forget work there")

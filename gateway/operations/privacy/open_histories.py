@@ -14,13 +14,7 @@ from gateway.queue.place import QueuePlace
 
 @contextmanager
 def open_histories(layout: Layout, place: QueuePlace) -> Iterator[StoredHistories]:
-    """
-    Where histories are: with the queue in the home they are files, else tables beside it.
-
-    Raises:
-        StoreUnavailable: The database cannot be opened now.
-        ConfigInvalid: Not without a person.
-    """
+    """Open the histories: files in the home, else tables. Raises StoreUnavailable, ConfigInvalid."""
     if isinstance(place, Path):
         from gateway.operations.privacy.histories_in_files import KeptFiles  # noqa: PLC0415 - one of the two is loaded
 

@@ -1,13 +1,9 @@
 """
 Finds where answers to others repeat a person's words, so that `squidbot forget` can list these places.
 
-A question of somebody else can be answered with what the person has said: by the search, by a room's memory,
-by a summary. Those answers belong to others, so they stay. They are recognised by runs of six words (or by
-all of a shorter message, of three words at least) and by single words that are rare: numbers, addresses, very
-long ones. What others have said themselves does not count. So something told in other words is not found, and
-nobody can promise that it is.
-
-It is done before anything of the person is removed, because their words tell what to look for.
+Those answers belong to others and stay. Repetitions are runs of six words (or a whole message of three or
+more) and rare words: numbers, addresses, very long ones. Paraphrases are not found. It runs before anything
+is removed, because the person's words are the pattern.
 """
 
 from __future__ import annotations
@@ -51,7 +47,7 @@ class Words:
         return Words(self.runs - other.runs, self.rare - other.rare)
 
     def are_in(self, text: str) -> bool:
-        """Whether a text repeats them."""
+        """Return True if a text repeats the words."""
         words = [match[0].casefold() for match in _WORD.finditer(text)]
         return any(word in self.rare for word in words) or any(
             " ".join(words[at : at + length]) in self.runs
@@ -60,7 +56,7 @@ class Words:
         )
 
     def are_in_value(self, value: Any) -> bool:
-        """Whether a text of a value of JSON repeats them, however deep; names do not count."""
+        """Return True if a text in a JSON value repeats the words, at any depth; keys do not count."""
         if isinstance(value, str):
             return self.are_in(value)
         if isinstance(value, list):
@@ -119,7 +115,7 @@ def places_of(kept: StoredHistories, database: QueuePlace, found: PersonFiles, w
 
 
 def _repeats(line: dict[str, Any], words: Words, found: PersonFiles, key: SessionKey) -> bool:
-    """Whether a line repeats them. What people have said is theirs; the person's own lines go otherwise."""
+    """Return True if a line repeats the words and is neither a person's own nor removed otherwise."""
     if line.get("role") == "user":
         return False
     turns = next((share.turns for share in found.shares if share.key == key), frozenset[str]())

@@ -27,10 +27,10 @@ from gateway.queue.sql.erasure import nameless
 @dataclass(slots=True)
 class FilesOfPerson:
     """
-    What to remove: files of the workspace, and versions by their digest.
+    The files and versions (by digest) of the workspace to remove.
 
-    ``changes`` are those that they made, by number. Of a file that was theirs, whole, they go (``removed``);
-    of one that stays it is not told any more who made them: what was there before may be somebody else's.
+    ``changes`` are the person's. Those of a file that was wholly theirs are ``removed``; in a remaining file
+    they lose the author.
     """
 
     paths: list[str] = field(default_factory=list)
@@ -126,7 +126,7 @@ def _numbers(line: Mapping[str, Any]) -> set[Any]:
 def _is_whole(
     path: str, about: Mapping[str, list[dict[str, Any]]], theirs: Collection[int], seen: set[str]
 ) -> bool:
-    """Whether nobody else has ever changed a file of the workspace, under this name and those before."""
+    """Return True if nobody else has ever changed a file, under this name and earlier ones."""
     changes = about.get(path, [])
     if path.startswith("/") or path in seen or not changes or changes[0].get("before") is not None:
         return False
@@ -137,7 +137,7 @@ def _is_whole(
 
 
 def _holds(workspace: Path, path: str, changes: list[dict[str, Any]]) -> bool:
-    """Whether the file is still what was written last; what somebody put there by hand is not touched."""
+    """Return True if the file is unchanged since its last recorded change; others' edits are kept."""
     newest = [line for line in changes if line.get("path") == path][-1]
     try:
         with os.fdopen(open_below(workspace, path), "rb") as file:

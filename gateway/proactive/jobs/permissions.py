@@ -45,12 +45,7 @@ class OwnerAway(PlaceUnknown):
 
 
 def role_now(access: Access, channel: Channel | None, message: InboundMessage) -> Role:
-    """
-    The present role of the sender in this conversation, whatever the message says.
-
-    Raises:
-        ChannelUnavailable: The channel cannot say now.
-    """
+    """Return the sender's present role in this conversation. Raises ChannelUnavailable."""
     context = {name: value for name, value in message.context.items() if name != "allowed_here"}
     if isinstance(channel, SupportsRoomPolicy):
         here = channel.allowed_here(message.session, message.sender.address)
@@ -61,7 +56,7 @@ def role_now(access: Access, channel: Channel | None, message: InboundMessage) -
 
 async def can_others_read(channel: Channel | None, message: InboundMessage) -> bool:
     """
-    Whether somebody else would now read what was private when the job was made.
+    Return True if others could now read what was private when the job was made.
 
     An email has fixed recipients; only a room can be joined by others. Raises `PlaceUnknown`.
     """
@@ -77,15 +72,12 @@ async def can_others_read(channel: Channel | None, message: InboundMessage) -> b
 
 
 async def is_out_of_place(channel: Channel | None, message: InboundMessage) -> bool:
-    """
-    Whether an answer cannot be given where the job was made: somebody else reads along, or the bot has left.
-    Raises `PlaceUnknown`.
-    """
+    """Return True if the job's place has other readers now, or the bot has left. Raises `PlaceUnknown`."""
     return await can_others_read(channel, message) or await bot_has_left(channel, message.session)
 
 
 async def bot_has_left(channel: Channel | None, session: SessionKey) -> bool:
-    """Whether the bot has left a conversation. Raises `PlaceUnknown`."""
+    """Return True if the bot has left a conversation. Raises `PlaceUnknown`."""
     if not isinstance(channel, SupportsLeaving):
         return False
     try:
@@ -96,10 +88,7 @@ async def bot_has_left(channel: Channel | None, session: SessionKey) -> bool:
 
 
 async def direct_conversation(channel: Channel, person: str) -> SessionKey | None:
-    """
-    The conversation with a person alone; None where there is none and none can be made. Raises
-    `PlaceUnknown`.
-    """
+    """Return the conversation with a person alone, None if impossible. Raises `PlaceUnknown`."""
     if not isinstance(channel, SupportsDirectMessages):
         return None
     try:

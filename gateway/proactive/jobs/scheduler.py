@@ -1,16 +1,9 @@
 """
 Waits until jobs are due and puts them into the inbox.
 
-A due job becomes a row of the channel and the session that it answers in, with the native id
-``job:ID:INSTANT``. So it is taken exactly once, whatever is killed when, whatever the clock does, and by how
-many processes ever: the row is there first, and only then the job waits for its next instant. A crash in
-between offers the same row again. Of all instants that were missed the newest runs, once.
-
-A job whose person may not speak any more does not run; that is noted and shown, and it runs again when they
-may. A job of a channel that is switched off waits for the channel. Waiting is done in short pieces, because
-the timers of a suspended machine stand still and its wall clock may jump. Should the clock have shown a later
-year for a while, the instants after the true time count again, and those that have run are known by their
-names.
+A due job becomes a row ``job:ID:INSTANT`` before its next instant is set, so that it is taken once whatever
+is killed or the clock does. Of missed instants the newest runs. A job whose person may not speak is skipped
+with a note; one of a disabled channel waits. Waits are short, because timers stop while a machine sleeps.
 """
 
 from __future__ import annotations
@@ -63,11 +56,7 @@ class Scheduler:
     """
     Puts due jobs into the inbox.
 
-    Args:
-        access: Who may still speak.
-        conversations: Tell in which session a job is done; by default in that of its place.
-        config: Jitter, and what is said of what is late.
-        wakeups: Say when a job is due sooner than was known, and when a link has come up.
+    ``conversations`` find a job's session; ``wakeups`` report earlier jobs and restored links.
     """
 
     def __init__(
@@ -118,12 +107,7 @@ class Scheduler:
         scope.cancel()
 
     async def fire_due(self) -> float:
-        """
-        Put what is due into the inbox. Returns the seconds until the next look.
-
-        Raises:
-            StoreUnavailable: Not now; what was not taken is due still.
-        """
+        """Put due jobs into the inbox; return the seconds until the next check. Raises StoreUnavailable."""
         now = self._clock.now()
         if now >= LATEST:
             # Nothing would ever be due again, and so every job would be done with for good.
@@ -214,10 +198,7 @@ class Scheduler:
             self._news.set()  # a person has changed it meanwhile: what they want now counts
 
     def _jitter(self, job: Job, timing: Timing, instant: datetime) -> timedelta:
-        """
-        The same for the same run: it must not change with a restart. At most half of the time to the next
-        run, or a run would be merged into the next one before it begins.
-        """
+        """Return a run's jitter, stable over restarts and at most half the time to the next run."""
         if job.kind is JobKind.REMIND or isinstance(timing, Once) or not self._config.jitter_seconds:
             return timedelta(0)
         longest = timedelta(seconds=self._config.jitter_seconds)

@@ -61,10 +61,8 @@ class JobPlace:
     """
     The person of a job, and where it answers.
 
-    Args:
-        session, account, audience, context: The conversation, and the channel's note to answer in it.
-        persons: All addresses of this person.
-        since: When this person came in, in a room that shows newcomers nothing from before.
+    ``persons`` are all their addresses; ``context`` is the channel's note for answers; ``since``: when they
+    joined a room with a closed past.
     """
 
     session: SessionKey
@@ -76,12 +74,12 @@ class JobPlace:
     since: datetime | None = None
 
     def shows(self, job: Job) -> bool:
-        """Whether a job may be listed here: it is this person's, or was made in this shared room."""
+        """Return True if a job may be listed here: it is this person's, or of this shared room."""
         in_room = Audience.DIRECT not in (self.audience, job.audience) and job.session == self.session
         return in_room or self.owns(job)
 
     def owns(self, job: Job | BackgroundJob) -> bool:
-        """Whether a job is this person's, and may be shown here."""
+        """Return True if a job is this person's and may be shown here."""
         # The same address on another account may be somebody else, unless it is known to be the owner.
         theirs = job.person in self.persons or (
             job.person == self.person and job.session.channel == self.session.channel
@@ -96,9 +94,9 @@ def _without_marks(context: Mapping[str, Any]) -> dict[str, Any]:
 
 def _made_of(job_id: str) -> dict[str, Any]:
     """
-    Whose words the job is that a tool makes now, for its context; nothing if they are the owner's alone.
+    Return the origins of the job being made, for its context; empty if only the owner's.
 
-    Of what kind they are, not of whom: who is forgotten stands in no job of somebody else.
+    The entry names the job instead of people, so that forgetting a person leaves no trace in it.
     """
     behind = (each.model_copy(update={"where": f"behind the job {job_id}"}) for each in origins_of_call())
     origins = to_json(join_origins(behind))
@@ -109,10 +107,8 @@ class JobService:
     """
     Adds, lists and changes jobs.
 
-    Args:
-        zone: The zone that is meant if none is said.
-        crowd: By channel and address, the many to whom somebody belongs who is not let in by name.
-        people: Who is in a conversation, with their names; raises `ChannelUnavailable`.
+    ``zone`` is the default zone; ``crowd`` returns the server group of a person not allowed by name;
+    ``people`` returns a conversation's people and raises `ChannelUnavailable`.
     """
 
     def __init__(
@@ -134,7 +130,7 @@ class JobService:
 
     @property
     def enabled(self) -> bool:
-        """Whether jobs run at all."""
+        """Return True if jobs run at all."""
         return self._config.enabled
 
     async def add(
@@ -147,16 +143,7 @@ class JobService:
         key: str = "",
         whom: str = "",
     ) -> Job:
-        """
-        Add a job. With a ``key`` it is added once: a second call returns the existing one. ``whom`` names
-        people in a group for whom it is, besides or instead of its person.
-
-        Raises:
-            TriggerInvalid: The time cannot be meant, or the jobs of a guest would run too often together, or
-                it is not certain for whom it is.
-            TooManyJobs: The person has as many as allowed.
-            StoreUnavailable: Not now.
-        """
+        """Add a job once per ``key``, for ``whom``. Raises TriggerInvalid, TooManyJobs, StoreUnavailable."""
         job_id = await self._id_of(place, key, text)
         if key and (kept := await self.plans.job(job_id)) is not None:
             return kept
@@ -188,10 +175,7 @@ class JobService:
         return job
 
     async def mentioned(self, place: JobPlace, whom: str) -> list[str]:
-        """
-        The addresses of those whom a text names, or `EVERYBODY`; empty: the person alone. Raises
-        `TriggerInvalid`: it is not certain who that is.
-        """
+        """Return the named people's addresses, or `EVERYBODY`; empty: the person. Raises `TriggerInvalid`."""
         wanted = [part for each in _BETWEEN.split(whom) if (part := each.strip())]
         nobody_else = {"me"} if place.audience is Audience.GROUP else {"me"} | EVERYBODY_HERE
         if {each.lower() for each in wanted} <= nobody_else:
@@ -231,11 +215,10 @@ class JobService:
 
     async def _check_guest(self, place: JobPlace, timing: Timing, now: datetime) -> None:
         """
-        Whether a guest's jobs would keep the bot busy all day long, or those of many who come together:
-        whoever has a domain has any number of addresses.
+        Check that jobs of a guest, and of all guests of one server, leave the bot time for others.
 
-        Raises:
-            TimingInvalid: They would.
+        The second limit exists because the owner of a domain has any number of addresses. Raises
+        TriggerInvalid.
         """
         jobs = await self.plans.jobs()
         mine = [job for job in jobs if job.person == place.person]
@@ -280,13 +263,7 @@ class JobService:
         return f"{self.describe(job, words=not (before or private))} (for {job.person})"
 
     async def set_paused(self, job: Job, *, paused: bool) -> Job | None:
-        """
-        Pause or resume a job; runs that fell due during a pause are skipped.
-
-        Raises:
-            TimingInvalid: Its time cannot be read any more, so it cannot be resumed.
-            StoreUnavailable: Not now.
-        """
+        """Pause or resume a job; missed runs are skipped. Raises TimingInvalid or StoreUnavailable."""
         state, next_at = JobState.PAUSED, job.next_at
         if not paused:
             next_at = next_after(parse_timing(job.timing), self._clock.now())
@@ -305,7 +282,7 @@ class JobService:
         return f"{job.id}: {paused}{job.kind.value} {self.timing_text(job)}{text}{note}"
 
     def timing_text(self, job: Job, *, is_new: bool = False) -> str:
-        """When a job runs, in words; ``is_new`` adds the first day if it repeats by the calendar."""
+        """Describe when a job runs; ``is_new`` adds the first day if it repeats by the calendar."""
         try:
             timing = parse_timing(job.timing)
         except TriggerInvalid:
@@ -327,12 +304,7 @@ def _the_one(name: str, people: Mapping[str, str]) -> str:
 
 
 class SessionJobs:
-    """
-    Implements `agent_core.tools.schedule.JobsPort` for one run.
-
-    Args:
-        refusal: Why no job may be made in this run; empty if one may.
-    """
+    """Implements `agent_core.tools.schedule.JobsPort` for one run; ``refusal`` forbids new jobs."""
 
     def __init__(self, service: JobService, place: JobPlace, *, refusal: str = "") -> None:
         self._service = service
@@ -359,7 +331,7 @@ class SessionJobs:
         return "\n".join(await self._shown()) or "There are no jobs."
 
     async def origins(self) -> Origins:
-        """Whose words they were made of."""
+        """Return the origins of the listed jobs."""
         jobs = (await self._shown()).values()
         others = (person(job.person, job.created_at) for job in jobs if not self._place.owns(job))
         return join_origins(others, *(from_json(job.context.get(ORIGINS)) for job in jobs))

@@ -180,11 +180,8 @@ class Day:
     """
     A day; exactly one of the first three is set.
 
-    Args:
-        date: Year (None: the next such day), month and day.
-        weekday: 0 is Monday.
-        offset: Days from today.
-        which: ``next`` before a weekday, or ``week``: that of the next week.
+    ``date`` is (year or None for the next, month, day); ``weekday`` 0 is Monday; ``offset`` counts from
+    today; ``which``: ``next``, or ``week`` for next week's.
     """
 
     date: tuple[int | None, int, int] | None = None
@@ -220,12 +217,7 @@ class Calendar:
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """
-    Once each: a day (None: the next time the clock shows it) with times of day, or instants.
-
-    Args:
-        tonight: No time of day was said.
-    """
+    """Single times: a day (None: the next such time) with times, or instants; ``tonight``: no time."""
 
     day: Day | None = None
     clocks: tuple[Clock, ...] = ()
@@ -255,12 +247,7 @@ def read_when(text: str) -> When:
 
 
 def split_when(text: str) -> tuple[str, str] | None:
-    """
-    Split the time from the text behind it; None if there is none, or if it could go on in what follows.
-
-    Raises:
-        Ambiguous: It can be two days.
-    """
+    """Split the time from the text after it; None without a clear one. Raises Ambiguous."""
     reader = _Reader(text)
     try:
         when = reader.when()

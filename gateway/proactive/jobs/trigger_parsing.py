@@ -54,9 +54,8 @@ class TriggerRequest:
     """
     A request for a trigger; exactly one of the first four is set.
 
-    Args:
-        at: Any time of `time_grammar`: ``09:00``, ``friday 6pm``, ``in 2 h 30 min``, ``every day 09:00``.
-        zone: Whose wall clock; a name of the IANA database.
+    ``at`` is any time of `time_grammar`, such as ``friday 6pm`` or ``every day 09:00``; ``zone`` an IANA
+    name.
     """
 
     at: str = ""
@@ -90,16 +89,7 @@ def request_of(given: Mapping[str, Any]) -> TriggerRequest:
 
 
 def parse_request(request: TriggerRequest, now: datetime, *, zone: str, min_interval: timedelta) -> Timing:
-    """
-    Parse a request into a trigger.
-
-    Args:
-        zone: The zone that is meant if none is said.
-        min_interval: Repeated jobs may not come more often.
-
-    Raises:
-        TimingInvalid: It is no time, it is over, or it is too often; the text says what to do instead.
-    """
+    """Parse a request, by default in ``zone``, at least ``min_interval`` apart. Raises TimingInvalid."""
     said = [
         bool(request.at),
         request.in_minutes is not None,
@@ -228,10 +218,7 @@ def _days_to(day: Day, today: datetime) -> int:
 
 
 def _placed(wall: datetime, zone: tzinfo) -> datetime:
-    """
-    The instant of a wall time. One that occurs twice is the first; one that is skipped is as much later as
-    the clocks are moved.
-    """
+    """Return the instant of a wall time: of two the first; a skipped one moves with the clocks."""
     return wall.replace(tzinfo=zone, fold=0).astimezone(UTC)
 
 

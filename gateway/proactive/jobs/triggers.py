@@ -83,9 +83,9 @@ class Interval:
 @dataclass(frozen=True, slots=True)
 class Cron:
     """
-    Cron expressions of five fields, with ``|`` between, on the wall clock of a zone of the IANA database.
+    Five-field cron expressions, joined by ``|``, on the wall clock of an IANA zone.
 
-    With a ``count`` above 1 only each such day or week counts, from ``since`` on; weeks begin on Monday.
+    With a ``count`` above 1 only each such day or week from ``since`` counts; weeks begin on Monday.
     """
 
     expression: str
@@ -131,12 +131,7 @@ def parse_timing(text: str) -> Timing:
 
 
 def checked_cron(expression: str, zone: str) -> Cron:
-    """
-    A cron trigger whose expression is valid.
-
-    Raises:
-        TimingInvalid: The expression or the zone is unknown, or it never comes.
-    """
+    """Return a valid cron trigger. Raises TimingInvalid, also if it never comes."""
     fields = " ".join(expression.split())
     if any(len(each.split(" ")) != 5 for each in fields.split(" | ")):
         raise TriggerInvalid(
@@ -172,11 +167,7 @@ def next_after(timing: Timing, after: datetime) -> datetime | None:
 
 
 def newest_due(timing: Timing, after: datetime | None, now: datetime) -> datetime | None:
-    """
-    The newest scheduled instant between ``after`` and ``now``.
-
-    What lies between is merged into it.
-    """
+    """Return the newest scheduled instant between ``after`` and ``now``; earlier ones merge into it."""
     if after is not None and after >= now:
         return None
     match timing:

@@ -1,16 +1,10 @@
 """
 Stores the state of accounts in the database: implements `agent_core.state_folder` over its tables.
 
-Theory of operation. Whoever has the database and the state key can continue with an account: same login, same
-device, same keys. Documents (logins, identities, tokens, the pickle key) are encrypted with the state key.
-The rows of a crypto store are as in its file, where the pickle key encrypts what is secret.
-
-The calls block, on one connection of their own, and any thread may make them. The event loop, which makes
-some of them, waits at most for a moment (``bounded_wait.py``), so a silent server does not block anybody
-else. Each call is one transaction that requires this process's lease, as all others do. A row store also has
-a generation: a writer with an older generation is refused even if both processes hold a lease. If the
-database has never had a document, it is taken once from the home's folder. The copy there is removed, because
-from then on it would be outdated.
+With the database and the state key another machine continues with the same login, device and keys. Documents
+are encrypted with the state key; rows of a crypto store as in its file. Calls block, from any thread, on one
+connection, the event loop with a limit (``bounded_wait.py``); each is a transaction that requires the lease,
+and a row store's generation. A first document is taken from the home's folder, whose copy is removed.
 """
 
 from __future__ import annotations
@@ -73,12 +67,7 @@ def wrong_key_error(where: str, *, is_there: bool) -> StoreUnusable:
 
 
 class AccountState:
-    """
-    The state of all accounts of a home.
-
-    Args:
-        key: Encrypts the documents.
-    """
+    """The state of all accounts of a home; ``key`` encrypts the documents."""
 
     def __init__(self, reach: Pool, key: StateKey) -> None:
         self._reach = reach
@@ -91,14 +80,7 @@ class AccountState:
         self._db: psycopg.Connection | None = None
 
     def check(self) -> None:
-        """
-        Check that the key is the one with which the documents were encrypted, if there are any. It waits for
-        the server, and changes nothing.
-
-        Raises:
-            StateAway: The database cannot be used now.
-            StoreUnusable: The key is a different one, or there is none.
-        """
+        """Check the key against stored documents; blocks. Raises StateAway or StoreUnusable."""
         with self._closed_if_not():
             found = self.call("read_state_key", lambda db: _content(db, *KEY_CHECK))
             if found is not None:
@@ -114,17 +96,7 @@ class AccountState:
             self._compare(self.call("write_state_key", lambda db: _first(db, *KEY_CHECK, encrypted)))
 
     def check_accounts(self, addresses: Mapping[str, str], *, note: bool) -> None:
-        """
-        Check that the logins and keys under each name of an account belong to its address.
-
-        Args:
-            addresses: The configured addresses by name.
-            note: Record the address of an account that has none yet.
-
-        Raises:
-            StateAway: The database cannot be used now.
-            StoreUnusable: They belong to another address.
-        """
+        """Check accounts' addresses; ``note`` records missing ones. Raises StateAway or StoreUnusable."""
         if self._encryption is None:
             return  # nobody has stored anything yet
         for name, address in addresses.items():
@@ -195,12 +167,7 @@ class AccountState:
         locks: tuple[str, ...] = (),
         within_s: float = MOMENT_S,
     ) -> _Result:
-        """
-        Run a function in a transaction; the event loop waits for it at most ``within_s``.
-
-        Raises:
-            StateAway: It cannot be done now; in the worst case nobody knows whether it has happened.
-        """
+        """Run a function in a transaction; blocks the loop up to ``within_s``. Raises StateAway."""
 
         def alone(wanted: Wanted) -> _Result:
             with self._lock, self._away(name):
@@ -210,13 +177,7 @@ class AccountState:
         return self._moment.wait_for(alone, within_s)
 
     def read(self, name: str, run: Callable[[psycopg.Connection], Iterator[_Result]]) -> Iterator[_Result]:
-        """
-        Yield the results of a query over one state of the database, part by part, on a separate connection.
-        For a worker thread: it has no time limit.
-
-        Raises:
-            StateAway: It cannot be read completely now.
-        """
+        """Yield a query's results over one state, without time limit, in a thread. Raises StateAway."""
         with self._away(name):
             db, _ = self._reach.connected()
             with contextlib.closing(db):
@@ -278,11 +239,9 @@ class AccountState:
 
 class DatabaseFolder:
     """
-    The state of one channel: implements `agent_core.state_folder.StateFolder` and its ``RowStore``.
+    One channel's state: a `agent_core.state_folder.StateFolder` with ``RowStore``.
 
-    Args:
-        name: The channel's name.
-        local: Its folder in this home: for caches, and for documents that are not in the database yet.
+    ``local`` is its folder for caches, and for documents not in the database yet.
     """
 
     def __init__(self, state: AccountState, name: str, local: Path) -> None:

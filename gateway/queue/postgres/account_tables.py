@@ -17,12 +17,7 @@ Streamed = Callable[[str, Sequence[object]], Iterator[tuple[object, ...]]]
 
 
 class AccountTables:
-    """
-    The documents and files' rows of accounts.
-
-    Args:
-        streamed: Runs a query with many rows.
-    """
+    """The documents and files' rows of accounts; ``streamed`` runs queries with many rows."""
 
     def __init__(self, db: ConnectionPort, streamed: Streamed, where: str) -> None:
         self._db = db
@@ -30,7 +25,7 @@ class AccountTables:
         self._where = where
 
     def used(self) -> bool:
-        """Whether an account has ever stored anything."""
+        """Return True if an account has ever stored anything."""
         query = "SELECT 1 FROM account_document WHERE folder <> '' LIMIT 1"
         return self._db.execute(query).fetchone() is not None
 
@@ -40,12 +35,7 @@ class AccountTables:
             self._db.execute(f"DELETE FROM {name}")  # noqa: S608 - constants
 
     def encryption(self, key: StateKey) -> StateEncryption:
-        """
-        Return the encryption of the documents that exist or will exist.
-
-        Raises:
-            StoreUnusable: The key is missing, or a different one.
-        """
+        """Return the encryption of the documents. Raises StoreUnusable for a missing or other key."""
         query = "SELECT content FROM account_document WHERE folder = ? AND name = ?"
         found = self._db.execute(query, KEY_CHECK).fetchone()
         if found is None:
@@ -72,12 +62,7 @@ class AccountTables:
         )
 
     def documents(self, encryption: StateEncryption) -> Iterator[tuple[str, str, bytes | None]]:
-        """
-        Yield folder, name and content of every document; None: the document existed and was removed.
-
-        Raises:
-            StoreUnusable: A document is damaged.
-        """
+        """Yield each document's folder, name and content (None: removed). Raises StoreUnusable."""
         query = "SELECT folder, name, content FROM account_document WHERE folder <> '' ORDER BY folder, name"
         for folder, name, content in self._db.execute(query).fetchall():
             try:

@@ -1,15 +1,10 @@
 """
 Limits how long the event loop waits for a blocking call.
 
-Theory of operation. A channel stores its state by calls that block, in the middle of an operation that must
-not be interrupted (a ratchet is advanced, and its row is written). Normally that takes a millisecond. A
-server that is frozen, or a connection that is cut without notice, can stay silent indefinitely, and no
-timeout of the connection itself ends that. So the call runs on a thread, and the event loop waits for it with
-a limit. Everything else goes on, above all the lease, which ends this process in time.
-
-A late call may still happen. Until it has ended no other call begins, and the event loop gets an error at
-once: it blocks for one moment, and not once for each call. A call that was too late before it began never
-begins.
+A channel stores state by blocking calls inside operations that must not be interrupted (a ratchet and its
+row). A frozen server can be silent beyond any timeout of the connection, so the call runs on a thread and the
+loop waits with a limit, while the lease ends the process in time. A late call may still happen; until it
+ends, others fail at once. One that was late before it began never begins.
 """
 
 from __future__ import annotations
@@ -29,7 +24,7 @@ Wanted = Callable[[], None]
 
 
 def on_event_loop() -> bool:
-    """Whether the caller would block an event loop."""
+    """Return True if the caller would block an event loop."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -45,13 +40,7 @@ class Moment:
         self._late: threading.Thread | None = None
 
     def wait_for(self, call: Callable[[Wanted], _Result], within_s: float) -> _Result:
-        """
-        Return or raise what a call returns or raises. On a thread without an event loop the call runs
-        directly.
-
-        Raises:
-            StateAway: It takes longer than ``within_s``, or an earlier call is still in progress.
-        """
+        """Return or raise a call's result; without an event loop it runs directly. Raises StateAway."""
         if not on_event_loop():
             return call(lambda: None)
         if self._late is not None and self._late.is_alive():

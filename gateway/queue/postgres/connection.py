@@ -1,14 +1,10 @@
 """
 Connects to PostgreSQL, and runs squidbot's transactions on a connection.
 
-A transaction begins with one statement of ours that is sent together with ``BEGIN``. It sets the home of the
-transaction and the time limits of its statements, and takes the locks. All writers share one of these locks:
-the recovery at the start waits on it for what a killed process is still committing. All of that ends with the
-transaction. Nothing is left on the connection, so a pooler in between may reassign it
-(https://www.pgbouncer.org/features.html, "transaction pooling").
-
-A pooler is detected by the server's process id, which it does not pass on. Statements are then not prepared,
-because the next transaction may run on a server process that does not know them.
+One statement sent with ``BEGIN`` sets the home and time limits and takes the locks, among them one shared by
+all writers on which recovery waits. All ends with the transaction, so a pooler may reassign the connection
+(https://www.pgbouncer.org/features.html, "transaction pooling"). A pooler is detected by the server's process
+id; statements are then not prepared.
 """
 
 from __future__ import annotations
@@ -92,11 +88,10 @@ class NoAddress(psycopg.ProgrammingError):
 
 def _parts(url: str) -> dict[str, Any]:
     """
-    Parse a URL.
+    Parse a URL. Raises `NoAddress`.
 
-    libpq quotes what it cannot read, and takes a part of a password with ``/`` or ``@`` for a port, a host or
-    the name of the database. So such a URL is refused before anybody connects to a part of the password.
-    Raises `NoAddress`.
+    URLs that libpq would misread are refused: it takes a password's part after ``/`` or ``@`` for a host or
+    database, and quotes it in errors.
     """
     found: dict[str, Any] = {}
     with suppress(psycopg.Error, UnicodeError):
@@ -121,10 +116,7 @@ def _meant_parameter(after: str) -> str:
 
 
 def place_of(url: str) -> str:
-    """
-    Return the database in a form that may be shown: without a password, or anything else that a URL may
-    contain.
-    """
+    """Return the database as it may be shown: without a password or other parts of the URL."""
     try:
         parts = _parts(url)
     except NoAddress:
@@ -136,12 +128,7 @@ def place_of(url: str) -> str:
 
 
 def _see_revoked(given: Mapping[str, Any]) -> None:
-    """
-    Check that a named list of revoked certificates exists: libpq connects without it.
-
-    Raises:
-        psycopg.OperationalError: There is none.
-    """
+    """Check that a configured CRL exists; libpq connects without it. Raises OperationalError."""
     for name in ("sslcrl", "sslcrldir"):
         if not (named := given.get(name)):
             continue
@@ -160,15 +147,7 @@ def _see_revoked(given: Mapping[str, Any]) -> None:
 
 
 def connect(url: str, *, database: str | None = None, **more: str | int) -> psycopg.Connection:
-    """
-    Connect; `Transaction` begins each transaction.
-
-    Args:
-        database: Another database of the same server than the one that ``url`` names.
-
-    Raises:
-        psycopg.Error: The connection fails for now, or can never succeed like this.
-    """
+    """Connect, to ``database`` of the same server if given. Raises psycopg.Error."""
     given = _parts(url)
     _see_revoked(given)
     db = psycopg.connect(
@@ -187,16 +166,13 @@ def connect(url: str, *, database: str | None = None, **more: str | int) -> psyc
 
 
 def is_pooled(db: psycopg.Connection) -> bool:
-    """Whether a pooler is between us and the server."""
+    """Return True if a pooler is between us and the server."""
     found = db.execute("SELECT pg_backend_pid()", prepare=False).fetchone()
     return found is None or found[0] != db.info.backend_pid
 
 
 def timeline_of(db: psycopg.Connection) -> str:
-    """
-    Return the timeline of the server, which changes when another server takes over; empty if the role may not
-    read it.
-    """
+    """Return the server's timeline, which changes with a takeover; "" if it may not be read."""
     try:
         found = db.execute("SELECT left(pg_walfile_name(pg_current_wal_lsn()), 8)", prepare=False).fetchone()
     except (psycopg.ProgrammingError, psycopg.NotSupportedError):
@@ -205,10 +181,7 @@ def timeline_of(db: psycopg.Connection) -> str:
 
 
 def outcome_of(db: psycopg.Connection, number: str) -> str:
-    """
-    Return the status of a transaction of this timeline: ``committed``, ``aborted``, ``in progress``, or empty
-    if the server no longer knows it.
-    """
+    """Return a transaction's status: ``committed``, ``aborted``, ``in progress`` or "" if unknown."""
     try:
         found = db.execute("SELECT pg_xact_status(%s::xid8)", (number,), prepare=False).fetchone()
     except psycopg.DataError:  # it does not belong to this timeline
@@ -226,13 +199,13 @@ class Transaction:
     """
     One transaction: implements `gateway.queue.sql.engine.Connection`.
 
-    It begins with the first statement, so that a call's locks, if any, are that statement.
+    It begins with the first statement, usually the call's locks.
 
     Args:
         home: The home whose rows it sees and creates.
-        look_only: Nothing may be changed, and all statements see one state.
+        look_only: Read-only, over one state.
         needs: Name, holder and fence of the required lease.
-        meets_recovery: Whether a recovery waits for this transaction.
+        meets_recovery: A recovery waits for it.
     """
 
     def __init__(
@@ -375,15 +348,12 @@ class _Result:
 
     @property
     def rowcount(self) -> int:
-        """The number of changed rows."""
         return max(self._changed, 0)  # -1: there was nothing to run
 
     def fetchone(self) -> Any:
-        """Return the next row."""
         return self._cursor.fetchone()
 
     def fetchall(self) -> list[Any]:
-        """Return the remaining rows."""
         return self._cursor.fetchall()
 
     def __iter__(self) -> Iterator[Sequence[Any]]:

@@ -27,11 +27,7 @@ _COLUMNS = (
 
 
 def remove_leftovers(db: psycopg.Connection[Any], tables: Iterable[str]) -> None:
-    """
-    Free the space of deleted rows in these tables, and replace their samples.
-
-    A table that somebody else has locked is left to the server, which does both in its own time.
-    """
+    """Vacuum these tables and renew their samples; locked ones are left to the server."""
     for table in tables:
         name = sql.Identifier(SCHEMA, table)
         with suppress(psycopg.errors.LockNotAvailable, psycopg.errors.QueryCanceled):

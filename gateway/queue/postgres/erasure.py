@@ -24,12 +24,7 @@ from gateway.queue.postgres.store import HOME
 
 @contextmanager
 def transaction(at: ServerDatabase, operation: str, *, change: bool, compact: bool) -> Iterator[Transaction]:
-    """
-    Open one transaction; with ``compact`` the tables are vacuumed afterwards.
-
-    Raises:
-        StoreUnavailable: The work was not done, or nobody knows; repeating it completes it.
-    """
+    """Open a transaction, with ``compact`` then vacuum. Raises StoreUnavailable; repeatable."""
     where = place_of(at.url)
     try:
         db = connect(at.url)

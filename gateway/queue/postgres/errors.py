@@ -36,12 +36,12 @@ def _meaning(error: psycopg.Error) -> str | None:
 
 
 def in_each_others_way(error: psycopg.Error) -> bool:
-    """Whether the call conflicted with another one; nothing of it has happened, so retry it at once."""
+    """Return True if the call conflicted with another and had no effect: it can be retried at once."""
     return error.sqlstate in _AGAIN
 
 
 def is_connection_lost(error: psycopg.Error) -> bool:
-    """Whether the server, or the network, has ended the connection."""
+    """Return True if the server, or the network, has ended the connection."""
     state = error.sqlstate
     if state is None:
         return isinstance(error, psycopg.OperationalError)
@@ -49,16 +49,12 @@ def is_connection_lost(error: psycopg.Error) -> bool:
 
 
 def is_unavailable(error: psycopg.Error) -> bool:
-    """Whether the server refuses for now, rather than because of a defect of ours."""
+    """Return True if the server refuses for now, rather than because of a defect of ours."""
     return in_each_others_way(error) or is_connection_lost(error) or _meaning(error) is not None
 
 
 def unavailable(error: psycopg.Error, where: str, operation: str) -> Exception:
-    """
-    Return the error to raise to the caller; the error of a defect of ours is returned unchanged.
-
-    ``where`` is the database, without a password.
-    """
+    """Return the error for the caller, a defect's unchanged; ``where`` has no password."""
     if error.sqlstate == _NO_RIGHTS:
         return _may_not(error, where)
     if not is_unavailable(error):

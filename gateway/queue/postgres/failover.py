@@ -1,12 +1,10 @@
 """
 Detects whether commits of this process may be missing after another server has taken over.
 
-Theory of operation. A promoted replica continues with another timeline. If each commit waited for a replica,
-the replica has them all. If not, it may lack the last ones, whose positions and answers this process has
-already confirmed to homeservers and sent to people. Nobody could detect that from the database later, because
-ids are assigned again. So a process that works does not go on with such a server: its lease expires, the
-process ends, and its next start says what a person has to do (``restore_detection.py``). One that stands by
-has confirmed nothing; it looks when it takes over.
+A promoted replica continues with another timeline, and lacks the last commits unless each waited for it,
+though their positions were already confirmed to homeservers. That cannot be seen later, as ids are assigned
+again. So a working process ends, and its next start names the remedy (``restore_detection.py``); a standby
+checks when it takes over.
 """
 
 from __future__ import annotations
@@ -30,12 +28,7 @@ class Failover:
         """Whether commits waited for a replica at the last connection."""
 
     def check(self, db: psycopg.Connection, *, works: bool) -> None:
-        """
-        Check that nothing can be missing on this new connection of a process that ``works``.
-
-        Raises:
-            psycopg.OperationalError: The last commits may be missing.
-        """
+        """Check that a new connection lacks no commits. Raises OperationalError."""
         try:
             found = db.execute(_HERE, prepare=False).fetchone()
         except (psycopg.ProgrammingError, psycopg.NotSupportedError):

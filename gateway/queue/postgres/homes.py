@@ -38,14 +38,9 @@ class HomeOnServer:
 
 async def homes_of(url: str, *, within_s: float = CONNECT_S) -> list[HomeOnServer]:
     """
-    Return the homes on the server that ``url`` names, among the databases to which its role may connect.
+    Return the homes on a server, among the databases to which the role may connect.
 
-    Args:
-        within_s: The limit for each database, in seconds. One that cannot be read in time has a ``problem``.
-
-    Raises:
-        StoreUnavailable: The database of ``url`` cannot be used now, or has not answered in time.
-        StoreUnusable: A person must act first.
+    One that exceeds ``within_s`` seconds has a ``problem``. Raises StoreUnavailable or StoreUnusable.
     """
     where = place_of(url)
     try:

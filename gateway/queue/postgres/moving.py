@@ -58,15 +58,7 @@ class PostgresTables:
     @classmethod
     @contextmanager
     def opened(cls, url: str, home: int, holders: Holders | None) -> Iterator[Self]:
-        """
-        Open one transaction, with exclusive use of the database unless ``holders`` is None; it is committed
-        if the body raises nothing.
-
-        Raises:
-            LeaseTaken: A daemon, or a command that changes something, works there.
-            StoreUnavailable: The database cannot be used now.
-            StoreUnusable: A person must act first.
-        """
+        """Open a transaction, exclusive with ``holders``. Raises LeaseTaken or StoreUnavailable."""
         where = place_of(url)
         try:
             with connect(url) as raw:
@@ -216,13 +208,7 @@ class PostgresTables:
         return found
 
     def histories(self) -> Iterator[tuple[str, Iterator[str]]]:
-        """
-        Yield each session with its lines, to be read before the next session. A missing line, or one longer
-        than a file may have, is empty.
-
-        Raises:
-            StoreUnusable: So many lines are missing that something else is wrong.
-        """
+        """Yield sessions with lines, huge ones empty, read in order. Raises StoreUnusable if many lack."""
         rows = self._streamed("SELECT session, seq, line FROM history ORDER BY session, seq")
         for session, each in groupby(rows, key=itemgetter(0)):
             yield str(session), self._as_in_a_file(str(session), each)

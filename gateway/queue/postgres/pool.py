@@ -1,21 +1,11 @@
 """
 Runs the calls of the event loop on threads with connections to PostgreSQL.
 
-Theory of operation. Calls are put into one queue; each thread takes one at a time and makes one transaction
-of it. There is no group commit: calls of several sessions in one transaction would take their locks in the
-order of their arrival, and two processes would wait for each other. The server combines its syncs by itself.
-
-Every commit is synced, even of calls that do not ask for it. squidbot survives a crash of the server: if the
-server lost a claim, the next claim would get the same fence, and two processes would own the turn.
-
-A call that conflicts with another one (a deadlock, a lock timeout) is retried at once, a few times. A call
-whose connection is lost before its commit is repeated once on a new one, because nothing of it has happened.
-If the connection is lost during the commit, the server is asked for the outcome (``unknown_commits.py``).
-While the server is unavailable, connections are tried with a growing pause, and calls fail at once in
-between.
-
-A claim whose caller was cancelled is undone when its result is back on the event loop: only then is it known
-whether it has happened. The undo is repeated until the server accepts it.
+Each thread makes one transaction per call, without group commit: combined locks could deadlock two processes.
+Every commit is synced, since a lost claim would give two processes the same fence. Conflicts are retried at
+once; a call whose connection is lost before the commit is repeated, one during the commit is resolved by
+``unknown_commits.py``. During an outage connections are tried with a growing pause. A cancelled caller's
+claim is undone, until the server accepts it.
 """
 
 from __future__ import annotations
@@ -53,11 +43,8 @@ class Pool:
     """
     Threads with one connection each.
 
-    Args:
-        connect: Opens a connection; called on a thread.
-        home: The home whose rows are seen and created.
-        look_only: Nothing may be changed, and a call sees one state.
-        heard: Called after each commit.
+    ``connect`` runs on a thread; ``look_only``: read-only, each call over one state; ``heard`` is called
+    after each commit.
     """
 
     def __init__(
@@ -125,7 +112,7 @@ class Pool:
 
     @property
     def failing(self) -> bool:
-        """Whether the server refused the newest call."""
+        """Return True if the server refused the newest call."""
         return self._failing
 
     async def aclose(self) -> None:
@@ -253,14 +240,12 @@ class _Serving:
         self._timeline = ""
 
     def disconnect(self) -> None:
-        """Close the connection."""
         db, self._db = self._db, None
         if db is not None:
             with contextlib.suppress(psycopg.Error):
                 db.close()
 
     def serve(self, call: Call) -> None:
-        """Run a call in a transaction."""
         try:
             self._serve(call)
         except psycopg.Error as error:
@@ -304,10 +289,7 @@ class _Serving:
                 return
 
     def _everything(self, db: psycopg.Connection, committed: Transaction, call: Call) -> str:
-        """
-        Return all waiting work; if the server does not answer, it is found later with the outcome of the
-        call.
-        """
+        """Run all waiting work; without an answer, the call's outcome is determined later."""
         look = Transaction(db, self._pool.home, look_only=True)
         try:
             facts = all_facts(look)
@@ -333,7 +315,7 @@ class _Serving:
 
 
 def _may_not_fail(call: Call) -> bool:
-    """Whether the call is an undo, which nobody else would repeat."""
+    """Return True if the call is an undo, which nobody else would repeat."""
     return (
         call.undoes
         and isinstance(call.error, StoreUnavailable)

@@ -1,11 +1,9 @@
 """
 Detects a database that was restored to an earlier moment, or taken over by another server.
 
-``meta`` records the server on which a daemon last worked, its timeline, and whether commits waited for a
-replica. A restore with archived WAL begins another timeline, a restored dump is on another server, and so is
-a promoted replica. None of them can tell by itself whether something is lost. Only the replica for which
-commits have waited has them all; it is accepted where this home's record of how far the database was
-(`gateway.queue.rollback_guard`) agrees. In all other cases no daemon begins until a person has decided
+``meta`` records the server, timeline and replication of the last daemon. A restore with WAL begins a new
+timeline, a dump and a promoted replica are another server. Only a replica for which commits waited, and that
+agrees with this home's mark (`gateway.queue.rollback_guard`), is accepted; otherwise a person decides
 (`squidbot restored`).
 """
 
@@ -69,14 +67,9 @@ def set_restored(db: ConnectionPort, restored: AcceptedRestore) -> None:
 
 def begin(db: ConnectionPort, where: str, mark: HighWaterMark | None, now: Extent) -> AcceptedRestore | None:
     """
-    Check at the start of a daemon that nothing is lost, and record the server.
+    Check at a daemon's start that nothing is lost, from ``mark`` to ``now``; record the server.
 
-    Args:
-        mark: How far this home has known the database to be.
-        now: How far it is.
-
-    Raises:
-        StoreUnusable: A person must decide: another server, or another timeline, may lack something.
+    Raises StoreUnusable: another server, or timeline, may lack something, and a person must decide.
     """
     before, restored = _meta(db, _SERVER), read_restored(db)
     refuse_older(where, mark, now, restored)

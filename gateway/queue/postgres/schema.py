@@ -1,14 +1,10 @@
 """
 Creates and checks the tables in PostgreSQL; derives them from the embedded file's schema by substitution.
 
-Every table has a column ``home``, with which all of its keys and indexes begin. A table ``all_inbox`` holds
-the rows of all homes; the view ``inbox`` shows those of the home that the transaction has set, and assigns it
-to new rows. So the statements of the queue name no home and cannot forget it. It is a view, and not row-level
-security. That would not hold for a superuser, which is what the role of most PostgreSQL containers is, and it
-keeps the planner from using indexes with operators that are not leakproof.
-
-`SCHEMA` holds all of it, so the database may have other uses as well. Only `prepare` changes tables; a start
-only checks them (`check`).
+Every table has a column ``home`` that begins all keys and indexes. ``all_inbox`` holds all homes' rows; the
+view ``inbox`` shows those of the transaction's home, so that no statement can forget it. Row-level security
+would not hold for superusers, the usual role in containers, and disables indexes with non-leakproof
+operators. Only `prepare` changes tables; a start runs `check`.
 """
 
 from __future__ import annotations
@@ -173,12 +169,7 @@ def _found(db: psycopg.Connection[Any]) -> tuple[int, int] | None:
 
 
 def check(db: psycopg.Connection[Any], where: str) -> None:
-    """
-    Check that the tables are those of this version, or of a later one that allows this one to work.
-
-    Raises:
-        StoreUnusable: They are not; nothing was changed.
-    """
+    """Check that the tables fit this version. Raises StoreUnusable; nothing was changed."""
     (encoding,) = db.execute("SELECT current_setting('server_encoding')").fetchone() or ("",)
     if encoding != "UTF8":
         raise StoreUnusable(f"{where} has the encoding {encoding}; squidbot needs UTF8.")
@@ -203,14 +194,7 @@ def check(db: psycopg.Connection[Any], where: str) -> None:
 
 
 def prepare(db: psycopg.Connection[Any], where: str, home: int) -> bool:
-    """
-    Create the tables, or update them to this version, completely or not at all; return whether anything was
-    changed.
-
-    Raises:
-        StoreUnusable: The existing tables are not squidbot's, or belong to a later version.
-        psycopg.Error: The server refuses for now, or the role lacks the rights.
-    """
+    """Create or update the tables; True if changed. Raises StoreUnusable, psycopg.Error."""
     with db.transaction():
         db.execute("SET LOCAL lock_timeout = '5s'")
         db.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
@@ -236,13 +220,7 @@ def _steps_from(version: int) -> Iterator[str]:
 
 
 def identity(db: psycopg.Connection[Any], where: str, home: int) -> str:
-    """
-    Return the random text that identifies this home.
-
-    Raises:
-        StoreCorrupt: The home has no identity.
-        StoreMoved: Its content was moved.
-    """
+    """Return the home's random identity. Raises StoreCorrupt (none) or StoreMoved."""
     query = f"SELECT name, value FROM {SCHEMA}.all_meta WHERE home = %s AND name IN ('secret', %s)"  # noqa: S608 - constants
     found = dict(db.execute(query, (home, MOVED)).fetchall())
     check_unmoved(found.get(MOVED), where)

@@ -18,12 +18,7 @@ class NoSnapshots:
         return self._where
 
     async def snapshot(self, target: str, histories: str) -> Snapshot:
-        """
-        Refuse.
-
-        Raises:
-            StoreUnavailable: Always.
-        """
+        """Raise StoreUnavailable always."""
         raise StoreUnavailable(
             f"The queue is in {self._where}: back it up with the tools of the server, such as pg_dump.",
             path=self._where,

@@ -16,12 +16,7 @@ class CannotDecrypt(ValueError):
 
 
 class StateEncryption:
-    """
-    Encrypts and decrypts documents.
-
-    Args:
-        key: A random text; a password would be too weak.
-    """
+    """Encrypts and decrypts documents; ``key`` is random, a password would be too weak."""
 
     def __init__(self, key: str) -> None:
         self._key = hashlib.sha256(b"squidbot state " + key.encode()).digest()

@@ -53,9 +53,7 @@ _log = structlog.get_logger(__name__)
 class _Following(Protocol):
     """A clock that follows another one."""
 
-    def follow(self, ask: Callable[[], float]) -> float:
-        """See `gateway.system.clock.SystemClock.follow`."""
-        ...
+    def follow(self, ask: Callable[[], float]) -> float: ...
 
 
 class PostgresQueue(Queue):
@@ -69,13 +67,7 @@ class PostgresQueue(Queue):
         return AccountState(self.writer, key)
 
     async def check_rights(self) -> None:
-        """
-        Check that the role may do everything that a daemon does. Nothing is changed.
-
-        Raises:
-            StoreUnusable: The role lacks rights.
-            StoreUnavailable: The database cannot be used now.
-        """
+        """Check the role's rights, read-only. Raises StoreUnusable or StoreUnavailable."""
         found = await self.database.reader.call("rights", without_rights)
         if found:
             more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
@@ -84,13 +76,10 @@ class PostgresQueue(Queue):
 
     async def begun(self, mark: HighWaterMark | None) -> Gap | None:
         """
-        Check at the start of a daemon, which holds its lease, that the database was not restored to an
-        earlier moment. Returns the interval of messages that the lost part may have answered, if there was a
-        restore.
+        Check under the lease that the database was not restored to an earlier moment.
 
-        Raises:
-            StoreUnusable: It may have been restored; a person must decide first.
-            StoreUnavailable: The database cannot be used now.
+        Returns the gap of messages that the lost part may have answered, after an accepted restore. Raises
+        StoreUnusable (a person must decide) or StoreUnavailable.
         """
         where = self.writer.where
         extent = Extent.of(self.database.secret, *await self.maintenance.last_ids())
@@ -100,12 +89,7 @@ class PostgresQueue(Queue):
         return None if restored is None else restored.gap
 
     async def note_server(self) -> None:
-        """
-        Record for the next start on which server this daemon works, and whether commits wait for a replica.
-
-        Raises:
-            StoreUnavailable: The database cannot be used now.
-        """
+        """Record the server and its replication for the next start. Raises StoreUnavailable."""
         await self.database.writer.call("note_server", note_server, locks=NOTHING)
 
     def memory_in_database(self) -> MemoryInDatabase:
@@ -128,15 +112,13 @@ class PostgresQueue(Queue):
         Connect to a database that has the tables; nothing is changed.
 
         Args:
-            url: A URL of libpq, ``postgresql://…``.
-            clock: The source of every time in the database; a machine's clock follows that of the server.
-            zone: The time zone of the days by which usage is recorded; None: this machine's zone.
-            wakeups: The signals fired after each commit.
+            clock: The source of every time in the database; a machine's clock follows the server's.
+            zone: The time zone of the days of usage; None: this machine's.
             home: The home whose rows are seen and created.
             journal: Stores the lines of histories; by default in their table.
 
         Raises:
-            StoreUnavailable: The database cannot be used now.
+            StoreUnavailable: Not now.
             StoreUnusable: A person must act first.
         """
         where, failover = place_of(url), Failover()
@@ -223,13 +205,7 @@ def _read(facts: str) -> Iterator[Fact]:
 
 
 def migrate(url: str, home: int = HOME) -> str:
-    """
-    Create the tables, or update them; return what was done, in words.
-
-    Raises:
-        StoreUnavailable: The database cannot be used now.
-        StoreUnusable: A person must act first; nothing was changed.
-    """
+    """Create or update the tables; return what was done. Raises StoreUnavailable, StoreUnusable."""
     where = place_of(url)
     try:
         with connect(url) as db:

@@ -1,12 +1,9 @@
 """
 Detects which signals the queue in PostgreSQL must fire, by triggers that record what becomes true.
 
-They do what the embedded queue's triggers do (`gateway.queue.sqlite.watching`). A trigger appends a line of
-JSON to a setting that lives as long as the transaction. So it works through a pooler, and a transaction that
-is rolled back records nothing. The setting is read with the commit, in one message.
-
-Each record copies the earlier ones, so there is a limit, beyond which the setting becomes `TOO_MANY` instead.
-Signals for everything that waits are fired then (`gateway.queue.sql.all_signals`).
+Like the embedded queue's (`gateway.queue.sqlite.watching`), they append JSON to a transaction-local setting,
+which works through a pooler, vanishes in a rollback and is read with the commit. As each record copies the
+earlier ones, beyond a limit it becomes `TOO_MANY`, and all signals fire (`gateway.queue.sql.all_signals`).
 """
 
 # ruff: noqa: S608 - only constants of this file are put together

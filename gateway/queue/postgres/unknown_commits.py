@@ -1,17 +1,10 @@
 """
 Finds out the outcome of calls whose connection was lost during the commit.
 
-The server remembers of each transaction whether it was committed. So the call waits, beside the others, until
-the server can be reached again and reports it. A call that has happened returns like any other; one that has
-not is repeated. No caller gets a second result, and nobody has to repeat what may have happened.
-
-A server that has taken over may lack the last transactions of its predecessor, and its own transactions have
-the same ids. The outcome of the call is then unknowable: a claim is undone, and the caller gets
-`StoreUnavailable`. So does a caller that has waited for `TOLD_WITHIN_S`, except for a claim: a caller that
-asks again would meet its own claim.
-
-The facts that ``triggers.py`` recorded for a lost commit are lost with it. Signals for everything that waits
-are fired instead.
+The server remembers each transaction's status, so the call waits until it is reachable, and then returns or
+is repeated. After a takeover ids are reused and the outcome is unknowable: a claim is undone, and others get
+`StoreUnavailable`, as do callers (except claims, which would meet themselves) after `TOLD_WITHIN_S`. Recorded
+facts are lost, so all signals fire.
 """
 
 from __future__ import annotations
@@ -111,7 +104,7 @@ class Waiting(Protocol):
 
     @property
     def closing(self) -> bool:
-        """Whether the pool is closing, so that nobody waits for long."""
+        """Return True if the pool is closing, so that waits are short."""
         ...
 
     def connected(self) -> tuple[psycopg.Connection, str]:
@@ -230,7 +223,7 @@ class Doubts:
 
 
 def _is_due(since: float, call: Call) -> bool:
-    """Whether it may be tried now. A refused call is not repeated at once: the disk may be full for hours."""
+    """Return True if a call may be repeated now; a refused one waits, as the disk may stay full."""
     return call.doubt is not None or time.monotonic() - since >= REPEATED_AFTER_S
 
 

@@ -1,13 +1,10 @@
 """
 Applies amendments to accepted messages: edits, withdrawals, stops, and releases from quarantine. As SQL.
 
-A turn that has begun is a unit. It may have had effects that its steps record, and the steps fit only the
-question as it was. So an edit ends the turn: its messages wait again, and the next model is told what was
-done for the text as it was. An edit or a deletion of an answered message becomes a note (`Note`), which
-nobody answers. A message is removed from a turn only if no step is lost by that, or if all of its messages
-are removed. Until then it is marked in ``withdrawn``. When the last row of a turn is marked, all
-rows leave ``running`` in the same transaction, and the handler working on the turn finds that its claim is
-lost. Nothing needs to be remembered across a crash.
+A begun turn is a unit, because its steps fit the question as it was: an edit ends it and its messages wait
+again, with the effects noted for the next model. Amendments of answered messages become a note (`NOTED`). A
+message leaves a turn only if no step is lost, or if all are withdrawn; until then it is marked in
+``withdrawn``. With the last one all rows leave ``running`` and the handler's claim is lost.
 """
 # ruff: noqa: S608 - only constants of this package are put into statements; every value is a parameter
 
@@ -450,11 +447,9 @@ def _has_steps(db: ConnectionPort, turn: str) -> bool:
 
 def admit(db: ConnectionPort, inbox_id: int, *, welcome: bool = False) -> str:
     """
-    Release a quarantined message; return its session. Approved is what it said at first, which is what was
-    shown: only somebody who may write anyway is answered for an edit.
+    Release a quarantined message as first shown; return its session. Raises IllegalMove.
 
-    Raises:
-        IllegalMove: It is not quarantined, is unreadable, or is an invitation, which cannot be answered.
+    An edit of it is answered only for somebody who may write anyway.
     """
     query = "SELECT state, session, payload, error FROM inbox WHERE id = ?"
     row = db.execute(query, (inbox_id,)).fetchone()

@@ -151,10 +151,7 @@ class QuestionStore(Store):
         return await self._reader.call("decided", lambda db: _remembered(db, name))
 
     async def newest_said(self, session: SessionKey) -> list[OutboxRow]:
-        """
-        Return the newest messages that were put into the outbox for a conversation, newest first. Drafts are
-        left out, and so are voice messages, which repeat a text.
-        """
+        """Return a conversation's newest outbox messages, without drafts and voice messages."""
         query = f"SELECT {OUTBOX} FROM outbox WHERE session = ? AND state <> 'held' ORDER BY id DESC LIMIT ?"  # noqa: S608 - constants
         asked = (str(session), _LOOKED_AT)
         raws = await self._reader.call("newest_said", lambda db: db.execute(query, asked).fetchall())

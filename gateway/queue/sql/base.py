@@ -27,17 +27,15 @@ def journal_lines(db: ConnectionPort, session: str, lines: Sequence[str], now: f
 @dataclass(frozen=True, slots=True)
 class Database:
     """
-    An open database, shared by all stores over it.
+    An open database, shared by all its stores.
 
     Args:
-        writer, reader: The two workers.
         secret: The database's identity.
-        clock: Read on the event loop only; the calls receive the time as a value.
-        zone: The time zone of the days by which usage is recorded; None: this machine's zone.
+        clock: Read on the event loop only.
+        zone: The time zone of the days of usage; None: this machine's.
         journal: Stores the lines of histories.
-        fencing: Refuses writes under a lost lease; None: there is only one process.
-        server_clock: Reads the clock that all processes of this database share; None: ``clock`` is that
-            clock.
+        fencing: Refuses writes under a lost lease; None: one process.
+        server_clock: Reads the clock that all processes share; None: ``clock``.
     """
 
     writer: WritePort

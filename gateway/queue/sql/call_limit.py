@@ -23,10 +23,7 @@ class CallLimit:
         self._closed = True
 
     async def enter(self, operation: str) -> None:
-        """
-        Take a place, to be given back by `leave`. Raises `StoreUnavailable` if none is free in time, or after
-        `close`.
-        """
+        """Take a place until `leave`. Raises `StoreUnavailable` if none is free in time, or after `close`."""
         if not self._closed:
             try:
                 self._free.acquire_nowait()

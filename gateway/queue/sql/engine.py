@@ -1,16 +1,10 @@
 """
 The interface between the stores and a database engine: a connection, two workers, and named locks.
 
-The SQL is the same for every engine. It is written for SQLite 3.35 and PostgreSQL 13 and uses only what means
-the same in both: ``?`` and ``:name`` as placeholders, ``RETURNING``, ``ON CONFLICT``. No statement looks into
-a payload; `tests/unit/gateway/queue/test_portable_sql.py` lists what else is excluded, and why.
-
-Each call of a `Writer` is a transaction, and names the locks that it needs (`Locks`). Where several
-transactions run at once, the engine calls `lock_first` as the first statement of the transaction, before the
-reads. A statement sees what was committed before it began, so a transaction that waits for a lock and then
-reads sees the writes of the previous holder. An engine with one writer needs no locks and ignores them.
-
-All names are taken at once, in sorted order, so two calls never wait for each other.
+The SQL is common to SQLite 3.35 and PostgreSQL 13; `tests/unit/gateway/queue/test_portable_sql.py` lists the
+excluded features. Each call of a `Writer` is a transaction and names its `Locks`. With concurrent
+transactions the engine calls `lock_first` first, with sorted names, so that reads see the previous holder's
+writes and calls never deadlock. An engine with one writer ignores locks.
 """
 
 from __future__ import annotations
@@ -38,9 +32,7 @@ class Cursor(Protocol):
         """Return the remaining rows."""
         ...
 
-    def __iter__(self) -> Iterator[Any]:
-        """Iterate over the remaining rows."""
-        ...
+    def __iter__(self) -> Iterator[Any]: ...
 
 
 class ConnectionPort(Protocol):
@@ -55,11 +47,7 @@ class ConnectionPort(Protocol):
         ...
 
     def lock(self, *names: str) -> None:
-        """
-        Wait until no other transaction holds any of these names, and hold them until this one ends.
-
-        Only `lock_first` calls it, with sorted names, each once.
-        """
+        """Lock these names until the transaction ends; only `lock_first` calls it, sorted, each once."""
         ...
 
     def note(self, fact: str, of: str) -> None:
@@ -122,11 +110,10 @@ class Fencing(Protocol):
 
     def work_under(self, name: str, holder: str, fence: int) -> None:
         """
-        From now on every call requires this lease, except those about leases.
+        Require this lease for every later call except those about leases; else `Fenced`.
 
-        The lease is checked under the lock that `ALONE` waits for. So whoever takes it over and recovers sees
-        everything that was done under it, and nothing is done under it afterwards. A later call raises
-        `Fenced`.
+        It is checked under the lock that `ALONE` waits for, so a successor that recovers sees all work done
+        under it, and none follows.
         """
         ...
 
@@ -151,22 +138,20 @@ class WritePort(WorkerPort, Protocol):
         Run a function in a transaction and return its result after the commit.
 
         Args:
-            name: For errors.
-            run: The function. It may run several times, each time on the state before the call.
-            locks: The names that must be locked.
-            durable: The commit must be on the disk when this returns; otherwise it need only survive the
-                process.
-            undo: Reverts the call, under the same locks, if the caller was cancelled and the call has
-                nevertheless happened.
+            run: May run several times, each time on the state before the call.
+            locks: The names to lock.
+            durable: The commit must be on the disk on return; otherwise it need only survive the process.
+            undo: Reverts the call, under the same locks, if it has happened although the caller was
+                cancelled.
 
         Raises:
-            StoreUnavailable: The call has not happened, or the engine lost its connection and cannot tell.
+            StoreUnavailable: The call has not happened, or a lost connection hides it.
         """
         ...
 
     @property
     def failing(self) -> bool:
-        """Whether the newest commit was refused."""
+        """Return True if the newest commit was refused."""
         ...
 
 

@@ -1,17 +1,10 @@
 """
 Finds everything that the tables have of one person, and removes it for good.
 
-A row of the inbox is the person's if they sent it, or if its session is theirs alone. With it go the answers
-to its turn, the steps of the turn, the lines that wait for their file, their jobs, what waits for their
-digest, and the record of what they were told. What they had written before somebody else's question is
-removed from that row. Tokens and costs stay in the sums, under a name that belongs to nobody: a day's budget
-must not change after the fact. A digest of each message's key stays too, so that the message is recognised if
-a server offers it again.
-
-Payloads are read in Python and not by the database, a thousand rows at a time.
-
-Words of the person also occur in other people's messages: a question carries what was written before it
-(`InboundMessage.background`), into its row and into its history line.
+An inbox row is the person's if they sent it or its session is theirs alone; its answers, steps, journal
+lines, jobs, digest and notices go too, and their words in others' background. Usage stays under a neutral
+name, as a day's budget must not change, and so do key digests, to recognise repetitions. Payloads are read in
+Python, a thousand rows at a time.
 """
 # ruff: noqa: S608 - only constants of this package are put into statements; every value is a parameter
 
@@ -104,7 +97,6 @@ def _dicts(table: str, rows: Iterable[Raw]) -> Iterator[dict[str, Any]]:
 
 
 def _rows(db: ConnectionPort, table: str, column: str, values: Collection[Any]) -> list[dict[str, Any]]:
-    """Return the rows with one of these values."""
     asked = sorted(values)
     found: list[dict[str, Any]] = []
     for first in range(0, len(asked), _AT_ONCE):

@@ -134,10 +134,7 @@ class InboxStore(Store):
         return Accepted(map(inbox_row, amended) if amendments else accepted, stopped)
 
     async def ready_work(self, sessions: Mapping[int, SessionKey]) -> int:
-        """
-        Move these messages, by their row ids, to these sessions, as far as they are READY; return how many
-        were in another session. Nobody may be working on anything at this moment.
-        """
+        """Move READY messages to these sessions; return the number moved. Nobody may be working."""
         wanted = {row_id: str(session) for row_id, session in sessions.items()}
         return await self._writer.call(
             "work_in",
@@ -155,12 +152,10 @@ class InboxStore(Store):
 
     async def admit(self, inbox_id: int, *, welcome: bool = False) -> SessionKey:
         """
-        Release a quarantined message on a person's word: QUARANTINED → READY. An unverified sender counts as
-        verified for this message from then on, and ``context["admitted"]`` says so, also of a message of a
-        stranger, unless that person is ``welcome`` now. Returns the session to wake.
+        Release a quarantined message on a person's word: QUARANTINED → READY; return its session.
 
-        Raises:
-            IllegalMove: The message is not quarantined, or its text is gone.
+        The sender counts as verified for it; ``context["admitted"]`` is set unless that person is ``welcome``
+        now. Raises IllegalMove.
         """
         return SessionKey.parse(
             await self._writer.call(
@@ -262,10 +257,7 @@ class InboxStore(Store):
         return None if found is None else SessionKey.parse(found)
 
     async def drop(self, inbox_id: int) -> bool:
-        """
-        Give a message up on a person's request: READY, DEAD or QUARANTINED rows become IGNORED, unsent
-        answers DEAD.
-        """
+        """Drop a message for a person: READY, DEAD or QUARANTINED becomes IGNORED, unsent answers DEAD."""
         now = self._now()
         return await self._writer.call(
             "drop", lambda db: maintenance_sql.drop(db, inbox_id, now), locks=inbox_locks(inbox_id)

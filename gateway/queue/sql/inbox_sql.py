@@ -212,11 +212,10 @@ def _due(row: Raw, now: float) -> bool:
 
 def _mergeable(db: ConnectionPort, session: str, waiting: Sequence[Raw], now: float) -> list[Raw]:
     """
-    Return the rows from the head on that may become one turn: messages that are due, have no turn yet and
-    were written by the sender of the head in the same place. Nobody else's message is passed over.
+    Return the due rows from the head on that may become one turn: same sender and place.
 
-    A row that is answered alone separates those before it from those behind it, even if it has overtaken
-    them.
+    No other person's message is passed over. A row that is answered alone separates its neighbours, even
+    after it overtook them.
     """
     head, *others = waiting
     rows = [head]
@@ -286,11 +285,7 @@ def record_step(db: ConnectionPort, owned: Owned, step: tuple[int, str, str, str
 
 
 def end(db: ConnectionPort, owned: Owned, state: InboxState, now: float, *, error: str | None = None) -> bool:
-    """
-    Move the rows of a turn from ``running`` to their final state, and drop its steps.
-
-    Returns True if one of them was taken back meanwhile.
-    """
+    """End a turn's rows in their final state and drop its steps; True if one was withdrawn."""
     rows = db.execute(
         f"UPDATE inbox SET state = ?, ended_at = ?, tail = ?, error = ? WHERE {_claim_condition(state)}"
         " RETURNING withdrawn",

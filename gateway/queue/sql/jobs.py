@@ -30,17 +30,7 @@ class JobStore(Store):
     """Stores scheduled jobs, the run ledger and the digest's alerts."""
 
     async def add_job(self, job: Job, *, at_most: int, persons: Sequence[str] = ()) -> None:
-        """
-        Store a job.
-
-        Args:
-            job: The job; its id must be new.
-            at_most: The maximum number of jobs of this person that are not done, including this one.
-            persons: All addresses of this person.
-
-        Raises:
-            TooManyJobs: The person has reached the maximum; nothing was stored.
-        """
+        """Store a new job; a person (all ``persons``) may have ``at_most`` open. Raises TooManyJobs."""
         whose = tuple(dict.fromkeys((job.person, *persons)))
         marks = ", ".join("?" * len(whose))
         open_jobs = f"SELECT COUNT(*) FROM jobs WHERE state <> 'done' AND person IN ({marks})"
@@ -71,10 +61,7 @@ class JobStore(Store):
         await self._writer.call("add_job", write, locks=[named_lock("jobs", person) for person in whose])
 
     async def jobs(self, *, done: bool = False, until: datetime | None = None) -> list[Job]:
-        """
-        Return all jobs, the next one first. ``done`` includes one-time jobs that have run; ``until`` selects
-        jobs that are due by then.
-        """
+        """Return jobs, the next first; ``done`` includes ended ones, ``until`` selects those due by then."""
         if until is not None:
             query = f"SELECT {_JOB} FROM jobs WHERE state = 'active' AND next_at <= ? ORDER BY next_at, id"
             before = (until.timestamp(),)
@@ -114,11 +101,10 @@ class JobStore(Store):
         self, job_id: str, revision: int, instant: datetime, next_at: datetime | None, *, note: str = ""
     ) -> bool:
         """
-        Record that a scheduled instant was handled (run, or not run because of ``note``), and set the next
-        one. Without a next one the job is done.
+        Record that a scheduled instant was handled (or skipped: ``note``) and set the next; else done.
 
-        If a person has changed the job since ``revision``, nothing happens and False is returned: the
-        person's change takes precedence, and the inbox recognises the instant if it comes again.
+        False, without effect, if a person has changed the job since ``revision``; the inbox recognises the
+        instant later.
         """
         state, fired = JobState.ACTIVE if next_at is not None else JobState.DONE, instant.timestamp()
         ended_at = self._now() if state is JobState.DONE else None
@@ -141,10 +127,7 @@ class JobStore(Store):
         )
 
     async def note(self, entry: LedgerEntry) -> None:
-        """
-        Add a line to the ledger. A known (name, instant) adds nothing; a skip for the same reason as the
-        previous line is counted there.
-        """
+        """Add a ledger entry. A known (name, instant) adds nothing; repeated skips are counted."""
         now = self._now()
         locks = [named_lock("ledger", entry.name)]
         await self._writer.call("note", lambda db: note(db, entry, now), locks=locks)
@@ -157,7 +140,7 @@ class JobStore(Store):
         return [_entry_of(raw) for raw in raws]
 
     async def was_said(self, said: str, *, since: datetime) -> bool:
-        """Whether something with this fingerprint was delivered or collected since then."""
+        """Return True if a text with this fingerprint was delivered or collected since then."""
         query = (
             "SELECT 1 FROM ledger WHERE said = ? AND said <> '' AND outcome IN ('delivered', 'collected')"
             " AND at >= ? LIMIT 1"
@@ -187,7 +170,6 @@ class JobStore(Store):
 
 
 def _jobs(db: ConnectionPort, *, done: bool, job_id: str | None = None) -> list[Raw]:
-    """Return jobs, the next one first."""
     where, arguments = (
         ("id = ?", (job_id,)) if job_id is not None else ("TRUE" if done else "state <> 'done'", ())
     )
@@ -240,7 +222,7 @@ def note(db: ConnectionPort, entry: LedgerEntry, now: float) -> None:
 
 
 def _has_line_between(db: ConnectionPort, name: str, after: float, before: float) -> bool:
-    """Whether a run of skips would extend across another line, as after a wrong clock."""
+    """Return True if a run of skips would extend across another entry, as after a wrong clock."""
     query = "SELECT 1 FROM ledger WHERE name = ? AND instant > ? AND instant <= ? LIMIT 1"
     return db.execute(query, (name, after, before)).fetchone() is not None
 
@@ -289,7 +271,6 @@ def _job_of(raw: Raw) -> Job | None:
 
 
 def _entry_of(raw: Raw) -> LedgerEntry:
-    """Convert a row of ``SELECT {_ENTRY}``."""
     name, at, until, ticks, noted_at, outcome, reason, tokens, calls, took_s, said = raw
     return LedgerEntry(
         name=name,

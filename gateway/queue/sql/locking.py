@@ -25,18 +25,12 @@ def session_locks(*sessions: str) -> list[str]:
 
 
 def outbox_locks(messages: Iterable[tuple[OutboundMessage, str]]) -> list[str]:
-    """
-    Return the locks of the sessions of outbox messages; within a session they are sent in the order of their
-    ids.
-    """
+    """Return the locks of outbox messages' sessions, which are sent in order of their ids."""
     return list({session_lock(str(message.session)) for message, _ in messages})
 
 
 def inbox_locks(*inbox_ids: int | None, instead: Collection[str] = (), also: Collection[str] = ()) -> Locks:
-    """
-    Return the locks of the sessions of these inbox rows, and ``also`` others. For a row that does not exist,
-    return ``instead``.
-    """
+    """Return the locks of inbox rows' sessions and ``also``; ``instead`` for a missing row."""
 
     def look(db: ConnectionPort) -> Iterator[str]:
         yield from also

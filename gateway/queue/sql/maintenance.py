@@ -170,7 +170,7 @@ class MaintenanceStore(Store):
 
     @property
     def refusing(self) -> bool:
-        """Whether the disk refused the newest commit."""
+        """Return True if the disk refused the newest commit."""
         return self._writer.failing
 
     @property
@@ -189,8 +189,5 @@ def _alone(_: Sequence[int]) -> Locks:
 
 
 def _of_rows(ids: Sequence[int]) -> Locks:
-    """
-    Lock the rows' sessions: accepting checks the digest before it inserts, so no row may become one in
-    between.
-    """
+    """Lock the rows' sessions: accepting checks the digest before it inserts."""
     return inbox_range_locks(ids[0], ids[-1])

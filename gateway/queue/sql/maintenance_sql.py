@@ -167,7 +167,6 @@ def _newest(
     where: str = "",
     arguments: Sequence[str] = (),
 ) -> list[Raw]:
-    """Return rows in one of these states, newest first."""
     found: list[Raw] = []
     for state in set(states):
         column = UNINDEXED_STATE if state in _COMMON and not where else "state"

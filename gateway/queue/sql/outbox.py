@@ -43,13 +43,11 @@ class OutboxStore(Store):
         texts: Mapping[str, str] = MappingProxyType({}),
     ) -> list[OutboxRow]:
         """
-        Put messages that answer nothing into the outbox. In the same transaction, add history lines and
-        remove what was collected for a digest, and these ``texts`` of the state by their topics: if one of
-        them has changed or is gone, nothing happens.
+        Put messages that answer nothing into the outbox, with history lines, in one transaction.
 
-        With ``once``, a topic and a value, all of this happens only if the topic does not have that value
-        yet, and the topic gets it in the same transaction. So a topic is posted once for each value that
-        follows another one, across kills and restarts. Messages that were posted before are not returned.
+        It also removes ``collected`` alerts and these ``texts`` of the state; nothing happens if one of them
+        has changed. With ``once``, a topic and a value, all happens only if the topic lacks that value, and
+        sets it: one post per new value, across kills. Earlier posts are not returned.
         """
         now = self._now()
         origin = secrets.token_hex(16) if once is None else _origin(once)
@@ -129,10 +127,7 @@ class OutboxStore(Store):
         )
 
     async def sent(self, row: OutboxRow, provider_id: str, *, into: SessionKey | None = None) -> None:
-        """
-        Record that the server has it; rows with nothing left to send become SETTLED. ``into``: the history
-        that it joins.
-        """
+        """Record that the server has it; complete rows become SETTLED. ``into``: the history it joins."""
         now = self._now()
         said: Callable[[ConnectionPort], None] | None = None
         if into is not None and row.message.remembered:
@@ -160,14 +155,7 @@ class OutboxStore(Store):
     async def pass_on(
         self, row: OutboxRow, outbound: NewOutbound, *, usage: Usage, purpose: Purpose
     ) -> OutboxRow:
-        """
-        Replace a row by what was made from it. In one commit the row becomes SENT, ``outbound`` is in the
-        outbox for the same turn, and the cost is recorded. The new row has the same key whenever this is
-        repeated.
-
-        Raises:
-            IllegalMove: The row is neither SENDING nor UNCERTAIN (any more).
-        """
+        """Replace a row by its result in one commit; the new key is stable. Raises IllegalMove."""
         now, origin = self._now(), f"passed on\0{row.message.id}"
         messages = new_outbox([outbound], secret=self._secret, origin=origin, now=now)
         day, session = self._day(now), str(row.message.session)
@@ -226,13 +214,7 @@ class OutboxStore(Store):
         )
 
     async def approve(self, outbox_id: int, text: str | None = None) -> OutboxRow:
-        """
-        Approve a draft, with ``text`` in place of its own: HELD → PENDING. It counts as created at this
-        moment, so that it is not found too old.
-
-        Raises:
-            IllegalMove: It is not held (any more).
-        """
+        """Approve a draft, perhaps with another ``text``: HELD → PENDING, dated now. Raises IllegalMove."""
         now = self._now()
         return outbox_row(
             await self._writer.call(
@@ -241,13 +223,7 @@ class OutboxStore(Store):
         )
 
     async def reject(self, outbox_id: int, why: str = "") -> OutboxRow:
-        """
-        Reject a draft, or give up a send that has failed or of which nobody knows whether it arrived: HELD or
-        UNKNOWN → DEAD, with the error ``rejected: <why>``, which a DEAD one gets in place of its own.
-
-        Raises:
-            IllegalMove: There is nothing to reject (any more).
-        """
+        """Reject a draft or drop a failed or unknown send: → DEAD, with ``why``. Raises IllegalMove."""
         now, error = self._now(), error_text(f"rejected: {why}" if why else "rejected")
         return outbox_row(
             await self._writer.call(

@@ -256,10 +256,7 @@ def _row_or_none(db: ConnectionPort, row_id: int) -> Raw | None:
 
 # The partial index outbox_open is read in its own order, one group per session.
 def _heads(busy: Sequence[str]) -> str:
-    """
-    Return the query of the oldest open row of each session that is not busy, with a placeholder for each busy
-    one.
-    """
+    """Return the query of the oldest open row per session, a placeholder for each busy one."""
     others = f" AND session NOT IN ({', '.join('?' * len(busy))})" if busy else ""
     return (
         f"SELECT MIN(id) FROM outbox WHERE channel = ? AND account = ? AND {_OPEN}{others} GROUP BY session"

@@ -88,7 +88,7 @@ class ReceiptStore(Store):
     """
     The effects of tools, kept for 90 days.
 
-    The receipts of turns are written with their steps (`Step.receipt`), those of commands at the prompt here.
+    Receipts of turns are written with their steps (`Step.receipt`), others here.
     """
 
     async def begin(self, receipt: EffectReceipt) -> str:

@@ -1,15 +1,9 @@
 """
 Parks the open work of a restored database before a gateway opens it.
 
-Since the moment of the backup, another copy of the database was in use. What that copy did is not recorded
-here, so open work must not continue as if nothing had happened:
-
-- an answer that was being sent may have arrived: it becomes ``uncertain``, and the channel's rule decides
-  (Matrix looks for its mark in the room, mail in the Sent folder; a channel that cannot look asks a person);
-- a question that waited may have been answered. Its answer's id came from a turn that this database does not
-  know, so nobody can look for it. The question goes to the quarantine, where a person releases or drops it;
-- a heartbeat run is past: it is ignored;
-- a grant that was revoked since must not come back.
+Another copy was in use since the backup. Sends in progress become ``uncertain`` (the channel probes, or a
+person decides); waiting questions may have been answered under unknown ids and are quarantined; heartbeat
+runs are ignored; revoked grants must not come back.
 """
 # ruff: noqa: S608 - only constants of this package are put into statements; every value is a parameter
 
@@ -47,13 +41,7 @@ class Runs(Protocol):
 def set_aside_open_work(
     db: Runs, *, backed_up_at: float, now: float, runs_once: Callable[[str], bool]
 ) -> Parked:
-    """
-    Park the open work, inside a transaction.
-
-    Args:
-        backed_up_at: The moment of the backup.
-        runs_once: Returns whether a job of this timing runs a single time.
-    """
+    """Park the open work in a transaction; ``runs_once`` is True for one-time timings."""
     answers = db.execute(
         "UPDATE outbox SET state = 'uncertain', uncertain_at = COALESCE(uncertain_at, ?),"
         " next_at = NULL WHERE state IN ('pending', 'sending', 'uncertain')",
@@ -80,10 +68,7 @@ def set_aside_open_work(
 
 
 def _past_jobs(db: Runs, now: float, runs_once: Callable[[str], bool]) -> int:
-    """
-    Handle jobs that came due since: one-time jobs wait for a person, the others continue with their next
-    time.
-    """
+    """Handle jobs that came due: one-time jobs wait for a person, others continue."""
     paused = 0
     due = db.execute(
         "SELECT id, timing FROM jobs WHERE state = 'active' AND next_at IS NOT NULL AND next_at <= ?", (now,)

@@ -19,14 +19,7 @@ Fact = Sequence[Any]
 
 
 class Signals:
-    """
-    Fires the signals of a commit on the event loop.
-
-    It fires them in tasks, because subscribers may start tasks of their own, which a bare callback may not.
-
-    Args:
-        now: The time, on the clock of the database.
-    """
+    """Fires the signals of a commit on the event loop, in tasks, since subscribers may start tasks."""
 
     def __init__(self, wakeups: Wakeups, now: Callable[[], float]) -> None:
         self._wakeups = wakeups

@@ -71,10 +71,7 @@ class StateStore(Store):
         await self._writer.call("write_state", lambda db: remember(db, topic, value), locks=NOTHING)
 
     async def swap(self, topic: str, old: str | None, new: str) -> bool:
-        """
-        Do what `write` does, if the stored text is still ``old``; return False if another process has
-        written.
-        """
+        """Do `write` if the stored text is still ``old``; else return False."""
         first = "INSERT INTO state (topic, value) VALUES (?, ?) ON CONFLICT (topic) DO NOTHING"
         query, values = (first, (topic, new)) if old is None else (_INSTEAD, (new, topic, old))
         return await self._writer.call(

@@ -1,20 +1,12 @@
 """
-Defines the tables of the queue. The text is SQLite's; `gateway.queue.postgres.schema` derives PostgreSQL's
-from it.
+Defines the tables of the queue in SQLite's SQL; `gateway.queue.postgres.schema` derives PostgreSQL's.
 
-Every change here gets the next version number; PostgreSQL has steps to it (`gateway.queue.postgres.schema`).
-
-``inbox`` has one row per accepted message; its ``id`` is the order of everything. ``tail`` is the last row of
-the turn, to which the answers in ``outbox`` refer. ``history_journal`` holds lines that are not yet durable
-in their files, ``turn_steps`` the steps of unfinished turns, ``receipts`` the effects of tools, ``grants``
-what is allowed in advance. Payloads are JSON texts and become NULL when they are forgotten. The rows stay,
-because their keys are what recognises a repetition. Rows that were only ignored are eventually replaced by a
-digest of the key, in ``seen``.
-
-``positions`` belongs to the channels. ``state`` is the gateway's own memory, ``once`` the newest value of
-each topic that was posted once.
-
-Times are seconds since 1970 in UTC, from the clock of the process that opened the store.
+Every change gets the next version. ``inbox`` has one row per accepted message, whose ``id`` orders
+everything; ``tail`` is the turn's last row, to which ``outbox`` refers. ``history_journal`` holds lines not
+durable in files, ``turn_steps`` unfinished turns' steps, ``receipts`` effects, ``grants`` approvals in
+advance. Payloads become NULL when forgotten, keys stay; ignored rows end as digests in ``seen``.
+``positions`` belongs to channels, ``state`` to the gateway, ``once`` has the newest value of topics. Times
+are Unix seconds.
 """
 
 from __future__ import annotations

@@ -1,29 +1,11 @@
 """
 Runs calls from the event loop on threads that each own one SQLite connection.
 
-Theory of operation. A call is put into a queue. The thread takes everything that waits there, at most `BATCH`
-calls, runs it as one batch, and returns all results with one ``call_soon_threadsafe``. So all calls of a
-batch share the cost of a hand-over and, in the writer, the cost of an fsync.
-
-The number of concurrent calls is limited (`gateway.queue.sql.call_limit`). A call that is cancelled before it
-begins is skipped. A call that has begun has no time limit, because after a timeout nobody could promise that
-it has not happened; `stalled_s` reveals a hanging disk.
-
-Two such workers serve the embedded store: `Writer` with group commit, `Reader` with snapshots.
-
-The writer makes one transaction of a batch. If a call in it fails, everything is rolled back, and the calls
-run again, each in its own transaction, so that the failing one does not affect the others. That is slow but
-rare; savepoints, or single transactions from the start, would cost every call. Results are delivered only
-after the commit. If every call of a batch need only survive the process (claims, ``sending`` marks), the
-commit is not synced. A later synced commit of the same log covers it; after a power cut it is merely as if it
-had not happened.
-
-A file that is removed or replaced while it is open still accepts writes, which nobody will ever read. So the
-writer checks before each batch that its files are still in place, and otherwise refuses the batch. It keeps
-its connection, and continues when the files are put back.
-
-The reader wraps a batch in one transaction too. All calls of a batch see one state, which is at least as new
-as their beginning.
+A thread takes at most `BATCH` waiting calls, runs them as one transaction and returns all results together,
+sharing hand-over and fsync. If a call fails, the batch is rolled back and each runs alone. Unsynced batches
+(claims, ``sending``) are covered by the next sync. Begun calls have no time limit, as nobody could say if
+they happened; `stalled_s` reveals a hanging disk. The writer checks that its files are in place, since
+removed ones still accept writes. A reader's batch sees one state.
 """
 
 from __future__ import annotations
@@ -82,12 +64,7 @@ class Call:
 
 
 class Worker:
-    """
-    A thread with one connection.
-
-    Args:
-        connect: Opens the connection; called on the thread, at the start and whenever it must be replaced.
-    """
+    """A thread with one connection; ``connect`` runs on it, at the start and for each replacement."""
 
     def __init__(self, name: str, path: Path, connect: Callable[[], EmbeddedConnection]) -> None:
         self.path = path
@@ -121,12 +98,10 @@ class Worker:
         Run a function on the connection and return its result.
 
         Args:
-            name: For errors.
-            locks: The locks for an engine with several writers; one writer needs none.
+            locks: Unused: one writer needs none.
             run: The function; on the writer it is a transaction of its own.
-            durable: The commit must be on the disk when this returns; otherwise it need only survive the
-                process.
-            undo: Reverts the call if the caller was cancelled and the call has nevertheless happened.
+            durable: The commit must be on the disk on return; otherwise it need only survive the process.
+            undo: Reverts the call if it has happened although the caller was cancelled.
 
         Raises:
             StoreUnavailable: The call has not happened.
@@ -249,11 +224,8 @@ class Writer(Worker):
     """
     The only thread that writes.
 
-    Args:
-        synchronous: ``full`` syncs each commit that asks for it. ``normal`` syncs none, so a power cut may
-            revert the last moments; a kill of the process does not.
-        watch: Records what becomes true on this connection, and learns of each commit. Its facts fire on the
-            event loop, even if the caller was cancelled meanwhile.
+    ``synchronous``: ``full`` syncs requested commits; ``normal`` none: a power cut may revert moments, a kill
+    not. ``watch`` collects the facts that fire on the event loop after a commit.
     """
 
     def __init__(
@@ -273,7 +245,7 @@ class Writer(Worker):
 
     @property
     def failing(self) -> bool:
-        """Whether the newest commit was refused."""
+        """Return True if the newest commit was refused."""
         return self._failing
 
     def _disconnect(self) -> None:
@@ -305,12 +277,7 @@ class Writer(Worker):
             _log.info("queue.recovered", path=str(self.path))
 
     def _look_after_files(self, operation: str) -> None:
-        """
-        Remember which files are in use, and check that their names still lead to them.
-
-        Raises:
-            StoreUnavailable: A file was removed or replaced.
-        """
+        """Remember open files and check their names. Raises StoreUnavailable if one was replaced."""
         for ending in ("", "-wal"):
             path = self.path.with_name(self.path.name + ending)
             try:

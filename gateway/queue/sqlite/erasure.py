@@ -20,13 +20,7 @@ _BUSY_S = 5.0
 
 @contextmanager
 def transaction(path: Path, operation: str, *, change: bool, compact: bool) -> Iterator[EmbeddedConnection]:
-    """
-    Open one transaction; with ``change`` deleted bytes are overwritten, with ``compact`` nobody else may have
-    the file open.
-
-    Raises:
-        StoreUnavailable: The work was not done, or is incomplete; repeating it completes it.
-    """
+    """Open a transaction; ``compact`` needs exclusive access. Raises StoreUnavailable; repeatable."""
     opened = open_writer if change else open_reader
     try:
         with closing(opened(path, busy_timeout_s=_BUSY_S)) as db:

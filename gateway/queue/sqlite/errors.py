@@ -50,21 +50,17 @@ def name_of(error: sqlite3.Error) -> str:
 
 
 def is_damage(error: sqlite3.Error) -> bool:
-    """Whether the file itself is damaged."""
+    """Return True if the file itself is damaged."""
     return _code(error) in _DAMAGE
 
 
 def needs_reopening(error: sqlite3.Error) -> bool:
-    """Whether the connection must be replaced before it is used again."""
+    """Return True if the connection must be replaced before it is used again."""
     return _code(error) in _BREAKING
 
 
 def unavailable(error: sqlite3.Error, path: Path, operation: str) -> Exception:
-    """
-    Return the error to raise to the caller.
-
-    A statement that violates a constraint or is invalid is a defect, and its error is returned unchanged.
-    """
+    """Return the error for the caller; that of a constraint or invalid statement is a defect."""
     if isinstance(error, (sqlite3.IntegrityError, sqlite3.ProgrammingError, sqlite3.InterfaceError)):
         return error
     meaning = _MEANINGS.get(_code(error), "the database does not work")

@@ -96,13 +96,7 @@ def _damages(db: sqlite3.Connection) -> Iterator[Damage]:
 
 
 def repair_database(path: Path) -> None:
-    """
-    Rebuild the indexes, and clear references to missing rows. Nobody else may have the file open, and a copy
-    of it must exist.
-
-    Raises:
-        sqlite3.Error: It cannot be repaired; nothing was changed.
-    """
+    """Rebuild indexes, clear dangling references, alone and with a copy. Raises sqlite3.Error."""
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         db.execute("BEGIN IMMEDIATE")
         try:
@@ -119,11 +113,7 @@ def repair_database(path: Path) -> None:
 
 
 def names_in_rows(path: Path, *, in_use: bool = False) -> dict[str, bool] | None:
-    """
-    Return the `Attachment.path` of every file that a row names, and whether that row still needs it.
-
-    None if the database cannot be read.
-    """
+    """Return each named `Attachment.path` and True if still needed; None if unreadable."""
     try:
         with _opened(path, in_use=in_use) as db:
             return _names(db)

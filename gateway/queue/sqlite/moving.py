@@ -26,13 +26,7 @@ class EmbeddedTables:
     @classmethod
     @contextmanager
     def opened(cls, file: Path, *, new: bool = False) -> Iterator[Self]:
-        """
-        Open an existing file, or a new one; older tables are updated, as at every start.
-
-        Raises:
-            StoreUnusable: The file is missing, damaged, or not squidbot's.
-            StoreUnavailable: The file cannot be used now.
-        """
+        """Open an existing or new file; older tables are updated. Raises StoreUnusable, StoreUnavailable."""
         if new:
             schema.create_file(file)
         if not file.exists():
@@ -80,7 +74,7 @@ class EmbeddedTables:
         yield from self._db.execute(f"SELECT {columns} FROM {table}")  # noqa: S608 - constants
 
     def used(self) -> bool:
-        """Whether any table has rows."""
+        """Return True if any table has rows."""
         return any(next(self.rows(table), None) is not None for table in COLUMNS)
 
     def fill(self, secret: str, last_line: int, rows: Callable[[str], Iterable[Sequence[object]]]) -> None:

@@ -18,12 +18,7 @@ from gateway.queue.sqlite.schema import APPLICATION_ID
 
 
 def examine_copy(path: Path) -> tuple[int, str, int, int]:
-    """
-    Check that a copy is complete; return its schema, its secret, and its highest ids of inbox and outbox.
-
-    Raises:
-        StoreTooNew, StoreCorrupt: It cannot be used here.
-    """
+    """Check a copy; return schema, secret, highest ids. Raises StoreTooNew or StoreCorrupt."""
     try:
         with closing(sqlite3.connect(path, isolation_level=None)) as db:
             (owner,) = db.execute("PRAGMA application_id").fetchone()
@@ -69,16 +64,7 @@ def examine_copy(path: Path) -> tuple[int, str, int, int]:
 def quarantine_open_work(
     path: Path, *, backed_up_at: float, now: float, runs_once: Callable[[str], bool]
 ) -> Parked:
-    """
-    Park the open work, in one transaction.
-
-    Args:
-        path: The copy.
-        runs_once: Returns whether a job of this timing runs a single time.
-
-    Raises:
-        StoreUnavailable: The disk refuses the write.
-    """
+    """Park a copy's open work in one transaction. Raises StoreUnavailable."""
     try:
         with closing(sqlite3.connect(path, isolation_level=None)) as db:
             db.execute("BEGIN IMMEDIATE")

@@ -109,14 +109,7 @@ def open_reader(path: Path, *, busy_timeout_s: float) -> EmbeddedConnection:
 
 
 def prepare(db: sqlite3.Connection, path: Path) -> None:
-    """
-    Create the tables in an empty file.
-
-    Raises:
-        StoreTooNew: A later version wrote it.
-        StoreUnusable: A version before the first release wrote it.
-        StoreCorrupt: It is not squidbot's.
-    """
+    """Create the tables in an empty file. Raises StoreTooNew, StoreUnusable or StoreCorrupt."""
     if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
         needed = ".".join(map(str, _OLDEST_SQLITE))
         raise StoreUnusable(f"SQLite {sqlite3.sqlite_version} is too old; squidbot needs {needed} or later.")
@@ -154,14 +147,7 @@ def _create(db: sqlite3.Connection) -> None:
 
 
 def identify(db: sqlite3.Connection, path: Path, known: list[str]) -> None:
-    """
-    Read the random text that identifies this database, or check that it is the ``known`` one.
-
-    Raises:
-        StoreCorrupt: The database has no identity.
-        StoreMoved: Its content was moved.
-        sqlite3.DatabaseError: Another database is in the place of the known one.
-    """
+    """Read or compare the random identity. Raises StoreCorrupt, StoreMoved or sqlite3.DatabaseError."""
     found = dict(db.execute("SELECT name, value FROM meta WHERE name IN ('secret', ?)", (MOVED,)))
     if "secret" not in found:
         raise StoreCorrupt("the database has lost its identity")

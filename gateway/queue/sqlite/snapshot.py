@@ -1,19 +1,9 @@
 """
 Copies ``gateway.db`` at one moment, and measures the histories' lengths at that moment.
 
-Theory of operation. A history line is first committed in the database's journal and then appended to its
-file. The writing thread clears it from the journal when the file has it durably. So while the writing thread
-is paused, nothing is cleared and nothing is committed. Then both of these are true of the last commit and of
-the files at their current lengths:
-
-- every line that is no longer in the journal is in its file (otherwise a restored database would refer to
-  lines that exist nowhere);
-- no file has a line that the database does not know (otherwise the history would contain answers to questions
-  that a restored gateway has yet to ask). A line that is in a file and still in the journal is recognised by
-  its id.
-
-The pause lasts only as long as it takes to begin a read transaction and to stat each file. The copy is made
-afterwards from that read transaction, on a thread of its own, while the queue keeps working.
+While the writing thread is paused nothing is committed or cleared, so that every line not in the journal is
+in its file, and no file has a line unknown to the database. The pause covers the begin of a read transaction
+and a stat per file; the copy is made from that transaction on another thread.
 """
 
 from __future__ import annotations

@@ -47,19 +47,17 @@ class SqliteQueue(Queue):
         wakeups: Wakeups | None = None,
     ) -> Self:
         """
-        Open the database, or create it, readable by its owner alone.
+        Open or create the database, readable by its owner alone.
 
         Args:
-            path: The file; its folder must exist.
-            clock: The source of every time in the database.
-            synchronous: ``full``: what has returned survives a power cut. ``normal``: it survives a kill.
-            busy_timeout_s: How long to wait for a lock of another program.
-            zone: The time zone of the days by which usage is recorded; None: this machine's zone.
+            synchronous: ``full``: results survive a power cut. ``normal``: they survive a kill.
+            busy_timeout_s: The wait for another program's lock.
+            zone: The time zone of the days of usage; None: this machine's.
             wakeups: The signals fired after each commit.
 
         Raises:
-            StoreUnavailable: The file cannot be used now.
-            StoreCorrupt, StoreTooNew, StoreMoved: A person must act first; the file was not changed.
+            StoreUnavailable: Not now.
+        StoreCorrupt, StoreTooNew, StoreMoved: A person must act first; the file was not changed.
         """
         file = Path(path)
         try:

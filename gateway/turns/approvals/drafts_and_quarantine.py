@@ -1,16 +1,11 @@
 """
 Drafts and quarantined messages that wait for the owner's approval.
 
-How the owner is asked exactly once. For every such item a message of our own goes into the inbox, in a
-session of our own (`ASKING`); its native id is the item's name, so the same item never gets in twice. That
-message has its turn like any other, and what is committed with it is the notice. What waits at that moment is
-one notice. Nothing is remembered besides: items are found by looking (`Approvals.run`), at the start and now
-and then.
-
-Names: ``d12`` is the draft with the outbox id 12, ``m7`` the message with the inbox id 7. A decision is a
-``!approve`` or ``!reject`` with a name, or a reaction to the notice, and counts only if it is the owner's.
-What is said of an item comes from its state, so a decision that is taken twice, by a crash or by a person,
-is told in the same words.
+For each item a message of ours, with the item's name as native id, goes into the inbox in the session
+`OWNER_QUESTIONS`; its turn commits the notice, so that the owner is asked exactly once. Items are found by
+scanning (`ReviewQuestions.run`). ``d12`` is the draft with outbox id 12, ``m7`` the message with inbox id 7;
+the owner decides by ``!approve``, ``!reject`` or a reaction. Replies derive from the item's state, so that
+repeated decisions read alike.
 """
 
 from __future__ import annotations
@@ -69,9 +64,9 @@ _log = structlog.get_logger(__name__)
 @dataclass(frozen=True, slots=True)
 class CommandReply:
     """
-    What is told of a decision, with files, and lines for the history of its conversation; empty: nothing.
+    The reply to a decision, with files and history lines; all may be empty.
 
-    ``refused`` is the conversation whose history has an answer that nobody will ever get.
+    ``refused`` is the conversation whose history has an answer that nobody will get.
     """
 
     text: str
@@ -81,13 +76,7 @@ class CommandReply:
 
 
 class ReviewQuestions:
-    """
-    Asks the owner and takes the decisions.
-
-    Args:
-        calls: Takes the decisions about calls of tools.
-        held: Whose replies the owner approves, by channel; elsewhere nobody's.
-    """
+    """Asks the owner and takes the decisions; ``held`` is the reply approval by channel."""
 
     def __init__(
         self,
@@ -111,7 +100,7 @@ class ReviewQuestions:
         wakeups.drafts.connect(lambda _: self._news.set())
 
     def needs_review(self, turn: Turn) -> bool:
-        """Whether the owner approves the reply to a turn before it leaves."""
+        """Return True if the owner approves the reply to a turn before it is sent."""
         approval = self._held.get(turn.channel, "none")
         if approval == "strangers":
             return any(self._access.decide(row.message).role is not Role.OWNER for row in turn.rows)
@@ -160,7 +149,7 @@ class ReviewQuestions:
         return len(await self._store.inbox.accept(OWNER_QUESTIONS.channel, _ACCOUNT, batch, {}))
 
     async def _items(self) -> list[tuple[str, OutboxRow | InboxRow]]:
-        """What waits, newest first. An answer in several parts is one item, named after its first."""
+        """Return the pending items, newest first. An answer in parts is one item, named after the first."""
         held: dict[int, OutboxRow] = {}
         for row in await self._store.outbox.rows(states=[OutboxState.HELD], limit=_PAGE):
             held[-row.id if row.inbox_id is None else row.inbox_id] = row
@@ -170,10 +159,7 @@ class ReviewQuestions:
     # ── asking ──
 
     async def questions(self, turn: Turn) -> list[NewOutbound] | None:
-        """
-        The notices about the items of a turn in `ASKING`; those that are decided already are left out. None:
-        there is no place to ask in. Raises `StoreUnavailable`.
-        """
+        """Build notices of undecided items of a turn; None without a place. Raises `StoreUnavailable`."""
         found = [(row.message.text, await self._item(row.message.text)) for row in turn.rows]
         waiting = [(name, item) for name, item in found if item is not None and is_undecided(item)]
         if not waiting:
@@ -214,7 +200,7 @@ class ReviewQuestions:
         return found[0].message if found else None
 
     async def overview(self, calls: Sequence[str]) -> str:
-        """What waits, in a line each; ``calls`` are the lines about tool calls."""
+        """List the pending items, one per line; ``calls`` are the lines about tool calls."""
         items = await self._items()
         if not (items or calls):
             return "Nothing waits for your decision."
@@ -284,7 +270,7 @@ class ReviewQuestions:
         )
 
     async def _parts(self, item: OutboxRow) -> list[int]:
-        """Of the answer that an item is a part of, what is still held; in order."""
+        """Return the ids of an answer's parts that are still held, in order."""
         answered = None if item.inbox_id is None else await self._store.inbox.row(item.inbox_id)
         rows = [] if answered is None else answered[1]
         same = [row.id for row in rows if row.state is OutboxState.HELD and row.inbox_id == item.inbox_id]
@@ -369,13 +355,13 @@ class ReviewQuestions:
         return item if item is not None and (is_undecided(item) or await self._was_asked(name)) else None
 
     async def _was_asked(self, name: str, *states: InboxState) -> bool:
-        """Whether the owner was ever asked about this, and how far that is: not every message is an item."""
+        """Return True if the owner was asked about this message and it is in one of the states, if any."""
         row = await self._store.inbox.find_by_key(OWNER_QUESTIONS.channel, _ACCOUNT, name)
         return row is not None and (row.state in states if states else row.state is not InboxState.IGNORED)
 
 
 def _besides(item: OutboxRow | InboxRow, sender: str, room: int) -> str:
-    """What else goes with it, letter for letter; empty for nothing."""
+    """Return what else goes with the item, verbatim; empty for nothing."""
     told = extra_fields(item.message, sender=sender)
     return f"With it:\n\n{fenced_arguments(told, room)}" if told else ""
 

@@ -29,7 +29,7 @@ _UNITS = {"m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
 def parse_terms(words: Sequence[str]) -> Terms | None:
-    """What ``1h``, ``30m``, ``job`` and ``everywhere`` say; None if one says nothing, or more than a day."""
+    """Parse ``1h``, ``30m``, ``job`` and ``everywhere``; None if a word is unknown, or for over a day."""
     terms, longest = Terms(DEFAULT.total_seconds()), LONGEST.total_seconds()
     for word in (each.lower() for each in words):
         if word == "everywhere":
@@ -73,10 +73,7 @@ class ToolGrants:
         return None
 
     async def overview(self, access: Access, *, person: str = "", room: str = "") -> list[str]:
-        """
-        Those that hold, in a line each; with ``person`` only those for this person, else of those for others
-        not the exact call; in a shared ``room`` only those for it. Raises `StoreUnavailable`.
-        """
+        """List grants, those of others without the exact call. Raises `StoreUnavailable`."""
         now = self.now()
         return [
             describe(

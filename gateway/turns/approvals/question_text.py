@@ -67,12 +67,11 @@ def asking_text(
     spared_by: str = "",
 ) -> str:
     """
-    The text of the question. ``spared_by`` names the commands with which whoever reads it ends the reason.
+    Render a question. ``spared_by`` names commands that end its reason for the reader.
 
-    ``review`` is what the tool itself shows of the call, such as a diff, in the place of the bare arguments.
-    ``offer`` is what can be granted. With ``is_attached`` what `attached_text` gives goes with it; without,
-    all of it stands in the question. With ``is_again`` somebody said yes before what it is about changed.
-    ``also`` are further calls, and what their tools show of them: a yes is to all.
+    ``review`` replaces the bare arguments; ``offer`` is what can be granted; ``is_attached``: `attached_text`
+    goes with it, instead of all in the question; ``is_again``: the subject changed after a yes; ``also`` are
+    further calls of the same answer.
     """
     told = _form_lines(call, review, also)
     whole = attached_text(call, review, also)

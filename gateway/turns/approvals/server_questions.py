@@ -83,13 +83,10 @@ class OpenQuestions:
 @dataclass(eq=False, kw_only=True)
 class ServerQuestions:
     """
-    Asks a person what a server wants to know. One instance serves all sessions.
+    Asks a person for a server, in all sessions.
 
-    Args:
-        questions: Says where the people of a turn are asked.
-        held: Whether the owner sees the answer to a turn before anybody else: then nobody is asked.
-        waiting: Is told which questions wait, and says when one is decided.
-        zone: In which people are told until when.
+    ``questions`` finds the place; nobody is asked in a turn under review (``held``); ``waiting`` tracks open
+    questions.
     """
 
     store: QuestionStore
@@ -160,7 +157,7 @@ class ServerQuestions:
         return _reply(decided)
 
     async def _decided(self, name: str, news: anyio.Event) -> Mapping[str, Any]:
-        """What a person has decided, as soon as one has; a signal may be lost."""
+        """Wait for a person's decision and return it; polls too, because a signal may be lost."""
         while True:
             with anyio.move_on_after(_LOOK_EVERY_S):
                 await news.wait()

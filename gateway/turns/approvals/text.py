@@ -32,7 +32,7 @@ _MESSAGE = {
 
 
 def is_undecided(item: OutboxRow | InboxRow) -> bool:
-    """Whether the item is undecided."""
+    """Return True if the item is undecided."""
     return item.state in (OutboxState.HELD, InboxState.QUARANTINED)
 
 
@@ -109,8 +109,10 @@ def safe_line(text: str, most: int = 80) -> str:
 
 def extra_fields(message: InboundMessage | OutboundMessage, *, sender: str) -> dict[str, str]:
     """
-    What an approval includes besides the text, each by a name: the recipient if that is not ``sender``, who
-    gets a copy, what stands above the text, what others have written in it, and its files.
+    Return what an approval covers besides the text, by name.
+
+    These are the recipient if it is not ``sender``, recipients of copies, the subject, words of others in it,
+    and files.
     """
     context = message.context
     told: dict[str, str] = {}
@@ -142,11 +144,10 @@ def fenced_arguments(
     indented: bool = True,
 ) -> str:
     """
-    The arguments of a call, character by character: no markup in them has an effect.
+    Render a call's arguments verbatim, without effect of markup.
 
-    Each has a part of the room of its own, so that a long one cannot push another one out of sight, and what
-    follows its first line is indented, so that it cannot look like another one. More than ``most`` are cut
-    together.
+    Each has its own share of the room, so that none pushes another out of sight, and is indented, so that it
+    cannot imitate one. More than ``most`` are cut together.
     """
     each = max(_SHORTEST_ARGUMENT, room // max(1, len(arguments)))
     told = [

@@ -72,7 +72,7 @@ def name_of(digest: str, again: int = 0) -> str:
 
 
 def is_call(name: str) -> bool:
-    """Whether a text can be the name of a call."""
+    """Return True if a text can be the name of a call."""
     return len(name) == _DIGITS + 1 and name[0] == "a" and not set(name[1:]) - set("0123456789abcdef")
 
 
@@ -92,23 +92,13 @@ def decision(*, yes: bool, by: str, owner: bool, why: str = "") -> dict[str, str
 
 
 def verdict_from_answer(question: ToolQuestionRow, text: str, *, by: str, owner: bool) -> dict[str, Any]:
-    """
-    The record of an answer to a server's question.
-
-    Raises:
-        NotAnAnswer: The words do not fit the form.
-    """
+    """Record an answer to a server's question. Raises NotAnAnswer."""
     content = read(form_of(question.form), text)
     return {"verdict": ANSWERED, "why": "", "by": by, "owner": owner, "content": content}
 
 
 class ToolDecisions:
-    """
-    Takes decisions about calls.
-
-    Args:
-        waiting: The names of the questions of servers for whose answers a call waits.
-    """
+    """Takes decisions about calls; ``waiting`` names servers' questions with a waiting call."""
 
     def __init__(self, store: QuestionStore, access: Access, waiting: Container[str] = ()) -> None:
         self._store = store
@@ -116,11 +106,7 @@ class ToolDecisions:
         self._waiting = waiting
 
     async def decide(self, name: str, message: InboundMessage, *, yes: bool, why: str = "") -> str | None:
-        """
-        Take a person's decision and return the reply. None: no question of theirs is meant.
-
-        It may be repeated: what was decided first counts. Raises `StoreUnavailable`.
-        """
+        """Take a decision, the first counts; return the reply or None. Raises `StoreUnavailable`."""
         question = await self._open(name, message)
         if not isinstance(question, ToolQuestionRow):
             return question
@@ -135,10 +121,7 @@ class ToolDecisions:
         return await self._decided(name, verdict)
 
     async def answer(self, name: str, message: InboundMessage, text: str) -> str | None:
-        """
-        Take the answer to a server's question and return the reply. None: no question of this person's is
-        meant. Raises `StoreUnavailable`.
-        """
+        """Take an answer to a server; None without such a question. Raises `StoreUnavailable`."""
         question = await self._open(name, message)
         if not isinstance(question, ToolQuestionRow):
             return question
@@ -174,10 +157,7 @@ class ToolDecisions:
         return outcome(now.name, now.tool, (now.verdict or {}).get("verdict"))
 
     async def grant(self, name: str, message: InboundMessage, terms: Terms, now: datetime) -> str | None:
-        """
-        Approve a call, and those like it for a while, and return the reply. None: no question of this
-        person's is meant. It may be repeated. Raises `StoreUnavailable`.
-        """
+        """Approve a call and similar ones; None without a question. Repeatable. Raises `StoreUnavailable`."""
         question = await self._open(name, message)
         if not isinstance(question, ToolQuestionRow):
             return question
@@ -219,10 +199,7 @@ class ToolDecisions:
         )
 
     async def explain_decided(self, name: str, message: InboundMessage) -> str | None:
-        """
-        The reply about a question that is decided already, for those who may know of it; None for anybody
-        else. Raises `StoreUnavailable`.
-        """
+        """Return the reply about a decided question, or None for outsiders. Raises `StoreUnavailable`."""
         found, decision = await self._store.decided(name), self._access.decide(message)
         if found is None or not decision.allowed:
             return None
@@ -235,10 +212,7 @@ class ToolDecisions:
         return f"`{name}` was {was} before. This changes nothing."
 
     async def overview(self, message: InboundMessage, *, everywhere: bool) -> list[str]:
-        """
-        The questions that wait for this person, one per line; with ``everywhere`` not only in this
-        conversation. Raises `StoreUnavailable`.
-        """
+        """List this person's questions, ``everywhere`` or here. Raises `StoreUnavailable`."""
         return [
             f"- `{one.name}`: {question_subject(one)}"
             for one in await self._store.questions()
@@ -249,11 +223,11 @@ class ToolDecisions:
         ]
 
     def has_ended(self, question: ToolQuestionRow) -> bool:
-        """Whether the call that asked this has ended, so that an answer would reach nobody."""
+        """Return True if the call that asked has ended, so that an answer would have no effect."""
         return has_ended(question, self._waiting)
 
     def may_decide(self, question: ToolQuestionRow, message: InboundMessage) -> bool:
-        """Whether a message may approve, reject or withdraw the question."""
+        """Return True if a message may approve, reject or withdraw the question."""
         return is_proven(question, message) and self._is_decider(question, message)
 
     def weak_proof_reply(self, question: ToolQuestionRow, message: InboundMessage) -> str | None:
@@ -263,7 +237,6 @@ class ToolDecisions:
         return weak_proof_text(question, message)
 
     def _is_decider(self, question: ToolQuestionRow, message: InboundMessage) -> bool:
-        """Whether the sender of a message may say yes or no."""
         decision = self._access.decide(message)
         if decision.role is Role.OWNER:
             return True
@@ -280,13 +253,13 @@ class ToolDecisions:
 
 
 def proof_level(message: InboundMessage) -> int:
-    """How well a message proves its sender; one that a person has let in out of quarantine proves nothing."""
+    """Return the strength of the sender's proof; 0 for a message released from quarantine."""
     proof = message.context.get("proof", _BEST)
     return 0 if is_admitted(message) or not isinstance(proof, int) else proof
 
 
 def is_proven(question: ToolQuestionRow, message: InboundMessage) -> bool:
-    """Whether a message proves its sender at least as well as those that led to a question."""
+    """Return True if a message proves its sender at least as well as those that led to a question."""
     return not is_admitted(message) and proof_level(message) >= question.proof
 
 
@@ -297,7 +270,7 @@ def weak_proof_text(question: ToolQuestionRow, message: InboundMessage) -> str:
 
 
 def has_ended(question: ToolQuestionRow, waiting: Container[str]) -> bool:
-    """Whether a server has asked this during a call that has ended; ``waiting`` names those that have not."""
+    """Return True if a server asked this during a call that has ended; ``waiting`` names the open ones."""
     return question.form is not None and question.verdict is None and question.name not in waiting
 
 
@@ -315,7 +288,7 @@ def parse_scope(offer: object) -> Scope | None:
 
 
 def granted_text(grant: Grant) -> str:
-    """What follows the outcome of a question if the yes is one to such calls, too."""
+    """Return the sentence that follows an approval which also grants such calls."""
     return f" I allow {described(grant.scope)} as `{grant.id}`; `!grants revoke {grant.id}` ends that."
 
 

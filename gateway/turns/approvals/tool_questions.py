@@ -1,18 +1,11 @@
 """
 Pauses a turn until a person has approved a tool call: which calls, and whom it asks.
 
-Theory of operation. The policy says which calls need a yes (`agent_core.tools.policy`). When one does, the
-turn is left (`AwaitsApproval`), and one transaction records the question as a step of the turn, puts the
-notice that asks it into the outbox, and lets the turn wait until the question's time is over. It holds no
-place and no model meanwhile, and what else is written there goes past it; what was answered before is
-journaled. A decision (``tool_decisions.py``) is another transaction, which makes the turn due; it is resumed
-as after a crash, comes to the same call by way of its journal, and finds what was decided. So it does not
-matter when the process dies. If nobody decides, the turn is due by itself, and the model is told so.
-
-Only a person can be asked who waits for the answer: in a check-in or a job of the schedule the call is
-refused at once. A background job asks in the conversation of its person, if they are alone there. Where
-others read along, or we are not any more, the owner's job asks the owner in private, and that of anybody else
-asks nobody.
+The policy (`agent_core.tools.policy`) decides which calls ask. The turn is left (`AwaitsApproval`): one
+transaction records the question as a step, posts the notice and lets the turn wait, without a place or model.
+A decision (``tool_decisions.py``) makes it due, and it resumes by its journal as after a crash; without one
+it is due at the deadline. Check-ins and scheduled jobs are refused at once; a background job asks its person
+if alone there, else the owner's in private and others' not at all.
 """
 
 from __future__ import annotations
@@ -87,16 +80,15 @@ class ApprovalPending(AwaitsApproval):
 @dataclass(eq=False, kw_only=True)
 class ToolQuestions:
     """
-    Asks people about calls. One instance serves all sessions.
+    Asks people about calls, in all sessions.
 
     Args:
-        commit: Makes notices, and waits for the disk.
-        held: Whether the owner sees the answer to a turn before anybody else.
-        wait_s: How long a question waits for its answer.
-        grants: Which calls like those that were asked about need no question.
-        keep: Keeps a file of this name to go with a question.
-        policy: Which calls are asked about.
-        zone: In which people are told until when.
+        held: True if the owner reviews a turn's answer.
+        wait_s: The deadline of a question.
+        grants: The approvals in advance.
+        keep: Stores a file to go with a question.
+        policy: Decides which calls are asked about.
+        zone: The zone of shown times.
     """
 
     store: QuestionStore
@@ -117,16 +109,7 @@ class ToolQuestions:
         return Consent(self, turn, steps)
 
     async def wait(self, turn: Turn, waiting: ApprovalPending) -> None:
-        """
-        Ask, unless that was done, and let the turn wait.
-
-        Where answers are held nobody shall see what the model has written before the owner does: the question
-        goes to the owner alone, in a conversation of their own, if there is one.
-
-        Raises:
-            LostTurn: Not any more ours.
-            PlaceUnknown: It cannot be said now who would read the question.
-        """
+        """Ask once, in private of the owner under review, and wait. Raises LostTurn or PlaceUnknown."""
         name, request = str(waiting.step.request["name"]), waiting.step.request
         file = await self._whole(name, waiting)
         if self.held(turn):
@@ -172,12 +155,11 @@ class ToolQuestions:
         further: bool = False,
     ) -> ApprovalPending | Permission:
         """
-        A new question, or why it is not asked. The owner may decide, and so may whoever asked for what the
-        turn does; what reaches beyond the conversation of somebody else is the owner's alone. The owner has
-        one question of each other person at a time.
+        Build a question, or return why it is not asked.
 
-        ``changed`` is the question that was answered before what it is about changed. The new one has another
-        name, so that no later yes to the old one is a yes to it. ``further``: the turn has asked before.
+        The owner may decide, and the person who asked unless the effect leaves their conversation. The owner
+        has one open question per other person. ``changed`` was answered before its subject changed: the new
+        name keeps a late yes to it from counting. ``further``: not the turn's first.
         """
         times = 0 if changed is None else int(changed.request.get("again") or 0) + 1
         call = proposal.call
@@ -214,12 +196,11 @@ class ToolQuestions:
         return ApprovalPending(Step(number, APPROVAL, digest, request, None), call, until)
 
     def _is_the_owners_alone(self, turn: Turn, proposal: Proposal) -> bool:
-        """Whether nobody but the owner may decide about a call."""
         by_policy = self.verdict(replace(proposal, guarded=False)) is not PolicyVerdict.ALLOW
         return by_policy and proposal.effect in _OWNERS_ALONE and not self._all_owner(turn)
 
     async def _also(self, turn: Turn, number: int, proposal: Proposal) -> list[dict[str, Any]]:
-        """What else the same question is about: calls that the same people would be asked about next."""
+        """Return the next calls that the same people would be asked about, for the same question."""
         also, alone = list[dict[str, Any]](), self._is_the_owners_alone(turn, proposal)
         for later, each in proposal.following():
             if self.verdict(each) is PolicyVerdict.ASK and self._is_the_owners_alone(turn, each) is alone:
@@ -238,7 +219,7 @@ class ToolQuestions:
         return also[: _MOST_TOGETHER - 1]
 
     async def _owner_is_busy_with(self, people: Sequence[str]) -> bool:
-        """Whether the owner has not answered another question yet to which words of these have led."""
+        """Return True if the owner has not yet answered another question that these people's words led to."""
         mine = {person_name(address) for address in people}
         return any(
             one.verdict is None and not one.asked and mine & set(map(person_name, one.people))
@@ -265,13 +246,7 @@ class ToolQuestions:
         return all(self.access.decide(row.message).role is Role.OWNER for row in turn.rows)
 
     async def too_late(self, turn: Turn, step: Step) -> Mapping[str, Any] | None:
-        """
-        The outcome of a question that has waited too long; None: there is still time.
-
-        Raises:
-            LostTurn: Not any more ours.
-            PlaceUnknown: It cannot be said now who would read that.
-        """
+        """Return the outcome of an expired question, None while in time. Raises LostTurn, PlaceUnknown."""
         if self.clock.now() < datetime.fromisoformat(step.request["until"]):
             return None
         name, tool = str(step.request["name"]), str(step.request["call"]["name"])
@@ -315,7 +290,7 @@ class ToolQuestions:
         )
 
     def is_wanted(self, turn: Turn) -> bool:
-        """Whether everybody who has spoken in a turn may still talk to the bot. Raises `PlaceUnknown`."""
+        """Return True if all who spoke in a turn may still talk to the bot. Raises `PlaceUnknown`."""
         messages = [row.message for row in turn.rows if row.message.kind == "message"]
         try:
             return not any(
@@ -328,11 +303,10 @@ class ToolQuestions:
 
     async def question_place(self, turn: Turn) -> Turn | None:
         """
-        The turn whose people are asked about its calls; None: nobody can be asked.
+        Return the turn whose people are asked; None: nobody. Raises `PlaceUnknown`.
 
-        In a background job it is as if its person had said it in their conversation, if nobody else reads
-        along there now; else, if the person is the owner, in the owner's private conversation. Raises
-        `PlaceUnknown`.
+        A background job asks in its person's conversation if no others can read it, else the owner in
+        private.
         """
         if all(row.message.kind == "message" for row in turn.rows):
             return turn
@@ -366,13 +340,7 @@ class ToolQuestions:
         *,
         rings_for: Sequence[str] | None = None,
     ) -> list[NewOutbound]:
-        """
-        The notice of a question for the place where its people are asked (`asked_in`); nothing if nobody is.
-        It ``rings_for`` those for whom it waits.
-
-        Raises:
-            PlaceUnknown: It cannot be said now who would read it.
-        """
+        """Build a question's notice for its place, if any, ringing deciders. Raises PlaceUnknown."""
         place, order = await self.question_place(turn), order_of(turn.head.message)
         if place is None:
             return []
@@ -512,7 +480,7 @@ def _is_withdrawn(step: Step) -> bool:
 
 
 def _was_asked(step: Step) -> bool:
-    """Whether a step is a question, or a call that was made after one."""
+    """Return True if a step is a question, or a call that was made after one."""
     return step.kind == APPROVAL or bool(step.request.get("approval"))
 
 
@@ -527,7 +495,7 @@ def _job_as_asked(turn: Turn) -> Turn | None:
 
 
 def _approval(noted: object) -> Approval | None:
-    """What the journal has noted of a yes."""
+    """Parse the journal's record of an approval."""
     match noted:
         case {"by": str(by), "origins": origins, **more}:
             also: Any = more.get("also") or ()

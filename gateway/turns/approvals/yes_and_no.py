@@ -248,12 +248,12 @@ _WHOLE = {_normal(each) for row in _TABLE.values() for each in row[2].partition(
 
 
 def asks(text: str) -> bool:
-    """Whether a text may ask something."""
+    """Return True if a text may be a question."""
     return _ASKS.search(unicodedata.normalize("NFKC", text)) is not None
 
 
 def goes_on(paragraph: str) -> bool:
-    """Whether a paragraph seems to go on with the sentence above it."""
+    """Return True if a paragraph seems to continue the sentence before it."""
     start = paragraph.lstrip()[:40]
     return (
         start[:2].islower()
@@ -307,6 +307,6 @@ def _first(text: str) -> str:
 
 
 def _is_joined(end: str, after: str) -> bool:
-    """Whether two characters belong to one word."""
+    """Return True if two characters belong to one word."""
     letters = all(unicodedata.category(char)[0] in "LMN" or char == "'" for char in (end, after))
     return letters and _UNSPACED.match(end) is None

@@ -1,13 +1,9 @@
 """
 ``!continue`` lists the owner's recent conversations on all channels, ``!continue 2`` continues one here.
 
-What it takes over is one moment of that conversation: its summary and its newest messages, as two lines of
-this conversation's history, committed with the answer to the command. They say where they are from, and carry
-the origins of all that they are made of. They stand as words of the assistant: nothing in them counts as what
-the owner has named here. The other conversation stays as it is; ``!undo`` takes the two lines back.
-
-Only conversations in which the owner alone has ever taken part can be taken over. The number is that of the
-list that was shown last, whatever was said elsewhere since.
+It takes over a moment, the summary and newest messages, as two assistant lines with their origins, committed
+with the answer; ``!undo`` takes them back, and nothing in them counts as named by the owner. Only
+conversations of the owner alone qualify. Numbers are those of the last shown list.
 """
 
 from __future__ import annotations
@@ -181,7 +177,7 @@ class CarryOn:
         )
 
     async def _is_owners_alone(self, session: SessionKey) -> bool:
-        """Whether nobody else has ever said or read anything there, by all of its history."""
+        """Return True if nobody else has ever written or read there, by the whole history."""
         start, total = 0, 1
         while start < total:
             page = await self._memory.load_segment(
@@ -206,7 +202,7 @@ class CarryOn:
 
 
 def _title(asked: Sequence[Message], summary: str | None) -> str:
-    """By what was asked last, before what was itself taken over from elsewhere, which has words of nobody."""
+    """Make a title of the last question, if possible of one that was not taken over from elsewhere."""
     own = [each for each in asked if not each.content.startswith(TAKEN_OVER)]
     return title_of(next((each.content for each in reversed(own or asked)), summary or "")).strip("[]")
 
@@ -228,7 +224,7 @@ def title_of(content: str) -> str:
 
 
 def _is_read_only(message: Message) -> bool:
-    """What was filed for the owner to read, of somebody who takes no part (``ingest_only_from``)."""
+    """Return True for a line filed for the owner from a read-only sender (``ingest_only_from``)."""
     return message.scope == str(OWNER) and bool(message.sources)
 
 

@@ -71,10 +71,7 @@ class ConversationCommands:
         return f"- {_when(message)}, {where}, {_who(message)}: `{shown}`"
 
     async def export(self, asked: CommandContext) -> CommandReply:
-        """
-        This conversation as Markdown. If others take part, it has only the turns of the person who asks.
-        Raises `StoreUnavailable` or `StorageUnavailable`.
-        """
+        """Export a conversation as Markdown, in groups only the person's turns. Raises `StoreUnavailable`."""
         lines, earlier = await self._lines(asked.session.id)
         # Of a long conversation this takes as long as many turns.
         lines, content = await anyio.to_thread.run_sync(_file_of, asked, lines, earlier)
@@ -112,7 +109,7 @@ class ConversationCommands:
 
 
 def _file_of(asked: CommandContext, lines: Sequence[Message], earlier: int) -> tuple[Sequence[Message], str]:
-    """What may be shown of a conversation, and the text of its file. Pure."""
+    """Select the lines that may be shown and render the text of the file. Pure."""
     session, scope = asked.session, str(asked.session.scope)
     seen = [
         line

@@ -135,12 +135,7 @@ class CommandHandlers:
         }
 
     async def to(self, turn: Turn, command: Command, session: Session) -> CommandReply:
-        """
-        Run a command; returns its answer, and what that means for other conversations.
-
-        Raises:
-            StoreUnavailable, StorageUnavailable: Not now; it may be done again.
-        """
+        """Run a command; return its answer. Raises StoreUnavailable or StorageUnavailable; repeatable."""
         message = turn.head.message
         role = self._access.decide(message).role
         owner = role is Role.OWNER and message.audience is Audience.DIRECT
@@ -166,7 +161,7 @@ class CommandHandlers:
         )
 
     async def _may_reset(self, asked: CommandContext) -> bool:
-        """Whether a conversation is theirs to set aside: theirs alone, or in a room that they moderate."""
+        """Return True if the sender may reset: it is their own conversation, or they moderate the room."""
         message = asked.message
         if message.audience is Audience.DIRECT or message.context.get("moderator") is True:
             return True
@@ -321,7 +316,7 @@ class CommandHandlers:
         return about_let_in(done)
 
     async def _refused(self) -> str:
-        """Whom the owner may let in; of others' words nothing but what stands in the daily note."""
+        """List the people whom the owner may admit, with no more of their words than the daily note has."""
         states = [InboxState.QUARANTINED, InboxState.IGNORED]
         rows = await self._store.inbox.rows(states=states, limit=_LOOKED_AT)
         return refused_text([row for row in rows if let_in.was_refused(row, self._access)])
@@ -489,7 +484,7 @@ class CommandHandlers:
         ), False
 
     async def _trust_what_was_shown(self, asked: CommandContext, name: str) -> str:
-        """What had come before a question was asked, and so is named in it; nothing that has come since."""
+        """Trust all content that had arrived before a question was asked: the question names that."""
         session = asked.turn.session
         for question in await self._store.approvals.questions():
             if question.name == name and question.session == session and question.at is not None:

@@ -18,12 +18,7 @@ long conversation take the processor for many seconds.
 
 @dataclass(frozen=True, slots=True)
 class Histories:
-    """
-    Reads histories. One instance for all sessions.
-
-    Args:
-        flush: Returns when the history of a session can be read in full.
-    """
+    """Reads histories of all sessions; ``flush`` waits until one can be read in full."""
 
     memory: MemoryPort
     flush: Callable[[SessionKey], Awaitable[None]]

@@ -1,12 +1,9 @@
 """
 ``!new``: a conversation is reset at once, or behind what was asked before and still waits for its answer.
 
-Commands overtake what waits for a model or runs in one, ``!new`` too, because it must be answered while there
-is none. But a question that was asked before it belongs to the old conversation, and so does its answer. So
-the number of the ``!new`` is kept for its conversation, and what is said after it begins anew: nothing
-overtakes but commands, so when the first later message has its turn all earlier ones have ended, except one
-that waits for a person's yes. Until then
-messages are answered one by one, or those before and after it could become one question.
+The command overtakes waiting turns, but earlier questions belong to the old conversation. So its number is
+kept, and the first later message's turn resets: all earlier ones have ended by then, except one waiting for
+an approval. Until then messages are answered one by one, since those before and after could be merged.
 """
 
 from __future__ import annotations
@@ -29,12 +26,7 @@ _log = structlog.get_logger(__name__)
 
 
 class NewConversation:
-    """
-    Resets conversations. One instance for all sessions.
-
-    Args:
-        store: Where the numbers of waiting ``!new`` are kept.
-    """
+    """Resets conversations; ``store`` has the numbers of waiting ``!new``."""
 
     def __init__(self, store: Queue, histories: Histories) -> None:
         self._store = store
@@ -44,10 +36,7 @@ class NewConversation:
         self._lock = anyio.Lock()
 
     async def is_of_one(self, turn: Turn) -> bool:
-        """
-        Whether only the sender of a turn has said what a reset would set aside. Raises `StoreUnavailable` or
-        `StorageUnavailable`.
-        """
+        """Return True if only the sender wrote what a reset sets aside. Raises StoreUnavailable."""
         if turn.session == SHARED:
             return True
         tail = await self._histories.tail(turn.session)
@@ -59,10 +48,7 @@ class NewConversation:
         return not summary and all(sender is not None and normalise(sender) == me for sender in said)
 
     async def wish(self, turn: Turn) -> int:
-        """
-        Take a ``!new``; may be done twice. Returns after how many messages the conversation is reset: 0 is at
-        once. Raises `StoreUnavailable` or `StorageUnavailable`.
-        """
+        """Take a ``!new``, repeatable; return the number of messages until the reset, 0 for at once."""
         number = turn.head.id
         rows = await self._open(turn.session)
         before = sum(row.id < number and row.message.kind in ("message", "job") for row in rows)
@@ -74,14 +60,11 @@ class NewConversation:
         return 0
 
     async def waits(self, session: SessionKey) -> bool:
-        """Whether a conversation is reset at a later message. Raises `StoreUnavailable`."""
+        """Return True if a conversation is reset at a later message. Raises `StoreUnavailable`."""
         return str(session) in await self._known()
 
     async def begin(self, turn: Turn) -> None:
-        """
-        A turn that is not a command begins: if it is the first after a ``!new`` that waited, reset the
-        conversation. Raises `StoreUnavailable` or `StorageUnavailable`.
-        """
+        """Reset for a waiting ``!new``. Raises `StoreUnavailable` or `StorageUnavailable`."""
         after = (await self._known()).get(str(turn.session))
         if after is None or turn.head.id < after:
             return
@@ -121,7 +104,7 @@ class NewConversation:
 
 
 def _read(text: str | None) -> dict[str, int]:
-    """What was kept; nothing, if it cannot be read."""
+    """Parse the stored resets; an unreadable text counts as none."""
     try:
         return {str(name): int(after) for name, after in json.loads(text or "{}").items()}
     except (ValueError, TypeError, AttributeError):

@@ -18,7 +18,7 @@ _LONG_ENOUGH = 5
 
 
 class Takes(StrEnum):
-    """What may follow a command."""
+    """The words that may follow a command."""
 
     NOTHING = "nothing"
     WORD = "one word"
@@ -58,13 +58,7 @@ COMMANDS: dict[str, Takes] = {
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """
-    A command.
-
-    Args:
-        argument: What stands after it in its line.
-        more: There are further lines, which nobody has looked at.
-    """
+    """A command with the ``argument`` of its line; ``more``: further lines were not read."""
 
     name: str
     argument: str = ""
@@ -80,18 +74,16 @@ class Misread:
 
 
 def is_only_read(message: InboundMessage) -> bool:
-    """Whether the channel says that a message gets no answer."""
+    """Return True if the channel says that a message gets no answer."""
     return bool(message.context.get("read_only"))
 
 
 def parse_command(message: InboundMessage, *, email_style: bool = False) -> Command | Misread | None:
     """
-    The command that a message is; None if it is something else.
+    Parse a message as a command, or return None.
 
-    In a group ``context["names"]`` may hold what the bot is called there; its address always counts.
-
-    Args:
-        email_style: Only the first line that is not blank counts, and only if it is nothing but the command.
+    In a group ``context["names"]`` holds the bot's names. With ``email_style`` the first non-blank line
+    counts, if it is nothing but the command.
     """
     overheard = message.audience is Audience.GROUP and not message.addressed
     if message.kind != "message" or overheard or is_only_read(message):

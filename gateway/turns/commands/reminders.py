@@ -41,12 +41,7 @@ def reminder_of(argument: str) -> tuple[TriggerRequest, str] | None:
 
 
 async def about_reminders(jobs: JobService, place: JobPlace, asked: CommandContext) -> str:
-    """
-    Make, list or remove a reminder; returns the answer.
-
-    Raises:
-        StoreUnavailable: Not now; it may be done again.
-    """
+    """Make, list or remove a reminder; return the answer. Raises StoreUnavailable; repeatable."""
     argument = asked.command.argument.strip()
     if not jobs.enabled:
         return "My owner has switched off scheduling here. Nothing was done."

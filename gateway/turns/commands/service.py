@@ -42,11 +42,9 @@ _log = structlog.get_logger(__name__)
 @dataclass(eq=False, kw_only=True)
 class CommandService:
     """
-    Serves turns that need no model. One instance serves all sessions.
+    Serves turns that need no model, in all sessions.
 
-    Args:
-        ingest_only: Finds the place of what is only read.
-        email_style: The channels in which only the first line counts.
+    In ``email_style`` channels only the first line counts.
     """
 
     commit: TurnCommit
@@ -57,7 +55,7 @@ class CommandService:
     email_style: Collection[str]
 
     def is_command(self, message: InboundMessage) -> bool:
-        """Whether a message is answered without a model, so that it gets a turn of its own."""
+        """Return True if a message is answered without a model, so that it gets a turn of its own."""
         return (
             self._command(message) is not None
             or is_only_read(message)
@@ -67,22 +65,16 @@ class CommandService:
         )
 
     def is_stop(self, message: InboundMessage) -> bool:
-        """Whether a message stops what was said before it."""
+        """Return True if a message stops earlier work."""
         return is_stop(self._command(message))
 
     def is_quick(self, turn: Turn) -> bool:
-        """Whether a turn is answered here without a model, out of band."""
+        """Return True if a turn is answered here without a model, out of band."""
         head = turn.head.message
         return head.kind == "reaction" or (len(turn.rows) == 1 and self.is_command(head))
 
     async def serve(self, turn: Turn) -> tuple[Turn, str] | None:
-        """
-        Answer a turn that needs no model and commit that. Otherwise the turn as a model sees it, and what its
-        answer says besides.
-
-        Raises:
-            LostTurn, StoreUnavailable, StorageUnavailable: It could not be answered now.
-        """
+        """Answer a turn without model, else return it with a note. Raises LostTurn, StoreUnavailable."""
         commands = [self._command(row.message) for row in turn.rows]
         if turn.session == OWNER_QUESTIONS:
             await self._ask(turn)
@@ -107,7 +99,7 @@ class CommandService:
     async def _decision(
         self, turn: Turn, commands: Sequence[Command | Misread | None]
     ) -> CommandReply | None:
-        """What a command or a reaction is answered, after it was done; None: it decides nothing."""
+        """Execute a command or a reaction and return the reply; None: it decides nothing."""
         head = turn.head.message
         if head.kind == "reaction":
             return await self.approvals.react(head)

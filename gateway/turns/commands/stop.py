@@ -1,12 +1,9 @@
 """
 ``!stop``: what waits or is in progress before it gets no answer. Pure.
 
-It is done in three places, and the first two do not wait for a turn:
-
-- ``routing/inbox.py`` recognises it (`is_stop`) and has the queue withdraw earlier messages of the session,
-  in the transaction that accepts it (``queue/sql/amendments.py``); whoever is not the owner, only their own.
-- That commit fires the signal ``stopped``; ``turns/handler.py`` cuts the running turn off.
-- The message itself has a turn like any command, which answers how many messages that were (`stopped_text`).
+``routing/inbox.py`` recognises it (`is_stop`) and withdraws earlier messages of the session (others than the
+owner only their own) in the accepting transaction (``queue/sql/amendments.py``); the signal ``stopped`` lets
+``turns/handler.py`` cancel the running turn; its own turn answers with the number (`stopped_text`).
 """
 
 from __future__ import annotations
@@ -16,7 +13,7 @@ from gateway.turns.commands.parsing import Command, Misread
 
 
 def is_stop(command: Command | Misread | None) -> bool:
-    """Whether this is the command."""
+    """Return True for the stop command."""
     return isinstance(command, Command) and command.name == "stop"
 
 

@@ -1,19 +1,11 @@
 """
 ``!undo`` removes the last exchange from what a model sees, ``!retry`` also asks its question again.
 
-What is taken back stays in the history, with a line behind it that says so
-(`agent_core.memory.withdrawn_messages`). The line has an id that derives from the command, and the question
-that is asked anew a message id that does: a command that is done again after a crash finds both. What is
-asked anew counts as said when its command was, so of two devices that ask for it at the same time one is told
-to wait.
-
-What tools have done for an answer stays done when that is taken back. The model that answers anew is told
-which tools those were, and how often: not with what, since that may be made of other people's words.
-
-Among others somebody takes back only what they have asked alone, unless they are the owner or moderate the
-room; only their own questions are asked anew, with their own rights. What may not be shown in the
-conversation as it is now, because it was said with other people there, is neither taken back nor asked anew.
-What is already part of the summary cannot be taken out of it, and that is said.
+The history keeps it, followed by a line with an id derived from the command
+(`agent_core.memory.withdrawn_messages`), and so is the repeated question's id: repeating the command is
+harmless. Effects of tools stay, and the next model gets their names and counts, not their arguments. In
+groups people take back only what they asked alone, unless they are the owner or moderate. What the present
+readers may not see, or what is summarised, is not taken back.
 """
 
 from __future__ import annotations
@@ -83,7 +75,7 @@ class _Exchange:
     lines: Sequence[Message]
 
     def belongs_to(self, address: str) -> bool:
-        """Whether all its questions are this person's."""
+        """Return True if all its questions are this person's."""
         return all(
             each.sender is not None and normalise(each.sender) == normalise(address)
             for each in self.lines
@@ -101,10 +93,7 @@ class TakeBack:
     channels: Mapping[str, Channel]
 
     async def undo(self, asked: CommandContext) -> str:
-        """
-        Remove the last exchange from what a model sees; may be done twice. Raises `StoreUnavailable` or
-        `StorageUnavailable`.
-        """
+        """Hide the last exchange; repeatable. Raises `StoreUnavailable` or `StorageUnavailable`."""
         lines, total = await self._lines(asked)
         done = _done_by(asked, lines)
         if done is None:
@@ -130,10 +119,7 @@ class TakeBack:
         return f"I no longer see the last question and its answer{what}\n\n{_STAYS}"
 
     async def retry(self, asked: CommandContext) -> CommandReply:
-        """
-        Ask the last question again; may be done twice. Its answer is the answer to the command. Raises
-        `StoreUnavailable` or `StorageUnavailable`.
-        """
+        """Ask the last question again; repeatable. Raises `StoreUnavailable` or `StorageUnavailable`."""
         message = asked.message
         again_id = f"{message.native_id} again"
         if await self.store.inbox.find_by_key(message.channel, message.account, again_id) is not None:
@@ -175,7 +161,7 @@ class TakeBack:
     # ── inside ──
 
     async def _lines(self, asked: CommandContext) -> tuple[Sequence[Message], int]:
-        """What is not part of the summary yet, and how many lines there are in all."""
+        """Return the lines that are not summarised yet, and the number of all lines."""
         tail = await self.histories.tail(asked.turn.session)
         return tail.messages, tail.total
 
@@ -191,7 +177,7 @@ class TakeBack:
         return page.messages
 
     async def _is_busy(self, asked: CommandContext) -> bool:
-        """Whether something from before the command waits or is worked on."""
+        """Return True if a message from before the command is queued or in progress."""
         rows = await self.store.inbox.rows(
             states=[InboxState.READY, InboxState.RUNNING], session=asked.turn.session, limit=_LOOKED_AT
         )
@@ -242,7 +228,7 @@ class TakeBack:
         return [row for row in reversed(asked_before) if row.turn == turn]
 
     async def _done_before(self, asked: CommandContext, rows: Sequence[InboxRow]) -> dict[str, object]:
-        """Which tools have been used to answer these questions so far, for the model that answers anew."""
+        """Count the tools used for these questions so far, for the model that answers again."""
         used = used_before([row.message for row in rows])
         turns = {row.turn for row in rows}
         for receipt in await self.store.receipts.newest(session=asked.turn.session, limit=_RECEIPTS):
@@ -282,12 +268,12 @@ def _done_by(asked: CommandContext, lines: Sequence[Message]) -> str | None:
 
 
 def _is_shown(asked: CommandContext, each: Message) -> bool:
-    """Whether the conversation as it is now may be shown a line."""
+    """Return True if the present conversation may show a line."""
     return not hidden_from(str(asked.session.scope), private_in([each.scope]))
 
 
 def _place(row: InboxRow) -> int:
-    """Where in the order of the conversation it was said: what is asked anew, with its command."""
+    """Return a message's place in the conversation; a repeated question has that of its command."""
     noted = row.message.context.get(_ASKED_BY)
     return noted if isinstance(noted, int) else row.id
 
@@ -338,7 +324,7 @@ def _again(asked: CommandContext, questions: Sequence[InboundMessage], native_id
 
 
 def _known_words(rows: Sequence[InboxRow], lines: Sequence[Message]) -> dict[str, object]:
-    """What was heard in the sound files of a question, by their digests, so that nobody pays for it anew."""
+    """Return the transcripts of a question's sound files by digest, so that they are not paid again."""
     if any("[Spoken in" in row.message.model_dump_json() for row in rows):
         return {}  # somebody has written what a program might have heard
     turns = {row.turn for row in rows}
@@ -353,7 +339,7 @@ def _known_words(rows: Sequence[InboxRow], lines: Sequence[Message]) -> dict[str
 
 
 def _text_now(message: InboundMessage) -> str:
-    """What a message says by now: its sender may have edited it after it was answered."""
+    """Return the present text of a message, which may have been edited after its answer."""
     edited = message.context.get(EDITED)
     return edited if isinstance(edited, str) else message.text
 

@@ -55,7 +55,7 @@ def about_usage(usage: Usage) -> str:
 
 
 def about_budget(budget: Mapping[str, Any]) -> list[str]:
-    """What is left of a day's budget, in a line; empty without a limit."""
+    """Describe the rest of a day's budget, in a line; empty without a limit."""
     parts = []
     tokens, usd = budget["tokens"], budget["usd"]
     if tokens["limit"] is not None:
@@ -89,10 +89,9 @@ def about_changes(changes: Sequence[FileChange], made: Sequence[str]) -> str:
 
 def about_receipt(receipt: EffectReceipt, *, owner: bool) -> str:
     """
-    What a tool has done, as an item of a list; nothing in it can look like something of ours.
+    Describe an effect as a list item that cannot imitate our own text.
 
-    Everybody can remove their jobs here. ``owner``: They undo a change of a file by a command here, for
-    which others need somebody at the machine.
+    ``owner``: The undo command is one of this chat; others need somebody at the machine.
     """
     at = f"{receipt.at:%d %b %H:%M} UTC" if receipt.at else "at some time"
     whose = f", for `{_plain(receipt.asked_by)}`" if owner else ""
@@ -161,7 +160,7 @@ def about_parts(report: Mapping[str, Any]) -> list[str]:
 
 
 def for_people(said: Message) -> str:
-    """What somebody said, without what was added for the model: the sender, and where a mail begins."""
+    """Return a message's text without what was added for the model: the sender, mail fences."""
     text = said.content.removeprefix(f"[{said.sender}] ")
     kept = (each for each in text.split("\n") if each.strip() not in _FENCES)
     return "\n".join(

@@ -1,14 +1,11 @@
 """
 Answers in words to questions that wait: a yes, a no, or a value.
 
-It is decided when a message is accepted, and noted with it in one transaction. So an answer and what is
-written after it never change places, and a message is either an answer, or goes to the model, for good.
-
-A reply is an answer to what it replies to, and to nothing else. Another word is one to the only question
-that waits there for this person, if no model has said anything there since, and if the two cannot have
-crossed: a question to which somebody else has led, or one that follows another of the same turn, may not be
-read yet. What begins with a yes or a no and is more is asked back. Anything else leaves a question open;
-only that of a server is withdrawn by it, because its call keeps the conversation waiting.
+It is decided in the transaction that accepts a message, so that a message is for good an answer or for the
+model. A reply answers only what it replies to. Another word answers the only question open here for this
+person, if no model spoke since and the two cannot have crossed. A yes or no with more words is asked back.
+Anything else leaves questions open, except a server's, which is withdrawn, as its call blocks the
+conversation.
 """
 
 from __future__ import annotations
@@ -73,12 +70,9 @@ def recorded_reply(message: InboundMessage) -> str | None:
 @dataclass(eq=False)
 class WordedAnswers:
     """
-    Finds answers to questions in batches of messages before they are accepted. One instance serves all
-    channels.
+    Finds answers to questions in batches before they are accepted, for all channels.
 
-    Args:
-        email_style: The channels in which only a reply to the question counts, and of that the first lines.
-        now: The time from which a grant holds.
+    In ``email_style`` channels only first lines of replies count; grants begin at ``now``.
     """
 
     store: QuestionStore
@@ -111,12 +105,10 @@ class WordedAnswers:
 
     async def spoken(self, turn: Turn, steps: Sequence[Step]) -> str | None:
         """
-        The reply to a turn that is nothing but a yes or no by voice, to a question that waited before it
-        came; None: it goes to the model. ``steps`` are those of its earlier starts.
+        Return the reply to a spoken yes or no to an earlier question; None: it goes to the model.
 
-        The decision is a step of the turn before it counts, and then the same at each start. What may only
-        take note of something is none here: programs hear such words in noise. Raises `LostTurn` or
-        `StoreUnavailable`.
+        The decision is recorded as a step first, so that each start agrees. Words that only acknowledge do
+        not count: programs hear such words in noise. Raises `LostTurn` or `StoreUnavailable`.
         """
         noted: Mapping[str, Any] | str | None
         noted = next((step.request for step in steps if step.number == _SPOKEN), None)
@@ -130,7 +122,7 @@ class WordedAnswers:
         return outcome(name, tool, counts)
 
     async def _decided_by_voice(self, turn: Turn, steps: Sequence[Step]) -> Mapping[str, Any] | str | None:
-        """What is noted of a decision by voice, or what is replied without one; None: it is neither."""
+        """Return the record of a decision by voice, or a reply without one; None: it is neither."""
         message, heard = turn.head.message, turn.head.message.context.get(HEARD, ())
         is_alone = len(turn.rows) == 1 and len(heard) == 1 and not message.text.strip()
         is_new = KNOWN_WORDS not in message.context and not any(step.number >= 0 for step in steps)
@@ -155,10 +147,7 @@ class WordedAnswers:
         return noted
 
     def _read(self, message: InboundMessage) -> AnswerReading | None:
-        """
-        The sign of a message, without its signature; of a mail the first paragraph counts, if no other one
-        asks something or begins with a no.
-        """
+        """Read a sign; in a mail the first paragraph, if no other asks or begins with a no."""
         text = _SIGNATURE.split(message.text.strip(), maxsplit=1)[0]
         if message.channel not in self.email_style:
             return None if message.attachments else read_answer(without_name(text, message))
@@ -173,10 +162,7 @@ class WordedAnswers:
         return AnswerReading(Sign.UNCLEAR) if said is not None and is_more else said
 
     async def _filled_in(self, entry: Pending, mine: Sequence[ToolQuestionRow]) -> Pending | None:
-        """
-        An answer to what a server wants to know: in reply to the question, whatever it says, or else only if
-        hardly anything else could be meant; None: it is none.
-        """
+        """Return the answer to a server: a reply to it, or hardly anything else is meant; else None."""
         message = entry.message
         here = [one for one in mine if _is_here(one, entry)]
         if not any(one.form is not None for one in mine):
@@ -248,7 +234,7 @@ class WordedAnswers:
         return self._decided(entry, question, said)
 
     async def _is_answering(self, entry: Pending, question: ToolQuestionRow) -> bool:
-        """Whether a model may just be saying something else here, which can be read before it is sent."""
+        """Return True if a model is answering another message here, whose answer may come first."""
         running = await self.inbox.rows(states=[InboxState.RUNNING], session=entry.conversation)
         return any(
             row.message.native_id != entry.message.native_id
@@ -280,7 +266,7 @@ class WordedAnswers:
         return None
 
     def _decided(self, entry: Pending, question: ToolQuestionRow, said: AnswerReading) -> Pending | None:
-        """What a sign decides; one that is unclear is no answer to a server that wants to know more."""
+        """Return the decision of a sign, or a reply to an unclear one; None: it answers no question."""
         message, yes = entry.message, said.sign is not Sign.NO
         more = question.form is not None and not form_of(question.form).is_closed
         if said.sign is Sign.UNCLEAR or (said.span and question.form is not None):
@@ -316,7 +302,6 @@ def _is_doubt(said: AnswerReading | None) -> bool:
 
 
 def _is_name(text: str, message: InboundMessage) -> bool:
-    """Whether a line of a mail is its sender's name."""
     name = f"{message.sender.name} {message.sender.address.partition('@')[0]}".casefold()
     words = re.findall(r"\w+", text.casefold())
     return bool(words) and set(words) <= set(re.findall(r"[^\W_]+", name))
@@ -359,7 +344,7 @@ def _deciding_nothing(entry: Pending, about: Mapping[str, str], said: str) -> Pe
 
 
 def _takes_text(question: ToolQuestionRow) -> bool:
-    """Whether a no would be taken for the text of a single field."""
+    """Return True if a "no" would be taken as the text of a single field."""
     fields = form_of(question.form).fields
     return len(fields) == 1 and fields[0].kind == "text"
 
@@ -371,17 +356,17 @@ def _may_decide(entry: Pending) -> bool:
 
 
 def _is_reply(message: InboundMessage) -> bool:
-    """Whether a message answers another one, whoever wrote that: it decides nothing else."""
+    """Return True for a reply to any message: it decides nothing but that."""
     return bool(message.context.get("in_reply_to") or message.context.get("outbound"))
 
 
 def _is_here(question: ToolQuestionRow, entry: Pending) -> bool:
-    """Whether a question waits in the conversation of a message, or was asked where that was said."""
+    """Return True if a question is open in a message's conversation, or was asked where that was said."""
     return question.session == entry.conversation or entry.message.session in question.places
 
 
 def _is_own(question: ToolQuestionRow, entry: Pending) -> bool:
-    """Whether a question is about what the sender has wanted in this conversation."""
+    """Return True if a question is about a request of the sender in this conversation."""
     people = set(map(person_name, question.people))
     mine = person_name(entry.message.sender.address) in people or entry.session is not None
     return question.session == entry.conversation and mine
@@ -389,8 +374,10 @@ def _is_own(question: ToolQuestionRow, entry: Pending) -> bool:
 
 def _may_cross(question: ToolQuestionRow, entry: Pending, notice: OutboxRow | None = None) -> bool:
     """
-    Whether the sender may not have read a question before the message was written: one of somebody else, one
-    that followed another of the same turn, to which a second yes may have been, or one that was asked back.
+    Return True if the sender may not have read a question before writing the message.
+
+    That is possible with a question of somebody else, one that followed another of the same turn, and one
+    that was asked again.
     """
     at, message = question.at, entry.message
     if notice is not None and "answers" in notice.message.context:
@@ -402,14 +389,14 @@ def _may_cross(question: ToolQuestionRow, entry: Pending, notice: OutboxRow | No
 
 
 def _is_of(row: OutboxRow | None, question: ToolQuestionRow, message: InboundMessage) -> bool:
-    """Whether a row is the notice of a question, and may have been read."""
+    """Return True if a row is the notice of a question and may have been read."""
     return (
         row is not None and row.state is not OutboxState.PENDING and _names(row, message) == [question.name]
     )
 
 
 def _is_mere_notice(row: OutboxRow) -> bool:
-    """Whether a row asks nothing, and is no model's: notices, outcomes of questions, reminders."""
+    """Return True if a row asks nothing and is no model's: notices, outcomes, reminders."""
     message, job = row.message, row.message.context.get("job")
     is_reminder = isinstance(job, Mapping) and job.get("kind") == JobKind.REMIND
     is_ours = message.kind in (OutboundKind.NOTICE, OutboundKind.APOLOGY) or "answers" in message.context

@@ -48,12 +48,7 @@ def save(
     turn: str,
     origins: Origins,
 ) -> MemoryDocument:
-    """
-    Insert the next version.
-
-    Raises:
-        MemoryConflict: ``base_version`` is given and is not the current one, or somebody wrote meanwhile.
-    """
+    """Insert the next version. Raises MemoryConflict if ``base_version`` is not the current one."""
     text, current = storable(text), load(db, scope)
     if current.version and current.text == text:
         return current

@@ -30,10 +30,7 @@ _Result = TypeVar("_Result")
 
 
 def journal_of(home: int) -> Callable[[ConnectionPort, str, Sequence[str], float], None]:
-    """
-    Return a function that writes the lines of an answer, in its transaction and under the lock of their
-    session.
-    """
+    """Return a function that writes an answer's lines in its transaction, under the session's lock."""
 
     def append(db: ConnectionPort, session: str, told: Sequence[str], now: float) -> None:
         messages = [Message.model_validate(json.loads(line)) for line in told]
@@ -216,21 +213,12 @@ class PostgresMemory(_Tables):
         return await self._read("sessions", lines.sessions)
 
     async def named_files(self) -> set[str]:
-        """
-        Return the path of each file that a history names.
-
-        Raises:
-            StorageUnavailable: The names cannot be read now, so they are unknown.
-        """
+        """Return the paths of files named in histories. Raises StorageUnavailable."""
         return await self._read("named_files", files_in)
 
 
 class PostgresSearch(_Tables):
-    """
-    The search over the tables: implements `SearchPort`.
-
-    A line is in the index from the transaction that wrote it, so nothing needs to update the index later.
-    """
+    """The search over the tables: implements `SearchPort`. Lines are indexed by their transaction."""
 
     async def search(
         self,

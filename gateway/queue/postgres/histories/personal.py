@@ -109,10 +109,7 @@ class KeptTables:
             yield from (f"{told} {name}" for (name,) in rows)
 
     def _histories_with(self, condition: str, wanted: Sequence[str]) -> Iterator[str]:
-        """
-        Return the sessions with such a line; each statement reads only some lines, because its time is
-        limited.
-        """
+        """Yield the sessions with such a line, few lines per statement, as its time is limited."""
         query = (
             f"SELECT session, seq, {condition} FROM (SELECT session, seq, line FROM history"  # noqa: S608 - constants
             " WHERE (session, seq) > (?, ?) ORDER BY session, seq LIMIT ?) AS few ORDER BY session, seq"

@@ -51,12 +51,7 @@ def change(
     private: frozenset[str] | None = None,
     origins: Origins | None = None,
 ) -> None:
-    """
-    Replace the given parts; the caller holds the lock of the session.
-
-    Raises:
-        CursorMoved: ``base_cursor`` is given and is not the cursor, or the record was changed meanwhile.
-    """
+    """Replace the given parts under the session's lock. Raises CursorMoved."""
     kept = load(db, session)
     if base_cursor is not None and kept.total and kept.cursor != base_cursor:
         raise CursorMoved(f"the cursor is at {kept.cursor} and not at {base_cursor} any more")

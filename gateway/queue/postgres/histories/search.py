@@ -204,11 +204,7 @@ def withdraw(db: ConnectionPort, session: str, undone: str) -> None:
 
 
 def recut(db: ConnectionPort, home: int, after: tuple[str, int]) -> tuple[int, tuple[str, int] | None]:
-    """
-    Split the lines after a position into words again, up to a limit.
-
-    Returns how many of them are searchable, and the position of the last one; None: there are no more lines.
-    """
+    """Index some lines after a position again; return their number and the last position or None."""
     rows = db.execute(
         "SELECT session, seq, line FROM history WHERE (session, seq) > (?, ?) ORDER BY session, seq LIMIT ?",
         (*after, _AT_ONCE),
