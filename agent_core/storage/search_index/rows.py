@@ -141,6 +141,7 @@ class Rows:
             self._db.execute("PRAGMA auto_vacuum = INCREMENTAL")
             self._db.execute("PRAGMA journal_mode = WAL")
             self._db.execute("PRAGMA synchronous = OFF")
+            self._db.execute("PRAGMA secure_delete = ON")  # what a history no longer says is overwritten
             self._db.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
             if writable:
                 self._prepare()
