@@ -6,7 +6,7 @@ Composition root: models, memory, search, tools, and the agent that uses them.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -21,6 +21,7 @@ from agent_core.memory.manager import MemoryManager
 from agent_core.memory_ports import MemoryPort, SearchIndexPort, SearchPort
 from agent_core.messages import Attachment, InboundMessage
 from agent_core.models import Purpose, ScopeKind, Session
+from agent_core.persona import Persona
 from agent_core.ports import Clock, LLMPort, SkillsPort, ToolPort
 from agent_core.prompt import BASE_PROMPT
 from agent_core.prompt_budget import is_picture
@@ -66,6 +67,8 @@ _PICTURES = 9
 """So many of one question are shown, and the newest three of what was said before."""
 _CONVERSATIONS = 200
 """So many conversations know which files they have read."""
+_Family = Callable[[Session], Sequence[ToolPort]]
+"""Makes the tools of one kind for one run."""
 _log = structlog.get_logger(__name__)
 
 
@@ -97,6 +100,7 @@ class AgentParts:
     workspace_files: FilesAtHome
     pictures: Pictures
     plugins: PluginTools
+    persona: Persona
 
 
 def build_agent(env: Environment, queue: Queue, state: AccountState | None) -> AgentParts:
@@ -111,20 +115,7 @@ def build_agent(env: Environment, queue: Queue, state: AccountState | None) -> A
     if beside is not None and (left := left_in_files(Layout(home.root, workspace))):
         _log.warning("history.files_not_used", detail=left)
     memory, search = overrides.wrap_memory(kept.memory), kept.search
-    image = settings.tools.image
-    built = build_models(
-        settings.llm,
-        clock,
-        given=overrides.models,
-        attachments=attachments,
-        besides=settings.voice.models() | ({image.model: image.provider} if image is not None else {}),
-    )
-    for pool in built.pools.values():
-        pool.on_credit_spent = lambda error: wakeups.alert.fire(credit_alert(error, clock.now()))
-        pool.on_credit = wakeups.credit.fire
-        for model in pool.models:
-            if isinstance(model, ModelClient):
-                model.on_cut = lambda about, text: wakeups.alert.fire(prompt_cut(about, text, clock.now()))
+    built = _build_models(env, attachments)
     skills = SkillsLoader(BUNDLED_SKILLS, workspace / "skills")
     manager = memory_manager(
         settings,
@@ -138,11 +129,12 @@ def build_agent(env: Environment, queue: Queue, state: AccountState | None) -> A
     registry = ToolRegistry()
     for tool in (ReadSkillTool(skills), *overrides.tools):
         registry.register(tool)
+    persona = Persona(workspace)
     agent = AgentLoop(
         manager,
         registry,
         built.pool(),
-        system_prompt=BASE_PROMPT,
+        system_prompt=partial(persona.system_prompt, BASE_PROMPT),
         clock=clock,
         limits=turn_limits(settings),
         approve_tools=settings.tools.require_approval,
@@ -158,19 +150,76 @@ def build_agent(env: Environment, queue: Queue, state: AccountState | None) -> A
     known_files: dict[str, dict[str, str]] = {}
     look = PictureViewer(partial(_kept_picture, attachments), MAX_PICTURE_BYTES) if built.vision else None
 
-    by_purpose = {
-        Purpose.HEARTBEAT: settings.agents.heartbeat.pool,
-        Purpose.BACKGROUND: settings.tools.jobs.pool,
-    }
-    pools = lambda purpose: built.pool(by_purpose.get(purpose, ""))  # noqa: E731 - a table
-
     def servers_of(session: Session) -> list[ToolPort]:
         keep = file_keeper(session, at_home, settings)
         return [] if mcp is None else mcp.tools(session, keep, look)
 
-    def extra_tools(session: Session, room_name: Callable[[str], str]) -> list[ToolPort]:
+    families: Sequence[_Family] = (
+        lambda session: attachment_tools(session, memory, attachments, clock, settings=settings, home=home),
+        lambda session: workspace_tools(session, at_home, settings=settings, known=known_files, look=look),
+        shell.tools,
+        web.of,
+        pictures.of,
+        servers_of,
+        plugins.tools,
+    )
+    by_purpose = {
+        Purpose.HEARTBEAT: settings.agents.heartbeat.pool,
+        Purpose.BACKGROUND: settings.tools.jobs.pool,
+    }
+    return AgentParts(
+        memory,
+        beside is not None,
+        kept.named_files,
+        search,
+        built,
+        manager,
+        agent,
+        _tools_of_run(memory, search, manager, clock, families),
+        lambda purpose: built.pool(by_purpose.get(purpose, "")),
+        shell,
+        mcp,
+        attachments,
+        metering,
+        at_home,
+        pictures,
+        plugins,
+        persona,
+    )
+
+
+def _build_models(env: Environment, attachments: AttachmentStore) -> Models:
+    """Build the pools of models; what they report becomes an alert to the owner."""
+    settings, clock, wakeups = env.settings, env.clock, env.wakeups
+    image = settings.tools.image
+    built = build_models(
+        settings.llm,
+        clock,
+        given=env.overrides.models,
+        attachments=attachments,
+        besides=settings.voice.models() | ({image.model: image.provider} if image is not None else {}),
+    )
+    for pool in built.pools.values():
+        pool.on_credit_spent = lambda error: wakeups.alert.fire(credit_alert(error, clock.now()))
+        pool.on_credit = wakeups.credit.fire
+        for model in pool.models:
+            if isinstance(model, ModelClient):
+                model.on_cut = lambda about, text: wakeups.alert.fire(prompt_cut(about, text, clock.now()))
+    return built
+
+
+def _tools_of_run(
+    memory: MemoryPort,
+    search: SearchIndexPort,
+    manager: MemoryManager,
+    clock: Clock,
+    families: Sequence[_Family],
+) -> Callable[[Session, Callable[[str], str]], list[ToolPort]]:
+    """Return what makes the tools of one run: those of the memory, then those of each family."""
+
+    def tools(session: Session, room_name: Callable[[str], str]) -> list[ToolPort]:
         shown = lambda: manager.shown_version(session.id)  # noqa: E731 - bound to this session
-        return [
+        found: list[ToolPort] = [
             MemoryWriteTool(memory, session.id, scope=session.scope, turn=session.turn, shown_version=shown),
             SearchHistoryTool(
                 search,
@@ -180,33 +229,12 @@ def build_agent(env: Environment, queue: Queue, state: AccountState | None) -> A
                 not_before=session.since,
                 room_name=room_name,
             ),
-            *attachment_tools(session, memory, attachments, clock, settings=settings, home=home),
-            *workspace_tools(session, at_home, settings=settings, known=known_files, look=look),
-            *shell.tools(session),
-            *web.of(session),
-            *pictures.of(session),
-            *servers_of(session),
-            *plugins.tools(session),
         ]
+        for family in families:
+            found += family(session)
+        return found
 
-    return AgentParts(
-        memory,
-        beside is not None,
-        kept.named_files,
-        search,
-        built,
-        manager,
-        agent,
-        extra_tools,
-        pools,
-        shell,
-        mcp,
-        attachments,
-        metering,
-        at_home,
-        pictures,
-        plugins,
-    )
+    return tools
 
 
 def _in_files(env: Environment) -> MemoryInDatabase:

@@ -7,6 +7,7 @@ Composition root: what acts without being asked: the heartbeat, scheduled jobs, 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -20,7 +21,7 @@ from agent_core.tools.send_message import SendMessageTool
 from channels.base import Channel, ChannelUnavailable, SupportsRoomNames
 from channels.heartbeat.channel import HeartbeatChannel, TickLog
 from gateway.app.agent import AgentParts, sendable_files
-from gateway.app.background import build_background
+from gateway.app.background import BackgroundParts, build_background
 from gateway.app.environment import Configured, Environment
 from gateway.budget.alerts import BudgetAlerts
 from gateway.proactive.alerts import OwnerAlerts
@@ -61,8 +62,8 @@ def build_proactive(
     contact: OwnerContact,
 ) -> Proactive:
     """Build the heartbeat, which is a channel of its own, scheduled jobs, and alerts to the owner."""
-    settings, clock, access, wakeups = env.settings, env.clock, env.access, env.wakeups
-    config, scheduling = settings.agents.heartbeat, settings.agents.schedule
+    agents, clock, access, wakeups = env.settings.agents, env.clock, env.access, env.wakeups
+    config, scheduling = agents.heartbeat, agents.schedule
     channels = {name: channel for name, (channel, _) in accounts.items()}
     zone = zone_name(scheduling.timezone, config.timezone)
     notifier = OwnerNotifier(queue, contact, clock, env.conversations)
@@ -110,43 +111,9 @@ def build_proactive(
         clock=clock,
         wakeups=wakeups,
     )
-    owner = (*(alias.address for alias in settings.owner.aliases), "local", "heartbeat")
     background_jobs = build_background(env, queue, agent)
-
     messenger = Messenger(queue, contact, access=access, channels=channels, clock=clock)
-
-    def sending(session: Session, message: InboundMessage) -> list[ToolPort]:
-        """The tool that sends messages, for the owner alone; everybody else can only be answered."""
-        if session.scope.kind is not ScopeKind.OWNER or message.kind == "tick":
-            return []
-        known, who = ConversationFiles(session, agent.memory), message.sender.name or message.sender.address
-        files = sendable_files(session, known, agent.attachments, settings=settings, home=env.home)
-        return [SendMessageTool(RunMessages(messenger, message.session, session.turn, who), known, files)]
-
-    def tools(session: Session, messages: Sequence[InboundMessage]) -> list[ToolPort]:
-        message = messages[-1]
-        found = sending(session, message)
-        if message.kind == KIND:
-            return found  # a background job makes no jobs
-        ticks = message.kind == "tick"
-        role = _role_of(env, channels, message)
-        proven = role is not Role.STRANGER and message.sender.verified
-        place = JobPlace(
-            message.session,
-            message.account,
-            message.sender.address,
-            session.audience,
-            {name: value for name, value in message.context.items() if name != "job"},
-            persons=owner if role is Role.OWNER else (),
-            since=session.since,
-        )
-        if proven:
-            found += background_jobs.tools(session, place, by_heartbeat=ticks)
-        if ticks or not scheduling.enabled:
-            return found
-        refusal = "" if proven and message.kind != "job" else _NOT_IN_A_JOB if proven else _NOT_PROVEN
-        mine = SessionJobs(jobs, place, refusal=refusal)
-        return [ScheduleTool(mine, company=session.scope.kind is ScopeKind.ROOM), *found]
+    tools = _RunTools(env, agent, channels, messenger, jobs, background_jobs)
 
     background: list[Callable[[], Coroutine[Any, Any, None]]] = [monitor.run, alerts.run, budget.run]
     if scheduling.enabled:
@@ -162,12 +129,66 @@ def build_proactive(
         scheduler=scheduler,
         monitor=monitor,
         heartbeat=heartbeat,
-        tools=tools,
+        tools=tools.offer,
         background=background,
-        owner=owner,
+        owner=tools.owner,
         zone=config.schedule().zone,
         clock=clock,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _RunTools:
+    """The tools of one run that act later or elsewhere: messages, schedules, background jobs."""
+
+    env: Environment
+    agent: AgentParts
+    channels: Mapping[str, Channel]
+    messenger: Messenger
+    jobs: JobService
+    background_jobs: BackgroundParts
+
+    @property
+    def owner(self) -> tuple[str, ...]:
+        """All addresses of the owner."""
+        return (*(alias.address for alias in self.env.settings.owner.aliases), "local", "heartbeat")
+
+    def offer(self, session: Session, messages: Sequence[InboundMessage]) -> list[ToolPort]:
+        """Return the tools for a run that these messages caused."""
+        message = messages[-1]
+        found = self._send_tools(session, message)
+        if message.kind == KIND:
+            return found  # a background job makes no jobs
+        ticks = message.kind == "tick"
+        role = _role_of(self.env, self.channels, message)
+        proven = role is not Role.STRANGER and message.sender.verified
+        place = JobPlace(
+            message.session,
+            message.account,
+            message.sender.address,
+            session.audience,
+            {name: value for name, value in message.context.items() if name != "job"},
+            persons=self.owner if role is Role.OWNER else (),
+            since=session.since,
+        )
+        if proven:
+            found += self.background_jobs.tools(session, place, by_heartbeat=ticks)
+        if ticks or not self.env.settings.agents.schedule.enabled:
+            return found
+        refusal = "" if proven and message.kind != "job" else _NOT_IN_A_JOB if proven else _NOT_PROVEN
+        mine = SessionJobs(self.jobs, place, refusal=refusal)
+        return [ScheduleTool(mine, company=session.scope.kind is ScopeKind.ROOM), *found]
+
+    def _send_tools(self, session: Session, message: InboundMessage) -> list[ToolPort]:
+        """Return the tool that sends messages, for the owner alone; everybody else can only be answered."""
+        if session.scope.kind is not ScopeKind.OWNER or message.kind == "tick":
+            return []
+        settings, home = self.env.settings, self.env.home
+        known = ConversationFiles(session, self.agent.memory)
+        who = message.sender.name or message.sender.address
+        files = sendable_files(session, known, self.agent.attachments, settings=settings, home=home)
+        sender = RunMessages(self.messenger, message.session, session.turn, who)
+        return [SendMessageTool(sender, known, files)]
 
 
 async def _people_in(channels: Mapping[str, Channel], session: SessionKey) -> Mapping[str, str]:

@@ -223,7 +223,7 @@ class GatewaySettings(_Strict):
 
     http: HttpSettings | None = None
     log: LogSettings = LogSettings()
-    max_concurrent_turns: int = Field(default=4, ge=1, le=256)
+    max_concurrent_turns: int = Field(default=16, ge=1, le=256)
     """Maximum number of concurrent turns; one more is reserved for the owner."""
     durability: Literal["full", "process"] = "full"
     store: Annotated[SecretStr, AfterValidator(_store)] | None = None

@@ -32,10 +32,10 @@ async def test_the_last_places_are_the_owners(tmp_path: Path, monkeypatch: pytes
 
 
 async def test_a_job_of_the_owner_runs_beside_those_of_guests(tmp_path: Path) -> None:
-    """At once, with the settings that are there without being asked for."""
+    """At once, although guests have more jobs than there are places."""
     model = Worker()
     model.gate = anyio.Event()
-    async with house(tmp_path, model, allow="people") as one:
+    async with house(tmp_path, model, allow="people", gateway={"max_concurrent_turns": 4}) as one:
         for who, what in ((BOB, "b1"), (BOB, "b2"), (BOB, "b3"), (EVE, "e1"), (ANN, "a1")):
             await one.asked(f"start {what}", person=who)
         await until(lambda: "a1" in model.began)

@@ -69,7 +69,7 @@ async def test_a_turn_that_hangs_is_told(tmp_path):
     async def pass_by(built, minutes):
         for _ in range(2 * minutes):
             clock.advance(30)
-            await built.watchdog.look()
+            await built.watchdog.check_once()
 
     limits = {"llm": {"limits": {"seconds": 60}}, "agents": {"heartbeat": {"limits": {"seconds": 60}}}}
     async with world(

@@ -15,7 +15,7 @@ MOMENTS = [
     "inbox.accept.before",
     "inbox.accept.after",
     "turns.claim.after",
-    "outbox.drafts_besides.after",
+    "outbox.new_drafts.after",
     "turns.complete.before",
     "turns.complete.after",
     "sending",

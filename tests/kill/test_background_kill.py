@@ -35,7 +35,7 @@ PERSON = "bob"
 MOMENTS = [
     "inbox.accept.before#5",
     "inbox.accept.after#6",
-    "inbox.by_key.after#2",
+    "inbox.find_by_key.after#2",
     "start.answered#3",
     "turns.claim.after#7",
     "turns.step_started.before#4",

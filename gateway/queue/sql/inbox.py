@@ -224,7 +224,7 @@ class InboxStore(Store):
         committed in another order.
         """
         raws, all_known = await self._reader.call(
-            "quarantined_besides", lambda db: maintenance_sql.new_quarantined(db, known, limit)
+            "new_quarantined", lambda db: maintenance_sql.new_quarantined(db, known, limit)
         )
         return [inbox_row(raw) for raw in raws], all_known
 

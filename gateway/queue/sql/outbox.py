@@ -294,7 +294,7 @@ class OutboxStore(Store):
         the first one. With them return the ids of those that are HELD now and are known by then.
         """
         raws, all_known = await self._reader.call(
-            "drafts_besides", lambda db: maintenance_sql.new_drafts(db, known, limit)
+            "new_drafts", lambda db: maintenance_sql.new_drafts(db, known, limit)
         )
         return [outbox_row(raw) for raw in raws], all_known
 
