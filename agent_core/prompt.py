@@ -95,8 +95,17 @@ def turn_facts(at: datetime, *, channel: str = "", shared: bool = False, email_s
     return f"[{', '.join(said)}]"
 
 
+def day_of_facts(question: str) -> date | None:
+    """The day in the `turn_facts` at the top of a question; None if it has none."""
+    found = re.match(r"\[\w+ (\d{4}-\d\d-\d\d) ", question)
+    try:
+        return date.fromisoformat(found[1]) if found else None
+    except ValueError:  # a person's own text may look like them
+        return None
+
+
 def day_mark(day: date, before: date) -> str:
-    """The line before the first question of a day in the history; ``before``: of what stands above it."""
+    """The line before the first question of a day; ``before``: of what stands above it."""
     return f"[{day:%a %Y-%m-%d}; above: {before:%a %Y-%m-%d}]"
 
 

@@ -154,7 +154,7 @@ def _consolidated(text: str) -> None:
 def _facts(text: str) -> None:
     found = essentials([text, text])
     missing(found, text[: len(text) // 2])
-    excerpts(found, [text], max_chars=5_000)
+    excerpts(found, [("", text)], max_chars=5_000)
     merge_list(["a"], found, text, max_chars=2_000)
 
 

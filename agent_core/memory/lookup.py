@@ -17,16 +17,18 @@ from agent_core.models import MemoryScope, Message, SearchHit
 from agent_core.prompt import Passage, remembered_text, searched_words
 from agent_core.prompt_budget import TokenEstimate
 from agent_core.provenance import Origins, join_origins
-from agent_core.text import excerpt, word_count
+from agent_core.text import excerpt, one_line, word_count
 
 SHARE = 16
 """Passages take this part of a prompt at most."""
-_MOST = 4
+_MOST = 3
 _LOOKED_AT = 15
-_LEAST = 0.7  # of the best one's worth: others make a prompt long and are rarely what was meant
-_HIT_CHARS = 300
-_ANSWER_CHARS = 150
+_LEAST = 0.6  # of the best one's worth: others make a prompt long and are rarely what was meant
+_HIT_CHARS = 400
+_TURN_CHARS = 600  # with the answer, which may be what was asked for
 _QUESTION_CHARS = 80
+_FEW_WORDS = 4  # “And when was that?” says only together with the question before it what it is about
+_BEFORE_CHARS = 200
 
 
 class QuestionLookup:
@@ -50,13 +52,21 @@ class QuestionLookup:
         """
         Return the best earlier turns as one message, or None.
 
-        ``shown`` is the history of the prompt; nothing before ``since`` is used. A single word finds nothing:
-        it is mostly a greeting. ``origins`` are those of the question, except the owner.
+        Args:
+            question: As it stands in the prompt. A single word finds nothing: it is mostly a greeting. Of a
+                few words the question before is looked up as well.
+            shown: The history that is in the prompt anyway.
+            since: Nothing of what was said before is shown.
+            origins: Whose words the question is made of besides the owner's.
         """
         words = searched_words(question)
         if word_count(words) <= 1:
             return None
-        answer = await self._search.search(scope, words, since=since, least=_LEAST, max_results=_LOOKED_AT)
+        least = _LEAST
+        if word_count(words) <= _FEW_WORDS:
+            words = f"{words} {_question_before(shown)}"
+            least /= 2  # the best hit is that question
+        answer = await self._search.search(scope, words, since=since, least=least, max_results=_LOOKED_AT)
         known = {(each.kind, each.where) for each in origins}
         found: list[Passage] = []
         sources: list[Origins] = []
@@ -70,9 +80,10 @@ class QuestionLookup:
             ):
                 continue
             line = hit.messages[hit.at]
-            beside = _QUESTION_CHARS if line.role == "assistant" else _ANSWER_CHARS
+            shown_hit = excerpt(line.content, words, _HIT_CHARS)
+            beside = _QUESTION_CHARS if line.role == "assistant" else _TURN_CHARS - len(shown_hit)
             said = [
-                (_who(each), excerpt(each.content, words, _HIT_CHARS if each is line else beside))
+                (_who(each), shown_hit if each is line else excerpt(each.content, words, beside))
                 for each in turn
             ]
             passage = (f"{_day(turn[0])}, {'here' if hit.session_id == session_id else hit.session_id}", said)
@@ -86,6 +97,11 @@ class QuestionLookup:
             return None
         # As a message of a person it would count as words in which that person names what a tool may reach.
         return Message(role="system", content=remembered_text(found), origins=join_origins(*sources))
+
+
+def _question_before(shown: Sequence[Message]) -> str:
+    asked = next((each.content for each in reversed(shown) if each.role == "user"), "")
+    return one_line(searched_words(asked), _BEFORE_CHARS)
 
 
 def _turn_of(hit: SearchHit) -> Sequence[Message]:

@@ -175,7 +175,7 @@ class MemoryManager(Consolidation):
             max_tokens=share,
             estimate=self.estimate,
         )
-        return built if found is None else [*built[:-1], found, question]
+        return built if found is None else [*built[:-1], found, built[-1]]
 
     async def _assembled(  # noqa: PLR0917 - what `build_messages` has worked out
         self,
@@ -189,6 +189,7 @@ class MemoryManager(Consolidation):
     ) -> list[Message]:
         guess = self.estimate
         tail = await self._storage.load_history(session_id, max_chars=guess.chars(limit))
+        question = _dated_question(question, _seen_by(question.scope, tail, since).messages)
         # Summary and history must be of one moment: consolidation goes on while prompts are built.
         summary = tail.summary
         if summary is None:
@@ -390,6 +391,16 @@ def _dated(messages: Sequence[Message]) -> list[Message]:
         else:
             dated.append(message)
     return dated
+
+
+def _dated_question(question: Message, history: Sequence[Message]) -> Message:
+    """The question with a line of days before it if its facts name another day than the one before has."""
+    day = prompt.day_of_facts(question.content)
+    times = (each.timestamp for each in reversed(history) if each.role == "user" and each.timestamp)
+    last = next((at.astimezone().date() for at in times), None)
+    if day is None or last is None or day == last:
+        return question
+    return question.model_copy(update={"content": f"{prompt.day_mark(day, last)}\n{question.content}"})
 
 
 def _clipped(message: Message, max_tokens: int, estimate: TokenEstimate) -> Message:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import tempfile
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
 import anyio
+import structlog
 
 from tests.recall.engines import (
     after_a_search,
@@ -21,6 +23,7 @@ from tests.recall.engines import (
 )
 from tests.recall.histories import FORMS, LANGUAGES, Asked, History, history
 from tests.recall.longmemeval import read_longmemeval
+from tests.recall.remembering import PLACES, remember
 from tests.recall.speed import measure_lookup, measure_speed
 
 ENGINES = ("squidbot", "FTS5, OR", "rank_bm25", "FTS5, all words")
@@ -29,6 +32,26 @@ PROMPT, AFTER = "in the prompt", "after one search"
 CACHEABLE = "cacheable"
 """The part of the prompts of a conversation that a provider can have cached."""
 Shares = dict[tuple[str, str], list[tuple[Asked, str, float]]]
+
+
+def remembered(histories: Iterable[History]) -> Counter[tuple[str, str]]:
+    """Return the counts of `remember` for all histories together."""
+    counted: Counter[tuple[str, str]] = Counter()
+    for made in histories:
+        with tempfile.TemporaryDirectory() as home:
+            counted += anyio.run(remember, made, Path(home))
+    return counted
+
+
+def _print_remembered(counted: Counter[tuple[str, str]]) -> None:
+    print("\nIn the prompt after summaries by a script that loses a fifth, of 100 questions")
+    heads = ("temporal fact", "with its day", "changed: old only", "both", "new only")
+    print(f"{'asked in':24}" + "".join(f"{head:>19}" for head in heads))
+    for place in PLACES:
+        times, changes = (max(1, counted[place, f"{kind} asked"]) for kind in ("time", "update"))
+        shares = [100 * counted[place, f"time {each}"] / times for each in ("value", "day")]
+        shares += [100 * counted[place, each] / changes for each in ("only old", "both", "only new")]
+        print(f"{place:24}" + "".join(f"{share:19.1f}" for share in shares))
 
 
 async def measure(histories: Iterable[History]) -> Shares:
@@ -93,23 +116,30 @@ def main() -> None:
     parser.add_argument("--speed", action="store_true", help="measure 200,000 messages instead")
     parser.add_argument("--longmemeval", type=Path, metavar="FILE", help="the public file instead")
     options = parser.parse_args()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     if options.speed:
         print(measure_speed(200_000))
         print(measure_lookup(200_000))
         return
     if options.longmemeval:
-        histories = read_longmemeval(options.longmemeval)
+        histories: Iterable[History] = read_longmemeval(options.longmemeval)
         print(f"R@5 in percent, {options.longmemeval.name}\n")
     else:
-        histories = (history(each, seed) for seed in range(options.seeds) for each in LANGUAGES)
+        histories = [history(each, seed) for seed in range(options.seeds) for each in LANGUAGES]
         print(f"R@5 in percent, {len(LANGUAGES) * options.seeds} made-up histories of 45 sittings\n")
     shares = anyio.run(measure, histories)
     _print(shares)
+    if isinstance(histories, list):
+        _print_remembered(remembered(histories))
     if options.missed:
         for form in FORMS:
             for asked, language, share in shares["squidbot", form]:
                 if share < 1 and asked.kind != "nothing":
                     print(form, language, asked.kind, asked.query, *asked.said, sep=" | ")
+        for form in FORMS[:2]:
+            for asked, language, share in shares[PROMPT, form]:
+                if share < 1 and asked.kind != "nothing":
+                    print(PROMPT, form, language, asked.kind, asked.query, *asked.said, sep=" | ")
 
 
 if __name__ == "__main__":

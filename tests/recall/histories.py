@@ -24,7 +24,8 @@ class Asked:
     """
     One question in one wording.
 
-    ``evidence`` are the numbers of the messages that answer it, ``said`` the sentences in them that do.
+    ``evidence`` are the numbers of the messages that answer it, ``said`` the sentences in them that do;
+    ``topic`` is that of its facts (`Told`).
     """
 
     kind: str
@@ -32,13 +33,30 @@ class Asked:
     query: str
     evidence: frozenset[int]
     said: tuple[str, ...] = ()
+    topic: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """One statement: the number of its message, its sentence, and the part that an answer needs."""
+
+    topic: int
+    kind: str
+    number: int
+    text: str
+    value: str
 
 
 @dataclass(slots=True)
 class History:
-    """Messages as role and text, ``starts`` the numbers at which a sitting begins, and the questions."""
+    """
+    Messages as role and text, and the questions.
+
+    ``starts`` are the numbers at which a sitting begins, ``told`` the facts in order.
+    """
 
     language: str
+    told: list[Told] = field(default_factory=list)
     messages: list[tuple[str, str]] = field(default_factory=list)
     starts: list[int] = field(default_factory=list)
     asked: list[Asked] = field(default_factory=list)
@@ -67,6 +85,7 @@ class _Fact:
     role: str
     question: str
     text: str
+    value: str
 
 
 def _read(language: str) -> _Talk:
@@ -106,7 +125,11 @@ def history(language: str, seed: int, *, sittings: int = 45) -> History:
             sentences.insert(source.randint(0, len(sentences)), lead + text if fact.role == "user" else text)
             if fact.question:
                 own.append(fact.question)
-            told.setdefault(fact.topic, []).append(len(made.messages) + 2 * at + (fact.role == "assistant"))
+            number = len(made.messages) + 2 * at + (fact.role == "assistant")
+            start = fact.text.find(fact.value)
+            value = text[start : start + len(fact.value)]
+            made.told.append(Told(fact.topic, talk.topics[fact.topic].kind, number, text, value))
+            told.setdefault(fact.topic, []).append(number)
             said.setdefault(fact.topic, []).append(text)
         joint = "" if language == "ja" else " "
         for own, other in pairs:
@@ -117,7 +140,7 @@ def history(language: str, seed: int, *, sittings: int = 45) -> History:
         sentences = said.get(number, [])[last:] if last else said.get(number, [])
         for kind, form, query in _wordings(topic):
             asked = query if language == "ja" else _mistype(query, source, 0.05)
-            made.asked.append(Asked(kind, form, asked, evidence, tuple(sentences)))
+            made.asked.append(Asked(kind, form, asked, evidence, tuple(sentences), number))
     return made
 
 
@@ -135,7 +158,7 @@ def _planned(talk: _Talk, sittings: int, source: random.Random) -> dict[int, lis
         ):
             question, _, answer = text.format(v=value).rpartition(" > ")
             role = "assistant" if topic.kind == "assistant" else "user"
-            planned.setdefault(place, []).append(_Fact(number, role, question, answer))
+            planned.setdefault(place, []).append(_Fact(number, role, question, answer, value))
     return planned
 
 

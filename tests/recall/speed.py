@@ -16,17 +16,21 @@ from pathlib import Path
 
 import anyio
 
-from agent_core.memory.manager import MemoryManager
 from agent_core.messages import SessionKey
 from agent_core.models import Message
-from agent_core.storage import JsonlMemory
+from agent_core.storage.layout import Layout
 from agent_core.storage.lines import to_line
 from agent_core.storage.search_index import SearchIndex
 from agent_core.storage.search_index.files import candidate_of
 from agent_core.storage.search_index.ranking import rank
 from agent_core.storage.search_index.rows import Rows, SearchLine
 from agent_core.storage.search_index.text import Filters, fold, parse_query
-from tests.clock import EPOCH, ManualClock
+from gateway.app import Overrides, build
+from gateway.observability.logs import configure_logs
+from gateway.settings import Settings
+from gateway.system.home import open_home
+from tests.clock import EPOCH
+from tests.doubles.loopback import LoopbackChannel, LoopbackServer
 from tests.recall.histories import LANGUAGES, History, history
 
 _BATCH = 400
@@ -88,40 +92,74 @@ def measure_speed(count: int) -> str:
 
 
 def measure_lookup(count: int) -> str:
-    """Return the time of making a prompt with and without a lookup, in a home of so many messages, as text."""
-    return anyio.run(_lookup, count)
-
-
-async def _lookup(count: int) -> str:
-    made = [history(language, seed) for language in LANGUAGES for seed in range(4)]
-    said = cycle(text for each in made for _, text in each.messages)
+    """Return the time of a whole turn with and without a lookup, in a home of so many messages, as text."""
     with tempfile.TemporaryDirectory() as folder:
-        memory = JsonlMemory(Path(folder), clock=ManualClock())
-        path = memory.layout.history(SessionKey.parse("matrix/!a"))
-        path.parent.mkdir(parents=True)
-        with path.open("wb") as file:
-            for number, text in enumerate(islice(said, count)):
-                message = Message(
-                    role="assistant" if number % 2 else "user",
-                    content=text,
-                    id=f"{number // 2}.{number % 2}",
-                    turn=str(number // 2),
-                    timestamp=EPOCH + timedelta(minutes=number),
-                    scope="owner",
-                )
-                file.write(to_line(message, number))
-        index = SearchIndex(Path(folder) / "search.db", memory.layout)
-        await index.update_all()
-        took: dict[str, list[float]] = {"without": [], "with": []}
-        managers = {"without": MemoryManager(memory), "with": MemoryManager(memory, search=index)}
-        for asked in made[0].asked:
-            for name, manager in managers.items():
-                start = time.perf_counter()
-                await manager.build_messages("matrix/!b", "sys", asked.query)
-                took[name].append(1000 * (time.perf_counter() - start))
-        await index.aclose()
-    p50 = {name: sorted(each)[len(each) // 2] for name, each in took.items()}
-    return f"a prompt is made in {p50['without']:.1f} ms without a lookup, in {p50['with']:.1f} ms with one"
+        return anyio.run(_turns, Path(folder), count)
+
+
+async def _turns(folder: Path, count: int) -> str:
+    """Two gateways over the same history take turns, with a model that takes no time."""
+    configure_logs("error")
+    made = [history(language, seed) for language in LANGUAGES for seed in range(4)]
+    took: dict[bool, list[float]] = {False: [], True: []}
+    asked = [each.query for each in made[0].asked] * 4
+    async with anyio.create_task_group() as tasks:
+        gateways = {}
+        for lookup in took:
+            home = open_home(folder / str(lookup))
+            settings = Settings.model_validate(
+                {
+                    "owner": {"aliases": [{"channel": "loopback", "address": "alice"}]},
+                    "llm": {"models": {"echo": {"model": "demo/echo"}}, "pools": {"main": ["echo"]}},
+                    "memory": {"lookup": lookup},
+                }
+            )
+            layout = Layout(home.root, home.path(settings.agents.workspace))
+            _write(layout.history(SessionKey.parse("loopback/old")), made, count)
+            index = SearchIndex(home.root / "search.db", layout)
+            await index.update_all()
+            await index.aclose()
+            server = LoopbackServer()
+            overrides = Overrides(
+                channels={"loopback": (LoopbackChannel(server), "merge")},
+                allow_from={"loopback": ("alice",)},
+            )
+            built = await build(settings, home, overrides)
+            tasks.start_soon(built.run)
+            while not built.supervisor.all_up:
+                await anyio.sleep(0.01)
+            gateways[lookup] = built, server
+        await anyio.sleep(2)  # until what a start does beside the turns is done
+        for question in asked:
+            for lookup, (_, server) in gateways.items():
+                answers = len(server.delivered) + 1
+                start = time.process_time()
+                server.say("alice", question, conversation="new")
+                await server.answers(answers)
+                took[lookup].append(1000 * (time.process_time() - start))
+        for built, _ in gateways.values():
+            built.stop()
+    without, with_it = (sorted(took[each])[len(asked) // 2] for each in (False, True))
+    return (
+        f"from a message to its answer the processor works {without:.1f} ms without a lookup,"
+        f" {with_it:.1f} ms with one"
+    )
+
+
+def _write(path: Path, made: list[History], count: int) -> None:
+    said = cycle(text for each in made for _, text in each.messages)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as file:
+        for number, text in enumerate(islice(said, count)):
+            message = Message(
+                role="assistant" if number % 2 else "user",
+                content=text,
+                id=f"{number // 2}.{number % 2}",
+                turn=str(number // 2),
+                timestamp=EPOCH + timedelta(minutes=number),
+                scope="owner",
+            )
+            file.write(to_line(message, number))
 
 
 def _times(made: list[History], search: Callable[[str], None]) -> str:

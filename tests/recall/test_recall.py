@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 
+import pytest
+
+from agent_core.memory.consolidation import prompts, run
 from agent_core.storage.search_index.rows import Rows, SearchLine
 from tests.recall.__main__ import AFTER, CACHEABLE, PROMPT, measure, percent
 from tests.recall.histories import LANGUAGES, history
 from tests.recall.longmemeval import read_longmemeval
+from tests.recall.remembering import PLACES, remember
 
 FLOORS = {"as asked, near": 88, "key words, near": 78, "key words, paraphrased": 22, "5-8 words": 85}
 
@@ -24,6 +29,27 @@ async def test_what_was_said_is_among_the_five_best() -> None:
     assert percent(shares[PROMPT, "as asked, near"]) >= 70
     assert percent(shares[CACHEABLE, "as asked, near"]) >= 88
     assert percent(shares[AFTER, "as asked, near"]) >= percent(shares[PROMPT, "as asked, near"])
+
+
+async def test_days_and_changes_are_in_the_prompt_after_summaries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Above what is measured; without what is recorded and without the check for lost facts old ones stand alone."""
+    counted = Counter[tuple[str, str]]()
+    for language in LANGUAGES:
+        counted += await remember(history(language, 0), tmp_path / language)
+    same, _ = PLACES
+    assert counted[same, "time day"] >= 0.8 * counted[same, "time asked"] > 0
+    changes = sum(counted[place, "update asked"] for place in PLACES)
+    assert sum(counted[place, "only old"] for place in PLACES) <= 0.05 * changes
+
+    asked = prompts.consolidation_messages
+    monkeypatch.setattr(prompts, "consolidation_messages", lambda text, count, **_: asked(text, count))
+    monkeypatch.setattr(run, "essentials", lambda _: [])
+    without = Counter[tuple[str, str]]()
+    for language in LANGUAGES:
+        without += await remember(history(language, 0), tmp_path / f"{language} without")
+    assert without[same, "only old"] > counted[same, "only old"]
 
 
 def test_the_index_is_not_much_larger_than_the_text(tmp_path: Path) -> None:

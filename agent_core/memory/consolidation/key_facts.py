@@ -56,6 +56,13 @@ _MONTHS = {
     )
     for name in names.split()
 }
+_WEEKDAY = re.compile(
+    r"\b(?:(?:mon|tues|wednes|thurs|fri|satur|sun)days?|montags?|dienstags?|mittwochs?|donnerstags?|freitags?|samstags?"
+    r"|sonnabends?|sonntags?|lunes|martes|miércoles|jueves|viernes|sábado|понедельник|вторник|сред[ау]|четверг"
+    r"|пятниц[ау]|суббот[ау]|воскресенье|الاثنين|الثلاثاء|الأربعاء|الخميس|الجمعة|السبت|الأحد)\b"
+    r"|[月火水木金土日]曜|星期[一二三四五六日天]|周[一二三四五六日]|[월화수목금토일]요일",
+    re.IGNORECASE,
+)
 _MONTH = "|".join(sorted(_MONTHS, key=len, reverse=True))
 _ADDRESS = re.compile(
     r"https?://[^\s<>\"')\]“”„«»’]+"
@@ -120,7 +127,7 @@ def essentials(texts: Iterable[str]) -> list[KeyFact]:
                 found.setdefault(("name", name.casefold()), KeyFact("name", name, _about(sentence, name)))
     counters = {number for numbers in counted.values() if _counts_on(numbers) for number in numbers}
     kept = [item for item in found.values() if item.kind != "number" or item.text not in counters]
-    ranks = ("address", "decision", "date", "quote", "number", "name", "said")
+    ranks = ("address", "decision", "date", "weekday", "quote", "number", "name", "said")
     return sorted(kept, key=lambda item: (ranks.index(item.kind), -names[item.text]))[:_MOST]
 
 
@@ -137,15 +144,17 @@ def missing(items: Iterable[KeyFact], *texts: str) -> list[KeyFact]:
     return [item for item in items if not known.has(item)]
 
 
-def excerpts(items: Sequence[KeyFact], texts: Iterable[str], *, max_chars: int) -> str:
-    """The sentences that contain the facts, in order, as far as there is room."""
+def excerpts(items: Sequence[KeyFact], said: Iterable[tuple[str, str]], *, max_chars: int) -> str:
+    """The sentences of ``said``, days and texts, that have the facts, in order, as far as there is room."""
     wanted = {item.text for item in items}
     chosen: list[str] = []
-    for text in texts:
+    last = ""
+    for day, text in said:
         for sentence in _sentences(text):
             hits = {text for text in wanted if text in sentence}
             if hits and max_chars > 0:
-                chosen.append(sentence[:max_chars])
+                chosen += [f"({day})"] * (day != last) + [sentence[:max_chars]]
+                last = day
                 max_chars -= len(sentence) + 1
                 wanted -= hits
     return "\n".join(chosen)
@@ -202,6 +211,8 @@ def _plain(sentence: str, counted: dict[str, set[str]]) -> Iterator[KeyFact]:
     rest = sentence
     if _DECISION.search(sentence):
         yield KeyFact("decision", sentence, _short(sentence, _DECISION_CHARS))
+    if _WEEKDAY.search(sentence) and sentence[-1] not in "?？؟":
+        yield KeyFact("weekday", sentence, _short(sentence, _DECISION_CHARS))
     for match in _ADDRESS.finditer(rest):
         address = match[0].rstrip(".,;:!?")
         if len(address) <= _LONGEST_ADDRESS:
@@ -364,10 +375,10 @@ class _Known:
             case "name":
                 parts = [match[0].casefold() for match in _WORD.finditer(item.text)]
                 return folded in self._folded or (bool(parts) and parts[-1] in self._words)
-            case "said":
+            case "weekday" | "said" if _says_without_capitals(item.text):
                 pairs = _pairs(folded)
                 return bool(pairs) and len(pairs & self._pairs) / len(pairs) >= _SAME_PAIRS
-            case "decision" | "quote":
+            case "decision" | "quote" | "weekday":
                 return folded in self._folded or self._mostly(item.text)
             case _:
                 return folded in self._folded

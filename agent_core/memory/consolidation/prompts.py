@@ -15,6 +15,7 @@ from agent_core.prompt import fence
 
 CONVERSATION_TAG = "conversation"
 SUMMARY_TAG = "summary"
+_RECORDED_TAG = "recorded"
 
 CONSOLIDATION_SYSTEM = f"""\
 You keep the records of an assistant. From a part of a conversation that the assistant will not see \
@@ -32,17 +33,24 @@ Keep its language, its facts, its decisions and the order of events. Your answer
 the shorter summary, without introduction, comment, heading or formatting."""
 
 _DAYS = (
-    "Lines such as (Thu 2026-11-12) say on which day the lines after them were said. Write days as dates: "
+    "Lines such as (Thu 2026-11-12) say on which day the lines after them were said. Begin with that day "
+    "what was said on it, such as “2026-11-12: …”, and write days as dates: "
     "not “yesterday” or “next week”, but the day that was meant. Where something replaces what was true "
     "before, write both, such as “since 12 Nov: …; before: …”."
 )
 
+_RECORDED = (
+    "That is recorded of earlier parts, and stays: it is material as well. Do not repeat it; but where the "
+    "part below changes something of it, write what is true now and what was recorded before."
+)
 
-def consolidation_messages(conversation: str, sentences: int) -> list[Message]:
-    """Ask for a summary of about so many sentences."""
+
+def consolidation_messages(conversation: str, sentences: int, recorded: str = "") -> list[Message]:
+    """Ask for a summary of about so many sentences; ``recorded`` is the summary of what came before."""
+    before = f"{fence(_RECORDED_TAG, recorded)}\n{_RECORDED}\n\n" if recorded.strip() else ""
     return _asked(
         CONSOLIDATION_SYSTEM,
-        fence(CONVERSATION_TAG, conversation),
+        before + fence(CONVERSATION_TAG, conversation),
         f"Summarise this part in about {sentences} sentences: what was found out, decided, promised and left "
         "open, who is who, and every name, number, date, address and wording that somebody may come back to. "
         f"Leave out greetings and small talk. {_DAYS}",

@@ -226,8 +226,9 @@ class Consolidation(ABC):
         if not text:  # nothing was said: there is nothing to consolidate, and nothing to keep in the prompt
             return old
         prose, listed = split_list(old)
+        recorded = policy.newest_of(old, self._chars(self._summary_tokens) // 2)
         answer = await self._call_llm(
-            prompts.consolidation_messages(text, segment.sentences),
+            prompts.consolidation_messages(text, segment.sentences, recorded=recorded),
             attempt=attempt,
             max_chars=_READ_MORE * policy.max_answer_chars(segment.sentences),
         )
@@ -238,8 +239,9 @@ class Consolidation(ABC):
         if new is None:
             return None
         document = (await self.remembered.beside(segment.messages)).text
-        said = [message.content for message in segment.messages if message.role in ("user", "assistant")]
-        wanted = await anyio.to_thread.run_sync(essentials, said)
+        told = [message for message in segment.messages if message.role in ("user", "assistant")]
+        said = [(policy.day_of(message), message.content) for message in told]
+        wanted = await anyio.to_thread.run_sync(essentials, [text for _, text in said])
         lost = await self._lost(wanted, prose, new, document)
         if lost:
             new = await self._with_addition(new, lost, said, attempt)
@@ -248,8 +250,7 @@ class Consolidation(ABC):
         shorter = policy.newest_of(shorter, _LONGEST * self._chars(self._summary_tokens))
         if shorter != whole:
             wanted = [*await anyio.to_thread.run_sync(essentials, [whole]), *wanted]
-        days = [(policy.day_of(message), message.content) for message in segment.messages]
-        lost = dated(await self._lost(wanted, shorter, document), days)
+        lost = dated(await self._lost(wanted, shorter, document), said)
         listed = merge_list(
             listed, lost, shorter, max_chars=self._summary_tokens // 2 * _CHARS_PER_LIST_TOKEN
         )
@@ -260,7 +261,7 @@ class Consolidation(ABC):
         return await anyio.to_thread.run_sync(missing, wanted, *texts)
 
     async def _with_addition(
-        self, summary: str, lost: Sequence[KeyFact], said: Sequence[str], attempt: Attempt
+        self, summary: str, lost: Sequence[KeyFact], said: Sequence[tuple[str, str]], attempt: Attempt
     ) -> str:
         """The summary with what it had left out, as far as the model gives it now. Asked once."""
         source = excerpts(lost, said, max_chars=_EXCERPT_CHARS)

@@ -140,15 +140,19 @@ class SearchIndex:
         for number, (_, near, at) in enumerate(scanned):
             candidates[-1 - number] = candidate_of(near[at], answer_in(near, at))
         ranked = rank(query, statistics, candidates, least=least)
+        sound: dict[str, bool] = {}
         try:
-            hits, used = chosen(self._found(ranked, scanned, undone), limit)
+            hits, used = chosen(self._found(ranked, scanned, undone, sound), limit)
         except sqlite3.Error as error:
             self._note_unusable(error)
             return SearchAnswer((), complete=False)
-        return SearchAnswer(hits, complete=not budget.cut, more=len(ranked) - used)
+        complete = not budget.cut and all(sound.values())
+        return SearchAnswer(hits, complete=complete, more=len(ranked) - used)
 
-    def _found(self, ranked: list[int], scanned: list[Found], undone: set[str]) -> Iterator[Found | None]:
-        followed = set[str]()
+    def _found(
+        self, ranked: list[int], scanned: list[Found], undone: set[str], sound: dict[str, bool]
+    ) -> Iterator[Found | None]:
+        """Give the hits; ``sound`` takes of each session if the index has what its history still says."""
         for number in ranked:
             if number < 0:
                 yield scanned[-1 - number]
@@ -158,24 +162,33 @@ class SearchIndex:
                 yield None
                 continue
             session, near, at = hit
-            if session not in followed:
-                followed.add(session)
-                undone |= self._newly_undone(session)
-            shown = [line for line in near if not line.is_in(undone)]
+            if session not in sound:
+                newly = self._newly_undone(session)
+                sound[session] = newly is not None
+                undone |= newly or set()
+            shown = [line for line in near if sound[session] and not line.is_in(undone)]
             yield (session, shown, shown.index(near[at])) if near[at] in shown else None
 
-    def _newly_undone(self, session: str) -> set[str]:
-        """Return what is taken back in the part of a history that is not indexed, if it is a short one."""
+    def _newly_undone(self, session: str) -> set[str] | None:
+        """
+        Return what is taken back in the part of a history that is not indexed, if it is a short one.
+
+        None: the history is gone or another file, from which something may have been erased.
+        """
         mark = None if self._reader is None else self._reader.mark(session)
         if mark is None:
-            return set()
+            return None
         try:
             handle = open_file(self._layout.history(SessionKey.parse(session)), _READ_ONLY)
+        except FileNotFoundError:
+            return None
         except OSError:
             return set()
         try:
-            size = fstat(handle).st_size
-            new = read_on(handle, mark.position, mark.byte, size) if mark.byte < size else iter(())
+            state = fstat(handle)
+            if not _still(mark, handle, state.st_ino, state.st_size):
+                return None
+            new = read_on(handle, mark.position, mark.byte, state.st_size)
             return {line.undoes for line, *_ in islice(new, _BATCH_LINES) if line is not None and line.undoes}
         finally:
             close(handle)

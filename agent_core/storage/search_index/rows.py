@@ -132,6 +132,7 @@ class Rows:
             self._db.execute("PRAGMA auto_vacuum = INCREMENTAL")
             self._db.execute("PRAGMA journal_mode = WAL")
             self._db.execute("PRAGMA synchronous = OFF")
+            self._db.execute("PRAGMA secure_delete = ON")  # what a history no longer says is overwritten
             self._db.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
             if writable:
                 self._prepare()
@@ -302,19 +303,23 @@ class Rows:
             return {}, Statistics()
         since_ms = filters.since_ms
         said_by = [f'"{_SENDER}{word}"*' for word in filters.person]
-        mine = " AND ".join([f'"{_label(number)}"', *said_by, *filter(None, [places])])
-        must = "".join(f' AND "{term.words}"' for term in query.terms if term.quoted)
+        # Where there is one scope, its mark is in each row, and walking along it takes most of the time.
+        (scopes,) = self._db.execute("SELECT count(*) FROM scopes").fetchone()
+        label = [f'"{_label(number)}"'] if scopes > 1 else []
+        mine = [*label, *said_by, *filter(None, [places])]
+        must = [f'"{term.words}"' for term in query.terms if term.quoted]
 
         def matching(wanted: str) -> list[int]:
-            return self._matching(f"{mine}{must} AND {wanted}", since_ms, MOST_POSTINGS)
+            return self._matching(" AND ".join([*mine, *must, wanted]), since_ms, MOST_POSTINGS)
 
         found: dict[Term, list[int]] = {}
         as_said: dict[Term, list[int]] = {}
         for term in query.terms:
             exact, forms = f'"{term.words}"', f"({_expression(term)})"
-            found[term] = as_said[term] = matching(exact)
-            if len(found[term]) < MOST_POSTINGS and forms != f"({exact})":
-                found[term] = matching(forms)
+            found[term] = as_said[term] = matching(forms)
+            if len(found[term]) > MOST_CANDIDATES and forms != f"({exact})":
+                as_said[term] = matching(exact)
+                found[term] = as_said[term] if len(as_said[term]) == MOST_POSTINGS else found[term]
         (total,) = self._db.execute("SELECT lines FROM scopes WHERE id = ?", (number,)).fetchone()
         statistics = Statistics.of(found, total)
         weighed = [(statistics.rarity(term), ids) for term, ids in found.items()]
@@ -349,8 +354,8 @@ class Rows:
     def _lines(
         self, numbers: Sequence[int], scope: int, name: str, since_ms: int
     ) -> dict[int, tuple[SearchLine, SearchLine | None]]:
-        rows = self._read(_WITH_BESIDE, numbers)
-        besides = self._read("NULL", [beside for _, beside, *_ in rows if beside])
+        rows = self._read(_WITH_BESIDE, numbers, scope)
+        besides = self._read("NULL", [beside for _, beside, *_ in rows if beside], scope)
         by_number = {number: _line(columns, name) for number, _, *columns in besides}
         found = {}
         for number, beside_number, *columns in rows:
@@ -359,11 +364,11 @@ class Rows:
                 found[number] = (line, beside if beside and line.is_turn_with(beside) else None)
         return found
 
-    def _read(self, more: str, numbers: Sequence[int]) -> list[tuple[Any, ...]]:
+    def _read(self, more: str, numbers: Sequence[int], scope: int) -> list[tuple[Any, ...]]:
         marks = ", ".join("?" * len(numbers))
         return self._db.execute(
-            f"SELECT id, {more}, {_COLUMNS} FROM lines AS l WHERE id IN ({marks})",  # noqa: S608 - of our own constants
-            numbers,
+            f"SELECT id, {more}, {_COLUMNS} FROM lines AS l WHERE id IN ({marks}) AND scope = ?",  # noqa: S608 - of our own constants
+            (*numbers, scope),
         ).fetchall()
 
     def _near(self, where: str, session: int, position: int, scope: tuple[int, str]) -> SearchLine | None:

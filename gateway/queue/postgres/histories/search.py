@@ -104,7 +104,7 @@ class Searching:
         """Return the lines that may be hits, by their row, and what rates them."""
         must = [term for term in query.terms if term.quoted]
         found = {term: self._matching([*must, term], MOST_POSTINGS) for term in query.terms}
-        total = len(self._matching([], 4 * MOST_POSTINGS, since_ms=0))
+        total = self._count(4 * MOST_POSTINGS)
         statistics = Statistics.of(found, total)
         weighed = [(statistics.rarity(term), ids) for term, ids in found.items()]
         weighed += [
@@ -123,20 +123,25 @@ class Searching:
         chosen = choose_candidates(weighed)
         return _lines(self.db, chosen, self.scope), statistics
 
-    def _matching(
-        self, terms: Sequence[Term], limit: int, *more: str, since_ms: int | None = None
-    ) -> list[RowId]:
+    def _count(self, limit: int) -> int:
+        """Return the number of rows of the scope, up to a limit: in no order, so that no more are read."""
+        rows = self.db.execute(
+            "SELECT 1 FROM history WHERE words @@ CAST(? AS tsquery) AND scope = ? LIMIT ?",
+            (_lexeme(label(self.home, self.scope)), self.scope, limit),
+        )
+        return len(rows.fetchall())
+
+    def _matching(self, terms: Sequence[Term], limit: int, *more: str) -> list[RowId]:
         """Return the newest rows with all of the terms, and with ``more``, expressions."""
         said_by = (f"{_lexeme(_cut(_SENDER + word))}:*" for word in self.filters.person)
         words = [_lexeme(label(self.home, self.scope)), *said_by, *map(_expression, terms), *more]
         phrases = [phrase for term in terms for phrase in _in_order(term)]
         there = [] if self.filters.sessions is None else [sorted(self.filters.sessions)]
-        since = self.filters.since_ms if since_ms is None else since_ms
         rows = self.db.execute(
             "SELECT at, session, seq FROM history WHERE words @@ CAST(? AS tsquery) AND scope = ? AND at >= ?"  # noqa: S608
             f"{' AND session = ANY(?)' * len(there)}{' AND strpos(said, ?) > 0' * len(phrases)}"
             " ORDER BY at DESC, session DESC, seq DESC LIMIT ?",
-            (" & ".join(words), self.scope, since, *there, *phrases, limit),
+            (" & ".join(words), self.scope, self.filters.since_ms, *there, *phrases, limit),
         )
         return [(int(at), str(session), int(seq)) for at, session, seq in rows.fetchall()]
 

@@ -136,6 +136,28 @@ async def test_what_is_forgotten_is_asked_for_once_more_and_then_listed(storage:
     ]
 
 
+async def test_what_is_recorded_is_shown_so_that_a_change_can_name_it(storage: InMemoryMemory) -> None:
+    """As data that cannot close its tag, without becoming a part of what is summarised."""
+    await storage.save_session_summary(S, "2026-11-03: they live in Leeds. </recorded>")
+    llm = ScriptedLLM("They moved.")
+    await say(storage, *["we have moved"] * 6)
+
+    await manager_of(storage, llm).consolidate_if_due(S)
+    asked = llm.requests[0][-1].content
+    recorded, _, rest = asked.partition("</recorded>\n")
+    assert recorded.startswith("<recorded>\n2026-11-03: they live in Leeds.")
+    assert ("Leeds" in rest, "Leeds" in material_in(llm.requests[0])[1]) == (False, False)
+
+
+async def test_the_days_of_what_is_asked_for_again_are_told(storage: InMemoryMemory) -> None:
+    """A model can date only what it knows the day of."""
+    llm = ScriptedLLM("They talked.", "The locker code is 48213.")
+    await say(storage, "my locker code is 48213 by the way", *["ok"] * 6)
+
+    await manager_of(storage, llm).consolidate_if_due(S)
+    assert material_in(llm.requests[1])[1] == "(2026-01-01)\nmy locker code is 48213 by the way"
+
+
 async def test_what_is_in_the_memory_document_is_not_forgotten(storage: InMemoryMemory) -> None:
     """A fact that memory_write has kept needs not stand in the summary."""
     await storage.save_global_memory(OWNER, "- locker: 48213")

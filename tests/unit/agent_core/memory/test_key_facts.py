@@ -141,8 +141,9 @@ def test_excerpts_are_short() -> None:
     """Only the sentences in which something stands, each once, within the limit."""
     texts = ["Hello. The code is 48213. Bye.", "nothing", "on 14 May with Ms Reis"]
     items = essentials(texts)
-    assert excerpts(items, texts, max_chars=1000) == "The code is 48213.\non 14 May with Ms Reis"
-    assert len(excerpts(items, ["48213 " + "x" * 5000], max_chars=100)) <= 100
+    said = [("2026-05-03", text) for text in texts]
+    assert excerpts(items, said, max_chars=1000) == "(2026-05-03)\nThe code is 48213.\non 14 May with Ms Reis"
+    assert len(excerpts(items, [("", "48213 " + "x" * 5000)], max_chars=100)) <= 100
 
 
 @pytest.mark.parametrize(

@@ -73,6 +73,24 @@ def test_what_survives_in_every_script(said: str, summary: str, survives: bool) 
 
 
 @pytest.mark.parametrize(
+    "said",
+    [
+        "the dentist wants to see me on Thursday at four",
+        "der Zahnarzt will mich am Montag um vier sehen",
+        "el dentista me espera el miércoles a las ocho",
+        "стоматолог ждёт меня в четверг в четыре",
+        "歯医者の予約は木曜日の四時になりました。",
+        "치과 예약은 목요일 네 시로 잡혔습니다.",
+    ],
+)
+def test_a_day_of_the_week_is_a_fact(said: str) -> None:
+    """The whole sentence, and not only the day, which may stand in a summary for another reason."""
+    (fact, *_) = essentials([said])
+    assert (fact.kind, missing([fact], said)) == ("weekday", [])
+    assert missing([fact], "Thursday Montag miércoles четверг 木曜日 목요일") == [fact]
+
+
+@pytest.mark.parametrize(
     "text", ["はい。", "ありがとう", "猫の名前は何ですか。", "ما اسم القطة الجديدة؟", "好的"]
 )
 def test_small_talk_and_questions_are_no_facts(text: str) -> None:

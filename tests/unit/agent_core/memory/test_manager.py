@@ -346,3 +346,23 @@ async def test_history_carries_days() -> None:
         "[Sat 2026-01-03; above: Fri 2026-01-02]\nmessage 8",
     ]
     assert all(later[: len(earlier)] == earlier for earlier, later in pairwise(shown))
+
+
+@pytest.mark.parametrize(
+    ("question", "mark"),
+    [
+        ("[Fri 2026-01-02 09:00 UTC, matrix]\nnew", "[Fri 2026-01-02; above: Thu 2026-01-01]\n"),
+        ("[Thu 2026-01-01 09:00 UTC, matrix]\nnew", ""),
+        ("[Fri 2026-01-99 09:00 UTC, matrix]\nnew", ""),
+        ("new", ""),
+    ],
+    ids=["the next day", "the same day", "no day", "no facts"],
+)
+async def test_a_history_of_one_day_has_its_day_before_a_question_of_another(
+    question: str, mark: str
+) -> None:
+    """Nothing in it has a day otherwise; where both are of one day the question's facts say it."""
+    storage = InMemoryMemory(clock=ManualClock())
+    await say(storage, 2)
+    built = await MemoryManager(storage).build_messages(S, "sys", question)
+    assert [each.content for each in built[1:]] == ["message 0", "message 1", f"{mark}{question}"]

@@ -12,9 +12,10 @@ import pytest
 from agent_core.messages import SessionKey
 from agent_core.models import Message
 from agent_core.provenance import untrusted_origin
+from agent_core.storage.search_index.rows import Rows, SearchLine
 from agent_core.storage.search_index.text import fold, parse_query
 from tests.open_files import opened
-from tests.search_house import OWNER, A, B, House
+from tests.search_house import BOB, OWNER, A, B, House
 
 OLDER = """
 CREATE TABLE scopes (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
@@ -300,3 +301,23 @@ def test_folding() -> None:
     assert [term.words for term in parse_query("to be or not to be").terms] == ["to", "be", "or", "not"]
     assert [term.words for term in parse_query("What is the name?").terms] == ["name"]
     assert parse_query("!!! --- ...").terms == ()
+
+
+async def test_a_scope_that_comes_while_a_search_runs_is_not_found(
+    plain: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With one scope in the index its mark is not asked for, and a second one may come in between."""
+    await plain.say(A, "the secret of the owner")
+    await plain.index.update_all()
+    matching, writer = Rows._matching, Rows(plain.home / "search.db", writable=True)
+
+    def late(self: Rows, *arguments: Any) -> list[int]:
+        if writer.mark(B) is None:
+            line = SearchLine(0, 1, "user", None, "the secret of bob", str(BOB))
+            writer.add(writer.begin(B, 1), [line], position=1, byte=1)
+        return matching(self, *arguments)
+
+    monkeypatch.setattr(Rows, "_matching", late)
+    assert await plain.found("secret") == ["the secret of the owner"]
+    assert writer.counts() == (2, 2)  # the control
+    writer.close()
