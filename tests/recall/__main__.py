@@ -6,10 +6,12 @@ import argparse
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 
 import anyio
 
+from agent_core.storage.search_index.vectors import missing_for_vectors
 from tests.recall.engines import (
     after_a_search,
     cacheable_share,
@@ -31,12 +33,12 @@ CACHEABLE = "cacheable"
 Shares = dict[tuple[str, str], list[tuple[Asked, str, float]]]
 
 
-async def measure(histories: Iterable[History]) -> Shares:
+async def measure(histories: Iterable[History], *, vectors: bool = False) -> Shares:
     """Return for each engine and form every question with its language and the share of its evidence found."""
     shares: Shares = defaultdict(list)
     for made in histories:
         with tempfile.TemporaryDirectory() as home:
-            ours, house = await squidbot(made, Path(home))
+            ours, house = await squidbot(made, Path(home), vectors=vectors)
             others = (fts5(made, " OR "), rank_bm25(made), fts5(made, " AND "))
             for name, search in zip(ENGINES, (ours, *others), strict=True):
                 for each in made.asked:
@@ -92,7 +94,10 @@ def main() -> None:
     parser.add_argument("--missed", action="store_true", help="print what squidbot did not find")
     parser.add_argument("--speed", action="store_true", help="measure 200,000 messages instead")
     parser.add_argument("--longmemeval", type=Path, metavar="FILE", help="the public file instead")
+    parser.add_argument("--vectors", action="store_true", help="with memory.vectors (the extra recall)")
     options = parser.parse_args()
+    if options.vectors and missing_for_vectors():
+        parser.error(f"the encoder is not installed: {missing_for_vectors()}")
     if options.speed:
         print(measure_speed(200_000))
         print(measure_lookup(200_000))
@@ -103,7 +108,7 @@ def main() -> None:
     else:
         histories = (history(each, seed) for seed in range(options.seeds) for each in LANGUAGES)
         print(f"R@5 in percent, {len(LANGUAGES) * options.seeds} made-up histories of 45 sittings\n")
-    shares = anyio.run(measure, histories)
+    shares = anyio.run(partial(measure, histories, vectors=options.vectors))
     _print(shares)
     if options.missed:
         for form in FORMS:

@@ -134,7 +134,7 @@ class Rows:
     """
 
     def __init__(self, path: Path, *, writable: bool) -> None:
-        self._db = sqlite3.connect(
+        self._db = self.connection = sqlite3.connect(
             path, timeout=_BUSY_MS / 1000, isolation_level=None, check_same_thread=False
         )
         try:
