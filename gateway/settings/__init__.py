@@ -467,11 +467,9 @@ def _validate(source: Source) -> tuple[Settings | None, list[Problem]]:
     return settings, problems
 
 
-def _vector_warnings(settings: Settings) -> list[str]:
+def _vector_warnings() -> list[str]:
     from agent_core.storage.search_index.vectors import missing_for_vectors  # noqa: PLC0415 - only if chosen
 
-    if settings.store_url is not None:
-        return ["memory.vectors: not with PostgreSQL yet; searches use words only"]
     install = missing_for_vectors()
     return [f"memory.vectors: install the encoder with {install}; until then searches use words only"] * bool(
         install
@@ -481,7 +479,7 @@ def _vector_warnings(settings: Settings) -> list[str]:
 def _soft_warnings(settings: Settings) -> list[str]:
     found = list(settings.agents.heartbeat.warnings)
     if settings.memory.vectors:
-        found += _vector_warnings(settings)
+        found += _vector_warnings()
     kinds, places = settings.channels.kinds(), settings.channels.places()
     apart = settings.channels.apart()
     for name, config in settings.channels.enabled().items():

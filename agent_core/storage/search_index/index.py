@@ -164,7 +164,8 @@ class SearchIndex:
         ranked = rank(query, statistics, candidates, least=least)
         try:
             if alike and self._reader is not None:
-                ranked = fuse(ranked, lines_of_scope(self._reader.connection, alike, scope, filters))
+                near_ids = lines_of_scope(self._reader.connection, alike, scope, filters)
+                ranked = fuse(ranked, near_ids, least=least)
             hits, used = chosen(self._found(ranked, scanned, undone), limit)
         except sqlite3.Error as error:
             self._note_unusable(error)
@@ -331,13 +332,13 @@ class SearchIndex:
         try:
             handle = open_file(path, _READ_ONLY)
         except FileNotFoundError:
-            rows.drop(name)
+            self._drop(rows, name)
             return False
         try:
             state = fstat(handle)
             mark = rows.mark(name)
             if mark is not None and not _still(mark, handle, state.st_ino, state.st_size):
-                rows.drop(name)
+                self._drop(rows, name)
                 mark = None
             if mark is None:
                 mark = rows.begin(name, state.st_ino)
@@ -359,8 +360,13 @@ class SearchIndex:
     def _forget_all_but(self, names: set[str]) -> bool:
         rows = self._open_writer()
         for name in rows.marks().keys() - names:
-            rows.drop(name)
+            self._drop(rows, name)
         return True
+
+    def _drop(self, rows: Rows, name: str) -> None:
+        rows.drop(name)
+        if self.vectors is not None:
+            self.vectors.forget_progress(name)
 
     def _histories(self) -> Iterator[tuple[str, Path]]:
         for path in self._layout.sessions.glob("*.jsonl"):

