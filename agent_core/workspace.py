@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import unicodedata
 
-PROMPT_NAMES = frozenset({"skills", "heartbeat.md", "memory.md"})
+PROMPT_FILES = ("HEARTBEAT.md", "MEMORY.md", "PERSONA.md")
+"""The files among them."""
+PROMPT_NAMES = frozenset({"skills", *(name.lower() for name in PROMPT_FILES)})
 """As `is_of_prompt` compares them."""
 
 

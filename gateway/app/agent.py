@@ -21,6 +21,7 @@ from agent_core.memory.manager import MemoryManager
 from agent_core.memory_ports import MemoryPort, SearchIndexPort, SearchPort
 from agent_core.messages import Attachment, InboundMessage
 from agent_core.models import Purpose, ScopeKind, Session
+from agent_core.persona import Persona
 from agent_core.ports import Clock, LLMPort, SkillsPort, ToolPort
 from agent_core.prompt import BASE_PROMPT
 from agent_core.prompt_budget import is_picture
@@ -66,7 +67,7 @@ _PICTURES = 9
 """So many of one question are shown, and the newest three of what was said before."""
 _CONVERSATIONS = 200
 """So many conversations know which files they have read."""
-_Family = Callable[[Session], list[ToolPort]]
+_Family = Callable[[Session], Sequence[ToolPort]]
 """Makes the tools of one kind for one run."""
 _log = structlog.get_logger(__name__)
 
@@ -99,6 +100,7 @@ class AgentParts:
     workspace_files: FilesAtHome
     pictures: Pictures
     plugins: PluginTools
+    persona: Persona
 
 
 def build_agent(env: Environment, queue: Queue, state: AccountState | None) -> AgentParts:
@@ -127,11 +129,12 @@ def build_agent(env: Environment, queue: Queue, state: AccountState | None) -> A
     registry = ToolRegistry()
     for tool in (ReadSkillTool(skills), *overrides.tools):
         registry.register(tool)
+    persona = Persona(workspace)
     agent = AgentLoop(
         manager,
         registry,
         built.pool(),
-        system_prompt=BASE_PROMPT,
+        system_prompt=partial(persona.system_prompt, BASE_PROMPT),
         clock=clock,
         limits=turn_limits(settings),
         approve_tools=settings.tools.require_approval,
@@ -181,6 +184,7 @@ def build_agent(env: Environment, queue: Queue, state: AccountState | None) -> A
         at_home,
         pictures,
         plugins,
+        persona,
     )
 
 

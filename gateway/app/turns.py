@@ -44,6 +44,7 @@ from gateway.turns.commands.handlers import CommandHandlers
 from gateway.turns.commands.histories import Histories
 from gateway.turns.commands.ingest_only import IngestOnly
 from gateway.turns.commands.new_conversation import NewConversation
+from gateway.turns.commands.persona import PersonaCommand
 from gateway.turns.commands.service import CommandService
 from gateway.turns.commands.take_back import TakeBack
 from gateway.turns.commands.worded_answers import WordedAnswers
@@ -198,6 +199,7 @@ def _commands(shared: _Shared) -> CommandService:
         models=shared.choice,
         carry_on=CarryOn(queue, histories, env.conversations, env.clock),
         take_back=TakeBack(queue, histories, access, by_name),
+        persona=PersonaCommand(agent.persona),
         conversation=ConversationCommands(histories, agent.search, agent.attachments.save),
     )
     return CommandService(

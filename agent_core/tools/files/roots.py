@@ -21,7 +21,7 @@ from pathlib import Path
 
 from agent_core.confined_files import Identity, folder_below, identity_of, open_file, parts_of
 from agent_core.errors import ToolDenied, ToolFailed, ToolRetry
-from agent_core.workspace import is_of_prompt
+from agent_core.workspace import PROMPT_FILES, is_of_prompt
 
 _SYSTEM = ("/proc", "/sys", "/dev", "/run/credentials", "/run/secrets")
 _KNOWN_FOR_S = 60.0
@@ -205,7 +205,7 @@ class Roots:
             return
         if found.st_nlink != 1:
             raise ToolFailed(f"{place.shown!r} has further names (hard links), so it is not changed.")
-        prompt = _identities(self.workspace.path / name for name in ("HEARTBEAT.md", "MEMORY.md"))
+        prompt = _identities(self.workspace.path / name for name in PROMPT_FILES)
         if me in prompt and not place.prompt:
             raise ToolDenied(f"{place.shown!r} is part of the prompt under another name; use that.")
 

@@ -27,6 +27,7 @@ from gateway.cli.setup.model_probe import key_variable
 from gateway.cli.setup.options import Given, InitRefused
 from gateway.cli.setup.owner_questions import ask_model, ask_owner, ask_timezone, ask_voice
 from gateway.cli.setup.systemd import Installed, Kind, SystemPlaces, install
+from gateway.cli.setup.workspace import begin_workspace
 from gateway.errors import StateUnusable, describe
 from gateway.settings import Settings
 from gateway.system.home import Home
@@ -235,6 +236,8 @@ class Init:
         installed = Installed()
         remaining: list[str] = []
         kind = self.given.install or self._wished_unit()
+        if kind != "system" and begin_workspace(self.home.path(settings.agents.workspace)):
+            say("To give it a name and a manner, send it `!persona You are Ada, warm and brief.`")
         if kind is not None:
             installed = install(
                 cast("Kind", kind),

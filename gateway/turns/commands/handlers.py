@@ -40,6 +40,7 @@ from gateway.turns.commands.help import help_text
 from gateway.turns.commands.jobs import about_jobs
 from gateway.turns.commands.new_conversation import NewConversation
 from gateway.turns.commands.parsing import Command
+from gateway.turns.commands.persona import PersonaCommand
 from gateway.turns.commands.reminders import about_reminders
 from gateway.turns.commands.stop import stopped_text
 from gateway.turns.commands.take_back import TakeBack
@@ -92,6 +93,7 @@ class CommandHandlers:
         grants: ToolGrants,
         models: ModelChoice,
         conversation: ConversationCommands,
+        persona: PersonaCommand,
         take_back: TakeBack,
         carry_on: CarryOn,
     ) -> None:
@@ -114,6 +116,7 @@ class CommandHandlers:
             "stop": self._stop,
             "status": self._status_text,
             "memory": self._memory_text,
+            "persona": persona.answer,
             "usage": self._usage,
             "approve": self._approve,
             "allow": self._allow,

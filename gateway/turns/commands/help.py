@@ -20,6 +20,10 @@ _HELP: dict[str, tuple[str, str]] = {
         "show what I remember about you",
         "My notes for this conversation, word for word. `!memory undo` takes back their last change.",
     ),
+    "persona": (
+        "show or set my name and manner",
+        "`!persona You are Ada, warm and brief.` sets it, for everybody; `!persona remove` takes it away.",
+    ),
     "usage": ("show what this costs", "Tokens, and money where it is known: today, and in the last 30 days."),
     "approve": ("approve something", "`!approve NAME`; without a name I say what waits."),
     "allow": (
@@ -89,10 +93,10 @@ _HELP: dict[str, tuple[str, str]] = {
 }
 _GROUPS = (
     ("In this conversation", ("new", "stop", "retry", "undo", "continue", "search", "export", "model")),
-    ("What I do for you", ("remind", "jobs", "memory", "files", "did", "status", "usage")),
+    ("What I do for you", ("remind", "jobs", "memory", "persona", "files", "did", "status", "usage")),
     ("When I ask", ("approve", "reject", "allow", "answer", "grant", "grants", "trust")),
 )
-_FOR_THE_OWNER = frozenset({"allow", "approve", "reject", "trust", "files", "model", "continue"})
+_FOR_THE_OWNER = frozenset({"persona", "allow", "approve", "reject", "trust", "files", "model", "continue"})
 _SEEN = (
     "My owner sees that you use me, which tools I use for you and when, but what you say only if you ask for "
     "something that needs the owner's yes."

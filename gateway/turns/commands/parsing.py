@@ -32,6 +32,7 @@ COMMANDS: dict[str, Takes] = {
     "stop": Takes.ANYTHING,
     "status": Takes.NOTHING,
     "memory": Takes.WORD,
+    "persona": Takes.ANYTHING,
     "usage": Takes.NOTHING,
     "approve": Takes.WORD,
     "allow": Takes.ANYTHING,
