@@ -25,8 +25,8 @@ _MOST = 4
 _LOOKED_AT = 15
 _LEAST = 0.7  # of the best one's worth: others make a prompt long and are rarely what was meant
 _HIT_CHARS = 300
-_ANSWER_CHARS = 150
-_QUESTION_CHARS = 80
+_ANSWER_CHARS = 100
+_QUESTION_CHARS = 60
 
 
 class QuestionLookup:

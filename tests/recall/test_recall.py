@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from agent_core.storage.search_index.rows import Rows, SearchLine
+from agent_core.storage.search_index.vectors import missing_for_vectors
 from tests.recall.__main__ import AFTER, CACHEABLE, PROMPT, measure, percent
 from tests.recall.histories import LANGUAGES, history
 from tests.recall.longmemeval import read_longmemeval
@@ -24,6 +27,18 @@ async def test_what_was_said_is_among_the_five_best() -> None:
     assert percent(shares[PROMPT, "as asked, near"]) >= 70
     assert percent(shares[CACHEABLE, "as asked, near"]) >= 88
     assert percent(shares[AFTER, "as asked, near"]) >= percent(shares[PROMPT, "as asked, near"])
+
+
+@pytest.mark.skipif(bool(missing_for_vectors()), reason="the extra recall is not installed")
+async def test_vectors_find_what_words_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the encoder; the same without the fusing of both rankings stays below."""
+    floors = {"key words, near": 84, "key words, paraphrased": 45, "5-8 words": 85}
+    shares = await measure([history("en", 0, sittings=30)], vectors=True)
+    for form, floor in floors.items():
+        assert percent(shares["squidbot", form]) >= floor, form
+    monkeypatch.setattr("agent_core.storage.search_index.index.fuse", lambda words, _, **__: words)
+    words = await measure([history("en", 0, sittings=30)], vectors=True)
+    assert percent(words["squidbot", "key words, paraphrased"]) < floors["key words, paraphrased"]
 
 
 def test_the_index_is_not_much_larger_than_the_text(tmp_path: Path) -> None:

@@ -33,8 +33,8 @@ _SEARCH_LIMIT_S = 10.0
 _LINES = 32
 _PAGE = 2000
 _BETWEEN_S = 0.02
-_DEPTH = 5
-_NEAR_WEIGHT = 1.2
+_DEPTH = 8
+_NEAR_WEIGHT = 1.5
 
 _log = structlog.get_logger(__name__)
 _Id = TypeVar("_Id", bound=Hashable)

@@ -50,6 +50,8 @@ class ScriptedEncoder:
             return json.dumps([base64.b64encode(_meaning(text)).decode() for text in request["encode"]])
         held = self.scopes.setdefault(request["scope"], [])
         if "add" in request:
+            if not request["after"]:
+                held.clear()
             held += [(line, ms, base64.b64decode(raw)) for line, ms, raw in request["add"]]
             return "true"
         wanted = _meaning(request["search"])
