@@ -9,7 +9,7 @@ import pytest
 
 from agent_core.storage.search_index.rows import Rows, SearchLine
 from agent_core.storage.search_index.vectors import missing_for_vectors
-from tests.recall.__main__ import AFTER, CACHEABLE, PROMPT, measure, percent
+from tests.recall.__main__ import AFTER, CACHEABLE, PROMPT, VECTORS, measure, percent
 from tests.recall.histories import LANGUAGES, history
 from tests.recall.longmemeval import read_longmemeval
 
@@ -35,10 +35,10 @@ async def test_vectors_find_what_words_cannot(monkeypatch: pytest.MonkeyPatch) -
     floors = {"key words, near": 84, "key words, paraphrased": 45, "5-8 words": 85}
     shares = await measure([history("en", 0, sittings=30)], vectors=True)
     for form, floor in floors.items():
-        assert percent(shares["squidbot", form]) >= floor, form
+        assert percent(shares[VECTORS, form]) >= floor, form
     monkeypatch.setattr("agent_core.storage.search_index.index.fuse", lambda words, _, **__: words)
     words = await measure([history("en", 0, sittings=30)], vectors=True)
-    assert percent(words["squidbot", "key words, paraphrased"]) < floors["key words, paraphrased"]
+    assert percent(words[VECTORS, "key words, paraphrased"]) < floors["key words, paraphrased"]
 
 
 def test_the_index_is_not_much_larger_than_the_text(tmp_path: Path) -> None:
