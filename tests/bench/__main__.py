@@ -4,7 +4,7 @@
     python -m tests.bench [--quick] [--only NAME ...] [--json FILE] [--readme | --readme-again]
 
 The floors are measured in the same run on the same machine, so their ratios can be compared where the figures
-cannot. Exit code 1 if a goal was missed. ``--readme`` keeps the figures and writes them into the README, together
+cannot. Exit code 1 if a goal was missed. ``--readme`` keeps the figures and writes them into docs/benchmarks.md, together
 with those that ``make kill`` and ``make soak`` have kept; ``--readme-again`` does so without measuring.
 """
 
@@ -54,7 +54,9 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="few repetitions: to try the benchmark itself")
     parser.add_argument("--only", action="append", choices=NAMES, metavar="NAME", help=", ".join(NAMES))
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
-    parser.add_argument("--readme", action="store_true", help="keep the figures, write them into the README")
+    parser.add_argument(
+        "--readme", action="store_true", help="keep the figures, write them into docs/benchmarks.md"
+    )
     parser.add_argument("--readme-again", action="store_true", help="write those of the last --readme")
     arguments = parser.parse_args()
     if arguments.readme and (arguments.quick or arguments.only):
@@ -92,9 +94,9 @@ def main() -> int:
 
 
 def _into_readme() -> None:
-    from tests.bench.readme import BENCH, KILL, README, SOAK, put_into, read, section
+    from tests.bench.readme import BENCH, KILL, PAGE, SOAK, put_into, read, section
 
-    README.write_text(put_into(README.read_text(), section(read(BENCH), read(KILL), read(SOAK))))
+    PAGE.write_text(put_into(PAGE.read_text(), section(read(BENCH), read(KILL), read(SOAK))))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """
-The figures of the README, made from what the commands wrote and never typed.
+The figures of docs/benchmarks.md, made from what the commands wrote and never typed.
 
 ``make bench``, ``make kill`` and ``make soak`` each keep the figures of their last whole run as JSON beside this
-file. `section` turns them into the Markdown between the README's two markers; a test holds the README to it.
+file. `section` turns them into the Markdown between that page's two markers; a test holds the README to it.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any
 
 from tests.bench.table import as_number
 
-__all__ = ["BENCH", "KILL", "README", "SOAK", "FigureMissing", "put_into", "section"]
+__all__ = ["BENCH", "KILL", "PAGE", "SOAK", "FigureMissing", "put_into", "section"]
 
 HERE = Path(__file__).resolve().parent
-README = HERE.parents[1] / "README.md"
+PAGE = HERE.parents[1] / "docs" / "benchmarks.md"
 BENCH, KILL, SOAK = (HERE / f"figures-{name}.json" for name in ("bench", "kill", "soak"))
 BEGIN, END = "<!-- figures: written by python -m tests.bench --readme -->", "<!-- end of figures -->"
 
@@ -44,19 +44,19 @@ _HEADLINES: Mapping[str, Sequence[str]] = {
     "speech": ("speaking an answer",),
     "voice": ("transcribing a minute",),
 }
-"""By measurement, how the names of the figures that the README shows begin."""
+"""By measurement, how the names of the figures that the page shows begin."""
 
 _MOST_KINDS = 8
 """So many kinds of kills are named; the rest is one number."""
 
 
 class FigureMissing(Exception):
-    """A measurement of the README is not in the file; the whole benchmark must run."""
+    """A measurement of the page is not in the file; the whole benchmark must run."""
 
 
 def section(bench: Mapping[str, Any], kill: Mapping[str, Any] | None, soak: Mapping[str, Any] | None) -> str:
     """
-    The README's part on figures.
+    The part on figures.
 
     Raises:
         FigureMissing: ``bench`` is of a run with ``--only``.
@@ -96,17 +96,17 @@ def section(bench: Mapping[str, Any], kill: Mapping[str, Any] | None, soak: Mapp
     return "\n".join(lines)
 
 
-def put_into(readme: str, text: str) -> str:
+def put_into(page: str, text: str) -> str:
     """
-    ``readme`` with ``text`` between its markers.
+    ``page`` with ``text`` between its markers.
 
     Raises:
         ValueError: A marker is missing.
     """
-    before, begin, rest = readme.partition(BEGIN)
+    before, begin, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
-        raise ValueError(f"the README lacks {BEGIN} or {END}")
+        raise ValueError(f"the page lacks {BEGIN} or {END}")
     return f"{before}{BEGIN}\n{text}\n{END}{after}"
 
 

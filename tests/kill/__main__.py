@@ -38,7 +38,7 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=1, help="test files at a time")
     parser.add_argument("--at-least", type=int, default=1000, help="SIGKILLs that must have hit in all")
     parser.add_argument(
-        "--readme", action="store_true", help="keep the figures of a whole run for the README"
+        "--readme", action="store_true", help="keep the figures of a whole run for docs/benchmarks.md"
     )
     parser.add_argument("rest", nargs="*", help="for pytest, in the place of tests/kill")
     arguments = parser.parse_args()

@@ -5,7 +5,7 @@
 
 Said are whether its memory grows (slope and band, see `tests.soak.slope`), whether file descriptors and threads do,
 how large its database is, and whether an answer was lost or doubled. Exit code 1 if one of these is not as it
-should be. ``SOAK_CSV=FILE`` keeps the samples; ``--readme`` keeps the figures for the README.
+should be. ``SOAK_CSV=FILE`` keeps the samples; ``--readme`` keeps the figures for docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ def _report(samples: Sequence[Sample], crowd: Crowd) -> list[str]:
 
 
 def _figures(samples: Sequence[Sample], crowd: Crowd) -> dict[str, str]:
-    """What the README says of this run; that nothing is lost or doubled is said with what was counted."""
+    """What docs/benchmarks.md says of this run; that nothing is lost or doubled is said with what was counted."""
     warm = [one for one in samples if one.at_s >= samples[-1].at_s * _WARM_SHARE]
     slope = fit([(one.said / 1000, one.rss_kb / 1000) for one in warm])
     counted = crowd.answers()

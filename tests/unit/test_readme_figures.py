@@ -1,4 +1,4 @@
-"""The figures of the README are those that the commands have kept, and none is typed."""
+"""The figures of docs/benchmarks.md are those that the commands have kept, and none is typed."""
 
 from __future__ import annotations
 
@@ -62,6 +62,6 @@ def test_what_stands_around_the_figures_stays():
 
 @pytest.mark.skipif(not readme.BENCH.exists(), reason="the whole benchmark has kept no figures yet")
 def test_the_readme_shows_the_figures_that_were_kept():
-    text = readme.README.read_text()
+    text = readme.PAGE.read_text()
     section = readme.section(*map(readme.read, (readme.BENCH, readme.KILL, readme.SOAK)))
     assert readme.put_into(text, section) == text, "run python -m tests.bench --readme-again"
