@@ -158,7 +158,7 @@ class Vectors:
                 for _ in range(2):  # once more if the process has ended meanwhile
                     mark = await self._send(scope)
                     if mark is None:
-                        return []
+                        continue
                     asked = {"search": query, "scope": scope, "mark": mark, "since": since_ms}
                     found = await self._asked(asked, _SEARCH_LIMIT_S)
                     if isinstance(found, list):
@@ -190,6 +190,7 @@ class Vectors:
             if not await self._asked(
                 {"add": told, "scope": scope, "after": after, "mark": mark}, _SEARCH_LIMIT_S
             ):
+                self._sent = (None, {})
                 return None
             sent[scope] = mark
             if len(rows) < _PAGE:

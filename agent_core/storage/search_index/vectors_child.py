@@ -154,11 +154,12 @@ class _Engine:
         return [base64.b64encode(found[a:b].tobytes()).decode() for a, b in pairwise(ends)]
 
     def _add(self, request: Mapping[str, Any]) -> bool:
-        """Add to a scope; ``after`` 0: it begins anew."""
+        """Add to a scope what follows ``after`` (0: it begins anew); False: that is not where it ends."""
         name = request["scope"]
-        scope = self._scopes.get(name)
-        if scope is None or not request["after"]:
-            scope = self._scopes[name] = _Scope(self._np)
+        scope = self._scopes.pop(name, None) if request["after"] else _Scope(self._np)
+        if scope is None or scope.mark != request["after"]:
+            return False
+        self._scopes[name] = scope
         scope.add(request["add"])
         scope.mark = request["mark"]
         while sum(map(len, self._scopes.values())) > MOST_VECTORS and len(self._scopes) > 1:

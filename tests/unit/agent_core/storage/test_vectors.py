@@ -21,7 +21,7 @@ from agent_core.storage.search_index import SearchIndex, vectors
 from agent_core.storage.search_index.vectors import fuse, missing_for_vectors
 from agent_core.storage.search_index.vectors_child import sentences
 from gateway.settings import Settings, _soft_warnings
-from tests.search_house import BOB, A, B, House
+from tests.search_house import BOB, OWNER, A, B, House
 
 needs_encoder = pytest.mark.skipif(bool(missing_for_vectors()), reason="the extra recall is not installed")
 
@@ -138,6 +138,19 @@ async def test_without_fusing_only_words_are_found(scripted: _House, monkeypatch
     assert await scripted.found("pet name") == []
 
 
+async def test_an_index_from_before_the_setting_is_searched_and_kept(scripted: _House):
+    """The search comes before anything is written."""
+    before = House(scripted.home)
+    before.clock = scripted.clock
+    await before.say(A, "Minka is our cat.", "How nice!")
+    await before.index.update_all()
+    await before.index.aclose()
+    assert await scripted.found("cat") == ["Minka is our cat."]
+    assert not scripted.index._damaged
+    await scripted.index.update_all()
+    assert await scripted.found("pet") == ["Minka is our cat."]
+
+
 async def test_what_is_not_encoded_yet_is_found_by_its_words(scripted: _House):
     await scripted.say(A, "Minka is our cat.", "How nice!")
     await scripted.index._follow_all()
@@ -250,6 +263,19 @@ async def test_vectors_go_with_their_text_and_are_made_once(house: _House):
     await house.index.update_all()
     assert "Our cat is called Minka." not in await house.found("pet name")
     assert not db.execute("SELECT 1 FROM vectors WHERE id = 1").fetchone()
+
+
+@needs_encoder
+async def test_a_scope_that_the_process_has_dropped_is_sent_whole(house: _House):
+    """Also if something new is to be added to it: else what was said before would not be found."""
+    await house.say(A, "Our cat is called Minka.", "How nice!")
+    await house.index.update_all()
+    assert (await house.found("pet name"))[0] == "Our cat is called Minka."
+    dropped = {"search": "x", "scope": str(OWNER), "mark": -1, "since": 0}
+    assert await house.index.vectors._asked(dropped, 60) is None
+    await house.say(A, "The train was late again.", "That is a pity.")
+    await house.index.update_all()
+    assert (await house.found("pet name"))[0] == "Our cat is called Minka."
 
 
 @needs_encoder
