@@ -32,6 +32,7 @@ async def test_what_was_said_is_among_the_five_best() -> None:
 @pytest.mark.skipif(bool(missing_for_vectors()), reason="the extra recall is not installed")
 async def test_vectors_find_what_words_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the encoder; the same without the fusing of both rankings stays below."""
+    monkeypatch.setattr("agent_core.storage.search_index.vectors._SEARCH_LIMIT_S", 300.0)
     floors = {"key words, near": 84, "key words, paraphrased": 45, "5-8 words": 85}
     shares = await measure([history("en", 0, sittings=30)], vectors=True)
     for form, floor in floors.items():

@@ -26,6 +26,12 @@ from tests.search_house import BOB, OWNER, A, B, House
 needs_encoder = pytest.mark.skipif(bool(missing_for_vectors()), reason="the extra recall is not installed")
 
 
+@pytest.fixture(autouse=True)
+def _slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process may take as long as it wants to start."""
+    monkeypatch.setattr(vectors, "_SEARCH_LIMIT_S", 300.0)
+
+
 MEANINGS = {"cat": 1, "pet": 1, "train": 2, "railway": 2}
 """The words that the scripted encoder knows; those with the same number mean the same."""
 
