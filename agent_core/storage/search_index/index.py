@@ -233,9 +233,8 @@ class SearchIndex:
         """Index what is new in one history. Never fails: a search scans what could not be read."""
         await self._update(session_id)
         if not self._caught_up:
-            await self.update_all()
-        elif self.vectors is not None:
-            await self._fill([session_id])
+            await self._follow_all()
+        await self._fill([session_id])
 
     async def update_all(self) -> None:
         """Index what is new in all histories and forget those that are gone."""
@@ -243,10 +242,10 @@ class SearchIndex:
         await self._fill(())
 
     async def _fill(self, session_ids: Sequence[str]) -> None:
-        """Have the lines of sessions encoded, and those of all sessions if that was not done yet."""
+        """Have the lines of sessions encoded; of all if none are named or that was not done yet."""
         if self.vectors is None:
             return
-        everything = not self.vectors.complete
+        everything = not session_ids or not self.vectors.complete
         if everything:
             session_ids = await self._in_thread(lambda: [name for name, _ in self._histories()])
         await self.vectors.fill(session_ids, complete=everything)
