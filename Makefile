@@ -46,7 +46,7 @@ fuzz: setup        ## bad input for the parsers of mail, a minute for each
 bench: setup       ## speed and size, as ratios against floors measured beside them
 	.venv/bin/python -m tests.bench
 
-recall: setup      ## how often the search finds what was said, beside baselines (seconds; ARGS="--seeds 20 --missed")
+recall: setup      ## how often the search finds what was said, beside baselines (seconds, minutes with the extra recall; ARGS="--seeds 20 --missed")
 	PYTHONPATH=. .venv/bin/python -m tests.recall $(ARGS)
 
 agentdojo:         ## the injections of AgentDojo against a model that obeys everything (an environment of its own; 5 minutes)

@@ -241,7 +241,7 @@ def _in_files(env: Environment) -> MemoryInDatabase:
         workspace=env.home.path(env.settings.agents.workspace),
         on_set_aside=lambda what: env.wakeups.alert.fire(history_set_aside(what)),
     )
-    search = SearchIndex(env.home.root / "search.db", files.layout)
+    search = SearchIndex(env.home.root / "search.db", files.layout, vectors=env.settings.memory.vectors)
     return MemoryInDatabase(files, search, partial(named_in_files, files.layout.sessions))
 
 

@@ -312,6 +312,8 @@ class MemorySettings(_Strict):
 
     lookup: bool = True
     """If true, the best earlier turns about a question are shown to the model with it."""
+    vectors: bool = False
+    """If true, a search also finds what was said in other words; needs ``pip install '.[recall]'``."""
 
 
 class Settings(_Strict):
@@ -468,8 +470,19 @@ def _validate(source: Source) -> tuple[Settings | None, list[Problem]]:
     return settings, problems
 
 
+def _vector_warnings() -> list[str]:
+    from agent_core.storage.search_index.vectors import missing_for_vectors  # noqa: PLC0415 - only if chosen
+
+    install = missing_for_vectors()
+    return [f"memory.vectors: install the encoder with {install}; until then searches use words only"] * bool(
+        install
+    )
+
+
 def _soft_warnings(settings: Settings) -> list[str]:
     found = list(settings.agents.heartbeat.warnings)
+    if settings.memory.vectors:
+        found += _vector_warnings()
     kinds, places = settings.channels.kinds(), settings.channels.places()
     apart = settings.channels.apart()
     for name, config in settings.channels.enabled().items():

@@ -7,12 +7,15 @@ import logging
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 
 import anyio
 import structlog
 
+from agent_core.storage.search_index.vectors import missing_for_vectors
 from tests.recall.engines import (
+    Search,
     after_a_search,
     cacheable_share,
     fts5,
@@ -26,6 +29,7 @@ from tests.recall.longmemeval import read_longmemeval
 from tests.recall.remembering import PLACES, remember
 from tests.recall.speed import measure_lookup, measure_speed
 
+VECTORS = "with vectors"
 ENGINES = ("squidbot", "FTS5, OR", "rank_bm25", "FTS5, all words")
 PROMPT, AFTER = "in the prompt", "after one search"
 """Of a question in another conversation: before any tool call, and after one search with key words."""
@@ -54,29 +58,41 @@ def _print_remembered(counted: Counter[tuple[str, str]]) -> None:
         print(f"{place:24}" + "".join(f"{share:19.1f}" for share in shares))
 
 
-async def measure(histories: Iterable[History]) -> Shares:
+async def measure(histories: Iterable[History], *, vectors: bool = False) -> Shares:
     """Return for each engine and form every question with its language and the share of its evidence found."""
     shares: Shares = defaultdict(list)
     for made in histories:
-        with tempfile.TemporaryDirectory() as home:
-            ours, house = await squidbot(made, Path(home))
-            others = (fts5(made, " OR "), rank_bm25(made), fts5(made, " AND "))
-            for name, search in zip(ENGINES, (ours, *others), strict=True):
-                for each in made.asked:
-                    found = set[int]().union(*await search(each.query))
-                    known = len(each.evidence & found) / max(1, len(each.evidence))
-                    shares[name, each.form].append((each, made.language, known))
-            for number, each in enumerate(made.asked):
-                if each.form.startswith("as asked"):
-                    words = made.asked[min(number + 1, len(made.asked) - 1)].query
-                    prompt = await in_the_prompt(house, each)
-                    shares[PROMPT, each.form].append((each, made.language, share_said(each, prompt)))
-                    prompt += await after_a_search(house, words)
-                    shares[AFTER, each.form].append((each, made.language, share_said(each, prompt)))
-            cacheable = await cacheable_share(made, house)
-            shares[CACHEABLE, FORMS[0]].append((made.asked[0], made.language, cacheable))
-            await house.index.aclose()
+        others = (fts5(made, " OR "), rank_bm25(made), fts5(made, " AND "))
+        for name, search in zip(ENGINES[1:], others, strict=True):
+            await _ask(made, search, shares, name)
+        await _measure_squidbot(made, shares, ENGINES[0], vectors=False)
+        if vectors:
+            await _measure_squidbot(made, shares, VECTORS, vectors=True)
     return shares
+
+
+async def _ask(made: History, search: Search, shares: Shares, name: str) -> None:
+    for each in made.asked:
+        found = set[int]().union(*await search(each.query))
+        known = len(each.evidence & found) / max(1, len(each.evidence))
+        shares[name, each.form].append((each, made.language, known))
+
+
+async def _measure_squidbot(made: History, shares: Shares, name: str, *, vectors: bool) -> None:
+    with tempfile.TemporaryDirectory() as home:
+        search, house = await squidbot(made, Path(home), vectors=vectors)
+        await _ask(made, search, shares, name)
+        marked = f" {VECTORS}" if vectors else ""
+        for number, each in enumerate(made.asked):
+            if each.form.startswith("as asked"):
+                words = made.asked[min(number + 1, len(made.asked) - 1)].query
+                prompt = await in_the_prompt(house, each)
+                shares[PROMPT + marked, each.form].append((each, made.language, share_said(each, prompt)))
+                prompt += await after_a_search(house, words)
+                shares[AFTER + marked, each.form].append((each, made.language, share_said(each, prompt)))
+        cacheable = await cacheable_share(made, house)
+        shares[CACHEABLE + marked, FORMS[0]].append((made.asked[0], made.language, cacheable))
+        await house.index.aclose()
 
 
 def percent(rows: Iterable[tuple[Asked, str, float]]) -> float:
@@ -87,17 +103,21 @@ def percent(rows: Iterable[tuple[Asked, str, float]]) -> float:
 
 def _print(shares: Shares) -> None:
     forms = [form for form in FORMS if shares.get(("squidbot", form))]
-    print(f"{'':24}" + "".join(f"{name:>17}" for name in ENGINES))
+    engines = [name for name in (ENGINES[0], VECTORS, *ENGINES[1:]) if forms and (name, forms[0]) in shares]
+    print(f"{'':24}" + "".join(f"{name:>17}" for name in engines))
     for form in forms:
-        print(f"{form:24}" + "".join(f"{percent(shares[name, form]):17.1f}" for name in ENGINES))
+        print(f"{form:24}" + "".join(f"{percent(shares[name, form]):17.1f}" for name in engines))
     words = [form for form in forms if form.startswith("key words")]
     if words:
-        both = [percent(row for form in words for row in shares[name, form]) for name in ENGINES]
+        both = [percent(row for form in words for row in shares[name, form]) for name in engines]
         print(f"{'key words':24}" + "".join(f"{each:17.1f}" for each in both))
     print("\nIn the prompt of a question in another conversation: before any tool call, after one search")
-    for form in forms[:2]:
-        print(f"{form:24}" + "".join(f"{percent(shares[name, form]):8.1f}" for name in (PROMPT, AFTER)))
-    print(f"Of the prompts the same as in the one before: {percent(shares[CACHEABLE, FORMS[0]]):.1f}")
+    for marked in ["", f" {VECTORS}"] if VECTORS in engines else [""]:
+        for form in forms[:2]:
+            both = [percent(shares[name + marked, form]) for name in (PROMPT, AFTER)]
+            print(f"{form + marked:36}" + "".join(f"{each:8.1f}" for each in both))
+        same = percent(shares[CACHEABLE + marked, FORMS[0]])
+        print(f"Of the prompts the same as in the one before{marked}: {same:.1f}")
     print("\nsquidbot" + " " * 16 + "".join(f"{form:>23}" for form in forms))
     rows = [row for form in forms for row in shares["squidbot", form]]
     for at, group in ((1, {language for _, language, _ in rows}), (0, {asked.kind for asked, _, _ in rows})):
@@ -127,7 +147,7 @@ def main() -> None:
     else:
         histories = [history(each, seed) for seed in range(options.seeds) for each in LANGUAGES]
         print(f"R@5 in percent, {len(LANGUAGES) * options.seeds} made-up histories of 45 sittings\n")
-    shares = anyio.run(measure, histories)
+    shares = anyio.run(partial(measure, histories, vectors=not missing_for_vectors()))
     _print(shares)
     if isinstance(histories, list):
         _print_remembered(remembered(histories))

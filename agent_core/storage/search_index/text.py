@@ -119,6 +119,11 @@ class Query:
 
     terms: tuple[Term, ...]
 
+    @property
+    def has_quoted(self) -> bool:
+        """True if a hit must have certain words."""
+        return any(term.quoted for term in self.terms)
+
     def terms_in(self, text: str) -> list[Term]:
         """Return the terms that a folded text has, or words like them."""
         words, padded = frozenset(text.split()), f" {text} "

@@ -1,0 +1,106 @@
+"""
+The vectors beside the rows of the search index (a `VectorStore`), and the statements on them.
+
+A trigger removes the vectors of a line with the line, in the same transaction, also where a program does so
+that knows nothing of vectors. ``id`` only grows, so what was added later has a larger one.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Protocol, TypeVar
+
+from agent_core.storage.search_index.text import Filters
+
+_TABLES = """
+BEGIN IMMEDIATE;
+CREATE TABLE IF NOT EXISTS vectors (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, line INTEGER NOT NULL UNIQUE, scope INTEGER NOT NULL,
+    vectors BLOB NOT NULL
+);
+CREATE INDEX IF NOT EXISTS vectors_scope ON vectors (scope, id);
+CREATE TRIGGER IF NOT EXISTS lines_vectors AFTER DELETE ON lines BEGIN
+    DELETE FROM vectors WHERE line = old.id;
+END;
+COMMIT;
+"""
+_Result = TypeVar("_Result")
+
+
+class _Run(Protocol):
+    def __call__(self, work: Callable[[sqlite3.Connection], _Result], /) -> Awaitable[_Result | None]: ...
+
+
+def prepare_vectors(db: sqlite3.Connection) -> None:
+    """Create what is not there yet."""
+    if db.execute("SELECT 1 FROM sqlite_master WHERE name = 'lines_vectors'").fetchone() is None:
+        db.executescript(_TABLES)
+
+
+def lines_of_scope(db: sqlite3.Connection, numbers: Sequence[int], scope: str, filters: Filters) -> list[int]:
+    """Return those of the lines that are there, in the scope and searched, in the same order."""
+    marks = ", ".join("?" * len(numbers))
+    rows = db.execute(
+        "SELECT l.id, s.name, l.ms, l.sender FROM lines l JOIN sessions s ON s.id = l.session"  # noqa: S608
+        f" WHERE l.id IN ({marks}) AND l.scope = (SELECT id FROM scopes WHERE name = ?)",  # of our own marks
+        (*numbers, scope),
+    )
+    there = {
+        number
+        for number, session, ms, sender in rows
+        if filters.accepts(session) and filters.is_said(ms, sender)
+    }
+    return [number for number in numbers if number in there]
+
+
+class IndexVectors:
+    """
+    Implements `VectorStore` beside the rows of the index.
+
+    Args:
+        written: Runs something with the connection that writes, in a thread; None: it cannot.
+        read: The same with the one that reads.
+    """
+
+    def __init__(self, written: _Run, read: _Run) -> None:
+        self._written = written
+        self._read = read
+
+    async def without_vectors(self, session_id: str, after: int, limit: int) -> list[tuple[int, Any, str]]:
+        """See `VectorStore`."""
+        return await self._read(lambda db: _without(db, session_id, after, limit)) or []
+
+    async def add_vectors(self, session_id: str, vectors: Sequence[tuple[int, Any, str, bytes]]) -> bool:
+        """See `VectorStore`."""
+        return await self._written(lambda db: _add(db, vectors)) is not None
+
+    async def vectors_after(self, scope: str, mark: int, limit: int) -> list[tuple[int, Any, int, bytes]]:
+        """See `VectorStore`."""
+        return await self._read(lambda db: _after(db, scope, mark, limit)) or []
+
+
+def _without(db: sqlite3.Connection, session: str, after: int, limit: int) -> list[tuple[int, Any, str]]:
+    return db.execute(
+        "SELECT l.position, l.id, l.text FROM sessions s JOIN lines l ON l.session = s.id"
+        " LEFT JOIN vectors v ON v.line = l.id"
+        " WHERE s.name = ? AND l.position > ? AND v.line IS NULL ORDER BY l.position LIMIT ?",
+        (session, after, limit),
+    ).fetchall()
+
+
+def _add(db: sqlite3.Connection, vectors: Sequence[tuple[int, Any, str, bytes]]) -> bool:
+    db.executemany(
+        "INSERT OR IGNORE INTO vectors (line, scope, vectors) SELECT id, scope, ? FROM lines"
+        " WHERE id = ? AND position = ? AND text = ?",
+        [(raw, number, position, text) for position, number, text, raw in vectors],
+    )
+    return True
+
+
+def _after(db: sqlite3.Connection, scope: str, mark: int, limit: int) -> list[tuple[int, Any, int, bytes]]:
+    return db.execute(
+        "SELECT v.id, v.line, l.ms, v.vectors FROM vectors v JOIN lines l ON l.id = v.line"
+        " WHERE v.scope = (SELECT id FROM scopes WHERE name = ?) AND v.id > ? ORDER BY v.id LIMIT ?",
+        (scope, mark, limit),
+    ).fetchall()

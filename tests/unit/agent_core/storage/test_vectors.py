@@ -1,0 +1,304 @@
+"""Finding what means the same in other words; with the encoder where it is installed."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent_core.messages import SessionKey
+from agent_core.models import Message
+from agent_core.storage.search_index import SearchIndex, vectors
+from agent_core.storage.search_index.vectors import fuse, missing_for_vectors
+from agent_core.storage.search_index.vectors_child import sentences
+from gateway.settings import Settings, _soft_warnings
+from tests.search_house import BOB, OWNER, A, B, House
+
+needs_encoder = pytest.mark.skipif(bool(missing_for_vectors()), reason="the extra recall is not installed")
+
+
+@pytest.fixture(autouse=True)
+def _slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process may take as long as it wants to start."""
+    monkeypatch.setattr(vectors, "_SEARCH_LIMIT_S", 300.0)
+
+
+MEANINGS = {"cat": 1, "pet": 1, "train": 2, "railway": 2}
+"""The words that the scripted encoder knows; those with the same number mean the same."""
+
+
+class ScriptedEncoder:
+    """Answers as `vectors_child` does; a vector is the number of what a text means."""
+
+    pid = 1
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self.scopes: dict[str, list[tuple[int, int, bytes]]] = {}
+
+    async def start(self) -> None:
+        """It is there."""
+
+    async def aclose(self) -> None:
+        """It is there."""
+
+    async def whole(self, request: Mapping[str, Any], **_: Any) -> str:
+        if "encode" in request:
+            print("encoding", flush=True)
+            return json.dumps([base64.b64encode(_meaning(text)).decode() for text in request["encode"]])
+        held = self.scopes.setdefault(request["scope"], [])
+        if "add" in request:
+            if not request["after"]:
+                held.clear()
+            held += [(line, ms, base64.b64decode(raw)) for line, ms, raw in request["add"]]
+            return "true"
+        wanted = _meaning(request["search"])
+        return json.dumps([line for line, ms, raw in held if raw == wanted and ms >= request["since"]])
+
+
+def _meaning(text: str) -> bytes:
+    return bytes(sorted({MEANINGS.get(word.strip(".").lower(), 0) for word in text.split()} - {0}))
+
+
+class _House(House):
+    def opened(self) -> SearchIndex:
+        return SearchIndex(self.home / "search.db", self.memory.layout, vectors=True)
+
+
+@pytest.fixture
+async def house(tmp_path: Path) -> AsyncIterator[_House]:
+    house = _House(tmp_path)
+    yield house
+    await house.index.aclose()
+
+
+@pytest.fixture
+async def scripted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[_House]:
+    """With an encoder that every machine has."""
+    monkeypatch.setattr(vectors, "ChildProcess", ScriptedEncoder)
+    monkeypatch.setattr(vectors, "missing_for_vectors", str)
+    house = _House(tmp_path)
+    yield house
+    await house.index.aclose()
+
+
+def orphans(house: House) -> int:
+    """The number of vectors whose text is gone."""
+    db = sqlite3.connect(house.home / "search.db")
+    return db.execute("SELECT count(*) FROM vectors WHERE line NOT IN (SELECT id FROM lines)").fetchone()[0]
+
+
+def kept(house: House) -> int:
+    return sqlite3.connect(house.home / "search.db").execute("SELECT count(*) FROM vectors").fetchone()[0]
+
+
+def test_what_both_rankings_have_stands_first():
+    assert fuse([1, 2, 3], [3, 4])[0] == 3
+    assert fuse([1, 2], []) == [1, 2]
+
+
+def test_a_text_becomes_bounded_sentences():
+    assert sentences("One. Two?\n\nThree") == ["One.", "Two?", "Three"]
+    assert sentences("猫がいます。名前は？") == ["猫がいます。", "名前は？"]
+    assert sentences("") == sentences(" \n ") == []
+    assert max(map(len, sentences("a" * 1_000_000))) == 400
+    assert len(sentences("a. " * 1000)) == 16
+
+
+async def test_without_the_encoder_there_are_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(vectors, "missing_for_vectors", lambda: "pip")
+    house = _House(tmp_path)
+    await house.say(A, "Our cat is called Minka.", "How nice!")
+    await house.index.update_all()
+    assert await house.found("cat") == ["Our cat is called Minka."]
+    assert await house.found("pet name") == []
+
+
+async def test_a_meaning_is_found_within_its_scope_and_the_filters(scripted: _House):
+    """Never in another scope, before a time, elsewhere, or of somebody else; quoted words must be there."""
+    await scripted.say(A, "Minka is our cat.", "How nice!")
+    await scripted.say(A, "The train was late.", "A pity.")
+    await scripted.index.update_all()
+    assert await scripted.found("pet name") == ["Minka is our cat."]
+    assert await scripted.found("pet", BOB) == []
+    assert await scripted.found("pet", since=scripted.clock.now()) == []
+    assert await scripted.found("pet", place=lambda session: session == B) == []
+    assert await scripted.found("pet", person="somebody") == []
+    assert await scripted.found("pet", person="x") == ["Minka is our cat."]
+    assert await scripted.found('"pet"') == []
+
+
+async def test_without_fusing_only_words_are_found(scripted: _House, monkeypatch: pytest.MonkeyPatch):
+    """The control of the tests here."""
+    monkeypatch.setattr("agent_core.storage.search_index.index.fuse", lambda words, _, **__: words)
+    await scripted.say(A, "Minka is our cat.", "How nice!")
+    await scripted.index.update_all()
+    assert await scripted.found("pet name") == []
+
+
+async def test_an_index_from_before_the_setting_is_searched_and_kept(scripted: _House):
+    """The search comes before anything is written."""
+    before = House(scripted.home)
+    before.clock = scripted.clock
+    await before.say(A, "Minka is our cat.", "How nice!")
+    await before.index.update_all()
+    await before.index.aclose()
+    assert await scripted.found("cat") == ["Minka is our cat."]
+    assert not scripted.index._damaged
+    await scripted.index.update_all()
+    assert await scripted.found("pet") == ["Minka is our cat."]
+
+
+async def test_what_is_not_encoded_yet_is_found_by_its_words(scripted: _House):
+    await scripted.say(A, "Minka is our cat.", "How nice!")
+    await scripted.index._follow_all()
+    assert await scripted.found("cat") == ["Minka is our cat."]
+    assert await scripted.found("pet") == []
+    await scripted.index.update_all()
+    assert await scripted.found("pet") == ["Minka is our cat."]
+
+
+async def test_vectors_are_erased_with_their_text(scripted: _House):
+    """What was taken back, a history that was written anew, one that is gone, and an index that was removed."""
+    for session in (A, B):
+        await scripted.say(session, "Minka is our cat.", turn=f"of {session}")
+        await scripted.say(session, "How nice!")
+    await scripted.index.update_all()
+    assert kept(scripted) == 4
+    mark = Message(role="system", content="taken back", id="u", turn="u", scope="owner", undoes=f"of {A}")
+    await scripted.memory.append_message(A, mark)
+    await scripted.index.update_all()
+    assert (kept(scripted), orphans(scripted)) == (3, 0)
+    history = scripted.memory.layout.history(SessionKey.parse(B))
+    history.write_bytes(history.read_bytes().replace(b"cat", b"dog"))
+    os.replace(shutil.copy(history, f"{history}.new"), history)
+    await scripted.index.update_all()
+    assert (kept(scripted), orphans(scripted)) == (3, 0)
+    assert await scripted.found("pet") == []
+    history.unlink()
+    await scripted.index.update_all()
+    assert (kept(scripted), orphans(scripted)) == (1, 0)
+    await scripted.index.rebuild()
+    assert kept(scripted) == 0
+    await scripted.index.update_all()
+    assert kept(scripted) == 1
+
+
+_FILLS = """
+import anyio, sys
+from pathlib import Path
+from agent_core.storage.search_index import vectors
+from tests.unit.agent_core.storage import test_vectors as t
+
+vectors.ChildProcess, vectors.missing_for_vectors = t.ScriptedEncoder, str
+anyio.run(t._House(Path(sys.argv[1])).index.update_all)
+print("done", flush=True)
+"""
+
+
+@pytest.mark.parametrize("batches", [1, 2, 4])
+async def test_a_kill_while_it_is_filled_or_erased_loses_and_leaves_nothing(scripted: _House, batches: int):
+    """Killed by SIGKILL while vectors are made, and again after a part was taken back: the rest is made."""
+    for number in range(140):
+        await scripted.say(A, f"Minka is our cat {number}.", turn=f"t{number % 2}")
+    for round_ in range(2):
+        if round_:
+            mark = Message(role="system", content="undone", id="u", turn="u", scope="owner", undoes="t1")
+            await scripted.memory.append_message(A, mark)
+        child = subprocess.Popen([sys.executable, "-c", _FILLS, str(scripted.home)], stdout=subprocess.PIPE)
+        for _ in range(batches):
+            assert child.stdout.readline() in (b"encoding\n", b"done\n", b"")
+        child.kill()
+        child.wait()
+        child.stdout.close()
+        assert orphans(scripted) == 0
+    await scripted.index.update_all()
+    assert (kept(scripted), orphans(scripted)) == (70, 0)
+    found = await scripted.found("pet")
+    assert found
+    assert all(int(each[:-1].split()[-1]) % 2 == 0 for each in found)
+
+
+@needs_encoder
+@pytest.mark.parametrize(
+    ("said", "asked"),
+    [
+        ("Our cat is called Minka.", "pet name"),
+        ("Unsere Katze heißt Minka.", "Haustier Name"),
+        ("うちの猫はミンカといいます。", "ペットの名前"),
+        ("Нашу кошку зовут Минка.", "имя питомца"),
+        ("Nuestra gata se llama Minka.", "nombre de la mascota"),
+        ("Our cat is called Minka.", "имя питомца"),
+    ],
+)
+async def test_other_words_of_the_same_meaning_find_it(house: _House, said: str, asked: str):
+    """Also in another language; not another scope's, and not what was said before a time."""
+    await house.say(A, "The train was late again.", "That is a pity.", said, "How nice!")
+    await house.say(B, "My dog is called Rex.", scope=BOB)
+    await house.index.update_all()
+    assert (await house.found(asked))[0] == said
+    assert said not in await house.found(asked, BOB)
+    assert said not in await house.found(asked, since=house.clock.now())
+
+
+@needs_encoder
+async def test_vectors_go_with_their_text_and_are_made_once(house: _House):
+    """What was taken back has none; after an end in the middle the rest is made."""
+    await house.say(A, "Our cat is called Minka.", turn="t1")
+    await house.say(A, "The train was late again.", "A boat.")
+    await house.index.update_all()
+    assert kept(house) == 3
+    db = sqlite3.connect(house.home / "search.db")
+    db.execute("DELETE FROM vectors WHERE id > 1")  # as if it had been killed before these
+    db.commit()
+    await house.index.aclose()
+
+    house.index = house.opened()
+    await house.index.update_all()
+    assert kept(house) == 3
+    mark = Message(role="system", content="taken back", id="u", turn="u", scope="owner", undoes="t1")
+    await house.memory.append_message(A, mark)
+    await house.index.update_all()
+    assert "Our cat is called Minka." not in await house.found("pet name")
+    assert not db.execute("SELECT 1 FROM vectors WHERE id = 1").fetchone()
+
+
+@needs_encoder
+async def test_a_scope_that_the_process_has_dropped_is_sent_whole(house: _House):
+    """Also if something new is to be added to it: else what was said before would not be found."""
+    await house.say(A, "Our cat is called Minka.", "How nice!")
+    await house.index.update_all()
+    assert (await house.found("pet name"))[0] == "Our cat is called Minka."
+    dropped = {"search": "x", "scope": str(OWNER), "mark": -1, "since": 0}
+    assert await house.index.vectors._asked(dropped, 60) is None
+    await house.say(A, "The train was late again.", "That is a pity.")
+    await house.index.update_all()
+    assert (await house.found("pet name"))[0] == "Our cat is called Minka."
+
+
+@needs_encoder
+async def test_a_process_that_ended_is_sent_everything_again(house: _House):
+    await house.say(A, "The train was late again.", "Our cat is called Minka.")
+    await house.index.update_all()
+    assert (await house.found("pet name"))[0] == "Our cat is called Minka."
+    await house.index.vectors.process.aclose()
+    assert (await house.found("pet name"))[0] == "Our cat is called Minka."
+
+
+def test_the_setting_without_the_encoder_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
+    """At the start and in ``squidbot check``, which both show these; nothing without the setting."""
+    monkeypatch.setattr(vectors, "missing_for_vectors", lambda: "pip install '.[recall]'")
+    assert not any("memory.vectors" in each for each in _soft_warnings(Settings()))
+    told = _soft_warnings(Settings.model_validate({"memory": {"vectors": True}}))
+    assert (
+        "memory.vectors: install the encoder with pip install '.[recall]'; until then searches use words only"
+        in told
+    )
