@@ -293,7 +293,8 @@ class Amendment(_Frozen):
     """
     A change of an earlier message, such as an edit; it is not a message and leaves no row.
 
-    ``replace``: the sender has edited the message ``native_id``, which now says ``text``. ``withdraw``: the
+    ``replace``: the sender has edited the message ``native_id``, which now says ``text``, and with
+    ``names_bot`` that it is meant for the bot (see `NOT_NAMED`). ``withdraw``: the
     sender has taken it back. ``leave``: the bot is no longer in ``session.conversation``. ``stop``: what
     waits or runs in ``session`` is not to be answered, of ``sender`` if one is named, else of everybody.
     ``bounce``: what the server took from us as ``native_id`` did not arrive after all, for the reason
@@ -305,6 +306,7 @@ class Amendment(_Frozen):
     session: SessionKeyField | None = None
     sender: str = ""
     text: str = ""
+    names_bot: bool = False
 
 
 class OutboundKind(StrEnum):

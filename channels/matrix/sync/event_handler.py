@@ -315,10 +315,7 @@ class EventHandler:
             return None
         thread = {"m.relates_to": {"rel_type": "m.thread", "event_id": place[1]}} if place[1] else {}
         content = {**object_of(object_of(event, "content"), "m.new_content"), **thread}
-        me = replace(
-            self.rules.me_in(room_id, self._me, sender),
-            name_here=self._rooms.name_in(room_id, self._me.user_id),
-        )
+        me = self._me_in(room_id, sender)
         if me.group_policy != "mention" or not mentions(content, me):
             return None
         self._talk.take_back(room_id, target)
@@ -345,7 +342,14 @@ class EventHandler:
             self._talk.change(room_id, edit.native_id, edit.sender, edit.text)
             if not self._senders.of(room_id, edit.native_id):
                 self._early.keep(room_id, edit)
+            content = object_of(object_of(event, "content"), "m.new_content")
+            edit = edit.model_copy(update={"names_bot": mentions(content, self._me_in(room_id, edit.sender))})
         return edit
+
+    def _me_in(self, room_id: str, sender: str) -> Me:
+        """Return how the bot is called in a room, and what it does there for this sender."""
+        me = self.rules.me_in(room_id, self._me, sender)
+        return replace(me, name_here=self._rooms.name_in(room_id, self._me.user_id))
 
     def _taken_back(self, room_id: str, event: JsonObject) -> Amendment | Skip:
         room = self._rooms.get(room_id)

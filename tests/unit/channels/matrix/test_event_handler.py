@@ -90,6 +90,14 @@ async def test_an_edit_that_adds_the_mention_is_a_question():
     assert isinstance(await edited("$1", **MENTION), Amendment)
 
 
+async def test_an_edit_says_if_it_names_the_bot():
+    """What answers everything in a room must not be silent about what names it by now."""
+    desk = Desk(rooms_with(ALICE, CAROL))
+    named = edit("$1", "when today?")
+    named["content"]["m.new_content"] |= MENTION
+    assert [(await desk.read(each)).names_bot for each in (named, edit("$1", "when?"))] == [True, False]
+
+
 @pytest.mark.parametrize("where", ["content", "top"])
 async def test_a_redaction_withdraws_for_the_sender(where):
     """In both shapes of the event; a moderator's counts as the sender's own, our own and that of others is none."""
