@@ -222,6 +222,10 @@ DONE_BEFORE = "done_before"
 """In the context of a question that is asked anew: how often which tool was used to answer it before."""
 
 
+COPIES = "copies"
+"""In the context of a question that is asked anew: the native ids of the messages whose words it has."""
+
+
 EDITED = "edited"
 """In the context of a message that a turn had taken already: what its sender has made of its text since."""
 

@@ -17,6 +17,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from agent_core.messages import (
+    COPIES,
     DONE_BEFORE,
     EDITED,
     NOT_NAMED,
@@ -45,6 +46,7 @@ from gateway.queue.states import UNINVITED, IllegalMove, InboxState, OutboxState
 AS_EDITED = "edited"
 """The reason for which a turn is stopped whose messages are asked again."""
 _AT_ONCE = 500
+_ROW = "id, session, state, turn, payload, kind"
 _QUOTED = 120
 _WORK = (InboxState.READY, InboxState.RUNNING)
 _OPEN = (*_WORK, InboxState.QUARANTINED)
@@ -241,6 +243,14 @@ class _Amender:
         message = None if row is None else read_payload(row[4])
         if row is None or message is None or message.sender.address != amendment.sender:
             return
+        self._withdraw(row, message)
+        copies = "session = ? AND id > ? AND native_id LIKE '% again'"  # see `take_back`
+        for copy in self.db.execute(f"SELECT {_ROW} FROM inbox WHERE {copies}", (row[1], row[0])).fetchall():
+            copied = read_payload(copy[4])
+            if copied is not None and message.native_id in copied.context.get(COPIES, ()):
+                self._withdraw(copy, copied)
+
+    def _withdraw(self, row: Raw, message: InboundMessage) -> None:
         if row[2] in _OVER and REDACTED not in message.context:
             self.effects.notes += _withdrawals(self.db, row[3], row[0], row[1], message)
         if row[2] in _ENDED:
@@ -334,8 +344,7 @@ class _Amender:
 
     def _row(self, amendment: Amendment) -> Raw | None:
         row: Raw | None = self.db.execute(
-            "SELECT id, session, state, turn, payload, kind FROM inbox"
-            " WHERE channel = ? AND account = ? AND native_id = ?",
+            f"SELECT {_ROW} FROM inbox WHERE channel = ? AND account = ? AND native_id = ?",
             (*self.place, key_text(amendment.native_id)),
         ).fetchone()
         return row
