@@ -222,6 +222,13 @@ DONE_BEFORE = "done_before"
 """In the context of a question that is asked anew: how often which tool was used to answer it before."""
 
 
+BY_EDIT = " asked"
+"""
+Behind the id of a message that was said to others, and is a question since its sender has edited it: both
+together are the id of the question, and an amendment of the one is an amendment of the other.
+"""
+
+
 COPIES = "copies"
 """In the context of a question that is asked anew: the native ids of the messages whose words it has."""
 

@@ -135,6 +135,18 @@ class AmendContract:
         assert again.head.message.text == "text 7"
         assert again.attempts == 6
 
+    async def test_the_question_of_an_edit_is_changed_as_what_was_edited(
+        self, store: Queue, clock: ManualClock
+    ):
+        """A later edit and a deletion of the message are those of the question; it is asked once."""
+        await store.inbox.accept("matrix", BOT, [pending("a", ignore="not_addressed")], {})
+        for text in ("first", "second"):
+            await store.inbox.accept("matrix", BOT, [pending("a asked", text=text)], {}, [replace("a", text)])
+        turn = await claim(store)
+        assert [row.message.text for row in turn.rows] == ["second"]
+        assert [each.why for each in (await amend(store, withdraw("a"))).stopped] == ["withdrawn"]
+        assert await store.turns.claim(ROOM) is None
+
     async def test_an_edit_that_names_the_bot_is_meant_for_it(self, store: Queue, clock: ManualClock):
         """The mark that it was not named goes, also if only the name was added; another edit leaves it."""
         await accept(store, "a", "b", context={NOT_NAMED: True})

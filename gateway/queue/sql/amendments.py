@@ -39,7 +39,7 @@ from gateway.queue.sql.codec import (
     with_context,
 )
 from gateway.queue.sql.engine import ConnectionPort
-from gateway.queue.sql.locking import OUTBOX_OF_CHANNEL, in_conversation
+from gateway.queue.sql.locking import NAMED, OUTBOX_OF_CHANNEL, in_conversation, names_of
 from gateway.queue.sql.moves import inbox_sources, outbox_sources
 from gateway.queue.states import UNINVITED, IllegalMove, InboxState, OutboxState
 
@@ -344,8 +344,8 @@ class _Amender:
 
     def _row(self, amendment: Amendment) -> Raw | None:
         row: Raw | None = self.db.execute(
-            f"SELECT {_ROW} FROM inbox WHERE channel = ? AND account = ? AND native_id = ?",
-            (*self.place, key_text(amendment.native_id)),
+            f"SELECT {_ROW} FROM inbox WHERE {NAMED} ORDER BY id DESC LIMIT 1",
+            (*self.place, *names_of(amendment)),
         ).fetchone()
         return row
 
