@@ -215,6 +215,17 @@ DONE_BEFORE = "done_before"
 """In the context of a question that is asked anew: how often which tool was used to answer it before."""
 
 
+BY_EDIT = " asked"
+"""
+Behind the id of a message that was said to others, and is a question since its sender has edited it: both
+together are the id of the question, and an amendment of the one is an amendment of the other.
+"""
+
+
+COPIES = "copies"
+"""In the context of a question that is asked anew: the native ids of the messages whose words it has."""
+
+
 EDITED = "edited"
 """In the context of a message that a turn had taken already: what its sender has made of its text since."""
 
@@ -286,7 +297,8 @@ class Amendment(_Frozen):
     """
     A change of an earlier message, such as an edit; it is not a message and leaves no row.
 
-    ``replace``: the sender has edited the message ``native_id``, which now says ``text``. ``withdraw``: the
+    ``replace``: the sender has edited the message ``native_id``, which now says ``text``, and with
+    ``names_bot`` that it is meant for the bot (see `NOT_NAMED`). ``withdraw``: the
     sender has taken it back. ``leave``: the bot is no longer in ``session.conversation``. ``stop``: what
     waits or runs in ``session`` is not to be answered, of ``sender`` if one is named, else of everybody.
     ``bounce``: what the server took from us as ``native_id`` did not arrive after all, for the reason
@@ -298,6 +310,7 @@ class Amendment(_Frozen):
     session: SessionKeyField | None = None
     sender: str = ""
     text: str = ""
+    names_bot: bool = False
 
 
 class OutboundKind(StrEnum):

@@ -30,6 +30,7 @@ from gateway.routing import let_in
 from gateway.routing.access import Access, Role
 
 _STORE_RETRY = BackoffPolicy(first_s=1.0, cap_s=10.0)
+_NOT_ADDRESSED = "not_addressed"
 _MOST_LET_IN = 2_000
 _log = structlog.get_logger(__name__)
 Report = Callable[[LinkState, str, Mapping[str, Any]], None]
@@ -58,7 +59,7 @@ def ignore_reason(message: InboundMessage, access: Access) -> str | None:
     if not decision.allowed:
         return decision.reason
     if not message.addressed:
-        return "not_addressed"
+        return _NOT_ADDRESSED
     return None
 
 
@@ -293,6 +294,12 @@ class ChannelInbox:
     async def delivered_id(self, provider_id: str) -> str | None:
         """The outbox id that was delivered as ``provider_id``."""
         return await self._store.outbox.outbox_id_of(self._channel, self._account, provider_id)
+
+    async def overheard(self, native_id: str, sender: str) -> SessionKey | None:
+        """The conversation of a message of this sender that was not meant for the bot."""
+        row = await self._store.inbox.find_by_key(self._channel, self._account, native_id)
+        theirs = row is not None and row.message.sender.address == sender
+        return row.message.session if row is not None and theirs and row.error == _NOT_ADDRESSED else None
 
     async def sent(self, outbound_id: str) -> OutboundMessage | None:
         """The message of this outbox id."""

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from agent_core.messages import DONE_BEFORE, NOTED, Amendment, Attachment, Sender, SessionKey
+from agent_core.messages import DONE_BEFORE, NOT_NAMED, NOTED, Amendment, Attachment, Sender, SessionKey
 from gateway.queue.model import Accepted, EffectReceipt, Turn
 from gateway.queue.states import InboxState, OutboxState
 from gateway.queue.stores import LostTurn, Queue
@@ -103,6 +103,60 @@ class AmendContract:
         assert await store.turns.steps(third) == []
         await answer(store, third)
         assert [row.message.native_id for row in (await claim(store, merge=2)).rows] == ["c"]
+
+    async def test_whoever_edits_without_end_is_answered_with_the_others(
+        self, store: Queue, clock: ManualClock
+    ):
+        """A few edits are asked again; then the turn runs on, and its answer is followed by the newest text."""
+        await accept(store, "a", "b")
+        turns = [await claim(store, merge=2)]
+        for number in range(50):
+            await amend(store, replace("a", f"text {number}"))
+            if await store.turns.due_in(ROOM) is not None:
+                turns.append(await claim(store, merge=2))
+        assert [row.message.text for row in turns[-1].rows] == ["text 2", "text of b"]
+        assert len(turns) == 4
+        await answer(store, turns[-1], "both")
+        note = (await claim_and_answer(store)).head.message
+        assert note.text.rpartition("\n")[2] == "text 49"
+        assert "edited" not in note.context
+        assert await store.turns.claim(ROOM) is None
+
+    async def test_a_failing_message_is_given_up_however_often_it_is_edited(
+        self, store: Queue, clock: ManualClock
+    ):
+        """Its attempts begin anew a few times only; what waits for its next try has the newest text."""
+        await accept(store, "a")
+        for number in range(8):
+            turn = await claim(store)
+            await store.turns.retry(turn, "no", delay_s=0, deferral=False)
+            await amend(store, replace("a", f"text {number}"))
+        again = await claim(store)
+        assert again.head.message.text == "text 7"
+        assert again.attempts == 6
+
+    async def test_the_question_of_an_edit_is_changed_as_what_was_edited(
+        self, store: Queue, clock: ManualClock
+    ):
+        """A later edit and a deletion of the message are those of the question; it is asked once."""
+        await store.inbox.accept("matrix", BOT, [pending("a", ignore="not_addressed")], {})
+        for text in ("first", "second"):
+            await store.inbox.accept("matrix", BOT, [pending("a asked", text=text)], {}, [replace("a", text)])
+        turn = await claim(store)
+        assert [row.message.text for row in turn.rows] == ["second"]
+        assert [each.why for each in (await amend(store, withdraw("a"))).stopped] == ["withdrawn"]
+        assert await store.turns.claim(ROOM) is None
+
+    async def test_an_edit_that_names_the_bot_is_meant_for_it(self, store: Queue, clock: ManualClock):
+        """The mark that it was not named goes, also if only the name was added; another edit leaves it."""
+        await accept(store, "a", "b", context={NOT_NAMED: True})
+        await amend(
+            store,
+            replace("a", "text of a").model_copy(update={"names_bot": True}),
+            replace("b", "anything else"),
+        )
+        turn = await claim(store, merge=2)
+        assert [NOT_NAMED in row.message.context for row in turn.rows] == [False, True]
 
     async def test_what_was_taken_back_before_an_edit_stays_so(self, store: Queue, clock: ManualClock):
         """Of a turn that is asked again, no message comes back that was withdrawn meanwhile."""

@@ -15,7 +15,7 @@ from typing import Any
 import anyio
 import pytest
 
-from agent_core.messages import Amendment, InboundMessage, OutboundMessage
+from agent_core.messages import Amendment, InboundMessage, OutboundMessage, SessionKey
 from channels.base import Channel, LinkState
 
 
@@ -86,6 +86,13 @@ class MemoryInbox:
     async def delivered_id(self, provider_id: str) -> str | None:
         await anyio.lowlevel.checkpoint()
         return self.delivered.get(provider_id)
+
+    async def overheard(self, native_id: str, sender: str) -> SessionKey | None:
+        await anyio.lowlevel.checkpoint()
+        for each in self.accepted:
+            if (each.native_id, each.sender.address, each.addressed) == (native_id, sender, False):
+                return each.session
+        return None
 
     async def sent(self, outbound_id: str) -> OutboundMessage | None:
         await anyio.lowlevel.checkpoint()

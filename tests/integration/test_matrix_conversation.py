@@ -85,6 +85,25 @@ async def test_an_edit_by_somebody_else_changes_nothing(make_bot, alice, bob):
     ]
 
 
+async def test_an_edit_after_a_restart_adds_the_mention(make_bot, alice, bob):
+    """What was said to others is a question then, once; a further edit is one of the question."""
+    bot = make_bot(allow_from=[alice.user_id, bob.user_id])
+    async with bot.up():
+        room = await group(alice, bob, bot)
+        said = await call(alice.send, room, "when?")
+        await bot.inbox.until(lambda inbox: any(one.native_id == said for one in inbox.accepted))
+    async with bot.up():
+        for text in ("when today?", "when tomorrow?"):
+            edit = edit_of(said, text)
+            edit["m.new_content"] |= {"m.mentions": {"user_ids": [bot.user_id]}}
+            await call(alice.send_event, room, "m.room.message", edit)
+            await bot.inbox.until(lambda inbox, text=text: any(one.text == text for one in inbox.amendments))
+    questions = [one for one in bot.inbox.accepted if one.addressed]
+    assert [(one.text, one.native_id) for one in questions] == [("when today?", f"{said} asked")]
+    assert questions[0].context["event_id"] == said
+    assert {(one.native_id, one.sender) for one in bot.inbox.amendments} == {(said, alice.user_id)}
+
+
 # ── replies, talk, policies ──
 async def test_a_reply_brings_along_what_it_answers(make_bot, alice, bob):
     """The quoted message in its newest words, a chain of them, and never the fall-back of older clients."""

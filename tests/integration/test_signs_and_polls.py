@@ -102,3 +102,16 @@ async def test_what_is_only_read_is_no_part_of_a_question(tmp_path):
         assert len(texts(one)) == 2
     assert ["a question" in each for each in mind.asked] == [False, True]
     assert "👏" in mind.shown[-1]
+
+
+async def test_what_is_only_read_is_not_the_last_question(tmp_path):
+    """A reaction by mail comes after the answer: `!undo` takes back the question before it."""
+    mind = Mind()
+    async with talking(tmp_path, mind) as one:
+        await asked(one, "a heron")
+        await one.hand_over(message("$m1", "👏", context={"read_only": True, "reply_to": ANN}))
+        await settled(one, settled=2)
+        undone = await asked(one, "!undo")
+        await asked(one, "and now?")
+    assert "`a heron`" in undone.text
+    assert ("heron" in mind.shown[-1], "👏" in mind.shown[-1]) == (False, True)

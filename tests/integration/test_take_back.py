@@ -165,6 +165,26 @@ class TestRetry:
         assert "answer 2" not in shown
         assert seen == ["answer 1", "answer 2", "answer 3", "answer 4"]
 
+    @pytest.mark.parametrize("times", [1, 2])
+    async def test_a_copy_of_what_was_deleted_goes_with_it(self, tmp_path, times: int):
+        """Asked anew, then deleted by its sender: no store, prompt or later `!retry` has its words; others' deletions change nothing."""
+        mind = Mind()
+        async with talking(tmp_path, mind) as one:
+            deleted = one.server.say(ANN, "a secret heron")
+            await one.server.answers(1, conversation=DM)
+            for _ in range(times):
+                await asked(one, "!retry")
+            for sender in (BOB, ANN):
+                await one.hand_over(amendments=[Amendment(kind="withdraw", native_id=deleted, sender=sender)])
+            count = len(mind.asked)
+            refused = await asked(one, "!retry")
+            await asked(one, "and now?")
+            rows = await one.built.store.inbox.rows(limit=100)
+        assert "withdrawn" in refused.text
+        assert len(mind.asked) == count + 1
+        assert "heron" not in mind.shown[-1]
+        assert not any("heron" in row.message.model_dump_json() for row in rows)
+
     async def test_what_was_edited_since_is_asked_as_it_is_now(self, tmp_path):
         """Edited by its sender after its answer; an edit of somebody else is none."""
         mind = Mind()

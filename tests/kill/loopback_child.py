@@ -58,6 +58,9 @@ class Journal:
     async def delivered_id(self, provider_id):
         return None
 
+    async def overheard(self, native_id, sender):
+        return None
+
     async def sent(self, outbound_id):
         return None
 

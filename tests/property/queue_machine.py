@@ -230,7 +230,10 @@ class TurnMachine(RuleBasedStateMachine):
             row.go(InboxState.DEAD if buried else answered)
         if not buried:
             gone = [(row.sender, each) for row in rows if row.marked for each in self.model.lines_gone(row)]
-            self.noted(str(turn.session), gone)
+            edited = [row for row in rows if row.newest not in (None, row.text) and not row.marked]
+            edited = [row for row in edited if not (row.tick or row.alone)]
+            told = [(row.sender, self.model.corrected(row)) for row in edited]
+            self.noted(str(turn.session), told + gone)
         self.model.steps.pop(turn.id, None)
         for number, row in enumerate(made):
             assert row.inbox_id == rows[-1].id

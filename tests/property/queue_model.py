@@ -34,6 +34,7 @@ class Row:
     newest: str | None = None
     redacted: bool = False
     edits: int = 0
+    begun_anew: int = 0
     says: dict[str, str] | None = None
 
     def go(self, state: InboxState) -> None:
@@ -249,26 +250,39 @@ class Model:
             row.newest = text
         elif row.turn is None:
             row.text = text
-        elif row.state in (IN.READY, IN.RUNNING) and not (row.tick or row.alone):
-            row.text = text
+        elif self.may_ask_again(row) and not (row.tick or row.alone):
+            row.text, row.newest = text, None
             return self.ask_again(row.turn), []
         else:
-            row.newest, row.edits = text, row.edits + 1
+            row.newest = text
             if row.state in (IN.ANSWERED, IN.SETTLED) and not (row.tick or row.alone):
-                line = f"{row.turn}.{self.answered(row.turn).index(row)}.edited {row.edits}"
-                return [], [{"turn": row.turn, "id": line}]
+                return [], [self.corrected(row)]
         return [], []
+
+    def may_ask_again(self, row: Row) -> bool:
+        mine = [each for each in self.rows if each.turn == row.turn and each.state is IN.RUNNING]
+        ran = row.state is IN.RUNNING and max(each.begun_anew for each in mine) < 3
+        return row.state is IN.READY or ran
+
+    def corrected(self, row: Row) -> dict[str, str]:
+        row.edits += 1
+        line = f"{row.turn}.{self.answered(row.turn or '').index(row)}.edited {row.edits}"
+        return {"turn": row.turn or "", "id": line}
 
     def ask_again(self, turn: str) -> list[str]:
         """All messages of the turn start afresh, but for those that were taken back."""
         mine = [row for row in self.rows if row.turn == turn and row.state in (IN.READY, IN.RUNNING)]
         ran = any(row.state is IN.RUNNING for row in mine)
         self.ignore([row for row in mine if row.marked])
+        often = max((row.begun_anew for row in mine if not row.marked), default=0) >= 3
         for row in mine:
             if not row.marked:
+                row.begun_anew += 1
+                row.text, row.newest = row.newest or row.text, None
                 if row.state is IN.RUNNING:
                     row.go(IN.READY)
-                row.attempts = row.deferrals = 0
+                if not often:
+                    row.attempts = row.deferrals = 0
                 row.next_at = row.turn = None
         self.steps.pop(turn, None)
         return [turn] if ran else []

@@ -14,7 +14,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from agent_core.messages import Amendment
+from agent_core.messages import BY_EDIT, Amendment, InboundMessage
 from channels.matrix.client.json_access import JsonObject, object_of, text_of
 from channels.matrix.events.inbound import Skip, message_text
 from channels.matrix.events.threads import EVENT_ID
@@ -47,6 +47,20 @@ def read_edit(event: JsonObject) -> Amendment | Skip:
     if not target or text is None or not _USER_ID.fullmatch(sender):
         return Skip("edit")
     return Amendment(kind="replace", native_id=target, sender=sender, text=text)
+
+
+def by_edit(message: InboundMessage) -> InboundMessage:
+    """A message that is a question since this edit of it."""
+    return message.model_copy(update={"native_id": f"{message.native_id}{BY_EDIT}"})
+
+
+def edit_in(message: InboundMessage) -> list[Amendment]:
+    """The same edit as an amendment, in case that an earlier one has made it a question; else nothing."""
+    edited = message.native_id.removesuffix(BY_EDIT)
+    if edited == message.native_id:
+        return []
+    text, sender = message.text, message.sender.address
+    return [Amendment(kind="replace", native_id=edited, sender=sender, text=text, names_bot=True)]
 
 
 def bundled_edit(event: JsonObject) -> JsonObject | None:

@@ -22,19 +22,28 @@ import anyio
 import structlog
 
 from agent_core.backoff import Backoff, BackoffPolicy
-from agent_core.messages import NOTED, Amendment, Audience, Background, InboundMessage, SessionKey
+from agent_core.messages import BY_EDIT, NOTED, Amendment, Audience, Background, InboundMessage, SessionKey
 from channels.base import ChannelClock, ChannelUnavailable, Inbox
 from channels.matrix.client.api import Homeserver
 from channels.matrix.client.json_access import JsonObject, object_of, text_of
 from channels.matrix.config import MatrixConfig
-from channels.matrix.events.edits import Early, Senders, bundled_edit, edited_text, edits, read_edit, redacts
+from channels.matrix.events.edits import (
+    Early,
+    Senders,
+    bundled_edit,
+    by_edit,
+    edited_text,
+    edits,
+    read_edit,
+    redacts,
+)
 from channels.matrix.events.group_context import GroupContext
 from channels.matrix.events.inbound import Me, Skip, mentions, read_event
 from channels.matrix.events.media import MEDIA
 from channels.matrix.events.outbound import transaction_id
 from channels.matrix.events.polls import ENDS, poll_of
 from channels.matrix.events.room_policy import RoomRules
-from channels.matrix.events.threads import is_shared, root_of
+from channels.matrix.events.threads import SHARED, is_shared, root_of
 from channels.matrix.rooms.join_times import JoinTimes
 from channels.matrix.rooms.state import Rooms
 from channels.matrix.rooms.upgrades import may_moderate, may_redact
@@ -130,7 +139,7 @@ class EventHandler:
 
     def is_gone(self, room_id: str, event_id: Any, sender: Any) -> bool:
         """Return True if a person's event was redacted recently."""
-        by = self._gone.get((room_id, event_id))
+        by = self._gone.get((room_id, str(event_id).removesuffix(BY_EDIT)))
         return by is not None and by in ("", sender)
 
     def answered(self, room_id: str, context: Mapping[str, Any]) -> None:
@@ -300,31 +309,34 @@ class EventHandler:
     async def _asked_by_edit(
         self, room_id: str, event: JsonObject, seen_at: float | None
     ) -> InboundMessage | Unfinished | None:
-        """Return the message if this edit makes it one for the bot; else None."""
+        """Return the message that this edit makes one for the bot, or None. Its id tells what was edited."""
         sender, target = text_of(event, "sender"), edits(event)
-        place = self._talk.place_of(room_id, target, sender)
-        if place is None or not self.rules.is_context(room_id, sender):
+        me = self._me_in(room_id, sender)
+        content = object_of(object_of(event, "content"), "m.new_content")
+        asks = me.group_policy == "mention" and mentions(content, me)
+        if not asks or not self.rules.is_context(room_id, sender):
             return None
-        thread = {"m.relates_to": {"rel_type": "m.thread", "event_id": place[1]}} if place[1] else {}
-        content = {**object_of(object_of(event, "content"), "m.new_content"), **thread}
-        me = replace(
-            self.rules.me_in(room_id, self._me, sender),
-            name_here=self._rooms.name_in(room_id, self._me.user_id),
-        )
-        if me.group_policy != "mention" or not mentions(content, me):
+        if (place := self._talk.place_of(room_id, target, sender)) is not None:
+            root = place[1]
+        elif (heard := await self._inbox.overheard(target, sender)) is not None:
+            root = (heard.thread or "").removeprefix(SHARED)
+        else:
             return None
         self._talk.take_back(room_id, target)
-        asked = await self._message(room_id, {**event, "content": content}, seen_at)
+        self._early.take(room_id, target, sender)  # an older text
+        in_thread = root and root != target
+        thread = {"m.relates_to": {"rel_type": "m.thread", "event_id": root}} if in_thread else {}
+        said = {**event, "event_id": target, "content": {**content, **thread}}
+        asked = await self._message(room_id, said, seen_at)
         if isinstance(asked, Unfinished):
             finish = asked.finish
 
             async def finished() -> InboundMessage | Skip:
-                return _about(await finish(), target)
+                message = await finish()
+                return message if isinstance(message, Skip) else by_edit(message)
 
-            message = _about(asked.message, target)
-            return None if isinstance(message, Skip) else Unfinished(message, finished)
-        found = _about(asked, target) if isinstance(asked, InboundMessage) else None
-        return found if isinstance(found, InboundMessage) else None
+            return Unfinished(by_edit(asked.message), finished)
+        return by_edit(asked) if isinstance(asked, InboundMessage) else None
 
     def _edited(self, room_id: str, event: JsonObject) -> Amendment | Skip:
         edit = read_edit(event)
@@ -337,7 +349,14 @@ class EventHandler:
             self._talk.change(room_id, edit.native_id, edit.sender, edit.text)
             if not self._senders.of(room_id, edit.native_id):
                 self._early.keep(room_id, edit)
+            content = object_of(object_of(event, "content"), "m.new_content")
+            edit = edit.model_copy(update={"names_bot": mentions(content, self._me_in(room_id, edit.sender))})
         return edit
+
+    def _me_in(self, room_id: str, sender: str) -> Me:
+        """Return how the bot is called in a room, and what it does there for this sender."""
+        me = self.rules.me_in(room_id, self._me, sender)
+        return replace(me, name_here=self._rooms.name_in(room_id, self._me.user_id))
 
     def _taken_back(self, room_id: str, event: JsonObject) -> Amendment | Skip:
         room = self._rooms.get(room_id)
@@ -466,13 +485,6 @@ def _with_file(message: InboundMessage, noted: Mapping[str, Any] | None) -> Inbo
     if not noted:
         return message
     return message.model_copy(update={"context": {**message.context, MEDIA: {**noted, "remark": ""}}})
-
-
-def _about(message: InboundMessage | Skip, event_id: str) -> InboundMessage | Skip:
-    """The message, answered below the event that it has edited."""
-    if isinstance(message, Skip):
-        return message
-    return message.model_copy(update={"context": {**message.context, "event_id": event_id}})
 
 
 def _asker(message: InboundMessage) -> Asker:

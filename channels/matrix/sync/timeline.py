@@ -24,6 +24,7 @@ from channels.base import ChannelError, ChannelUnavailable, Inbox
 from channels.matrix.client.api import Homeserver, LinkBroken
 from channels.matrix.client.json_access import JsonObject, events_of, object_of, text_of
 from channels.matrix.client.login import unreachable
+from channels.matrix.events.edits import edit_in
 from channels.matrix.events.inbound import Me, Skip
 from channels.matrix.events.polls import STARTS
 from channels.matrix.rooms.backfill import (
@@ -210,21 +211,20 @@ class Timeline:
             await self._decryption.meet(events)
         found = TimelineResult()
         for event in events:
-            read = await self._begun(room_id, event, finish=since is None, seen_at=seen_at)
-            if read is None:
-                continue
-            if isinstance(read, Unfinished) or (
-                since is not None and self._fetching.must_defer(room_id, read)
-            ):
-                place = partial(self._placed, room_id)
-                self._fetching.put(room_id, read, place, since=since or "", late=late)
-                late = ""
-            elif isinstance(read, Amendment):
-                found.amendments.append(read)
-                if read.kind == "withdraw" and self._decryption is not None:
-                    self._decryption.forget(room_id, read.native_id, read.sender)
-            else:
-                found.messages.append(self._placed(room_id, read))
+            begun = await self._begun(room_id, event, finish=since is None, seen_at=seen_at)
+            for read in _with_edit(begun):
+                if isinstance(read, Unfinished) or (
+                    since is not None and self._fetching.must_defer(room_id, read)
+                ):
+                    place = partial(self._placed, room_id)
+                    self._fetching.put(room_id, read, place, since=since or "", late=late)
+                    late = ""
+                elif isinstance(read, Amendment):
+                    found.amendments.append(read)
+                    if read.kind == "withdraw" and self._decryption is not None:
+                        self._decryption.forget(room_id, read.native_id, read.sender)
+                else:
+                    found.messages.append(self._placed(room_id, read))
         if late and self._decryption is not None:
             self._decryption.handed_over(late)
         return found
@@ -432,3 +432,12 @@ class Timeline:
         elif reason == "encrypted" and room_id not in self._secret_rooms:
             self._secret_rooms.add(room_id)
             _log.warning("matrix.encrypted_unread", room=room_id, sender=text_of(event, "sender"))
+
+
+def _with_edit(
+    read: InboundMessage | Amendment | Unfinished | None,
+) -> Sequence[InboundMessage | Amendment | Unfinished]:
+    """What was read, and a question that was made by an edit as that edit, too."""
+    if read is None or isinstance(read, Amendment):
+        return [] if read is None else [read]
+    return [read, *edit_in(read.message if isinstance(read, Unfinished) else read)]

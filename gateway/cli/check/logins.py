@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import anyio
 
-from agent_core.messages import Amendment, InboundMessage, OutboundMessage
+from agent_core.messages import Amendment, InboundMessage, OutboundMessage, SessionKey
 from agent_core.models import Message
 from channels.base import Channel, ChannelError, LinkState
 from gateway.cli.check.report import CheckReport, FindingLevel
@@ -105,6 +105,9 @@ class _ClosedInbox:
             self.logged_in.set()
 
     async def delivered_id(self, provider_id: str) -> str | None:
+        return None
+
+    async def overheard(self, native_id: str, sender: str) -> SessionKey | None:
         return None
 
     async def sent(self, outbound_id: str) -> OutboundMessage | None:

@@ -14,8 +14,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from agent_core.messages import (
+    COPIES,
     DONE_BEFORE,
     EDITED,
+    NOT_NAMED,
     NOTED,
     REDACTED,
     Amendment,
@@ -34,13 +36,14 @@ from gateway.queue.sql.codec import (
     with_context,
 )
 from gateway.queue.sql.engine import ConnectionPort
-from gateway.queue.sql.locking import OUTBOX_OF_CHANNEL, in_conversation
+from gateway.queue.sql.locking import NAMED, OUTBOX_OF_CHANNEL, in_conversation, names_of
 from gateway.queue.sql.moves import inbox_sources, outbox_sources
 from gateway.queue.states import UNINVITED, IllegalMove, InboxState, OutboxState
 
 AS_EDITED = "edited"
 """The reason for which a turn is stopped whose messages are asked again."""
 _AT_ONCE = 500
+_ROW = "id, session, state, turn, payload, kind"
 _QUOTED = 120
 _WORK = (InboxState.READY, InboxState.RUNNING)
 _OPEN = (*_WORK, InboxState.QUARANTINED)
@@ -48,6 +51,10 @@ _OVER = (InboxState.ANSWERED, InboxState.SETTLED)
 _ENDED = (*_OVER, InboxState.DEAD)
 _EDITS = "edits"
 """In the context of an answered message: how often it was edited since."""
+_BEGUN_ANEW = "begun_anew"
+"""In the context of a message: how many turns with it were ended by an edit."""
+_MOST_BEGUN_ANEW = 3
+"""Each costs a model call, and the others in a room wait. Three leave room for slips of the hand."""
 _OUTCOMES = {"done": "", "failed": " without success"}
 _UNSENT = (OutboxState.PENDING, OutboxState.SENDING, OutboxState.UNCERTAIN, OutboxState.HELD)
 
@@ -102,8 +109,7 @@ def edited_payload(payload: str | None) -> str | None:
     message = read_payload(payload)
     if message is None or EDITED not in message.context:
         return payload
-    context = {name: value for name, value in message.context.items() if name != EDITED}
-    return dump(message.model_copy(update={"text": message.context[EDITED], "context": context}))
+    return dump(_without(message, EDITED).model_copy(update={"text": message.context[EDITED]}))
 
 
 def forget_steps(db: ConnectionPort, turn: str | None) -> None:
@@ -157,60 +163,91 @@ class _Amender:
             return
         row_id, session, state, turn, _, kind = row
         now_says = message.context.get(EDITED, message.text)
-        if amendment.text == now_says or REDACTED in message.context:
+        named_now = amendment.names_bot and NOT_NAMED in message.context
+        if REDACTED in message.context or (amendment.text == now_says and not named_now):
             return
-        changed = message.model_copy(update={"text": amendment.text})
+        if named_now:
+            message = _without(message, NOT_NAMED)
+        changed = _without(message, EDITED).model_copy(update={"text": amendment.text})
         if turn is None:
             if state == InboxState.QUARANTINED:  # a person may have seen the text, and decides on that
                 self._note_in(row_id, message, {EDITED: amendment.text})
             elif state == InboxState.READY:
                 self.db.execute("UPDATE inbox SET payload = ? WHERE id = ?", (dump(changed), row_id))
-        elif state in _WORK and kind == "message":
+        elif state in _WORK and kind == "message" and self._may_ask_again(session, turn, state):
             self.db.execute("UPDATE inbox SET payload = ? WHERE id = ?", (dump(changed), row_id))
             self._ask_again(session, turn, state)
         else:
-            count = int(message.context.get(_EDITS, 0)) + 1
-            self._note_in(row_id, message, {EDITED: amendment.text, _EDITS: count})
-            if state in _OVER and kind == "message":
-                text = f"[Of what I wrote before, this is corrected: {_quote(now_says)}]\n{amendment.text}"
-                line = {"turn": turn, "id": f"{_line_of(self.db, turn, row_id)[0]}.edited {count}"}
-                self.effects.notes.append(_note(session, message, f"edited {count}", text, line))
+            message = self._note_in(row_id, message, {EDITED: amendment.text})
+            if state in _OVER and kind == "message" and amendment.text != now_says:
+                self.effects.notes.append(
+                    _correction(self.db, session, turn, row_id, message, before=now_says)
+                )
+
+    def _may_ask_again(self, session: str, turn: str, state: str) -> bool:
+        """Return whether an edit may end the turn: a running one whose messages were not often begun anew."""
+        return state == InboxState.READY or self._begun_anew(session, turn) < _MOST_BEGUN_ANEW
+
+    def _begun_anew(self, session: str, turn: str) -> int:
+        """Return how often a message of this turn was begun anew."""
+        counts = [message.context.get(_BEGUN_ANEW, 0) for _, message in self._open_in(session, turn)]
+        return max(counts, default=0)
+
+    def _open_in(self, session: str, turn: str) -> list[tuple[int, InboundMessage]]:
+        """Return the messages of a turn that has not ended, as far as they can be read."""
+        of_turn = f"session = ? AND turn = ? AND {inbox_sources(InboxState.IGNORED, *_WORK)}"
+        rows = self.db.execute(f"SELECT id, payload FROM inbox WHERE {of_turn}", (session, turn)).fetchall()
+        return [(row_id, message) for row_id, payload in rows if (message := read_payload(payload))]
 
     def _ask_again(self, session: str, turn: str, state: str) -> None:
-        """End a turn that has begun; its messages wait again, but for those that were withdrawn."""
+        """
+        End a turn that has begun; its messages wait again, but for those that were withdrawn.
+
+        Their attempts count anew, unless somebody goes on editing: what fails always is given up then, too.
+        """
         gone = "session = ? AND turn = ? AND withdrawn IS NOT NULL"
         ignore(self.db, gone, (session, turn), "withdrawn", self.now, only=_WORK)
-        self._tell_what_was_done(session, turn)
+        often = self._begun_anew(session, turn) >= _MOST_BEGUN_ANEW
+        self._prepare_again(session, turn)
+        afresh = "" if often else "attempts = 0, deferrals = 0, first_deferred_at = NULL, "
+        waiting = f"{afresh}next_at = NULL, waits_for = NULL, turn = NULL, tail = NULL, error = NULL"
         self.db.execute(
-            "UPDATE inbox SET state = 'ready', attempts = 0, deferrals = 0, first_deferred_at = NULL,"
-            " next_at = NULL, waits_for = NULL, turn = NULL, tail = NULL, error = NULL"
+            f"UPDATE inbox SET state = 'ready', {waiting}"
             f" WHERE session = ? AND turn = ? AND {inbox_sources(InboxState.READY, InboxState.RUNNING)}",
             (session, turn),
         )
         self.db.execute(
-            "UPDATE inbox SET attempts = 0, deferrals = 0, first_deferred_at = NULL, next_at = NULL,"
-            " waits_for = NULL, turn = NULL, tail = NULL, error = NULL"
-            " WHERE session = ? AND turn = ? AND state = 'ready'",
-            (session, turn),
+            f"UPDATE inbox SET {waiting} WHERE session = ? AND turn = ? AND state = 'ready'", (session, turn)
         )
         forget_steps(self.db, turn)
         if state == InboxState.RUNNING:
             self.effects.stopped.append((session, turn, AS_EDITED))
 
-    def _tell_what_was_done(self, session: str, turn: str) -> None:
-        """Record the effects of a turn at each of its messages, as any may be asked without the others."""
-        of_turn = f"session = ? AND turn = ? AND {inbox_sources(InboxState.IGNORED, *_WORK)}"
-        rows = self.db.execute(f"SELECT id, payload FROM inbox WHERE {of_turn}", (session, turn)).fetchall()
-        for row_id, payload in rows:
-            message = read_payload(payload)
-            if message is not None and (done := _done_in(self.db, turn, message.context.get(DONE_BEFORE))):
-                note(self.db, row_id, DONE_BEFORE, done)
+    def _prepare_again(self, session: str, turn: str) -> None:
+        """
+        Give each message of a turn its newest text, and record at it what was done in the turn: any may be
+        asked without the others.
+        """
+        for row_id, message in self._open_in(session, turn):
+            text = message.context.get(EDITED, message.text)
+            more: dict[str, object] = {_BEGUN_ANEW: int(message.context.get(_BEGUN_ANEW, 0)) + 1}
+            if done := _done_in(self.db, turn, message.context.get(DONE_BEFORE)):
+                more[DONE_BEFORE] = done
+            self._note_in(row_id, _without(message, EDITED).model_copy(update={"text": text}), more)
 
     def withdraw(self, amendment: Amendment) -> None:
         row = self._row(amendment)
         message = None if row is None else read_payload(row[4])
         if row is None or message is None or message.sender.address != amendment.sender:
             return
+        self._withdraw(row, message)
+        copies = "session = ? AND id > ? AND native_id LIKE '% again'"  # see `take_back`
+        for copy in self.db.execute(f"SELECT {_ROW} FROM inbox WHERE {copies}", (row[1], row[0])).fetchall():
+            copied = read_payload(copy[4])
+            if copied is not None and message.native_id in copied.context.get(COPIES, ()):
+                self._withdraw(copy, copied)
+
+    def _withdraw(self, row: Raw, message: InboundMessage) -> None:
         if row[2] in _OVER and REDACTED not in message.context:
             self.effects.notes += _withdrawals(self.db, row[3], row[0], row[1], message)
         if row[2] in _ENDED:
@@ -232,10 +269,9 @@ class _Amender:
             elif row is not None:
                 ignore(self.db, "id = ? AND turn IS NULL", (row[0],), "withdrawn", self.now, only=_WORK)
 
-    def _note_in(self, row_id: int, message: InboundMessage, more: Mapping[str, object]) -> None:
+    def _note_in(self, row_id: int, message: InboundMessage, more: Mapping[str, object]) -> InboundMessage:
         """Record an amendment in the context: a turn keeps its text, but whoever asks it again must know."""
-        noted = dump(message.model_copy(update={"context": {**message.context, **more}}))
-        self.db.execute("UPDATE inbox SET payload = ? WHERE id = ?", (noted, row_id))
+        return _store(self.db, row_id, message, more)
 
     def leave(self, amendment: Amendment) -> None:
         if amendment.session is None:
@@ -305,9 +341,8 @@ class _Amender:
 
     def _row(self, amendment: Amendment) -> Raw | None:
         row: Raw | None = self.db.execute(
-            "SELECT id, session, state, turn, payload, kind FROM inbox"
-            " WHERE channel = ? AND account = ? AND native_id = ?",
-            (*self.place, key_text(amendment.native_id)),
+            f"SELECT {_ROW} FROM inbox WHERE {NAMED} ORDER BY id DESC LIMIT 1",
+            (*self.place, *names_of(amendment)),
         ).fetchone()
         return row
 
@@ -349,6 +384,48 @@ def blank_withdrawn(db: ConnectionPort, turn: str) -> None:
     ).fetchall()
     for row_id, payload in rows:
         _blank(db, row_id, payload)
+
+
+def notes_for_edited(db: ConnectionPort, turn: str) -> list[Note]:
+    """Return the notes for messages that were edited while their turn ran on, which has answered them."""
+    rows = db.execute(
+        "SELECT id, session, payload FROM inbox WHERE turn = ? AND withdrawn IS NULL AND kind = 'message'"
+        " AND state IN ('answered', 'settled')",
+        (turn,),
+    ).fetchall()
+    return [
+        _correction(db, session, turn, row_id, message, before=message.text)
+        for row_id, session, payload in rows
+        if (message := read_payload(payload)) is not None
+        and message.context.get(EDITED, message.text) != message.text
+    ]
+
+
+def _correction(
+    db: ConnectionPort, session: str, turn: str, row_id: int, message: InboundMessage, *, before: str
+) -> Note:
+    """Count an edit of an answered message, which said ``before``; return its note."""
+    count = int(message.context.get(_EDITS, 0)) + 1
+    _store(db, row_id, message, {_EDITS: count})
+    text = f"[Of what I wrote before, this is corrected: {_quote(before)}]\n{message.context[EDITED]}"
+    line = {"turn": turn, "id": f"{_line_of(db, turn, row_id)[0]}.edited {count}"}
+    return _note(session, message, f"edited {count}", text, line)
+
+
+def _store(
+    db: ConnectionPort, row_id: int, message: InboundMessage, more: Mapping[str, object]
+) -> InboundMessage:
+    """Store a message with more in its context; return it."""
+    changed = message.model_copy(update={"context": {**message.context, **more}})
+    db.execute("UPDATE inbox SET payload = ? WHERE id = ?", (dump(changed), row_id))
+    return changed
+
+
+def _without(message: InboundMessage, name: str) -> InboundMessage:
+    """Return a message without this value in its context."""
+    return message.model_copy(
+        update={"context": {each: value for each, value in message.context.items() if each != name}}
+    )
 
 
 def notes_for_withdrawn(db: ConnectionPort, turn: str) -> list[Note]:
@@ -399,7 +476,7 @@ def _note(session: str, message: InboundMessage, what: str, text: str, line: Map
             "text": text,
             "attachments": (),
             "background": (),
-            "context": {**message.context, NOTED: dict(line)},
+            "context": {**_without(message, EDITED).context, NOTED: dict(line)},
         }
     )
     return Note(session, noted)
@@ -461,8 +538,8 @@ def admit(db: ConnectionPort, inbox_id: int, *, welcome: bool = False) -> str:
     admitted = read_payload(edited_payload(row[2])) or message
     if not message.sender.verified or (row[3] == UNINVITED and not welcome):
         sender = message.sender.model_copy(update={"verified": True})
-        context = {name: value for name, value in message.context.items() if name != EDITED}
-        admitted = message.model_copy(update={"sender": sender, "context": {**context, "admitted": True}})
+        context = {**_without(message, EDITED).context, "admitted": True}
+        admitted = message.model_copy(update={"sender": sender, "context": context})
     moved = db.execute(
         "UPDATE inbox SET state = 'ready', payload = ?, error = NULL, ended_at = NULL"
         f" WHERE id = ? AND {inbox_sources(InboxState.READY, InboxState.QUARANTINED)}",

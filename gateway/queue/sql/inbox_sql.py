@@ -12,6 +12,7 @@ import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from agent_core.messages import EDITED
 from agent_core.models import Usage
 from gateway.queue.errors import LostTurn
 from gateway.queue.model import Turn
@@ -285,17 +286,17 @@ def record_step(db: ConnectionPort, owned: Owned, step: tuple[int, str, str, str
 
 
 def end(db: ConnectionPort, owned: Owned, state: InboxState, now: float, *, error: str | None = None) -> bool:
-    """End a turn's rows in their final state and drop its steps; True if one was withdrawn."""
+    """End a turn's rows in their final state and drop its steps; True if one was edited or withdrawn."""
     rows = db.execute(
         f"UPDATE inbox SET state = ?, ended_at = ?, tail = ?, error = ? WHERE {_claim_condition(state)}"
-        " RETURNING withdrawn",
+        f""" RETURNING withdrawn, payload LIKE '%"{EDITED}"%'""",
         (state.value, now, owned.tail, error, *_proof(owned)),
     ).fetchall()
     _check(len(rows), owned)
     db.execute("DELETE FROM turn_steps WHERE turn = ?", (owned.turn,))
     if state is InboxState.DEAD:
         crash_records.acquit(db, crash_records.turn_item(owned.turn))
-    return any(why == "withdrawn" for (why,) in rows)
+    return any(why == "withdrawn" or edited for why, edited in rows)
 
 
 def return_to_ready(

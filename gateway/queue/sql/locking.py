@@ -10,13 +10,22 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from agent_core.messages import SPEECH, Amendment, OutboundMessage, SessionKey
+from agent_core.messages import BY_EDIT, SPEECH, Amendment, OutboundMessage, SessionKey
 from gateway.queue.shared import SHARED
 from gateway.queue.sql.codec import key_text
 from gateway.queue.sql.engine import ConnectionPort, Locks, session_lock
 
 OUTBOX_OF_CHANNEL = f"channel IN (?, '{SPEECH}')"
 """The condition on sends by a channel, including speech for that channel."""
+
+
+NAMED = "channel = ? AND account = ? AND native_id IN (?, ?)"
+"""The condition on the message of a channel and account that an amendment is about (`names_of`)."""
+
+
+def names_of(amendment: Amendment) -> tuple[str, str]:
+    """Return the names that the message of an amendment may have: its own, and that of its question."""
+    return key_text(amendment.native_id), key_text(f"{amendment.native_id}{BY_EDIT}")
 
 
 def session_locks(*sessions: str) -> list[str]:
@@ -60,12 +69,8 @@ def amendment_locks(
     """Yield the locks of the sessions in which these amendments change something."""
     for each in amendments:
         if each.kind in ("replace", "withdraw"):
-            row = db.execute(
-                "SELECT session FROM inbox WHERE channel = ? AND account = ? AND native_id = ?",
-                (channel, account, key_text(each.native_id)),
-            ).fetchone()
-            if row is not None:
-                yield session_lock(str(row[0]))
+            query, values = f"SELECT session FROM inbox WHERE {NAMED}", (channel, account, *names_of(each))
+            yield from session_locks(*(str(session) for (session,) in db.execute(query, values)))
         elif each.kind == "stop" and each.session is not None:
             yield session_lock(str(each.session))
         elif each.kind == "leave" and each.session is not None:

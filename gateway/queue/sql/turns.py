@@ -8,7 +8,7 @@ from typing import Any
 from agent_core.messages import SessionKey
 from gateway.queue.model import Completion, NewOutbound, OutboxRow, Step, Turn
 from gateway.queue.sql import inbox_sql, jobs, maintenance_sql, outbox_sql, receipts
-from gateway.queue.sql.amendments import blank_withdrawn, notes_for_withdrawn
+from gateway.queue.sql.amendments import blank_withdrawn, notes_for_edited, notes_for_withdrawn
 from gateway.queue.sql.base import Store, pending
 from gateway.queue.sql.codec import dump, error_text, inbox_row, new_outbox, session_or_none, step_of, to_json
 from gateway.queue.sql.due import due_at
@@ -113,7 +113,8 @@ class TurnStore(Store):
 
         def write(db: ConnectionPort) -> list[int]:
             if inbox_sql.end(db, owned, state, now):
-                inbox_sql.accept_notes(db, notes_for_withdrawn(db, owned.turn), now)
+                notes = [*notes_for_edited(db, owned.turn), *notes_for_withdrawn(db, owned.turn)]
+                inbox_sql.accept_notes(db, notes, now)
                 blank_withdrawn(db, owned.turn)
             self._journal(db, owned.session, lines, now)
             inbox_sql.spend(db, day, owned.session, purpose, usage)

@@ -49,7 +49,8 @@ class IngestOnly:
         if turn.head.message.kind == "reaction":
             return await self._reaction(turn)
         if turn.head.message.context.get("reply_to"):  # somebody could be answered: a conversation
-            return Completion(history=self._lines(turn))
+            # It belongs to no question, so `!undo` passes it over.
+            return Completion(history=[line.model_copy(update={"turn": None}) for line in self._lines(turn)])
         lines = [
             Message(
                 role="user",

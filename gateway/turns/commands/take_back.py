@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from agent_core.memory.scopes import hidden_from, private_in
 from agent_core.memory.withdrawn_messages import in_force
 from agent_core.messages import (
+    COPIES,
     DONE_BEFORE,
     EDITED,
     KNOWN_WORDS,
@@ -293,6 +294,8 @@ def _again(asked: CommandContext, questions: Sequence[InboundMessage], native_id
     """
     message = asked.message
     context = {name: value for name, value in message.context.items() if name != "outbound"}
+    # A deletion of one of them takes this away, too. What was copied may be a copy itself.
+    context[COPIES] = [name for each in questions for name in (*each.context.get(COPIES, ()), each.native_id)]
     if any(each.context.get(OTHERS_WORDS) for each in questions):
         context[OTHERS_WORDS] = True
     recorded = [digest for each in questions for digest in each.context.get(SPOKEN, ())]

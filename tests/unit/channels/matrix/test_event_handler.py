@@ -90,6 +90,33 @@ async def test_an_edit_that_adds_the_mention_is_a_question():
     assert isinstance(await edited("$1", **MENTION), Amendment)
 
 
+async def test_an_edit_after_a_restart_is_a_question():
+    """The store remembers who said what to others; not of somebody else, and with a text that came since without the mention."""
+    desk = Desk(rooms_with(ALICE, CAROL))
+    said = await desk.read(text("$1", "when?"))
+    await desk.inbox.accept([said])
+    again = Desk(rooms_with(ALICE, CAROL))
+    again.inbox.accepted += desk.inbox.accepted
+    first = edit("$1", "and when?")
+    assert isinstance(await again.read(first), Amendment)
+    named, forged = edit("$1", "when today?"), edit("$1", "when today?", CAROL)
+    for each in (named, forged):
+        each["content"]["m.new_content"] |= MENTION
+    assert isinstance(await again.read(forged), Amendment)
+    asked = await again.read(named)
+    assert (asked.text, asked.addressed, asked.context["event_id"]) == ("when today?", True, "$1")
+    assert asked.session == said.session
+    assert asked.native_id == "$1 asked"
+
+
+async def test_an_edit_says_if_it_names_the_bot():
+    """What answers everything in a room must not be silent about what names it by now."""
+    desk = Desk(rooms_with(ALICE, CAROL))
+    named = edit("$1", "when today?")
+    named["content"]["m.new_content"] |= MENTION
+    assert [(await desk.read(each)).names_bot for each in (named, edit("$1", "when?"))] == [True, False]
+
+
 @pytest.mark.parametrize("where", ["content", "top"])
 async def test_a_redaction_withdraws_for_the_sender(where):
     """In both shapes of the event; a moderator's counts as the sender's own, our own and that of others is none."""

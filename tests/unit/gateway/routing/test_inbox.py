@@ -176,6 +176,20 @@ class TestTaking:
 
         await on_store(tmp_path, work)
 
+    async def test_what_was_said_to_others_is_remembered_over_a_restart(self, tmp_path):
+        """Where, and of its own sender alone; nothing of a question or of what nobody has said."""
+
+        async def first(bench):
+            await bench.inbox.accept([says("a", addressed=False), says("b")])
+
+        async def second(bench):
+            assert await bench.inbox.overheard("a", ALICE) == ROOM
+            for native_id, sender in (("a", BOB), ("b", ALICE), ("c", ALICE)):
+                assert await bench.inbox.overheard(native_id, sender) is None
+
+        await on_store(tmp_path, first)
+        await on_store(tmp_path, second)
+
     async def test_amendments_go_to_the_store_and_wake_what_follows(self, tmp_path):
         """An edit is cut like a message; what stands behind a message that was taken back is woken."""
 
