@@ -35,7 +35,7 @@ from gateway.observability.logs import configure_logs
 from gateway.observability.metrics import show_heartbeat, show_store, watch_vitals
 from gateway.operations.control.server import serve_control
 from gateway.operations.http.health import Health, serve
-from gateway.operations.privacy.erasure_journal import broken_off, moving
+from gateway.operations.privacy.erasure_journal import broken_off, check_moved
 from gateway.operations.schedule import schedule_context
 from gateway.operations.send import access_of, accounts_of
 from gateway.operations.service import Operations
@@ -107,9 +107,7 @@ def log_interrupted_erasures(settings: Settings, home: Home) -> None:
         StateUnusable: A person has half moved; the rest of the move would replace what is said meanwhile.
     """
     layout = Layout(home.root, home.path(settings.agents.workspace))
-    if addresses := moving(layout):
-        command = " ".join(["squidbot person move", *addresses])
-        raise StateUnusable(f"a move to a new address was interrupted; finish it first: {command}")
+    check_moved(layout)
     if people := broken_off(layout):
         _log.warning("erasure.unfinished", people=len(people), remedy="squidbot check --data")
 

@@ -29,15 +29,25 @@ def person_move(old: str, new: str, /, *, where: Where = HERE, as_json: Json = F
         old: The address until now, such as @bob:old.example.
         new: The address from now on; nobody else may be known under it.
     """
+    from dataclasses import replace
+
     from gateway.cli.privacy import meant
     from gateway.operations.privacy.moved_person import move_person
+    from gateway.queue.opening import while_held
+    from gateway.queue.place import ServerDatabase
+    from gateway.system.clock import SystemClock
     from gateway.system.home import open_home
     from gateway.system.lock import hold_home
 
     home, layout, _, settings, place = meant((old,), where)
     aliases = tuple(alias.address for alias in settings.owner.aliases)
     open_home(home.root, as_guest=True)
-    with hold_home(home, purpose="command"):
+    with (
+        hold_home(home, purpose="command"),
+        while_held(home.database, settings.store_url, home.lease_holders, SystemClock()) as lease,
+    ):
+        if lease is not None and isinstance(place, ServerDatabase):
+            place = replace(place, needs=lease.proof)
         counts = move_person(layout, place, old, new, aliases)
     answer = {"old": old, "new": new, **counts}
     print_result(

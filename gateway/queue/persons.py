@@ -80,6 +80,14 @@ def table_troubles(place: ServerDatabase) -> list[Trouble]:
 
 
 def rename_person(place: QueuePlace, change: AddressChange) -> int:
-    """Give a person's rows to their new address, in one transaction. Raises `StoreUnavailable`."""
+    """
+    Give a person's rows to their new address, in one transaction; on a server histories and memory, too.
+    Raises `StoreUnavailable`.
+    """
     with _transaction(place, "person move", change=True) as db:
+        if isinstance(place, ServerDatabase):
+            from gateway.queue.postgres.histories.renaming import rename_histories  # noqa: PLC0415 - the default has no driver
+            from gateway.queue.postgres.store import HOME  # noqa: PLC0415 - as above
+
+            rename_histories(db, HOME, change)
         return rename(db, change)

@@ -136,6 +136,36 @@ def test_a_start_has_nothing_to_complain_about(service: Machine) -> None:
     assert '"level":"warning"' not in told
 
 
+def test_instances_of_the_template_are_homes_of_their_own(machine: Machine) -> None:
+    """squidbot@ann and squidbot@bob run beside each other; each sees its own configuration and home alone."""
+    etc = machine.root / "etc"
+    template = machine.root / "etc/systemd/system/squidbot@.service"
+    shutil.copy(machine.root / "etc/systemd/system" / UNIT, template)
+    for name in ("ann", "bob"):
+        (etc / "squidbot" / name / "secrets").mkdir(parents=True)
+        shutil.copy(etc / "squidbot/squidbot.yaml", etc / "squidbot" / name)
+        (etc / "squidbot" / name / "secrets/model-key").write_text(f"key-of-{name}\n")
+    machine.run("systemctl", "daemon-reload")
+    seen = {}
+    try:
+        for name in ("ann", "bob"):
+            unit = f"squidbot@{name}.service"
+            machine.run("systemctl", "start", unit)
+            machine.until(unit, "ActiveState", "active")
+            pid = machine.main_pid(unit)
+            keys = f"cat /proc/{pid}/root/run/credentials/{unit}/*model-key"
+            seen[name] = machine.run("sh", "-c", keys).stdout.strip()
+            home = f"/var/lib/private/squidbot@{name}"
+            assert machine.run("squidbot", "status", "--home", home, check=False).returncode in (0, 1)
+        assert seen == {"ann": "key-of-ann", "bob": "key-of-bob"}
+    finally:
+        machine.run("systemctl", "stop", "squidbot@ann", "squidbot@bob", check=False)
+        for name in ("ann", "bob"):
+            shutil.rmtree(etc / "squidbot" / name)
+        template.unlink()
+        machine.run("systemctl", "daemon-reload")
+
+
 FORBIDDEN = {
     "a page that is writable and executable": "import mmap; mmap.mmap(-1, 4096, prot=7)",
     "a file with the set-user-id bit":

@@ -14,6 +14,7 @@ from agent_core.models import MemoryScope, ScopeKind
 from agent_core.storage.jsonl import JsonlMemory
 from agent_core.storage.layout import Layout
 from gateway.app.daemon import log_interrupted_erasures
+from gateway.cli.check import CheckReport, _check_home, check_data
 from gateway.errors import NotFound, StateUnusable
 from gateway.operations.privacy import moved_person
 from gateway.operations.privacy.inventory import Person, PersonUnclear
@@ -120,6 +121,15 @@ async def test_a_thread_by_mail_goes_on_under_the_new_address(tmp_path):
     ) == [(0,)]
 
 
+def _home_report(home):
+    report = CheckReport()
+    try:
+        _check_home(report, home)
+    except StateUnusable as error:
+        report.fail("home", error)
+    return report
+
+
 STEPS = ("_move_history", "_move_documents", "rename_person")
 
 
@@ -150,6 +160,10 @@ async def test_killed_in_between_the_same_command_does_the_rest(tmp_path, monkey
         move(home, "@carol:hs.test", "@c:x.test")
     with pytest.raises(StateUnusable, match=f"squidbot person move {old} {new}"):
         log_interrupted_erasures(Settings(), home.home)
+    (home.home.root / "squidbot.yaml").write_text("")
+    for report in (check_data(home.home, home.home.config_file), _home_report(home.home)):
+        assert any(f"squidbot person move {old} {new}" in each.text for each in report.findings)
+        assert report.exit_code
     move(home, old, new)
     log_interrupted_erasures(Settings(), home.home)
     assert found(home, new) == before
@@ -172,3 +186,15 @@ async def test_whoever_is_somebody_already_stays_themselves(tmp_path):
     with pytest.raises(NotFound):
         move(home, "@carol:hs.test", NEW)
     assert found(home, OLD) == before
+
+
+async def test_a_conversation_of_the_new_address_is_not_replaced(tmp_path):
+    """The owner has written from both addresses in one thread: the move would have replaced one history by the other."""
+    home = await planted(tmp_path / "home")
+    there = SessionKey(MAIL.channel, MAIL.conversation, "bob@new.test")
+    await home.say(there, "bob@new.test", "another mail", "another answer", native_id="<m2>")
+    owner = ("bob@mail.test", "bob@new.test")
+    with pytest.raises(PersonUnclear, match="same thread"):
+        move_person(layout_of(home), home.home.database, "bob@mail.test", "bob@new.test", owner)
+    assert "another mail" in layout_of(home).history(there).read_text()
+    assert "a mail" in layout_of(home).history(MAIL).read_text()

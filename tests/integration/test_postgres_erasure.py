@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import anyio.to_thread
 import psycopg
 import pytest
 
-from agent_core.models import Message
+from agent_core.messages import SessionKey
+from agent_core.models import MemoryScope, Message, ScopeKind
 from agent_core.storage.layout import Layout
 from gateway.operations.privacy.erasure import forget_person
 from gateway.operations.privacy.export import export_person
@@ -20,6 +22,7 @@ from gateway.queue.postgres import connection
 from gateway.queue.postgres.histories.personal import KeptTables
 from gateway.queue.postgres.store import PostgresQueue
 from tests.clock import EPOCH, ManualClock
+from tests.command_line import squidbot
 from tests.contract.erasure import EVE, MAIL
 from tests.contract.queue_data import accept, claim, reply
 from tests.postgres_server import PostgresServer
@@ -165,3 +168,47 @@ async def test_neither_the_planner_nor_the_index_keeps_what_was_removed(
         assert "secret" not in left and EVE.address not in left
         for table in ("turn_steps", "history"):
             assert db.execute(f"SELECT count(*) FROM squidbot.all_{table}").fetchone() == (0,)
+
+
+async def test_a_person_gets_a_new_address(postgres: PostgresServer, tmp_path: Path):
+    """Rows, history, summary, memory and thread go along, also by the command; others and all words stay."""
+    url = postgres.with_tables()
+    old, new, thread = "eve@example.org", "eve@new.example", SessionKey("email", "t1", "eve@example.org")
+    async with await PostgresQueue.open(url, clock=ManualClock()) as store:
+        await accept(store, f"from {old}", sender=EVE, session=thread)
+        await accept(store, "others")
+        memory = store.memory_in_database().memory
+        for session in (thread, MAIL):
+            said = Message(role="user", content=f"I am {old}", id="1", sender=old, scope=f"person:{old}")
+            await memory.append_message(str(session), said)
+        await memory.save_consolidation(str(thread), summary=f"{old} asked", cursor=1)
+        scope = MemoryScope(ScopeKind.PERSON, old)
+        await memory.save_global_memory(scope, "likes tea", session_id=str(thread), turn="x")
+    home, place = tmp_path / "home", place_of_queue(tmp_path / "gateway.db", url)
+    home.mkdir(0o700)
+    (home / "squidbot.yaml").write_text(f"gateway:\n  store: {url}\n  state_key: a-state-key-of-the-tests\n")
+
+    def counts(address: str) -> dict[str, int]:
+        person = people([address], [])
+        return forget_person(Layout(home, home), place, person, now=EPOCH, only_look=True).counts
+
+    before = counts(old)
+    assert before["queue_inbox"] == before["memory_documents"] == 1
+    moved = await anyio.to_thread.run_sync(squidbot, home, "person", "move", old, new)
+    assert moved.returncode == 0, moved.stderr
+    again = await anyio.to_thread.run_sync(squidbot, home, "person", "move", old, new)
+    assert "nothing is known of eve@example.org" in again.stderr
+    assert counts(new) == before
+    assert not any(counts(old).values())
+    renamed = SessionKey("email", "t1", new)
+    async with await PostgresQueue.open(url, clock=ManualClock()) as store:
+        memory = store.memory_in_database().memory
+        assert await memory.load_session_summary(str(renamed)) == f"{old} asked"
+        assert (await memory.load_global_memory(MemoryScope(ScopeKind.PERSON, new))).text == "likes tea"
+    with psycopg.connect(url) as db:
+        lines = db.execute(
+            "SELECT session, line, scope FROM squidbot.all_history ORDER BY session"
+        ).fetchall()
+        assert [session for session, *_ in lines] == [str(renamed), str(MAIL)]
+        assert all(f"I am {old}" in line and f'"sender":"{new}"' in line for _, line, _ in lines)
+        assert {name for *_, name in lines} == {f"person:{new}"}

@@ -28,6 +28,7 @@ from gateway.cli.check.logins import check_channel, check_parts, is_up, report_a
 from gateway.cli.check.network import ProbeResult, clock_finding, configured_servers, probe_server
 from gateway.cli.check.report import CheckReport, Finding, FindingLevel, IntegrityFinding
 from gateway.errors import AlreadyRunning, ChatOpen, ConfigInvalid, GatewayError, StateUnusable
+from gateway.operations.privacy.erasure_journal import check_moved
 from gateway.plugins import installed_plugins
 from gateway.queue.place import place_of_queue
 from gateway.queue.rollback_guard import warning_of
@@ -215,6 +216,7 @@ def _check_home(report: CheckReport, home: Home) -> None:
     # A daemon at work there has proved it; and its user may be another one, such as systemd's DynamicUser.
     if holder_of(home) is None:
         open_home(home.root, as_guest=True)
+    check_moved(Layout(home.root, home.root))
     report.add("home", FindingLevel.OK, str(home.root))
     for finding in machine.ownership(home, []):
         report.add(finding.part, finding.verdict, finding.text, finding.what_to_do)

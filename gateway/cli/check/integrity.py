@@ -33,7 +33,7 @@ from gateway.cli.check.attachments import attachment_contents, attachment_files,
 from gateway.cli.check.report import IntegrityFinding
 from gateway.errors import StateUnusable
 from gateway.operations.backup.catalog import note_backup
-from gateway.operations.privacy.erasure_journal import broken_off
+from gateway.operations.privacy.erasure_journal import broken_off, check_moved
 from gateway.queue.opening import open_sqlite
 from gateway.queue.persons import table_troubles
 from gateway.queue.place import ServerDatabase
@@ -258,6 +258,10 @@ def _erasures(layout: Layout) -> Iterator[IntegrityFinding]:
             f"squidbot forget was interrupted: a part of the data of {whose} is still there",
             remedy=f"squidbot forget {shlex.join(addresses)}",
         )
+    try:
+        check_moved(layout)
+    except StateUnusable as error:
+        yield IntegrityFinding("person", str(error))
 
 
 def _database(home: Home, *, in_use: bool) -> Iterator[IntegrityFinding]:

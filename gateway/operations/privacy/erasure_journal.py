@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from agent_core.messages import SessionKey
 from agent_core.storage import file_access
 from agent_core.storage.layout import Layout
 from agent_core.storage.lines import as_object
+from gateway.errors import StateUnusable
 
 if TYPE_CHECKING:
     from gateway.operations.privacy.histories import StoredHistories
@@ -85,6 +87,18 @@ def moving(layout: Layout) -> list[str] | None:
     with suppress(OSError, ValueError):
         return [str(one) for one in json.loads((_folder(layout) / MOVING).read_bytes())]
     return None
+
+
+def check_moved(layout: Layout) -> None:
+    """
+    Refuse to work on a home in which a person has half moved: the rest would replace what is said meanwhile.
+
+    Raises:
+        StateUnusable: The text names the command that does the rest.
+    """
+    if addresses := moving(layout):
+        command = f"squidbot person move {shlex.join(addresses)}"
+        raise StateUnusable(f"a move to a new address was interrupted; finish it first: {command}")
 
 
 def _folder(layout: Layout) -> Path:

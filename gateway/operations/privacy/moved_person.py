@@ -4,7 +4,7 @@
 It is done while no daemon runs. Histories, memory and rows are changed one after the other, each atomically
 and such that repeating it changes nothing more. What is under way stands in ``state/moving-person.json``, so
 that after a crash the same command does the rest and does not take what it has moved already for somebody
-else's; until then no daemon starts, whose new lines would be replaced.
+else's; until then no daemon starts, whose new lines would be replaced. In a database it is one transaction.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ from agent_core.storage.lines import MAX_LINE_BYTES, as_object, encode_object
 from agent_core.storage.reverse_lines import lines_forwards
 from gateway.errors import NotFound
 from gateway.operations.privacy.erasure_journal import MOVING, moving
-from gateway.operations.privacy.histories_in_files import KeptFiles
+from gateway.operations.privacy.histories import StoredHistories
 from gateway.operations.privacy.inventory import Person, PersonUnclear, find_files, people
+from gateway.operations.privacy.open_histories import open_histories
 from gateway.queue.persons import rename_person
-from gateway.queue.place import QueuePlace, ServerDatabase
+from gateway.queue.place import QueuePlace
 from gateway.queue.sql.person_address import AddressChange
 
 
@@ -34,37 +35,51 @@ def move_person(
     layout: Layout, database: QueuePlace, old: str, new: str, owner_aliases: tuple[str, ...]
 ) -> dict[str, int]:
     """
-    Move a person's data to a new address, under the home's lock; return the counts.
+    Move a person's data to a new address, under the home's lock and the database's lease; return the counts.
 
     Raises PersonUnclear, NotFound, and OSError or StoreUnavailable: repeating completes it.
     """
-    if isinstance(database, ServerDatabase):
-        raise PersonUnclear("with gateway.store a person cannot be moved yet; export and forget work there")
     person, other = people([old], owner_aliases), people([new], owner_aliases)
     change = AddressChange(person_name(old), person_name(new))
-    kept = KeptFiles(layout)
-    found = find_files(kept, database, Person(frozenset({change.old})))
-    plan, begun = layout.home / "state" / MOVING, moving(layout)
+    begun = moving(layout)
     if begun not in (None, [change.old, change.new]):
         raise PersonUnclear(f"{begun[0]} is being moved to {begun[1]}; finish that with the same command")
-    if begun is None:
-        if not any(found.counts().values()):
-            raise NotFound(f"nothing is known of {old}")
-        _check_free(kept, database, other, person, new)
-        files.replace(plan, json.dumps([change.old, change.new]).encode())
-    counts = found.counts()
+    with open_histories(layout, database) as kept:
+        counts = find_files(kept, database, Person(frozenset({change.old}))).counts()
+        if begun is None:
+            if not any(counts.values()):
+                raise NotFound(f"nothing is known of {old}")
+            _check_sessions_free(kept, change)
+            _check_free(kept, database, other, person, new)
+        if isinstance(database, Path):
+            _move_files(layout, database, change)
+        else:
+            rename_person(database, change)
+        kept.finish()
+    plan = layout.home / "state" / MOVING
+    plan.unlink(missing_ok=True)
+    files.sync(plan.parent)
+    return counts
+
+
+def _move_files(layout: Layout, database: Path, change: AddressChange) -> None:
+    files.replace(layout.home / "state" / MOVING, json.dumps([change.old, change.new]).encode())
     for key, path in integrity.histories(layout):
         if key is not None:
             _move_history(layout, path, layout.history(change.session(key)), change)
     _move_documents(layout, change)
     rename_person(database, change)
-    kept.finish()
-    plan.unlink()
-    files.sync(plan.parent)
-    return counts
 
 
-def _check_free(kept: KeptFiles, database: QueuePlace, other: Person, person: Person, new: str) -> None:
+def _check_sessions_free(kept: StoredHistories, change: AddressChange) -> None:
+    """Raises `PersonUnclear`: a conversation of the new address, the owner's too, would be replaced."""
+    for history in kept.histories():
+        moved = change.session(history.key)
+        if moved != history.key and kept.history(moved).exists():
+            raise PersonUnclear(f"{change.new} has a conversation in the same thread already ({moved})")
+
+
+def _check_free(kept: StoredHistories, database: QueuePlace, other: Person, person: Person, new: str) -> None:
     """Raises `PersonUnclear`: the new address is the same, or somebody else already."""
     if other.owner and person.owner:
         return
