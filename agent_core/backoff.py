@@ -72,7 +72,7 @@ class Backoff:
     waited_s: float = 0.0
     _grown: int = 0
 
-    def failed(self, *, random: float, up_s: float = 0.0, at_least_s: float | None = None) -> float:
+    def note_failure(self, *, random: float, up_s: float = 0.0, at_least_s: float | None = None) -> float:
         """
         Note a failure and return the seconds to wait.
 

@@ -99,7 +99,7 @@ class ToolDefinition(_Frozen):
     origins: Origins = ()
 
     @cached_property
-    def whole(self) -> str:
+    def as_text(self) -> str:
         """The definition as one text, to estimate its length."""
         return self.name + self.description + json.dumps(self.parameters)
 

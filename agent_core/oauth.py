@@ -88,7 +88,7 @@ class OAuthTokens:
         """Read a stored document; None: it is of another login. Raises ValueError, KeyError, TypeError."""
         return cls(**{**stored, "ends_at": float(stored["ends_at"])})
 
-    def renewed(self, answer: Mapping[str, Any], now_s: float) -> Self:
+    def renew_from(self, answer: Mapping[str, Any], now_s: float) -> Self:
         """Return the tokens updated by an endpoint's answer at Unix time ``now_s``. Raises `ProviderAway`."""
         if not (access := token_in(answer, "access_token")):
             raise ProviderAway("its answer contains no tokens")
@@ -196,7 +196,7 @@ class RotatingToken(Generic[_T]):
                 raise TokenUnavailable("somebody has just logged in again", 1.0)
             return tokens
 
-    def report_refused(self, access: str) -> bool:
+    def note_refused(self, access: str) -> bool:
         """Note that the server rejected a token; returns True if another one may help."""
         age_s = None if self._got_at is None else self._clock.monotonic() - self._got_at
         if access == self._refused or (age_s is not None and age_s < _NEW_S):
@@ -233,7 +233,7 @@ class RotatingToken(Generic[_T]):
         if not is_claimed:
             raise TokenUnavailable("another process is renewing it right now", _RETRY.first_s)
         try:
-            new = old.renewed(await self._ask(old), self._clock.now().timestamp())
+            new = old.renew_from(await self._ask(old), self._clock.now().timestamp())
         except (ProviderAway, ProviderRefused) as error:
             if isinstance(error, ProviderRefused) and error.code in _FINAL:
                 self._revoked = old.refresh, str(error)

@@ -127,7 +127,7 @@ async def run_browser_flow(
 
 
 def _new_tokens(answer: Mapping[str, Any], clock: Clock) -> OAuthTokens:
-    tokens = OAuthTokens().renewed(answer, clock.now().timestamp())
+    tokens = OAuthTokens().renew_from(answer, clock.now().timestamp())
     if not tokens.refresh:
         raise LoginFailed("the provider gave no token that can be renewed")
     return tokens

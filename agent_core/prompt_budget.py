@@ -96,7 +96,7 @@ class TokenEstimate:
         tokens = letters / self.chars_per_token + others
         return max(1, int(tokens * _MARGIN * self.factor + 0.999))
 
-    def at_most(self, chars: int) -> int:
+    def max_tokens(self, chars: int) -> int:
         """The largest number of tokens of a text of so many characters, without looking at it."""
         return int(chars * _FOUR_BYTES * _MARGIN * self.factor) + 1
 
@@ -125,7 +125,7 @@ class TokenEstimate:
 
     def definitions(self, tools: Iterable[ToolDefinition]) -> int:
         """Tokens of the tool definitions."""
-        return sum(self.text(tool.whole) for tool in tools)
+        return sum(self.text(tool.as_text) for tool in tools)
 
     def request(self, messages: Iterable[Message], tools: Iterable[ToolDefinition] = ()) -> int:
         """Tokens of a whole request."""
@@ -135,7 +135,7 @@ class TokenEstimate:
         """About how many characters of the cheapest text fit into ``tokens``: an upper limit for reading."""
         return max(0, int(tokens * self.chars_per_token / (_MARGIN * self.factor)))
 
-    def corrected(self, estimated: int, actual: int) -> TokenEstimate:
+    def correct(self, estimated: int, actual: int) -> TokenEstimate:
         """
         The estimate after a request of ``estimated`` tokens turned out to have ``actual``.
 
@@ -156,7 +156,7 @@ def clip(text: str, max_tokens: int, estimate: TokenEstimate) -> str:
     The note itself is not counted. Lines are not respected: this is the emergency exit for what is far
     too long, not a way to shorten prose.
     """
-    if estimate.at_most(len(text)) <= max_tokens or (tokens := estimate.text(text)) <= max_tokens:
+    if estimate.max_tokens(len(text)) <= max_tokens or (tokens := estimate.text(text)) <= max_tokens:
         return text
     keep = int(len(text) * max(0, max_tokens) / tokens)
     while keep > 0 and estimate.text(text[: keep - keep // 3] + text[len(text) - keep // 3 :]) > max_tokens:

@@ -194,11 +194,11 @@ class Inbox(Protocol):
         """
         ...
 
-    async def sent(self, outbound_id: str) -> OutboundMessage | None:
+    async def find_sent(self, outbound_id: str) -> OutboundMessage | None:
         """The message of this outbox id, or None if it is unknown."""
         ...
 
-    async def unconfirmed(self) -> Sequence[str]:
+    async def unconfirmed_sends(self) -> Sequence[str]:
         """Return outbox ids that the server may have under an unknown name, as they may be answered."""
         ...
 

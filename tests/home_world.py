@@ -86,7 +86,7 @@ class Filled:
             worked_on = within or session
             turn = await store.turns.claim(worked_on)
             assert turn is not None
-            await store.turns.step_started(
+            await store.turns.record_step_start(
                 turn, Step(0, "tool", hashlib.sha256(b"x").hexdigest(), {"said": text}, None)
             )
             lines = (
@@ -119,10 +119,10 @@ class Filled:
             )
             memory = JsonlMemory(self.home.root, clock=self.clock)
             await memory.append_message(str(worked_on), *lines, durable=True)
-            await store.journal.filed([line.id for line in await store.journal.lines(worked_on)])
+            await store.journal.delete_filed([line.id for line in await store.journal.lines(worked_on)])
             for out in await store.outbox.next_sends("matrix", BOT, busy=(), limit=5):
                 await store.outbox.sending(out)
-                await store.outbox.sent(out, f"$out{out.id}")
+                await store.outbox.record_sent(out, f"$out{out.id}")
             return row.id
 
     def attach(self, content: bytes, name: str) -> Attachment:

@@ -25,7 +25,7 @@ async def ours(script: Script, *, state: str = "selected") -> AsyncIterator[Hard
         await loop.create_connection(lambda: protocol, "127.0.0.1", port)
         try:
             if state != "connected":
-                await protocol.greeted(LIMIT_S)
+                await protocol.wait_greeting(LIMIT_S)
                 await protocol.capability(LIMIT_S)
             if state in ("auth", "selected"):
                 await protocol.authenticate("bot", "pw", LIMIT_S)

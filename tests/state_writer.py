@@ -101,8 +101,8 @@ async def _questions_in_every_state(store: SqliteQueue) -> None:
     receipt = EffectReceipt(
         _session("runs"), "memory_write", "persist", {"content": "- tea"}, asked_by="alice@mail.test"
     )
-    await store.turns.step_started(running, Step(0, "tool", "d", {"name": "send_file"}, None, receipt))
-    await store.turns.step_finished(running, Step(0, "tool", "d", {"name": "send_file"}, {"done": True}))
+    await store.turns.record_step_start(running, Step(0, "tool", "d", {"name": "send_file"}, None, receipt))
+    await store.turns.record_step_result(running, Step(0, "tool", "d", {"name": "send_file"}, {"done": True}))
     granting = await claim(store, _session("granted"))
     later = (EPOCH + timedelta(days=400)).isoformat()
     request = {"name": "a11111", "asked": [], "call": {"name": "web_fetch"}, "until": later}
@@ -156,9 +156,9 @@ async def _answers_in_every_state(store: SqliteQueue) -> None:
             continue
         await store.outbox.sending(row)
         if state is OutboxState.SENT:
-            await store.outbox.sent(row, "$sent")
+            await store.outbox.record_sent(row, "$sent")
         elif state is OutboxState.DEAD:
-            await store.outbox.send_failed(row, "refused", delay_s=None)
+            await store.outbox.record_failure(row, "refused", delay_s=None)
         elif state is not OutboxState.SENDING:
             await store.outbox.uncertain(row)
             if state is OutboxState.UNKNOWN:

@@ -117,7 +117,7 @@ class AgentLoop:
             attachments=turn.attachments,
             origins=turn.origins,
             quoted=turn.quoted,
-            found=turn.found,
+            found=turn.loaded_tools,
         )
         return TurnResult(
             reply, history, turn.usage, turn.tool_runs, turn.steps, attachments=tuple(turn.attachments)

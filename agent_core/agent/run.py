@@ -162,7 +162,7 @@ class AgentRun:
                 Message(role="assistant", content=text, tool_calls=calls, reasoning=answer.reasoning)
             )
             self._decided_on = self.origins, self._strangers()
-            meant = [self._runner.fitted(self._meant(call)) for call in calls]
+            meant = [self._runner.fit_call(self._meant(call)) for call in calls]
             for number, call in enumerate(meant):
                 self._ahead = meant[number + 1 : _CALLS_AT_ONCE]
                 await self._use_tool(call, too_many=number >= _CALLS_AT_ONCE)
@@ -185,10 +185,10 @@ class AgentRun:
     @property
     def _definitions(self) -> list[ToolDefinition]:
         """The tools that the model is told of now: new ones come at the end."""
-        return [*self._always, *self._deferred.loaded()]
+        return [*self._always, *self._deferred.loaded_definitions()]
 
     @property
-    def found(self) -> tuple[str, ...]:
+    def loaded_tools(self) -> tuple[str, ...]:
         """The deferred tools that are loaded from now on."""
         return self._deferred.found
 

@@ -68,7 +68,7 @@ class _Call:
         self._come = anyio.Event()
         self.size = 0
 
-    def put(self, frame: Mapping[str, Any], size: int = 0) -> None:
+    def send_frame(self, frame: Mapping[str, Any], size: int = 0) -> None:
         self.size += size
         self._frames.append(frame)
         self._come.set()
@@ -125,7 +125,7 @@ class _Link(asyncio.Protocol):
             self._transport.abort()
         self.ready.set()
         for call in self.calls.values():
-            call.put({"lost": why})
+            call.send_frame({"lost": why})
         self.calls.clear()
 
     def _take(self, frame: Mapping[str, Any], size: int) -> None:
@@ -137,7 +137,7 @@ class _Link(asyncio.Protocol):
         call = self.calls.get(number) if isinstance(number, int) else None
         if call is None:
             raise ValueError("a frame that belongs to no call")
-        call.put(frame, size)
+        call.send_frame(frame, size)
         if "end" in frame or "failure" in frame:
             del self.calls[cast("int", number)]
         elif call.size > _MAX_ANSWER_BYTES * 4:
@@ -181,7 +181,7 @@ class ChildProcess:
         return None if self._link is None or self._link.lost else self._link.process.pid
 
     @property
-    def told(self) -> Mapping[str, Any]:
+    def ready_report(self) -> Mapping[str, Any]:
         """Return the ready report of the process: its start time and its confinement."""
         told = {} if self._link is None else self._link.told.get("ready")
         return told if isinstance(told, dict) else {}
@@ -219,7 +219,7 @@ class ChildProcess:
                 asyncio.get_running_loop().call_later(_LET_GO_LIMIT_S, self._look_again, link, number)
             self._rest()
 
-    async def whole(self, request: Mapping[str, Any], *, task: str, limit_s: float) -> str | None:
+    async def ask_text(self, request: Mapping[str, Any], *, task: str, limit_s: float) -> str | None:
         """Return one answer, None past the limit (without the start). Raises CallFailed, ValueError."""
         await self.start()
         with anyio.move_on_after(limit_s):

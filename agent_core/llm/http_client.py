@@ -81,7 +81,7 @@ class HttpModelClient(ModelClient):
     async def _pieces(self, asked: Request) -> AsyncGenerator[Piece, None]:
         """Yield the pieces of the server's answer; raises only `ModelError`."""
         read = self._reader()
-        with self._server.judged():
+        with self._server.translate_errors():
             data = json.dumps(self._body(asked), ensure_ascii=False, separators=(",", ":")).encode()
             async with self._server.post(data) as response:
                 await self._server.check(response)
@@ -151,7 +151,7 @@ class HttpModelClient(ModelClient):
         if piece.tokens is None:
             return piece
         if self._price is not None:
-            return replace(piece, cost_usd=self._price.of(piece.tokens))
+            return replace(piece, cost_usd=self._price.cost_of(piece.tokens))
         return piece if self._tells_cost else replace(piece, cost_usd=None)
 
 

@@ -246,7 +246,7 @@ class ModelClient(ABC):
             self.window = window
             self._check_fits(self._accepted(request))
             raise ContextTooLong(f"{self.model}: only {read} tokens were read", model=self.model)
-        self.estimate = self.estimate.corrected(estimated, read)
+        self.estimate = self.estimate.correct(estimated, read)
 
     async def _answer(self, wanted: Request) -> AsyncGenerator[ModelChunk, None]:
         for tries_left in reversed(range(_MOST_LEARNED)):

@@ -68,7 +68,7 @@ class OllamaClient(HttpModelClient):
         if self._known:
             return
         try:
-            shown = await self._server.told(f"{self._base}/api/show", {"model": self._name})
+            shown = await self._server.fetch_json(f"{self._base}/api/show", {"model": self._name})
         except ModelError as error:
             if (missing := self._missing(error)) is not None:
                 raise missing from error

@@ -59,7 +59,7 @@ class OpenAIClient(HttpModelClient):
         self._looks_left -= 1
         for address in ADDRESSES:
             try:
-                told = window_in(await self._server.told(self._root + address), self._endpoint.model)
+                told = window_in(await self._server.fetch_json(self._root + address), self._endpoint.model)
             except ModelRefused:
                 continue  # it knows no such address
             except ModelError:

@@ -60,10 +60,10 @@ class OpenAIConnection:
         """Send a request; returns aiohttp's context of the response."""
         return self._opened().post(self._url, data=data, allow_redirects=False)
 
-    async def told(self, url: str, data: Any = None) -> Any:
+    async def fetch_json(self, url: str, data: Any = None) -> Any:
         """Return the JSON answer of another URL; with ``data`` it is a POST. Raises `ModelError`."""
         method, content = "GET" if data is None else "POST", bytearray()
-        with self.judged(), anyio.fail_after(_TOLD_LIMIT_S):
+        with self.translate_errors(), anyio.fail_after(_TOLD_LIMIT_S):
             session = self._opened()
             sent = None if data is None else json.dumps(data)
             async with session.request(method, url, data=sent, allow_redirects=False) as response:
@@ -87,14 +87,14 @@ class OpenAIConnection:
             )
         return self._session
 
-    async def whole(self, data: Any, *, limit_s: float, most_bytes: int, too_large: str) -> bytes:
+    async def read_whole(self, data: Any, *, limit_s: float, most_bytes: int, too_large: str) -> bytes:
         """
         Send a request and read its whole answer. Raises ModelError.
 
         A timeout (``limit_s``) is ``slow``, not unavailable: the request was probably done and paid.
         ``too_large`` is the text for more than ``most_bytes``.
         """
-        with self.judged(), anyio.move_on_after(limit_s):
+        with self.translate_errors(), anyio.move_on_after(limit_s):
             async with self.post(data) as response:
                 await self.check(response)
                 content = bytearray()
@@ -117,7 +117,7 @@ class OpenAIConnection:
             raise self.error(Failure(text=f"compressed as {packing}", unreadable="packed"))
 
     @contextmanager
-    def judged(self) -> Iterator[None]:
+    def translate_errors(self) -> Iterator[None]:
         """Translate every exception inside the block into one of ours."""
         try:
             yield

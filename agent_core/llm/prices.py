@@ -30,7 +30,7 @@ class Price:
     completion_usd_per_million: float
     cached_usd_per_million: float | None = None
 
-    def of(self, tokens: TokenCounts) -> float:
+    def cost_of(self, tokens: TokenCounts) -> float:
         """The cost of one answer."""
         cached = self.cached_usd_per_million
         spent = (

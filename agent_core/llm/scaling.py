@@ -53,7 +53,7 @@ class ScaledPictures:
             return None
         request = {"picture": base64.b64encode(content).decode(), "side": side}
         try:
-            said = await self.process.whole(request, task="scale", limit_s=_LIMIT_S)
+            said = await self.process.ask_text(request, task="scale", limit_s=_LIMIT_S)
             return base64.b64decode(said or "", validate=True) or None
         except (CallFailed, ValueError) as error:
             _log.warning("picture.not_scaled", error=str(error))

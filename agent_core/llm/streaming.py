@@ -77,7 +77,7 @@ async def answer(
     length = wanted = 0
     patience = _Patience(limits, model, stream=stream)
     try:
-        while (piece := await patience.next_of(pieces)) is not None:
+        while (piece := await patience.next_piece(pieces)) is not None:
             wanted += sum(_FRAGMENT_CHARS + len(fragment.arguments) for fragment in piece.fragments)
             if len(piece.text) > limits.max_chars:
                 raise endless_answer(model, f"{limits.max_chars} characters")
@@ -89,7 +89,7 @@ async def answer(
                 yield shown
             if assembler.leaked_tool_calls:
                 raise StreamBroken(f"{model}: what came first was thinking", partial="", model=model)
-            if length + wanted + written.held > limits.max_chars:
+            if length + wanted + written.count_held > limits.max_chars:
                 raise endless_answer(model, f"{limits.max_chars} characters")
         shown = written.feed(assembler.rest())
         rest, calls = written.rest()
@@ -120,7 +120,7 @@ class _Patience:
         self._next_by = self._first_by if stream else self._deadline
         self.begun = False
 
-    async def next_of(self, pieces: AsyncGenerator[Piece, None]) -> Piece | None:
+    async def next_piece(self, pieces: AsyncGenerator[Piece, None]) -> Piece | None:
         """The next piece that is more than noise; None at the end."""
         noise: set[str] = set()
         while True:

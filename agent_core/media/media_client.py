@@ -94,7 +94,9 @@ class MediaClient:
         if isinstance(data, Mapping):
             text = json.dumps({"model": self.endpoint.model, **data}, ensure_ascii=False)
             body = text.encode("utf-8", "replace")
-        return await self.server.whole(body, limit_s=self.timeout_s, most_bytes=most_bytes, too_large=what)
+        return await self.server.read_whole(
+            body, limit_s=self.timeout_s, most_bytes=most_bytes, too_large=what
+        )
 
     async def ask_litellm(
         self, fields: Mapping[str, Any], *, most_chars: int, limit_s: float, cost: bool = False
@@ -146,7 +148,7 @@ class ProviderSpeech:
             told, _ = await client.ask_litellm(
                 fields, most_chars=MAX_SPEECH_BYTES * 4 // 3 + 4, limit_s=client.timeout_s
             )
-            with client.server.judged():
+            with client.server.translate_errors():
                 content = base64.b64decode(told, validate=True)
         else:
             content = await client.post(fields, most_bytes=MAX_SPEECH_BYTES, what="a sound without end")
@@ -185,7 +187,7 @@ class ProviderTranscription:
         else:
             what = f"an answer of more than {most} bytes to {clip.seconds:.0f} s of sound"
             content = await client.post(self._form(clip, client.endpoint.model), most_bytes=most, what=what)
-            with client.server.judged():
+            with client.server.translate_errors():
                 answer = json.loads(content)
                 heard = transcript_in(answer)
         usage = cost_of(answer, clip.seconds, model=client.model, usd_per_minute=self._price)
@@ -263,7 +265,7 @@ class ProviderPictures:
 
     def _made_in(self, content: bytes | str, most: int, usd: float | None) -> GeneratedPicture:
         """The pictures in an answer, which cost ``usd`` if no price is set. Raises `ModelError`."""
-        with self.client.server.judged():
+        with self.client.server.translate_errors():
             answer = json.loads(content)
             if not isinstance(answer, dict):
                 raise ValueError("no object")  # noqa: TRY004 - about content, not about types

@@ -39,7 +39,7 @@ class DocumentCache:
         self._unusable.discard(scope)
         return document
 
-    async def beside(self, messages: Sequence[Message]) -> MemoryDocument:
+    async def document_for(self, messages: Sequence[Message]) -> MemoryDocument:
         """The memory document to show with these messages; an empty one if they name none."""
         told = next((each.scope for each in reversed(messages) if each.scope), None)
         try:

@@ -239,7 +239,7 @@ class MemoryManager(Consolidation):
         last = await self._last(session_id)
         tail = await self._storage.load_history(session_id, max_chars=guess.chars(self.context_tokens))
         told = last[-1].scope if last else None
-        document = await self.remembered.beside(last)
+        document = await self.remembered.document_for(last)
         summary = "" if hidden_from(told, tail.private) else tail.summary or ""
         built = await self._assembled(
             session_id,

@@ -222,7 +222,7 @@ class CommandSandbox:
         began = time.monotonic()
         with decoys(self._private_in, outside, self._readable) as there:
             tried = await _run(await self._order(["-"], small, there.given))
-            reached = there.reached()
+            reached = there.reached_decoys()
         if tried.limit == "lost" and time.monotonic() - began >= _PROBE_LIMIT_S:
             raise TimeoutError  # the runner itself was too slow
         if trouble := self._trouble_of(tried):
@@ -319,9 +319,9 @@ class CommandSandbox:
 async def _run(order: Mapping[str, Any], serve: Serve | None = None) -> ProgramOutcome:
     if not order["linked"]:
         return await process.run(order, serve)
-    from agent_core.sandbox.external_runner import run_linked  # noqa: PLC0415 - rarely wanted
+    from agent_core.sandbox.external_runner import run_in_unit  # noqa: PLC0415 - rarely wanted
 
-    return await run_linked(order, serve)
+    return await run_in_unit(order, serve)
 
 
 def _entries(workspace: Path) -> list[str]:

@@ -23,7 +23,7 @@ _GRACE_S, _END_LIMIT_S = 15.0, 6.0
 _MOST_REPORT_BYTES = 4_000_000
 
 
-async def run_linked(order: Mapping[str, Any], serve: Serve | None = None) -> ProgramOutcome:
+async def run_in_unit(order: Mapping[str, Any], serve: Serve | None = None) -> ProgramOutcome:
     """Execute an order in a unit, ``serve`` its listener; cancelling ends all. Raises OSError."""
     found: list[Mapping[str, Any] | OSError] = []
     async with anyio.create_task_group() as tasks:

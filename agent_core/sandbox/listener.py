@@ -42,7 +42,7 @@ def listening(python: str, words: Sequence[str]) -> list[str]:
     return [python, "-I", "-S", "-c", _CODE, *words]
 
 
-async def serve_received(given: socket.socket, serve: Serve) -> None:
+async def serve_listener(given: socket.socket, serve: Serve) -> None:
     """Serve the received loopback listener until cancelled or the sandbox ends without one."""
     await anyio.wait_readable(given)
     try:

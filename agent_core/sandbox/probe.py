@@ -78,7 +78,7 @@ class Decoys:
     given: dict[str, Any]
     datagrams: socket.socket
 
-    def reached(self) -> list[str]:
+    def reached_decoys(self) -> list[str]:
         """Return the attempts that reached a decoy, whatever their report says."""
         with suppress(OSError):
             self.datagrams.recv(1)

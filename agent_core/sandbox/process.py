@@ -25,9 +25,9 @@ import anyio
 import anyio.to_thread
 from anyio.abc import Process
 
-from agent_core.sandbox.listener import PORT, Serve, listening, serve_received
+from agent_core.sandbox.listener import PORT, Serve, listening, serve_listener
 from agent_core.sandbox.process_tree import end_below
-from agent_core.sandbox.rights import Ceilings, rlimits_of, rules_for, supported_by
+from agent_core.sandbox.rights import Ceilings, rights_of_version, rlimits_of, rules_for
 from agent_core.sandbox.seccomp import filter_program
 
 _ROOT = str(Path(__file__).resolve().parents[2])
@@ -105,7 +105,7 @@ def landlock_version() -> int:
 
 def sandbox_of(confinement: Confinement, private: str) -> dict[str, Any]:
     """Return the confining part of an order. Raises LookupError on an unknown machine type."""
-    rights = supported_by(confinement.landlock)
+    rights = rights_of_version(confinement.landlock)
     # Where there are no others, a signal reaches nobody else.
     version = _NEWEST if confinement.bubblewrap else confinement.landlock
     apart = bool(confinement.unit)
@@ -225,7 +225,7 @@ async def run(order: Mapping[str, Any], serve: Serve | None = None) -> ProgramOu
     with ours, theirs:
         ours.setblocking(False)
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(serve_received, ours, serve or serve_nothing)
+            tasks.start_soon(serve_listener, ours, serve or serve_nothing)
             try:
                 found.append(await _carried_out({**order, "listener": theirs.fileno()}))
             except OSError as error:

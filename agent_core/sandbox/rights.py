@@ -71,7 +71,7 @@ class Rights:
     """Bytes of the attributes that this version knows."""
 
 
-def supported_by(version: int) -> Rights:
+def rights_of_version(version: int) -> Rights:
     """All that a version can refuse, of what there was up to version 6."""
     files = (1 << _RIGHTS[min(version, len(_RIGHTS) - 1)]) - 1
     size = 24 if version >= 6 else 16 if version >= 4 else 8
@@ -82,7 +82,7 @@ def rules_for(
     version: int, *, readable: Iterable[str], writable: Iterable[str], listed: Iterable[str] = ()
 ) -> list[tuple[str, int]]:
     """Paths and the rights below each; of what is below ``listed`` only the names can be read."""
-    every = supported_by(version).files
+    every = rights_of_version(version).files
     read = _EXECUTE | _READ | _READ_FOLDER
     write = every & ~_DEVICE_NODES & ~_IOCTL
     found = dict.fromkeys(listed, _READ_FOLDER) | dict.fromkeys((*SYSTEM, *readable), read)

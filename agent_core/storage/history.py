@@ -185,7 +185,7 @@ class HistoryFile:
         """About how much memory the cached lines take."""
         return self._tail.size
 
-    def let_go(self) -> None:
+    def drop_cache(self) -> None:
         """Drop the cached lines; the next read decodes again what it needs."""
         self._tail.clear(self._size)
 

@@ -143,7 +143,7 @@ class JsonlMemory:
             _OPEN_SESSIONS,
             lambda key: SessionFiles(key, self.layout, clock, read_at=read_at, sync=sync),
             held=lambda files: files.history.held_bytes,
-            let_go=lambda files: files.history.let_go(),
+            let_go=lambda files: files.history.drop_cache(),
             held_limit=held_bytes,
         )
         self._documents: _Shelf[MemoryScope, DocumentFile] = _Shelf(

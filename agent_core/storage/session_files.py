@@ -87,7 +87,7 @@ class SessionFiles:
         origins: Origins | None = None,
     ) -> None:
         """Replace the given fields, in one write."""
-        record = self.record().changed(summary=summary, private=private, origins=origins)
+        record = self.record().replace_fields(summary=summary, private=private, origins=origins)
         if cursor is not None:
             record = replace(record, place=self.history.place(cursor, record.place))
         self.record_file.save(record)

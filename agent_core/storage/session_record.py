@@ -39,7 +39,7 @@ class Record:
         """Return the number of positions from the beginning that the summary covers."""
         return self.place.position
 
-    def changed(
+    def replace_fields(
         self, *, summary: str | None, private: frozenset[str] | None, origins: Origins | None
     ) -> Record:
         """A copy with the given fields replaced."""

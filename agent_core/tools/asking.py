@@ -55,7 +55,7 @@ class _Budget:
         return self._left_s - (anyio.current_time() - self._since if self._open else 0.0)
 
     @contextmanager
-    def spent(self) -> Iterator[None]:
+    def spend(self) -> Iterator[None]:
         """While inside, it is spent."""
         if not self._open:
             self._since = anyio.current_time()
@@ -76,7 +76,7 @@ class _Limit:
         self._left_s = 0.0
 
     @contextmanager
-    def paused(self) -> Iterator[None]:
+    def pause(self) -> Iterator[None]:
         """While inside, its time does not count."""
         if not self._open:
             self._left_s = self._scope.deadline - anyio.current_time()
@@ -134,9 +134,9 @@ class FormDialogue:
             if (seconds := self._budget.left_s) < _SHORTEST_WAIT_S:
                 return FormReply("cancel", why="nobody answered in time")
             with ExitStack() as waiting:
-                waiting.enter_context(self._budget.spent())
+                waiting.enter_context(self._budget.spend())
                 for limit in self._limits:
-                    waiting.enter_context(limit.paused())
+                    waiting.enter_context(limit.pause())
                 return await self._person.fill_in(form, seconds=seconds)
 
 

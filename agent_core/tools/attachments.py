@@ -83,7 +83,7 @@ class ConversationFiles:
         since, at = self._session.since, message.timestamp
         return since is None or (at is not None and at >= since)
 
-    def listed(self) -> str:
+    def list_text(self) -> str:
         """The attachments of this turn, for a model that asked for an unknown one."""
         lines = attachment_lines(self._session.attachments[:_LISTED])
         return f" With this message came:\n{lines}" if lines else ""
@@ -114,7 +114,7 @@ class ReadAttachmentTool:
         """Give the text of the attachment ``id`` from ``offset`` on."""
         found = await self._files.find_with_origins(str(arguments.get("id")).strip().lower())
         if found is None:
-            return _failed(f"This conversation has no such attachment.{self._files.listed()}")
+            return _failed(f"This conversation has no such attachment.{self._files.list_text()}")
         file, brought_by = found
         if is_picture(file):
             return _failed("This is a picture without text to read; you see it only if it was shown to you.")
@@ -243,7 +243,7 @@ class SendFileTool:
             if not self._own:
                 return _failed(
                     f"Only attachments of this conversation can be sent here, by their id."
-                    f"{self._files.listed()}"
+                    f"{self._files.list_text()}"
                 )
             try:
                 file = await self._from_disk(wanted)

@@ -40,7 +40,7 @@ class BackgroundJobsPort(Protocol):
         """
         ...
 
-    async def listed(self) -> tuple[str, Origins]:
+    async def list_text(self) -> tuple[str, Origins]:
         """The jobs, one per line, and the origins of their words."""
         ...
 
@@ -142,7 +142,7 @@ class JobsTool(_Tool):
 
     async def execute(self, **_: Any) -> ToolResult:
         """List the jobs."""
-        text, origins = await self._jobs.listed()
+        text, origins = await self._jobs.list_text()
         return ToolResult(content=text, origins=origins)
 
 

@@ -70,7 +70,7 @@ class DeferredTools:
         text = f"Load more tools by what you want to do: {listed}."
         return ToolDefinition(name=FIND_TOOLS, description=text, parameters=dict(_PARAMETERS))
 
-    def loaded(self) -> list[ToolDefinition]:
+    def loaded_definitions(self) -> list[ToolDefinition]:
         """The loaded definitions, always in the same order."""
         return [self._definitions[name] for name in self.found if name in self._definitions]
 

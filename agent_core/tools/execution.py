@@ -44,7 +44,7 @@ class ToolRunner:
         self._seconds = seconds
         self._result_chars = result_chars
 
-    def fitted(self, call: ToolCall) -> ToolCall:
+    def fit_call(self, call: ToolCall) -> ToolCall:
         """The call with its arguments as the tool's schema wants them, where that is meant without doubt."""
         tool = self._tools.get(call.name)
         if tool is None:

@@ -54,7 +54,7 @@ class Field:
     required: bool = False
     choices: tuple[tuple[str, str], ...] = ()
 
-    def described(self) -> str:
+    def describe(self) -> str:
         """The values that fit, for people."""
         match self.kind:
             case "choice" | "choices":
@@ -186,7 +186,7 @@ def _value(field: Field, said: str) -> Value:
             return _choice(field, said)
         case "choices":
             return list(dict.fromkeys(_choice(field, each) for each in said.split(",") if each.strip()))
-    raise NotAnAnswer(f"`{_field_name(field)}` must be {field.described().partition(';')[0]}.")
+    raise NotAnAnswer(f"`{_field_name(field)}` must be {field.describe().partition(';')[0]}.")
 
 
 def _choice(field: Field, said: str) -> str:
@@ -194,7 +194,7 @@ def _choice(field: Field, said: str) -> str:
     for value, shown in field.choices:
         if wanted in (value.casefold(), shown.casefold()):
             return value
-    raise NotAnAnswer(f"`{_field_name(field)}` must be {field.described().partition(';')[0]}.")
+    raise NotAnAnswer(f"`{_field_name(field)}` must be {field.describe().partition(';')[0]}.")
 
 
 def _field_name(field: Field) -> str:

@@ -109,7 +109,7 @@ def in_force(grant: Grant, now: datetime) -> bool:
     return grant.at <= now < grant.until and (grant.seen_at is None or grant.seen_at <= now)
 
 
-def described(scope: Scope) -> str:
+def describe_scope(scope: Scope) -> str:
     """A scope in words, without the exact call, which is shown beside it."""
     match scope.kind:
         case GrantKind.CALL:

@@ -37,7 +37,7 @@ class JobsPort(Protocol):
         """Store a job at the model's ``when`` for ``whom`` in a group; return text and id."""
         ...
 
-    async def listed(self) -> str:
+    async def list_text(self) -> str:
         """The jobs, one per line."""
         ...
 
@@ -111,7 +111,7 @@ class ScheduleTool:
         """Do what ``action`` says."""
         action = arguments.get("action")
         if action == "list":
-            return ToolResult(content=await self._jobs.listed(), origins=await self._jobs.origins())
+            return ToolResult(content=await self._jobs.list_text(), origins=await self._jobs.origins())
         if action == "add":
             text = str(arguments.get("text") or "").strip()
             if not text:

@@ -32,7 +32,7 @@ class MessengerPort(Protocol):
         """Return True if ``to`` is the owner, on one of the owner's own channels."""
         ...
 
-    def worded(self, to: str, text: str) -> str:
+    def add_sender(self, to: str, text: str) -> str:
         """The text as it is sent: to somebody else it says from whom it is."""
         ...
 
@@ -102,7 +102,12 @@ class SendMessageTool:
             shown.append(f"file: {told}")
             digests.append(digest)
         recipient = await self._messenger.recipient(to)
-        lines = [f"to: {self._messenger.describe(recipient)}", *shown, "", self._messenger.worded(to, text)]
+        lines = [
+            f"to: {self._messenger.describe(recipient)}",
+            *shown,
+            "",
+            self._messenger.add_sender(to, text),
+        ]
         return Review("\n".join(lines), _state(recipient, text, digests))
 
     async def execute(self, **arguments: Any) -> ToolResult:
@@ -126,7 +131,7 @@ class SendMessageTool:
         state = _state(recipient, text, [file.sha256 for file in files])
         if (approved := approved_state()) and approved != state:
             return _failed("What was approved has changed since; it is not sent.")
-        worded = self._messenger.worded(to, text)
+        worded = self._messenger.add_sender(to, text)
         whom = to if self._messenger.is_own(to) else recipient  # a name may be somebody else's by now
         told = await self._messenger.send(whom, worded, files, key=key, origins=origins_of_call())
         return ToolResult(content=told)

@@ -74,7 +74,7 @@ class LocalEngine:
         if self._extra and (install := missing_packages(self._extra)):
             raise self.error(Failure(status=404, text=f"{self._name} is not installed: {install}"))
         try:
-            text = await self.process.whole(request, task=task, limit_s=limit_s)
+            text = await self.process.ask_text(request, task=task, limit_s=limit_s)
         except CallFailed as error:
             raise self.error(error.failure) from error
         except ValueError as error:
@@ -86,11 +86,11 @@ class LocalEngine:
         try:
             answer: Mapping[str, Any] = object_in(json.loads(text))
         except ValueError as error:
-            raise self.malformed(error) from error
+            raise self.malformed_error(error) from error
         _log.info("voice_engine.answered", engine=self._name, memory_mb=answer.get("memory_mb"))
         return answer
 
-    def malformed(self, error: Exception) -> ModelError:
+    def malformed_error(self, error: Exception) -> ModelError:
         """Return the error for an answer that cannot be read."""
         return self.error(Failure(text=str(error), unreadable="malformed"))
 
@@ -121,7 +121,7 @@ class LocalSpeech:
             content = base64.b64decode(answer["sound"], validate=True)
             media_type, sound = spoken_of(content)
         except (ValueError, KeyError, TypeError) as error:
-            raise self._engine.malformed(error) from error
+            raise self._engine.malformed_error(error) from error
         return Spoken(content, media_type, sound, "local", 0.0, calls=0)
 
     async def aclose(self) -> None:
@@ -156,7 +156,7 @@ class LocalTranscription:
         try:
             return Transcript(transcript_in(answer), Usage(calls=1, cost_usd=0.0, model="local"))
         except ValueError as error:
-            raise self._engine.malformed(error) from error
+            raise self._engine.malformed_error(error) from error
 
     async def aclose(self) -> None:
         """End the process."""
@@ -189,7 +189,7 @@ class OpusSpeech:
         """Return the same as Opus in Ogg. Raises CallFailed, and ValueError, KeyError or TypeError."""
         request, answer = {"sound": base64.b64encode(content).decode()}, None
         with anyio.move_on_after(limit_s):  # the start of the process, too
-            answer = await self.process.whole(request, task="opus", limit_s=limit_s)
+            answer = await self.process.ask_text(request, task="opus", limit_s=limit_s)
         if answer is None:
             raise ValueError(f"nothing came of it within {limit_s:.0f} s")
         opus = base64.b64decode(json.loads(answer)["sound"], validate=True)

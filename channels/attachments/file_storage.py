@@ -59,7 +59,7 @@ class LocalFiles:
                     left.unlink()
                     _log.info("attachment.leftover_removed")
 
-    def put(self, handle: int, temporary: Path, path: str, size: int) -> bool:
+    def save(self, handle: int, temporary: Path, path: str, size: int) -> bool:
         """Store a content durably under its name."""
         final = self._root / check_path(path)
         if not self.is_shared:
@@ -105,7 +105,7 @@ class LocalFiles:
             return self.find(path) if self._put_back(final) else None
         return StoredFile(path, found.st_mtime, found.st_size) if stat.S_ISREG(found.st_mode) else None
 
-    def stored(self) -> Iterator[StoredFile]:
+    def list_files(self) -> Iterator[StoredFile]:
         """List all contents."""
         if not self._folder.is_dir():
             self._is_mounted()

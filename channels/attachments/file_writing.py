@@ -51,7 +51,7 @@ class Writing:
         with self._closing:
             handle = os.dup(self._open())
         try:
-            return storage.put(handle, self._temporary, path, self.size)
+            return storage.save(handle, self._temporary, path, self.size)
         finally:
             os.close(handle)
 

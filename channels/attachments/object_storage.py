@@ -93,7 +93,7 @@ class ObjectFiles:
                 with self._asking() as api:
                     self._delete(api, key)
 
-    def put(self, handle: int, temporary: Path, path: str, size: int) -> bool:
+    def save(self, handle: int, temporary: Path, path: str, size: int) -> bool:
         """Store a content; see the module."""
         is_new = False
         until = time.monotonic() + _REMOVING_WAIT_S
@@ -137,7 +137,7 @@ class ObjectFiles:
             return None
         return StoredFile(path, found["last_modified"].timestamp(), found["size"])
 
-    def stored(self) -> Iterator[StoredFile]:
+    def list_files(self) -> Iterator[StoredFile]:
         """List all contents, a page at a time."""
         for key, at, size in self._listed(FOLDER):
             if PATH.fullmatch(key):

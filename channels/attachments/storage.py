@@ -58,7 +58,7 @@ class Storage(Protocol):
         """Make the storage ready for use."""
         ...
 
-    def put(self, handle: int, temporary: Path, path: str, size: int) -> bool:
+    def save(self, handle: int, temporary: Path, path: str, size: int) -> bool:
         """Store a content durably from a local file that may be moved; False if it existed (now as new)."""
         ...
 
@@ -70,7 +70,7 @@ class Storage(Protocol):
         """Look a content up."""
         ...
 
-    def stored(self) -> Iterator[StoredFile]:
+    def list_files(self) -> Iterator[StoredFile]:
         """List all contents, in no particular order."""
         ...
 

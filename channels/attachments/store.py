@@ -259,7 +259,7 @@ class AttachmentStore:
         for offset in range(0, attachment.size_bytes, BLOCK_BYTES):
             yield await self._part(attachment, offset=offset, max_bytes=BLOCK_BYTES)
 
-    async def look_at(self, attachment: Attachment) -> Picture | None:
+    async def read_picture_header(self, attachment: Attachment) -> Picture | None:
         """Type and size of a picture, None if the file is not one. Raises like `read`."""
         return picture_in(await self.read(attachment, max_bytes=HEAD_BYTES))
 
@@ -291,10 +291,10 @@ class AttachmentStore:
         with disk_errors():
             return await self._asked(partial(self._storage.owner, wanted)) == wanted
 
-    async def stored(self) -> list[StoredFile]:
+    async def list_files(self) -> list[StoredFile]:
         """List all files, in no particular order."""
         with disk_errors():
-            return await self._asked(lambda: list(self._storage.stored()), _LIST_LIMIT_S)
+            return await self._asked(lambda: list(self._storage.list_files()), _LIST_LIMIT_S)
 
     async def remove(self, files: Sequence[StoredFile]) -> int:
         """Remove files unless they were saved again after their listing; return the number removed."""
@@ -438,7 +438,7 @@ class AttachmentStore:
         marks = list(self._storage.marks())
         marked = {name for _, name, _ in marks}
         total, sizes = 0, dict[str, int]()
-        for file in self._storage.stored():
+        for file in self._storage.list_files():
             size = max(file.size_bytes, self._least_bytes)
             total += size
             if (name := PurePosixPath(file.path).name) in marked:

@@ -207,7 +207,7 @@ class EmailChannel(EmailDirectMessages):
             broke=self._broke,
             never_came=self._never_came,
             verify=self._verify,
-            bounced=self._safety.bounced,
+            bounced=self._safety.undelivered_mails,
             keeper=self._keeper,
             undelivered=self._undelivered,
             start=tasks.start_soon,
@@ -217,7 +217,7 @@ class EmailChannel(EmailDirectMessages):
         inbox.report(LinkState.CATCHING_UP)
         await receiver.start()
         while True:
-            mailbox.look()
+            mailbox.start_watching()
             await receiver.take_new()
             await self._housekeeping.do(mailbox, receiver.position.uidvalidity)
             self.last_contact_at = self._clock.now()
@@ -248,7 +248,7 @@ class EmailChannel(EmailDirectMessages):
                 ),
             )
             self._let_in_at = tripped
-            self._safety.let_in()
+            self._safety.note_released()
             await self._safety.save()
 
     async def reset_breaker(self) -> list[str]:
@@ -283,13 +283,13 @@ class EmailChannel(EmailDirectMessages):
                 )
             raise
         except ChannelError as exc:
-            self._went_out.refused(message.id)
+            self._went_out.note_refused(message.id)
             if isinstance(exc, ChannelAuthFailed):
-                self._safety.login_refused(exc)
+                self._safety.note_login_refusal(exc)
             raise
-        self._safety.patience.accepted()
+        self._safety.patience.note_accepted()
         self._server_ids.learn(given_in_reply(said, self._config.smtp.host), mail.message_id)
-        self._safety.sent(message, mail.message_id)
+        self._safety.count_sent(message, mail.message_id)
         self._delivered_now(message)
         if self._config.sent_copy == "append":
             self._add_task(UploadCopy(mail.raw))
@@ -322,7 +322,7 @@ class EmailChannel(EmailDirectMessages):
     def _undelivered(self, report: BounceReport) -> None:
         """Alert the owner to an undelivered mail, at most hourly per recipient or matching pattern."""
         _log.warning("mail.undelivered", channel=self.name, why=report.why)
-        whom = self._safety.sent_to(report.message_ids)
+        whom = self._safety.recipient_of(report.message_ids)
         self._alert(f"undelivered {self._intake.crowd(whom) or whom or 'somebody'}", in_words(report))
 
     async def _taken_after_all(
@@ -353,12 +353,12 @@ class EmailChannel(EmailDirectMessages):
                 f"the sent copy of {message_id} is not there yet; it may still appear within {left_s:.0f} s",
                 retry_after_s=min(left_s, _PROBE_AGAIN_S),
             )
-        self._went_out.refused(message.id)
+        self._went_out.note_refused(message.id)
         return None
 
     def _delivered_now(self, message: OutboundMessage) -> None:
         message_id = message_id_of(message.id, message.session, account=self.account)
-        copy = self._went_out.delivered(message.id, message_id)
+        copy = self._went_out.note_delivered(message.id, message_id)
         if copy is not None:
             self._add_task(copy)
         if message.kind not in (OutboundKind.REPLY, OutboundKind.APOLOGY):

@@ -129,7 +129,7 @@ class MailFetcher:
         self._mailbox = mailbox
         self._broke = broke
 
-    async def listed(self, uids: Sequence[int]) -> list[int]:
+    async def existing_uids(self, uids: Sequence[int]) -> list[int]:
         """Those of them that the server still has."""
         if not uids:
             return []

@@ -280,7 +280,7 @@ class MailIntake:
             else thread_tag(message_id or native_id, own_references, account=self.account)
         )
         # What two have said to each other is not quoted to a third, just because a header says so.
-        whom = f"{person}<{verdict.reply_to}>" if verdict.redirected else person
+        whom = f"{person}<{verdict.reply_to}>" if verdict.is_redirected else person
         if read_only := self._read_only(person):
             whom = NOBODY  # so that no answer can go there, whoever lets it out of quarantine
         session = session_of(self._channel, tag, whom)
@@ -374,7 +374,7 @@ class MailIntake:
         if word:
             local, _, domain = self.account.rpartition("@")
             found["own"] = f"{local}+{word}@{domain}"
-        if verdict.redirected:
+        if verdict.is_redirected:
             found["redirected_by"] = verdict.address
         known = {without_tag(one) for one in (self.account, verdict.address, verdict.reply_to)}
         others = [

@@ -204,12 +204,12 @@ class MailReceiver:
                 self._read_to = batch[-1].uid
                 began = anyio.current_time()
                 with anyio.move_on_after(patience_s):
-                    await self._waiting.settled(batch[0].uid)
+                    await self._waiting.wait_settled(batch[0].uid)
                 patience_s = max(patience_s - (anyio.current_time() - began), 0.0)
                 await self._take_verified()
                 while self._waiting.full:
                     with anyio.move_on_after(_LOOK_S):  # the storage may have become known as away
-                        await self._waiting.changed()
+                        await self._waiting.wait_changed()
                     await self._take_verified()
             if self._read_to < chunk[-1]:
                 # What is older than the first start, or was deleted before we came to it.
@@ -231,7 +231,7 @@ class MailReceiver:
 
     async def _set_aside(self, uids: Sequence[int]) -> None:
         """Try these mails again later, as far as they were not deleted."""
-        for uid in await self._fetcher.listed(uids):
+        for uid in await self._fetcher.existing_uids(uids):
             self._withheld.add(uid, self._now())
 
     async def _try_withheld(self) -> None:
@@ -240,7 +240,7 @@ class MailReceiver:
         if not due:
             return
         await self._commit([])
-        listed = await self._fetcher.listed(due)
+        listed = await self._fetcher.existing_uids(due)
         infos = {info.uid: info for info in await self._fetcher.infos(listed)}
         given_up: list[InboundMessage] = []
         for uid in due:
@@ -329,7 +329,7 @@ class MailReceiver:
                 break
             await self._owners_first()
         if self._keeper is not None and self._keeper.is_away:
-            self._waiting.shed()
+            self._waiting.release_excess()
 
     def _within_deadline(self, ready: Sequence[ReadMail]) -> Iterator[ReadMail]:
         """As many of them as there is time for, because keeping files takes some; the others are put back."""
@@ -408,19 +408,19 @@ class MailReceiver:
         await self._commit(messages, bounces)
 
     async def _commit(self, messages: Sequence[InboundMessage], amendments: Sequence[Amendment] = ()) -> None:
-        first = self._waiting.first_besides(self._withheld)
+        first = self._waiting.lowest_waiting(self._withheld)
         uid = self._read_to if first is None else min(self._read_to, first - 1)
         position = replace(self.position, uid=uid)
         values = {**position.as_values(), "withheld": self._withheld.as_value()}
         news = list(self._server_ids.news)
         values |= await self._server_ids.to_commit(self._inbox)
         await self._inbox.accept(messages, values, amendments)
-        self._server_ids.committed(news)
+        self._server_ids.note_committed(news)
         self.position = position
 
     async def _completed(self, mail: ReadMail, message: InboundMessage) -> InboundMessage | None:
         """With its files; None: it waits for those, so that no other mail has to."""
-        message = await self._repeats.removed(message, mail.arrival)
+        message = await self._repeats.remove_repeats(message, mail.arrival)
         if mail.arrival is None or self._keeper is None:
             return message
         if not self._keeper.takes_long(message, mail.arrival.mail):
@@ -448,14 +448,14 @@ class MailReceiver:
         """Wait until it makes sense to fetch a mail again: its files can be kept, or are given up."""
         backoff = Backoff(_FILES_RETRY)
         while keeper.is_away and not self._waiting.is_crowded(mail):
-            await anyio.sleep(backoff.failed(random=random.random()))
+            await anyio.sleep(backoff.note_failure(random=random.random()))
             if not self._asking.locked():  # one asks for all
                 async with self._asking:
                     with suppress(ChannelUnavailable):
                         await keeper.ready()
         while not self._waiting.has_room(mail) and not keeper.is_away:
             with anyio.move_on_after(_LOOK_S):
-                await self._waiting.changed()
+                await self._waiting.wait_changed()
 
     async def _keep(self, keeper: Keeper, mail: ReadMail, message: InboundMessage) -> None:
         """Have the files of a mail kept, beside the loop: until the storage for files takes them."""
@@ -475,7 +475,7 @@ class MailReceiver:
                     mail.leave()
                     await self._room_for(keeper, mail)
                     return
-                pause_s = backoff.failed(random=random.random())
+                pause_s = backoff.note_failure(random=random.random())
                 _log.warning("mail.files_wait", uid=mail.info.uid, reason=str(error))
                 await anyio.sleep(pause_s)
 

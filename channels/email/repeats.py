@@ -24,7 +24,7 @@ class Repeats:
         self._inbox = inbox
         self._intake = intake
 
-    async def removed(self, message: InboundMessage, arrival: Arrival | None) -> InboundMessage:
+    async def remove_repeats(self, message: InboundMessage, arrival: Arrival | None) -> InboundMessage:
         """
         With what the store calls the mail that it answers, and without what it repeats of that. Unless we
         have written it to its sender, the subject is somebody else's, and nothing is known of what is quoted:
@@ -56,7 +56,7 @@ class Repeats:
     async def _sent(self, message_id: str) -> tuple[str | None, OutboundMessage | None]:
         """The outbox id of a mail of ours, and what was sent, as far as the store has it."""
         key = await self._inbox.delivered_id(message_id) or await self._unconfirmed(message_id)
-        return key, None if key is None else await self._inbox.sent(key)
+        return key, None if key is None else await self._inbox.find_sent(key)
 
     def _is_to(self, session: SessionKey, message: InboundMessage) -> bool:
         """Return True if a conversation is the sender's, who may be the owner elsewhere."""
@@ -69,6 +69,8 @@ class Repeats:
         """The outbox id of a mail of ours that somebody answers before we know that it was taken."""
         account = self._intake.account
         known = (
-            key for key in await self._inbox.unconfirmed() if names_outbound(message_id, key, account=account)
+            key
+            for key in await self._inbox.unconfirmed_sends()
+            if names_outbound(message_id, key, account=account)
         )
         return next(known, None)

@@ -44,7 +44,7 @@ class ServerIds:
             if await self._known(inbox, given) is None
         }
 
-    def committed(self, given: Sequence[str]) -> None:
+    def note_committed(self, given: Sequence[str]) -> None:
         """Note that the result of `to_commit` is committed."""
         for each in given:
             self.news.pop(each, None)

@@ -130,7 +130,7 @@ class VerificationQueue:
     def __contains__(self, uid: object) -> bool:
         return uid in self._mails
 
-    def first_besides(self, uids: Container[int]) -> int | None:
+    def lowest_waiting(self, uids: Container[int]) -> int | None:
         """The lowest waiting UID that is not one of these."""
         return min((uid for uid in self._mails if uid not in uids), default=None)
 
@@ -140,7 +140,7 @@ class VerificationQueue:
         size = sum(len(mail.raw) for mail in self._mails.values())
         return size > MOST_BYTES or len(self._mails) > 2 * MOST_MAILS
 
-    def shed(self) -> None:
+    def release_excess(self) -> None:
         """Release the bytes of mails that wait behind others and exceed a share; the earliest keep theirs."""
         total = sum(len(mail.raw) for mail in self._mails.values() if mail.is_needed)
         shares = Counter[str]()
@@ -168,12 +168,12 @@ class VerificationQueue:
         others = (other.senders for other in self._mails.values() if other is not mail)
         return sum(not mail.senders.isdisjoint(senders) for senders in others) >= MOST_OF_SENDER
 
-    async def settled(self, uid: int) -> None:
+    async def wait_settled(self, uid: int) -> None:
         """Wait until no proof is being looked for, for mails from this UID on."""
         while any(mail.verification is None and mail.info.uid >= uid for mail in self._mails.values()):
-            await self.changed()
+            await self.wait_changed()
 
-    async def changed(self) -> None:
+    async def wait_changed(self) -> None:
         """Wait until the next search for a proof has ended, or a mail was taken."""
         await self._news.wait()
 

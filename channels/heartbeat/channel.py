@@ -60,15 +60,15 @@ Forward = Callable[[OutboundMessage, Callable[[], Awaitable[None]]], Awaitable[R
 class TickLog(Protocol):
     """Records ticks that never become a message, and knows the others. Raises nothing but cancellation."""
 
-    async def skipped(self, name: str, instant: datetime, reason: str) -> None:
+    async def note_skipped(self, name: str, instant: datetime, reason: str) -> None:
         """A tick was skipped; called before it is committed, and so perhaps twice."""
         ...
 
-    async def missed(self, name: str, since: datetime, until: datetime) -> None:
+    async def note_missed(self, name: str, since: datetime, until: datetime) -> None:
         """Between the tick at ``since`` and the one at ``until`` others were due, and are merged into it."""
         ...
 
-    async def ended(self, name: str, instant: datetime) -> bool | None:
+    async def has_answered(self, name: str, instant: datetime) -> bool | None:
         """
         Return True if the tick at ``instant`` ended with an answer, False if without one; else None.
 
@@ -77,7 +77,7 @@ class TickLog(Protocol):
         """
         ...
 
-    async def told(self, name: str, instant: datetime) -> bool:
+    async def has_alerted(self, name: str, instant: datetime) -> bool:
         """True if the tick at ``instant`` has told the owner something, or had nothing but that to tell."""
         ...
 
@@ -93,16 +93,16 @@ class TickWork:
 
 
 class _NoLog:
-    async def skipped(self, name: str, instant: datetime, reason: str) -> None:
+    async def note_skipped(self, name: str, instant: datetime, reason: str) -> None:
         pass
 
-    async def missed(self, name: str, since: datetime, until: datetime) -> None:
+    async def note_missed(self, name: str, since: datetime, until: datetime) -> None:
         pass
 
-    async def ended(self, name: str, instant: datetime) -> bool | None:
+    async def has_answered(self, name: str, instant: datetime) -> bool | None:
         return True
 
-    async def told(self, name: str, instant: datetime) -> bool:
+    async def has_alerted(self, name: str, instant: datetime) -> bool:
         return False
 
 
@@ -175,12 +175,12 @@ class HeartbeatChannel:
                 await self._sleep(min(until_next_s, self._look_every_s))
                 continue
             if instant - last > self.schedule.interval:
-                await self._ticks.missed(self.name, last, instant)
+                await self._ticks.note_missed(self.name, last, instant)
             async with self._looking:
-                found = await self.look(inbox, instant)
+                found = await self.check_work(inbox, instant)
                 message = self._tick(instant, found) if found.text else None
                 if message is None:
-                    await self._ticks.skipped(self.name, instant, found.reason)
+                    await self._ticks.note_skipped(self.name, instant, found.reason)
                 positions = {**found.positions, _POSITION: tick_name(instant)}
                 await inbox.accept([message] if message else [], positions)
             _log.debug("heartbeat.ticked", instant=tick_name(instant), work=message is not None)
@@ -193,7 +193,7 @@ class HeartbeatChannel:
             return False
         if not resting and self.schedule.newest(now) > last:
             moment = now.replace(microsecond=now.microsecond // 1000 * 1000)
-            await self._ticks.skipped(self.name, moment, OUTSIDE)
+            await self._ticks.note_skipped(self.name, moment, OUTSIDE)
             return True
         return resting
 
@@ -204,7 +204,7 @@ class HeartbeatChannel:
         inbox, now = self._inbox, self._clock.now()
         instant = now.replace(microsecond=now.microsecond // 1000 * 1000)
         async with self._looking:
-            found = await self.look(inbox, instant, forced=True)
+            found = await self.check_work(inbox, instant, forced=True)
             tick = self._tick(instant, found)
             forced = {"native_id": f"now-{tick_name(instant)}", "context": {**tick.context, "forced": True}}
             messages = [tick.model_copy(update=forced)] if found.text else []
@@ -214,9 +214,9 @@ class HeartbeatChannel:
 
     async def would_find(self, instant: datetime) -> TickWork:
         """Return the work of a tick at ``instant``; nothing is accepted or marked as seen."""
-        return await self.look(self._inbox, instant, forced=True)
+        return await self.check_work(self._inbox, instant, forced=True)
 
-    async def look(self, inbox: Inbox | None, instant: datetime, *, forced: bool = False) -> TickWork:
+    async def check_work(self, inbox: Inbox | None, instant: datetime, *, forced: bool = False) -> TickWork:
         """Decide without a model if there is work; ``forced`` or without inbox, also seen things count."""
         local = instant.astimezone(self.schedule.zone)
         try:
@@ -250,9 +250,14 @@ class HeartbeatChannel:
         trace = digest(checklist, *due_items(checklist, local))
         last, kept, told = ((await inbox.position(_ASKED) or "" if inbox else "") + "   ").split(" ")[:3]
         at = parse_instant(last) if kept == trace else None
-        known = at is not None and (bool(told) or await self._ticks.told(self.name, at))
+        known = at is not None and (bool(told) or await self._ticks.has_alerted(self.name, at))
         fresh = at is not None and timedelta(0) <= instant - at < self._again_after
-        if known and fresh and not forced and await self._ticks.ended(self.name, at or instant) is not False:
+        if (
+            known
+            and fresh
+            and not forced
+            and await self._ticks.has_answered(self.name, at or instant) is not False
+        ):
             return TickWork(reason=f"{NOTHING}: {self._checklist.name} is as it was when I wrote about it")
         position = f"{tick_name(instant)} {trace} {'told' if known else ''}"
         return TickWork(question_text(local, checklist), positions={_ASKED: position})
@@ -270,7 +275,7 @@ class HeartbeatChannel:
             return untold, open_ticks
         for name, texts in _reported_before(await inbox.position(_TOLD)).items():
             instant = parse_instant(name)
-            ended = True if instant is None else await self._ticks.ended(self.name, instant)
+            ended = True if instant is None else await self._ticks.has_answered(self.name, instant)
             if ended is None:
                 open_ticks[name] = texts
             elif not ended:

@@ -41,7 +41,7 @@ class MatrixAdmin:
 
     async def _devices(self, user_id: str) -> list[dict[str, Any]]:
         machine = await self._crypto.ready()
-        self._crypto.outdated(user_id)
+        self._crypto.mark_outdated(user_id)
         await self._crypto.learn_devices([user_id])
         found: list[dict[str, Any]] = [
             {
@@ -83,7 +83,7 @@ class MatrixAdmin:
         self._verifications.attend()
         return self._verifications.state(user_id)
 
-    async def compared(self, user_id: str, *, same: bool) -> bool:
+    async def confirm_emoji(self, user_id: str, *, same: bool) -> bool:
         """The operator's answer about the emoji."""
         return await _asked(self._verifications.answer(user_id, same=same))
 

@@ -232,9 +232,9 @@ class MatrixChannel:
             self._preview.done(placed.context)
         elif is_first_part(message):
             room_id = str(message.context.get("room") or message.session.conversation)
-            self._preview.moved(room_id, message.context)
+            self._preview.remove_in_old_room(room_id, message.context)
         if self._events is not None:
-            self._events.answered(placed.session.conversation, placed.context)
+            self._events.note_answered(placed.session.conversation, placed.context)
         return final_receipt(taken, placed, self._rooms)
 
     async def probe(self, message: OutboundMessage) -> Receipt | None:
@@ -258,7 +258,7 @@ class MatrixChannel:
             if stage is AckState.RECEIVED:
                 self._preview.began(session, room_id, context)
             else:
-                self._preview.ended(room_id, context, stage)
+                self._preview.end_preview(room_id, context, stage)
         asked = context.get("event_id"), context.get("sender")
         gone = self._events is not None and self._events.is_gone(room_id, *asked)
         gone = gone or bool(context.get("left_over"))

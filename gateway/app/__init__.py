@@ -76,7 +76,7 @@ def _gateway(env: Environment, opened: OpenQueue, parts: _Parts) -> Gateway:
     turns, routing, speech = parts.turns, parts.routing, parts.speech
     queue, state, guard = opened.queue, opened.account_state, opened.guard
     by_name = {name: channel for name, (channel, _) in channels.items()}
-    intake = AcceptGate(guard.perhaps_answered)
+    intake = AcceptGate(guard.may_be_answered)
     watch_channels(
         supervision.supervisor,
         channels,

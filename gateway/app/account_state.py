@@ -12,7 +12,7 @@ import anyio.to_thread
 
 from agent_core.ports import Clock
 from agent_core.state_folder import DiskFolder, StateAway, StateFolder
-from gateway.queue.opening import account_state_beside, open_postgres, opened_queue
+from gateway.queue.opening import account_state_of, open_postgres, opened_queue
 from gateway.queue.state_key import StateKey
 from gateway.queue.stores import Queue, StoreUnavailable
 from gateway.settings import Settings
@@ -31,7 +31,7 @@ async def checked_account_state(settings: Settings, home: Home, queue: Queue) ->
 
     Read-only, so it may run before the lease. Raises StoreUnavailable, or ConfigInvalid for the state key.
     """
-    state = account_state_beside(queue, StateKey(settings.state_key, home.state_key))
+    state = account_state_of(queue, StateKey(settings.state_key, home.state_key))
     if state is not None:
         await _waited_for(state, state.check)
     return state

@@ -155,8 +155,8 @@ def build_agent(env: Environment, queue: Queue, state: AccountState | None) -> A
         lambda session: attachment_tools(session, memory, attachments, clock, settings=settings, home=home),
         lambda session: workspace_tools(session, at_home, settings=settings, known=known_files, look=look),
         shell.tools,
-        web.of,
-        pictures.of,
+        web.tools_for,
+        pictures.tools_for,
         servers_of,
         plugins.tools,
     )

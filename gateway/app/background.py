@@ -24,7 +24,7 @@ from agent_core.tools.background import (
 from gateway.app.agent import AgentParts
 from gateway.app.environment import Environment
 from gateway.app.shell import Shell
-from gateway.operations.background import jobs_at_home
+from gateway.operations.background import open_background_jobs
 from gateway.proactive.background_jobs import BackgroundJobs, SessionBackgroundJobs
 from gateway.proactive.jobs.service import JobPlace
 from gateway.queue.background import Order
@@ -52,7 +52,7 @@ class BackgroundParts:
 def build_background(env: Environment, queue: Queue, agent: AgentParts) -> BackgroundParts:
     """Build what background jobs need."""
     workspace = env.home.path(env.settings.agents.workspace)
-    jobs = jobs_at_home(queue, agent.memory, workspace, env.clock)
+    jobs = open_background_jobs(queue, agent.memory, workspace, env.clock)
     allow = env.settings.tools.jobs.allow
     places = env.settings.gateway.max_concurrent_turns
 

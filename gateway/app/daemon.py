@@ -183,7 +183,7 @@ async def _built(notifier: Notifier, make: Callable[[], Awaitable[Gateway]], set
         try:
             return await make()
         except StoreUnavailable as error:
-            pause_s = backoff.failed(random=random.random())
+            pause_s = backoff.note_failure(random=random.random())
             told = f"waiting for the database: {error}"
             is_waited = settings.store_url is not None and anyio.current_time() < until
             if not is_waited or not notifier.still_starting(told, within_s=pause_s + _START_WITHIN_S):
@@ -276,7 +276,7 @@ async def _serve(stack: AsyncExitStack, built: Gateway, settings: Settings, home
     watch_vitals(
         lambda: watchdog.reason() is not None,
         lambda: watchdog.oldest_s,
-        lambda: watchdog.blocked,
+        lambda: watchdog.is_blocked,
         lambda: disk_usage(home.root).free,
     )
 

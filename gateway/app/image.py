@@ -36,7 +36,7 @@ class Pictures:
         self._litellm = litellm
         self._maker: MakesPictures | None = None
 
-    def of(self, session: Session) -> list[ToolPort]:
+    def tools_for(self, session: Session) -> list[ToolPort]:
         """The tool, if it is configured, where the owner alone speaks and reads along; not in check-ins."""
         settings = self._settings
         owners = session.scope.kind is ScopeKind.OWNER and session.purpose is not Purpose.HEARTBEAT

@@ -122,7 +122,7 @@ def file_keeper(session: Session, files: FilesAtHome, settings: Settings) -> Kee
         journaled = files()
         place = journaled.roots.place(f"mcp/{wanted.stem}-{digest}{wanted.suffix}", own=own, write=True)
         by = By(session.turn, session.id, "", origins)
-        journaled.put(place, lambda _: content, kind="write", by=by)
-        return place.shown
+        journaled.replace(place, lambda _: content, kind="write", by=by)
+        return place.label
 
     return keep

@@ -58,12 +58,12 @@ class OpenQueue:
             await open_account_state(self.account_state)
             await check_accounts(self.account_state, addresses, note=True)
         gap = None
-        if (begun := getattr(self.queue, "begun", None)) is not None:
+        if (check := getattr(self.queue, "check_restored", None)) is not None:
             with open_postgres():
-                gap = await begun(read_high_water_mark(env.home.high_water_mark))
+                gap = await check(read_high_water_mark(env.home.high_water_mark))
         # With a lesser durability a power cut makes it older by itself, which its owner has accepted.
         refuses = env.settings.store_url is None and env.settings.gateway.durability == "full"
-        await self.guard.look(gap, refuses=refuses)
+        await self.guard.check(gap, refuses=refuses)
 
 
 @asynccontextmanager
@@ -119,7 +119,7 @@ def _rollback_guard(env: Environment, queue: Queue) -> RollbackGuard:
     async def extent() -> Extent:
         if guard.is_checked and (note := getattr(queue, "note_server", None)) is not None:
             await note()
-        return Extent.of(maintenance.identity, *await maintenance.last_ids())
+        return Extent.from_counts(maintenance.identity, *await maintenance.last_ids())
 
     guard = RollbackGuard(env.home.high_water_mark, extent, env.clock)
     return guard

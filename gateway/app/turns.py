@@ -317,7 +317,7 @@ def _model_run(shared: _Shared, transcription: Transcription | None, answers: Wo
             *agent.tools(session, partial(_room_name, shared.by_name)),
             *(proactive.tools(session, messages) if _is_of_one(messages) else ()),
         ],
-        tools_settled=agent.shell.settled,
+        tools_settled=agent.shell.wait_tested,
         models=shared.choice,
         metering=agent.metering,
         consent=consent,

@@ -84,20 +84,20 @@ class BudgetAlerts:
     async def state(self) -> dict[str, Any]:
         """For ``status``: cost and limits of this day, and who is refused. Raises `StoreUnavailable`."""
         spent, limits, now = (
-            await self._spending.spent(reserved=False),
+            await self._spending.amount_today(reserved=False),
             self._spending.limits,
             self._clock.now(),
         )
         return budget_state(spent, limits, now)
 
     def _shown(self) -> tuple[float, float]:
-        seen = self._spending.last_seen()
+        seen = self._spending.last_amount()
         return seen.tokens, seen.usd
 
     async def _look(self) -> bool:
         """Tell what is to be told; False: it cannot be told yet."""
         spent, limits, now = (
-            await self._spending.spent(reserved=False),
+            await self._spending.amount_today(reserved=False),
             self._spending.limits,
             self._clock.now(),
         )

@@ -56,7 +56,7 @@ class Metering:
         """Decide about a call now. Raises `StoreUnavailable`."""
         if not self.limits.any:
             return BudgetDecision(go=True)
-        spent = await self.spent()
+        spent = await self.amount_today()
         return decide(spent, self.limits, tier, self._clock.now(), needs=needs)
 
     async def refusal(self, purpose: Purpose, *, owner: bool) -> BudgetDecision | None:
@@ -64,13 +64,13 @@ class Metering:
         decision = await self.decision(tier_of(purpose, owner=owner))
         return None if decision.go else decision
 
-    async def spent(self, *, reserved: bool = True) -> Amount:
+    async def amount_today(self, *, reserved: bool = True) -> Amount:
         """Return this day's cost, with ``reserved`` also of calls in flight. Raises StoreUnavailable."""
         day, before, kept = day_of(self._clock.now(), self.limits.zone), Amount(), Amount()
         for _ in range(_READ_AGAIN):
             day, commits = day_of(self._clock.now(), self.limits.zone), self._commits
             before = self._in_hand(reserved=reserved)
-            kept = Amount.of(await self._costs.spent_on(day))
+            kept = Amount.from_usage(await self._costs.usage_on(day))
             if commits == self._commits:
                 now = kept + self._in_hand(reserved=reserved)
                 break
@@ -81,7 +81,7 @@ class Metering:
             self._seen = (day, now)
         return now
 
-    def last_seen(self) -> Amount:
+    def last_amount(self) -> Amount:
         """Return the day's cost as last read, for gauges; reads nothing."""
         day, amount = self._seen
         return amount if day == day_of(self._clock.now(), self.limits.zone) else Amount()
@@ -91,7 +91,7 @@ class Metering:
         all_of_it = tokens + ANSWER_TOKENS
         if usd is not None:
             return Amount(all_of_it, usd)
-        seen = self.last_seen()
+        seen = self.last_amount()
         return Amount(all_of_it, seen.usd / seen.tokens * all_of_it if seen.tokens else 0.0)
 
     def in_current(self, llm: LLMPort) -> LLMPort:
@@ -130,10 +130,10 @@ class Metering:
                 _log.warning("usage.not_recorded", session=str(meter.session), error=str(error))
                 self._meters.add(meter)
                 return
-            self.recorded(meter, 1)
+            self.mark_recorded(meter, 1)
         self._tidy(meter)
 
-    def recorded(self, meter: UsageMeter, count: int) -> None:
+    def mark_recorded(self, meter: UsageMeter, count: int) -> None:
         """Note that the first ``count`` calls of a meter are stored."""
         self._commits += 1
         del meter.unrecorded[:count]
@@ -155,7 +155,7 @@ class Metering:
             if reserved:
                 total += meter.reserved
             for usage in meter.unrecorded:
-                total += Amount.of(usage)
+                total += Amount.from_usage(usage)
         return total
 
     def _tidy(self, meter: UsageMeter) -> None:
@@ -215,9 +215,9 @@ class UsageMeter:
         """The cost that is not in the store yet, for the commit of the run; then call `committed`."""
         return sum(self.unrecorded, Usage())
 
-    def committed(self) -> None:
+    def mark_committed(self) -> None:
         """Call this when the result of `due` is in the store."""
-        self._spending.recorded(self, len(self.unrecorded))
+        self._spending.mark_recorded(self, len(self.unrecorded))
 
     async def record(self) -> None:
         """Commit the cost so far. Raises nothing but cancellation."""

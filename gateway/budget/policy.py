@@ -43,7 +43,7 @@ class Amount:
         return Amount(self.tokens + other.tokens, self.usd + other.usd)
 
     @classmethod
-    def of(cls, usage: Usage) -> Amount:
+    def from_usage(cls, usage: Usage) -> Amount:
         """The amount of a usage."""
         return cls(usage.prompt_tokens + usage.completion_tokens, usage.cost_usd or 0.0)
 

@@ -147,7 +147,7 @@ async def _machines(store: Queue) -> dict[str, Any]:
 
 async def _call(home: Home, settings: Settings, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     from agent_core.storage.jsonl import JsonlMemory  # noqa: PLC0415
-    from gateway.operations.background import jobs_at_home  # noqa: PLC0415
+    from gateway.operations.background import open_background_jobs  # noqa: PLC0415
     from gateway.operations.files import FilesAtHome  # noqa: PLC0415
     from gateway.operations.mcp import MCP_OPERATIONS  # noqa: PLC0415
     from gateway.operations.schedule import planned_at_rest  # noqa: PLC0415
@@ -185,7 +185,7 @@ async def _call(home: Home, settings: Settings, name: str, arguments: Mapping[st
             costs=Costs(store.usage, limits, clock),
             questions=store.approvals,
             files=FilesAtHome(settings, home, clock),
-            background=jobs_at_home(store, memory, home.path(settings.agents.workspace), clock),
+            background=open_background_jobs(store, memory, home.path(settings.agents.workspace), clock),
             mcp=await stack.enter_async_context(wanted),
         )
         return await operations.call(name, arguments)

@@ -60,7 +60,7 @@ def logs(
     found = False
     for raw in lines:
         line = parse_line(raw)
-        if wanted.holds(line):
+        if wanted.matches(line):
             print(line.raw if as_json else format_line(line), flush=follow)
             found = True
     if not found and not follow:

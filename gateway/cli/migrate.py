@@ -21,11 +21,11 @@ def run_migrate(*, to: str | None, where: Where) -> int:
     settings = load_settings(where.config_path or home.config_file)
     workspace = home.path(settings.agents.workspace)
     if to is not None:
-        from gateway.operations.moving import to_embedded, to_postgres
+        from gateway.operations.moving import move_to_embedded, to_postgres
         from gateway.system.clock import SystemClock
 
         if to == "embedded" and settings.store_url is not None:
-            moved = to_embedded(
+            moved = move_to_embedded(
                 home,
                 workspace,
                 settings.store_url,

@@ -33,7 +33,7 @@ def person_move(old: str, new: str, /, *, where: Where = HERE, as_json: Json = F
 
     from gateway.cli.privacy import meant
     from gateway.operations.privacy.moved_person import move_person
-    from gateway.queue.opening import while_held
+    from gateway.queue.opening import hold_sync
     from gateway.queue.place import ServerDatabase
     from gateway.system.clock import SystemClock
     from gateway.system.home import open_home
@@ -44,7 +44,7 @@ def person_move(old: str, new: str, /, *, where: Where = HERE, as_json: Json = F
     open_home(home.root, as_guest=True)
     with (
         hold_home(home, purpose="command"),
-        while_held(home.database, settings.store_url, home.lease_holders, SystemClock()) as lease,
+        hold_sync(home.database, settings.store_url, home.lease_holders, SystemClock()) as lease,
     ):
         if lease is not None and isinstance(place, ServerDatabase):
             place = replace(place, needs=lease.proof)

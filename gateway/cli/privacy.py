@@ -88,7 +88,7 @@ def forget(
     from functools import partial
 
     from gateway.operations.privacy.erasure import forget_person
-    from gateway.queue.opening import while_held
+    from gateway.queue.opening import hold_sync
     from gateway.queue.place import ServerDatabase
     from gateway.system.clock import SystemClock
     from gateway.system.home import open_home
@@ -101,7 +101,7 @@ def forget(
             open_home(home.root, as_guest=True)
             held.enter_context(hold_home(home, purpose="command"))
         store = None if dry_run else settings.store_url
-        lease = held.enter_context(while_held(home.database, store, home.lease_holders, SystemClock()))
+        lease = held.enter_context(hold_sync(home.database, store, home.lease_holders, SystemClock()))
         if lease is not None and isinstance(place, ServerDatabase):
             place = replace(place, needs=lease.proof)
         erase = partial(forget_person, layout, place, person, storage=storage, now=now)

@@ -116,7 +116,7 @@ def _shown(question: ToolQuestionRow) -> Mapping[str, Any]:
 
 
 def _form(form: Form) -> dict[str, Any]:
-    fields = [{"name": each.name, "wants": each.described()} for each in form.fields]
+    fields = [{"name": each.name, "wants": each.describe()} for each in form.fields]
     return {"message": form.message, "address": form.address, "fields": fields}
 
 

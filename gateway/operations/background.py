@@ -73,7 +73,7 @@ class BackgroundOperations:
         return self._background
 
 
-def jobs_at_home(store: Queue, memory: MemoryPort, workspace: Path, clock: Clock) -> BackgroundJobs:
+def open_background_jobs(store: Queue, memory: MemoryPort, workspace: Path, clock: Clock) -> BackgroundJobs:
     """The background jobs of a home, with or without a daemon."""
 
     def output_of(job_id: str) -> str:

@@ -151,17 +151,17 @@ class FileOperations:
             files = self._made_files()
             try:
                 place = files.roots.place(path)
-                found = files.found(place)
+                found = files.read_state(place)
             except ToolError as error:
                 raise NotTrusted(str(error)) from error
             if found is None:
-                raise NotFound(f"there is no file {place.shown}")
+                raise NotFound(f"there is no file {place.label}")
             try:
-                files.journal.labels.trust(place.shown, found.digest)
+                files.journal.labels.trust(place.label, found.digest)
             except OSError as error:
                 raise NotTrusted("the disk accepts no writes at the moment") from error
-            _log.info("file.trusted", path=place.shown, sha256=found.digest)
-            return {"path": place.shown, "bytes": len(found.content), "sha256": found.digest}
+            _log.info("file.trusted", path=place.label, sha256=found.digest)
+            return {"path": place.label, "bytes": len(found.content), "sha256": found.digest}
 
         receipt = EffectReceipt(
             _PROMPT, "trust_file", _LASTS, {"path": path}, asked_by=self._access.owner or _SOMEBODY
@@ -228,7 +228,7 @@ def _content(files: JournaledFiles, digest: str) -> bytes:
         paths = dict.fromkeys(change.path for change in files.journal.changes() if change.after == digest)
         for path in islice(paths, _NAMES_TRIED):
             with suppress(ToolError):
-                found = files.found(files.roots.place(path))
+                found = files.read_state(files.roots.place(path))
                 if found is not None and found.digest == digest:
                     return found.content
         raise

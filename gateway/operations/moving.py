@@ -112,13 +112,13 @@ def to_postgres(
         files, where = HomeFiles(Layout(home.root, workspace), clock), place_of(url)
         accounts = HomeAccounts(home, StateKey(state_key, home.state_key))
         _refuse_erasure(files.layout)
-        with EmbeddedTables.opened(home.database) as source:
+        with EmbeddedTables.open(home.database) as source:
             marker, wanted = source.marker, Marker(where, f"{clock.now():%Y-%m-%d}")
             _refuse_elsewhere(marker, wanted, str(home.database))
             moved = Moved(str(home.root), where, already=True)
             if marker is None or not marker.done:
                 migrate(url)
-                with PostgresTables.opened(url, HOME, Holders(home.lease_holders)) as target:
+                with PostgresTables.open(url, HOME, Holders(home.lease_holders)) as target:
                     if not _has_it(target, source, marker):
                         source.set_marker(wanted)
                         try:
@@ -134,7 +134,7 @@ def to_postgres(
             return moved
 
 
-def to_embedded(
+def move_to_embedded(
     home: Home, workspace: Path, url: str, clock: Clock, *, state_key: str | None = None
 ) -> Moved:
     """
@@ -151,7 +151,7 @@ def to_embedded(
         layout, wanted = Layout(home.root, workspace), Marker(str(home.root), f"{clock.now():%Y-%m-%d}")
         key = StateKey(state_key, home.state_key)
         _refuse_erasure(layout)
-        with PostgresTables.opened(url, HOME, Holders(home.lease_holders)) as source:
+        with PostgresTables.open(url, HOME, Holders(home.lease_holders)) as source:
             marker, secret, where = source.marker, source.secret, source.where
             _refuse_elsewhere(marker, wanted, where)
             source.accounts.encryption(key)
@@ -160,7 +160,7 @@ def to_embedded(
                 source.set_marker(wanted)
         moved = Moved(where, str(home.root), already=True)
         try:
-            with PostgresTables.opened(url, HOME, Holders(home.lease_holders)) as source:
+            with PostgresTables.open(url, HOME, Holders(home.lease_holders)) as source:
                 if not is_there:
                     write_accounts(home, source.accounts, key)
                     moved, stage = _made_beside(home, layout, source, clock)
@@ -174,7 +174,7 @@ def to_embedded(
             if not is_there:  # nothing is in its place here
                 with (
                     suppress(GatewayError),
-                    PostgresTables.opened(url, HOME, Holders(home.lease_holders)) as source,
+                    PostgresTables.open(url, HOME, Holders(home.lease_holders)) as source,
                 ):
                     source.set_marker(None)
             raise
@@ -189,12 +189,12 @@ def _home_has_it(home: Home, layout: Layout, secret: str, marker: Marker | None)
                 f"{layout.sessions} contains histories of another queue; move them away first"
             )
         return False
-    with EmbeddedTables.opened(home.database) as there:
+    with EmbeddedTables.open(home.database) as there:
         if there.marker is not None and there.marker.done:
             return False  # what was left by a move in the other direction; it is put aside
         if marker is not None and there.secret == secret:
             return True
-        if there.used() or any(layout.sessions.glob("*.jsonl")):
+        if there.has_rows() or any(layout.sessions.glob("*.jsonl")):
             raise ConfigInvalid(
                 f"{home.root} already has a queue, which was not touched: name another home, or move "
                 "gateway.db, sessions/ and memory/ away"
@@ -220,7 +220,7 @@ def _filled(stage: Path, home: Home, layout: Layout, source: PostgresTables, clo
     with tempfile.TemporaryDirectory(prefix=".restore-", dir=home.root) as workspace:
         made = Layout(stage, Path(workspace))
         files = HomeFiles(made, clock)
-        with EmbeddedTables.opened(stage / home.database.name, new=True) as tables:
+        with EmbeddedTables.open(stage / home.database.name, new=True) as tables:
             tables.fill(source.secret, source.last_line(), source.rows)
             _write_files(source, files)
             moved = _compared(tables, files, source)
@@ -278,7 +278,7 @@ def _has_it(target: PostgresTables, source: EmbeddedTables, marker: Marker | Non
         )
     if marker is not None and target.secret == source.secret:
         return True
-    if not (used := target.used()):
+    if not (used := target.filled_tables()):
         return False
     whose = "an earlier copy of this queue" if target.secret == source.secret else "another queue"
     raise ConfigInvalid(
@@ -292,7 +292,7 @@ def _copy(source: EmbeddedTables, files: HomeFiles, target: PostgresTables) -> N
 
     for table in COLUMNS:
         target.add(table, map(storable_row, source.rows(table)))
-    target.numbered(source.last_line())
+    target.set_next_numbers(source.last_line())
     for one in files.conversations():
         target.add_history(str(one.key), one.lines())
         if one.record is not None:

@@ -30,7 +30,7 @@ def restored(home: Home, url: str, *, now: datetime, until: datetime | None, mov
         from gateway.queue.postgres.store import HOME  # noqa: PLC0415 - as above
 
         # A daemon that goes on with the new server need not be stopped to be told that it is the right one.
-        with PostgresTables.opened(url, HOME, None if moved else Holders(home.lease_holders)) as tables:
+        with PostgresTables.open(url, HOME, None if moved else Holders(home.lease_holders)) as tables:
             if moved:
                 set_restored(tables.db, AcceptedRestore(now, None))
                 return Parked()
@@ -55,6 +55,6 @@ def accept_copy(home: Home, *, now: datetime, until: datetime | None, moved: boo
                 home.database, backed_up_at=last.timestamp(), now=now.timestamp(), runs_once=runs_once
             )
         gap = None if moved else Gap(last, last)
-        extent = Extent.of(secret, inbox, outbox)
+        extent = Extent.from_counts(secret, inbox, outbox)
         write_restored(home.high_water_mark, extent, made_at=None, now=now, gap=gap)
         return parked

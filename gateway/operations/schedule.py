@@ -140,7 +140,7 @@ class PlanOperations:
             raise RequestInvalid("the text is empty; write what squidbot is to send or ask")
         if len(text) > _LONGEST_TEXT:
             raise RequestInvalid(f"the text has {len(text)} characters; {_LONGEST_TEXT} are allowed")
-        if not planned.service.enabled:
+        if not planned.service.is_enabled:
             raise RequestInvalid("jobs are switched off: agents.schedule.enabled is false")
         if sum(map(bool, (at, after, every, cron))) != 1:
             raise RequestInvalid("say when, with exactly one of --at, --in, --every and --cron")

@@ -43,7 +43,7 @@ class BackupOperations:
         try:
             await anyio.to_thread.run_sync(_make_room, folder)
             snapshot = await store.snapshot(str(folder / DATABASE_NAME), str(home / "sessions"))
-            extent = Extent.of(snapshot.secret, snapshot.inbox, snapshot.outbox)
+            extent = Extent.from_counts(snapshot.secret, snapshot.inbox, snapshot.outbox)
             facts = {
                 "schema": snapshot.schema,
                 "extent": asdict(extent),

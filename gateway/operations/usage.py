@@ -54,7 +54,7 @@ class UsageOperations:
         limits, now = self._costs.limits, self._costs.clock.now()
         known = [day_of(now - timedelta(days=ago), limits.zone) for ago in range(days)]
         since = min(known)
-        rows = await self._costs.store.spent(since=since, by="session" if by == "person" else by)
+        rows = await self._costs.store.usage_since(since=since, by="session" if by == "person" else by)
         if by == "person":
             rows = await self._by_person(rows)
         told = [_row(row) for row in rows[: None if by == "day" else self._MOST]]
@@ -69,13 +69,13 @@ class UsageOperations:
         elif len(rows) > self._MOST:
             rest = rows[self._MOST :]
             told.append({**_row(_sum(f"{len(rest)} others", rest)), "gathered": True})
-        today = Amount.of(await self._costs.store.spent_on(day_of(now, limits.zone)))
+        today = Amount.from_usage(await self._costs.store.usage_on(day_of(now, limits.zone)))
         return {
             "days": days,
             "by": by,
             "since": since,
             "rows": told,
-            "purposes": [_row(row) for row in await self._costs.store.spent(since=since, by="purpose")],
+            "purposes": [_row(row) for row in await self._costs.store.usage_since(since=since, by="purpose")],
             "total": {name: value for name, value in _row(_sum("", rows)).items() if name != "name"},
             "budget": budget_state(today, limits, now),
         }

@@ -126,7 +126,7 @@ class OwnerAlerts:
         self._news = anyio.Event()
         self._wakeups.alert.connect(lambda one: self.alert(one.about, one.text, one.once))
         self._wakeups.owner.connect(lambda _: self.send_due())
-        self._wakeups.channel.connect(self.channel_changed)
+        self._wakeups.channel.connect(self.note_channel)
 
     def alert(self, about: str, text: str, once: str = "") -> None:
         """Report something that needs a person, without secrets; at most hourly per ``about``."""
@@ -156,9 +156,9 @@ class OwnerAlerts:
         waiting = len(self._waiting())
         return {"alerts_waiting": waiting, "why": self._why_not if waiting else ""}
 
-    def channel_changed(self, status: ChannelStatus) -> None:
+    def note_channel(self, status: ChannelStatus) -> None:
         """Note a channel's state; report one that needs a person."""
-        self._notifier.channel_changed(status)
+        self._notifier.note_channel(status)
         if status.state is LinkState.UP:
             self.send_due()
         if status.state is LinkState.FAILED and status.detail:

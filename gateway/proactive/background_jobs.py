@@ -115,7 +115,7 @@ class BackgroundJobs:
         """All jobs of all people, newest first."""
         return [job_of(row) for row in await self._store.inbox.background_jobs(limit=limit)]
 
-    async def of(self, place: JobPlace) -> list[BackgroundJob]:
+    async def jobs_at(self, place: JobPlace) -> list[BackgroundJob]:
         """Those that may be shown at a place: all open ones and the last week's, newest first."""
         since = self._clock.now() - _RECENT
         jobs = [job for job in await self.all(limit=_LOOKED_AT) if place.owns(job)]
@@ -191,7 +191,7 @@ class SessionBackgroundJobs:
             raise ToolFailed("Nothing was started: the disk accepts no writes now.") from error
         return f"Started as {job.id}. Its answer is sent here automatically when it is done.", job.id
 
-    async def listed(self) -> tuple[str, Origins]:
+    async def list_text(self) -> tuple[str, Origins]:
         """The jobs, one per line, and whose words they are made of."""
         jobs = await self._all()
         lines = [await self._jobs.summary(job) for job in jobs]
@@ -226,7 +226,7 @@ class SessionBackgroundJobs:
 
     async def _all(self) -> list[BackgroundJob]:
         try:
-            return await self._jobs.of(self._place)
+            return await self._jobs.jobs_at(self._place)
         except StoreUnavailable as error:
             raise ToolFailed("The jobs cannot be read now.") from error
 

@@ -23,7 +23,7 @@ from agent_core.provenance import Origins, join_origins, person, to_json
 from agent_core.text import one_line
 from channels.base import Channel, ChannelError, SupportsDirectMessages, SupportsRoomNames
 from channels.split import message_parts
-from gateway.proactive.jobs.permissions import PlaceUnknown, bot_has_left
+from gateway.proactive.jobs.permissions import PlaceUnknown, has_bot_left
 from gateway.proactive.owner_contact import OwnerContact
 from gateway.queue.model import ORIGINS, SCOPE
 from gateway.queue.stores import NewOutbound, Queue, StoreUnavailable
@@ -87,7 +87,7 @@ class Messenger:
             for address in self._access.allowed_addresses(name)
         }
         for name in self._channels:
-            for row in await self._store.inbox.taken(name, limit=_LOOKED_AT):
+            for row in await self._store.inbox.accepted(name, limit=_LOOKED_AT):
                 for each, called in self._recipients_in(row.message).items():
                     found[each] = found.get(each) or called
         return found
@@ -100,12 +100,12 @@ class Messenger:
         if address in self._access.allowed_addresses(name):
             return True
         if self._access.is_room(name, address):
-            rows = await self._store.inbox.taken(name, session=SessionKey(name, address), limit=_LOOKED_AT)
+            rows = await self._store.inbox.accepted(name, session=SessionKey(name, address), limit=_LOOKED_AT)
             return any(wanted in self._recipients_in(row.message) for row in rows)
         if self._access.role(name, address, verified=True) is not Role.ALLOWED:
             return False  # whatever they have written: the payloads need not be read
         for spelling in {address, address if place.isascii() else place.strip()}:
-            rows = await self._store.inbox.taken(name, sender=spelling)
+            rows = await self._store.inbox.accepted(name, sender=spelling)
             if any(wanted in self._recipients_in(row.message) for row in rows):
                 return True
         return False
@@ -275,7 +275,7 @@ class Messenger:
             email_style = self._channels[name].capabilities.email_style
             return reached.target.session, {} if email_style else {"direct": True, "sender": person}
         try:
-            if place.startswith("!") and await bot_has_left(self._channels[name], SessionKey(name, place)):
+            if place.startswith("!") and await has_bot_left(self._channels[name], SessionKey(name, place)):
                 raise ToolFailed(f"Nothing was sent: I am no longer in {place}.")
         except PlaceUnknown as error:
             raise ToolFailed(f"Nothing was sent: {place} cannot be written to now.") from error
@@ -303,7 +303,7 @@ class RunMessages:
         """Return True if ``to`` is one of the owner's addresses."""
         return self._messenger.own_channel(to) is not None
 
-    def worded(self, to: str, text: str) -> str:
+    def add_sender(self, to: str, text: str) -> str:
         """Say to others who sends it."""
         return text if self.is_own(to) else f"{self._who} says: {text}".strip()
 

@@ -50,7 +50,7 @@ class OwnerNotifier:
         self._down: set[str] = set()
         self._missed: set[str] = set()
 
-    def channel_changed(self, status: ChannelStatus) -> None:
+    def note_channel(self, status: ChannelStatus) -> None:
         """Note that a channel cannot send now, or can again."""
         if status.state is LinkState.UP:
             self._down.discard(status.name)

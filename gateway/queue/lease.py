@@ -344,7 +344,7 @@ class LeaseKeeper:
                 await self._store.hide_machine(self._machine, holder=self._holder, version=self._version)
 
     @asynccontextmanager
-    async def held(self) -> AsyncIterator[LeaseKeeper]:
+    async def hold(self) -> AsyncIterator[LeaseKeeper]:
         """Hold the lease during the block. Raises LeaseTaken, LeaseLost (cancelled), StoreUnavailable."""
         await self.take()
         try:

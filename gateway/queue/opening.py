@@ -91,7 +91,7 @@ def memory_in_database(queue: Queue) -> MemoryInDatabase | None:
     return found
 
 
-def account_state_beside(queue: Queue, key: StateKey) -> AccountState | None:
+def account_state_of(queue: Queue, key: StateKey) -> AccountState | None:
     """Return the state of accounts in the database of an opened queue; None: the state is in the home."""
     found: AccountState | None = None
     if (beside := getattr(queue, "account_state", None)) is not None:
@@ -111,12 +111,12 @@ async def held_queue(queue: Queue, store: str | None, holders: Path) -> AsyncIte
         yield None
         return
     keeper = LeaseKeeper(queue.maintenance, queue.snapshots.file, Holders(holders))
-    async with keeper.held() as lease:
+    async with keeper.hold() as lease:
         yield lease
 
 
 @contextmanager
-def while_held(file: Path, store: str | None, holders: Path, clock: Clock) -> Iterator[LeaseKeeper | None]:
+def hold_sync(file: Path, store: str | None, holders: Path, clock: Clock) -> Iterator[LeaseKeeper | None]:
     """Do what `held_queue` does, for a caller without an event loop; nothing is cancelled."""
     if store is None:
         yield None

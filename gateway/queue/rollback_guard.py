@@ -40,7 +40,7 @@ class Extent:
     outbox: int
 
     @classmethod
-    def of(cls, secret: str, inbox: int, outbox: int) -> Extent:
+    def from_counts(cls, secret: str, inbox: int, outbox: int) -> Extent:
         """Return the extent of the database with this secret."""
         return cls(hashlib.sha256(f"mark\0{secret}".encode()).hexdigest()[:16], inbox, outbox)
 
@@ -52,7 +52,7 @@ class Gap:
     since: datetime
     until: datetime
 
-    def holds(self, instant: datetime) -> bool:
+    def covers(self, instant: datetime) -> bool:
         """
         Return True if a message of this time that the backup lacks may have been answered.
 
@@ -124,7 +124,7 @@ class RollbackGuard:
         self._gap: Gap | None = None
         self._mark: HighWaterMark | None = None
 
-    async def look(self, gap: Gap | None = None, *, refuses: bool = False) -> str | None:
+    async def check(self, gap: Gap | None = None, *, refuses: bool = False) -> str | None:
         """Return and log a warning about an older copy. Raises ConfigInvalid if ``refuses`` is set."""
         self._gap = gap
         mark, extent, now = read_high_water_mark(self._path), await self._extent(), self._clock.now()
@@ -181,10 +181,10 @@ class RollbackGuard:
         self._write(mark)
         return mark
 
-    def perhaps_answered(self, sent_at: datetime) -> bool:
+    def may_be_answered(self, sent_at: datetime) -> bool:
         """Return True if the gateway whose data is lost may have answered a message of this time."""
         own = self._mark.gap if self._mark is not None else None
-        return any(gap is not None and gap.holds(sent_at) for gap in (own, self._gap))
+        return any(gap is not None and gap.covers(sent_at) for gap in (own, self._gap))
 
     def _write(self, mark: HighWaterMark) -> None:
         try:

@@ -22,7 +22,7 @@ class StateKey:
         self._given = given
         self._file = file
 
-    def known(self) -> str | None:
+    def read(self) -> str | None:
         """Return the key, if there is one. Raises `StoreUnusable` if the file cannot be read."""
         if self._given is not None:
             return self._given
@@ -33,9 +33,9 @@ class StateKey:
         except (OSError, UnicodeError) as error:
             raise StoreUnusable(f"the state key {self._file} cannot be read: {error}") from error
 
-    def made(self) -> str:
+    def read_or_create(self) -> str:
         """Return the key; create it if there is none. Raises `StoreUnusable`."""
-        if (known := self.known()) is not None:
+        if (known := self.read()) is not None:
             return known
         key = secrets.token_urlsafe(32)
         try:

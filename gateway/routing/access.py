@@ -90,7 +90,7 @@ class Access:
         """The channels with a list of people."""
         return sorted(self._exact)
 
-    def let_in(self, channel: str, people: Iterable[str]) -> None:
+    def admit(self, channel: str, people: Iterable[str]) -> None:
         """Replace the people whom the owner has admitted in addition to the settings."""
         self._let_in[channel] = frozenset(map(normalise, people))
 

@@ -81,7 +81,7 @@ class AttachmentSweeper:
     async def sweep(self) -> int:
         """Remove what is due; return the number of files. Raises if not everything can be read."""
         now = self._clock.now().timestamp()
-        old = [file for file in await self._attachments.stored() if now - file.saved_at > ORPHAN_AFTER_S]
+        old = [file for file in await self._attachments.list_files() if now - file.saved_at > ORPHAN_AFTER_S]
         if not old:
             return 0
         open_files = await self._open()

@@ -223,7 +223,7 @@ class Delivery:
         attempt = 0
         while True:
             try:
-                await self._store.outbox.sent(row, receipt.provider_id, into=into)
+                await self._store.outbox.record_sent(row, receipt.provider_id, into=into)
                 return
             except StoreUnavailable as error:
                 attempt += 1
@@ -238,7 +238,9 @@ class Delivery:
         else:
             metrics.OUTBOUND.labels(name, "dead").inc()
             _log.error("message.dead_lettered", channel=name, outbox=row.id, why="kills", error=why)
-            await self._store.outbox.send_failed(row, why, delay_s=None, apology=_apology(row, CRASH_APOLOGY))
+            await self._store.outbox.record_failure(
+                row, why, delay_s=None, apology=_apology(row, CRASH_APOLOGY)
+            )
         await self._suspects.load_suspects()
 
     async def _may_repeat(self, row: OutboxRow) -> bool:
@@ -286,7 +288,7 @@ class Delivery:
         # Probing is not counted in attempts, so the age has to make the tries rarer.
         delay_s = max(self._delay(row, error), min(age_s / 8, 60.0))
         _log.info("outbox.sent_check_deferred", channel=self._channel.name, outbox=row.id, error=text)
-        await self._store.outbox.send_failed(
+        await self._store.outbox.record_failure(
             row, text, delay_s=delay_s, certain=False, waits_for=self._waits_for(error)
         )
 
@@ -294,7 +296,7 @@ class Delivery:
         if isinstance(error, NoRecipient):
             self._absent.add(row.message.session)  # before anything is awaited: somebody may come meanwhile
             _log.info("message.kept", channel=self._channel.name, outbox=row.id, error=str(error))
-            await self._store.outbox.send_failed(row, str(error), delay_s=0.1, certain=certain)
+            await self._store.outbox.record_failure(row, str(error), delay_s=0.1, certain=certain)
             return
         age_s = (self._clock.now() - row.message.created_at).total_seconds()
         if isinstance(error, DeliveryFailed):
@@ -323,7 +325,7 @@ class Delivery:
                 certain=certain,
             )
         apology = _apology(row, describe(error).public) if give_up in ("refused", "defect") else None
-        await self._store.outbox.send_failed(
+        await self._store.outbox.record_failure(
             row,
             text,
             delay_s=delay_s,

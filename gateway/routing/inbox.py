@@ -301,11 +301,11 @@ class ChannelInbox:
         theirs = row is not None and row.message.sender.address == sender
         return row.message.session if row is not None and theirs and row.error == _NOT_ADDRESSED else None
 
-    async def sent(self, outbound_id: str) -> OutboundMessage | None:
+    async def find_sent(self, outbound_id: str) -> OutboundMessage | None:
         """The message of this outbox id."""
-        row = await self._store.outbox.by_key(outbound_id)
+        row = await self._store.outbox.find_by_key(outbound_id)
         return None if row is None else row.message
 
-    async def unconfirmed(self) -> Sequence[str]:
+    async def unconfirmed_sends(self) -> Sequence[str]:
         """The outbox ids of sends that the server may have received under an unknown id."""
-        return await self._store.outbox.unconfirmed(self._channel, self._account)
+        return await self._store.outbox.unconfirmed_keys(self._channel, self._account)

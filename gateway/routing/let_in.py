@@ -95,7 +95,7 @@ async def bound_batch(batch: Sequence[Pending], store: Queue) -> list[Pending]:
 async def load(store: Queue, access: Access) -> None:
     """Let in who was let in before. Raises `StoreUnavailable`."""
     for name in access.channels():
-        access.let_in(name, _read(await store.state.read(f"{_TOPIC}{name}")))
+        access.admit(name, _read(await store.state.read(f"{_TOPIC}{name}")))
 
 
 async def let_in(store: Queue, access: Access, address: str) -> LetIn:
@@ -135,7 +135,7 @@ async def shut_out(store: Queue, access: Access, address: str) -> LetIn:
 
 async def _write(store: Queue, access: Access, channel: str, people: Sequence[str]) -> None:
     await store.state.write(f"{_TOPIC}{channel}", json.dumps(dict.fromkeys(people, True)))
-    access.let_in(channel, people)
+    access.admit(channel, people)
 
 
 async def _kept_of(store: Queue, who: str) -> list[InboxRow]:

@@ -68,7 +68,7 @@ class SpeechState:
         self._spoken += 1
         self._trouble = None
 
-    def failed(self, why: str) -> None:
+    def count_failure(self, why: str) -> None:
         """Count an answer that is not spoken."""
         self._not_spoken += 1
         self._trouble = why
@@ -117,7 +117,7 @@ class SpeechChannel:
 
     async def deliver(self, message: OutboundMessage, *, uncertain: Callable[[], Awaitable[None]]) -> Receipt:
         """Have a text spoken, and pass it on; see `Channel.deliver`."""
-        row = await self._store.outbox.by_key(message.id)
+        row = await self._store.outbox.find_by_key(message.id)
         if row is None:
             raise DeliveryFailed("it is no longer in the outbox")
         why = await self._why_not(row)
@@ -210,7 +210,7 @@ class SpeechChannel:
         return await self._refusal(message.session, owner)
 
     def _not_spoken(self, message: OutboundMessage, why: str) -> Receipt:
-        self._counts.failed(why)
+        self._counts.count_failure(why)
         _log.warning("speech.failed", channel=self._to.name, error=why, detail="the text was sent as always")
         return Receipt(f"{message.id} not spoken")
 

@@ -135,7 +135,7 @@ class LLMSettings(LLMSpec):
     limits: TurnLimitSettings = TurnLimitSettings()
     budget: BudgetSettings = BudgetSettings()
 
-    def unpriced(self) -> list[str]:
+    def unpriced_models(self) -> list[str]:
         """Models in pools whose price nobody knows: not set, not listed, not told by the provider."""
         used = {member for members in self.pools.values() for member in members}
         return [name for name, model in self.models.items() if name in used and not self.has_price(model)]
@@ -515,7 +515,7 @@ def _soft_warnings(settings: Settings) -> list[str]:
         found += [
             f"llm.models.{name}: no price is set, so llm.budget.usd_per_day does not count it; set price, or "
             "limit tokens_per_day"
-            for name in settings.llm.unpriced()
+            for name in settings.llm.unpriced_models()
         ]
     found += _lenient(settings.tools.policy)
     if not settings.owner.aliases and settings.channels.enabled():

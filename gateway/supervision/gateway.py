@@ -350,7 +350,7 @@ class Gateway:
 
         async with anyio.create_task_group() as tasks:
             # Waiting for the gate is no part of a run that may take too long.
-            tasks.start_soon(self.out_of_band.run, lambda run: gate.over(watchdog.beside(run)))
+            tasks.start_soon(self.out_of_band.run, lambda run: gate.over(watchdog.watch(run)))
             await self.dispatcher.run(gate.over(watchdog.over(run_session)))
         ended.set()
 

@@ -83,7 +83,7 @@ class StatusReport:
             "sessions": len(await self._memory.sessions()),
             **self._tools(),
             "stuck_because": self._watchdog.reason(),
-            "blocked": self._watchdog.blocked,
+            "blocked": self._watchdog.is_blocked,
             "python": platform.python_version(),
             "versions": {
                 "python": platform.python_version(),

@@ -155,7 +155,7 @@ class Supervisor:
         operator = isinstance(speaker, (ChannelAuthFailed, ChannelMisconfigured))
         backoff = watched.operator_backoff if operator else watched.link_backoff
         asked_s = getattr(speaker, "retry_after_s", None) or 0.0
-        delay_s = backoff.failed(
+        delay_s = backoff.note_failure(
             up_s=up_s, random=self._jitter(), at_least_s=min(max(asked_s, 0.0), _LONGEST_REQUESTED_S)
         )
         if not operator and up_s > 0:

@@ -89,7 +89,7 @@ class TurnWatchdog:
         watched = self._watched(run_session, self._allowed_s, "turn")
         return run
 
-    def beside(self, run_session: RunSession) -> RunSession:
+    def watch(self, run_session: RunSession) -> RunSession:
         """``run_session`` for out-of-band turns, watched."""
         return self._watched(run_session, min(BESIDE_S, self._allowed_s), "command")
 
@@ -110,7 +110,7 @@ class TurnWatchdog:
         self._stopping = True
 
     @property
-    def blocked(self) -> bool:
+    def is_blocked(self) -> bool:
         """Return True if the disk accepts no writes."""
         return self._blocked()
 

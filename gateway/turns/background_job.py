@@ -165,7 +165,7 @@ class BackgroundTurns:
             said = command
         else:
             receipt = _receipt(turn, order)
-            await self.steps.step_started(turn, Step(0, "command", order.id, {}, None, receipt))
+            await self.steps.record_step_start(turn, Step(0, "command", order.id, {}, None, receipt))
             with calling(order.origins):
                 said = await command()
             took_s = self.clock.monotonic() - began
@@ -179,7 +179,7 @@ class BackgroundTurns:
                 "undo": "" if said.failed else _UNDO.format(id=order.id),
             }
             await self.turn_commit.retry_until_stored(
-                lambda: self.steps.step_finished(turn, Step(0, "command", order.id, {}, noted))
+                lambda: self.steps.record_step_result(turn, Step(0, "command", order.id, {}, noted))
             )
         origins = join_origins(order.origins, said.origins)
         completion = await self._message(
@@ -205,7 +205,7 @@ class BackgroundTurns:
         entry = ledger_entry(_job_id(turn), turn, outcome, said.text if said.failed else "", took_s=took_s)
         history = [line.model_copy(update={"scope": str(session.scope)}) for line in lines]
         await self.turn_commit.complete(turn, replace(completion, history=history, entry=entry))
-        self.turn_commit.answered(turn, TurnResult(said.text, ()), took_s)
+        self.turn_commit.note_answered(turn, TurnResult(said.text, ()), took_s)
 
     async def commit(self, turn: Turn, plan: BackgroundPlan, result: TurnResult, meter: UsageMeter) -> None:
         """Send the answer, and record it in the conversation that asked and in the job's own history."""
@@ -228,7 +228,7 @@ class BackgroundTurns:
             for session in {order.place, self.conversations.reading_scope(order.place)}:
                 await self.left(session, order.started_by)
 
-    async def refused(self, turn: Turn, error: BudgetSpent) -> None:
+    async def defer_to_budget(self, turn: Turn, error: BudgetSpent) -> None:
         """Defer the job until the budget opens again, and notify its person."""
         order, notice = order_of(turn.head.message), []
         if order is not None and not order.by_heartbeat:
@@ -240,7 +240,7 @@ class BackgroundTurns:
             notice = [] if found is None else list(found.outbound)
         await self.deferral.defer_to_budget(turn, error, notice)
 
-    async def failed(self, turn: Turn, failure: TurnFailureText) -> None:
+    async def report_failure(self, turn: Turn, failure: TurnFailureText) -> None:
         """Notify the person of the job, and record it in the conversation."""
         _log.error("background_job.failed", turn=turn.id, error=failure.error)
         order, completion = order_of(turn.head.message), Completion()

@@ -64,7 +64,7 @@ class ChatTurns:
         text = f"{result.reply}\n\n{plan.note}" if plan.note else result.reply
         outbound = self.turn_commit.replies(turn, text, attachments=result.attachments, hold=plan.hold)
         if self.spoken is not None:
-            outbound += self.spoken.of(turn, plan, result.reply, parts=len(outbound))
+            outbound += self.spoken.rows_to_speak(turn, plan, result.reply, parts=len(outbound))
         await self.turn_commit.complete(turn, Completion(outbound=outbound, history=result.history), meter)
         await self._learn(turn.rows[-1].message)
 
@@ -75,13 +75,13 @@ class ChatTurns:
         except StoreUnavailable as error:
             _log.warning("owner_contact.not_learned", channel=message.channel, error=str(error))
 
-    async def refused(self, turn: Turn, error: BudgetSpent) -> None:
+    async def defer_to_budget(self, turn: Turn, error: BudgetSpent) -> None:
         """Defer the message until the budget opens again, and notify its sender once a day."""
         text, whom = self.deferral.budget_text(error), [turn.rows[-1].message.sender.address]
         notice = self.turn_commit.replies(turn, text, OutboundKind.NOTICE, rings_for=whom)
         await self.deferral.defer_to_budget(turn, error, notice)
 
-    async def failed(self, turn: Turn, failure: TurnFailureText) -> None:
+    async def report_failure(self, turn: Turn, failure: TurnFailureText) -> None:
         """Apologise."""
         outbound: Sequence[NewOutbound] = ()
         if turn.channel in self.channels:

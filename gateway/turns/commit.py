@@ -100,7 +100,7 @@ class TurnCommit:
         completion = replace(completion, usage=meter.due()) if meter else replace(completion, usage=Usage())
         rows = await self.retry_until_stored(lambda: self._store.turns.complete(turn, completion))
         if meter is not None:
-            meter.committed()
+            meter.mark_committed()
         self._acknowledgements.report((row.message for row in turn.rows), AckState.DONE)
         return rows
 
@@ -128,7 +128,7 @@ class TurnCommit:
             lambda: self._store.turns.retry(turn, error, delay_s=delay_s, deferral=True, waits_for=waits_for)
         )
 
-    def answered(self, turn: Turn, result: TurnResult, took_s: float) -> None:
+    def note_answered(self, turn: Turn, result: TurnResult, took_s: float) -> None:
         """Log and count a turn that was completed after ``took_s``."""
         metrics.TURNS.labels(turn.channel, "answered").inc()
         metrics.TURN_SECONDS.labels(turn.channel).observe(took_s)
@@ -142,7 +142,7 @@ class TurnCommit:
             took_s=round(took_s, 3),
         )
 
-    def stopped(self, turn: Turn, why: str) -> None:
+    def end_withdrawn(self, turn: Turn, why: str) -> None:
         """End a turn whose messages were withdrawn. The store knows already."""
         metrics.TURNS.labels(turn.channel, "stopped").inc()
         _log.info("turn.cut_off", channel=turn.channel, turn=turn.id, why=why)

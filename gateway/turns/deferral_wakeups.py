@@ -66,7 +66,7 @@ class DeferralWakeups:
             self._news = anyio.Event()
             wait_s = LOOK_EVERY_S
             try:
-                await self.look()
+                await self.wake_due()
                 failures = 0
             except StoreUnavailable as error:
                 failures += 1
@@ -75,7 +75,7 @@ class DeferralWakeups:
             with anyio.move_on_after(wait_s):
                 await self._news.wait()
 
-    async def look(self) -> None:
+    async def wake_due(self) -> None:
         """End due deferrals now. Raises StoreUnavailable; the next check retries it."""
         for channel in sorted(self._came_up):
             await self._store.maintenance.due_now(link_wait(channel))

@@ -129,7 +129,7 @@ class SessionDispatcher:
         """Return the number of sessions that wait for a place."""
         return self._runner.statistics().waiting
 
-    def delayed(self) -> int:
+    def count_delayed(self) -> int:
         """Return the number of sessions that wait for a time."""
         return len(self._delays)
 
@@ -172,7 +172,7 @@ class SessionDispatcher:
 
     def _drop(self) -> None:
         if not self._overflowed:
-            _log.warning("dispatch.overflowed", waiting=self.waiting(), delayed=self.delayed())
+            _log.warning("dispatch.overflowed", waiting=self.waiting(), delayed=self.count_delayed())
         self._overflowed = True
         self.dropped += 1
         self._rearm.set()
@@ -228,7 +228,7 @@ class SessionDispatcher:
         return self._heap[0][0] - now if self._heap else math.inf
 
     async def _try_refill(self, refill: Refill) -> None:
-        if self.waiting() * 2 > self._max_sessions or self.delayed() * 2 > self._max_sessions:
+        if self.waiting() * 2 > self._max_sessions or self.count_delayed() * 2 > self._max_sessions:
             return
         self._overflowed = False
         try:

@@ -131,18 +131,18 @@ class TurnFailure:
         self._access = access
         self._clock = clock
 
-    async def prevented(self, turn: Turn, kind: TurnKind[Any]) -> bool:
+    async def refuse_if_unsafe(self, turn: Turn, kind: TurnKind[Any]) -> bool:
         """Fail a turn that kills the process or cannot be read, and return True. Raises `LostTurn`."""
         poison = poisonous(turn, self._suspects.turn_refusal(turn.id, self._policy.max_attempts))
         if poison is not None:
-            await kind.failed(turn, poison)
+            await kind.report_failure(turn, poison)
         return poison is not None
 
     async def end(self, turn: Turn, kind: TurnKind[Any], meter: UsageMeter | None, error: Exception) -> None:
         """Carry out the consequence of an error. Raises `LostTurn`."""
         waited_s = (self._clock.now() - turn.head.accepted_at).total_seconds()
         if isinstance(error, BudgetSpent) and waited_s < QUARANTINE_S:
-            await kind.refused(turn, error)
+            await kind.defer_to_budget(turn, error)
             return
         failure = decide_failure(error, turn, kind.policy(self._policy), jitter=random.random())
         if self._is_for_owner_alone(turn):
@@ -155,7 +155,7 @@ class TurnFailure:
             return
         if meter is not None:
             await meter.record()
-        await kind.failed(turn, failure)
+        await kind.report_failure(turn, failure)
 
     def _is_for_owner_alone(self, turn: Turn) -> bool:
         return all(

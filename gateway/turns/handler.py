@@ -193,7 +193,7 @@ class TurnHandler:
                 if run.meter is not None:
                     await run.meter.end()
         if turn.id in run.stopped:
-            self._commit.stopped(turn, run.stopped[turn.id])
+            self._commit.end_withdrawn(turn, run.stopped[turn.id])
             await self._model.hide(turn.place)
 
     async def _run_or_release(self, turn: Turn, run: _Run) -> None:
@@ -205,7 +205,7 @@ class TurnHandler:
 
     async def _run_turn(self, turn: Turn, run: _Run) -> None:
         kind = self._kinds[turn.head.message.kind]
-        if await self._deferral.defer_to_place(turn) or await self._failure.prevented(turn, kind):
+        if await self._deferral.defer_to_place(turn) or await self._failure.refuse_if_unsafe(turn, kind):
             return
         with (
             structlog.contextvars.bound_contextvars(turn=turn.id, session=str(turn.session)),
@@ -231,5 +231,5 @@ class TurnHandler:
         result = await self._model.run(turn, plan, run.meter)
         if result is not None:
             await kind.commit(turn, plan, result, run.meter)
-            self._commit.answered(turn, result, self._clock.monotonic() - started)
+            self._commit.note_answered(turn, result, self._clock.monotonic() - started)
         return True

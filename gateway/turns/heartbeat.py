@@ -101,11 +101,11 @@ class HeartbeatTurns:
     def _patience_s(self) -> float:
         return min(self.config.interval_minutes * 60 / 2, 900.0)
 
-    async def refused(self, turn: Turn, error: BudgetSpent) -> None:
+    async def defer_to_budget(self, turn: Turn, error: BudgetSpent) -> None:
         """Skip the check-in."""
         await self._skip(turn, str(error))
 
-    async def failed(self, turn: Turn, failure: TurnFailureText) -> None:
+    async def report_failure(self, turn: Turn, failure: TurnFailureText) -> None:
         """Skip it silently: nobody asked for it. A model that says nothing has nothing to say."""
         if EMPTY_ANSWER in failure.public:
             entry = self._entry(turn, RunOutcome.SILENT, "empty")

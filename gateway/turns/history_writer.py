@@ -40,7 +40,7 @@ class HistoryWriter:
         self._marks = 0
         self._work = anyio.Event()
         if wakeups is not None:
-            wakeups.history.connect(self.committed)
+            wakeups.history.connect(self.note_lines)
 
     async def recover(self) -> int:
         """Append a crash's journal lines, before any turn; return their number. Raises StoreUnavailable."""
@@ -52,13 +52,13 @@ class HistoryWriter:
             try:
                 await self._append(session, group)
             except StorageUnavailable as error:
-                self.committed(session)
+                self.note_lines(session)
                 _log.error("history.unwritable", **{**_fields(error), "session": str(session)})
         if lines:
             _log.info("history.recovered", lines=len(lines), sessions=len(by_session))
         return len(lines)
 
-    def committed(self, session: SessionKey) -> None:
+    def note_lines(self, session: SessionKey) -> None:
         """Note that the journal has lines of this session."""
         self._marks += 1
         self._unappended[session] = self._marks
@@ -82,7 +82,7 @@ class HistoryWriter:
         ids = [*waiting, *(line.id for line in new)]
         if ids:
             await self._durably(session, new)
-            await self._store.journal.filed(ids)
+            await self._store.journal.delete_filed(ids)
         left = self._unsynced.get(session, {})
         for line_id in ids:
             left.pop(line_id, None)

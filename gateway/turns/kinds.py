@@ -82,11 +82,11 @@ class TurnKind(Protocol[PlanT]):
         """Commit the answer of the model."""
         ...
 
-    async def refused(self, turn: Turn, error: BudgetSpent) -> None:
+    async def defer_to_budget(self, turn: Turn, error: BudgetSpent) -> None:
         """End or defer a turn that the daily budget refuses."""
         ...
 
-    async def failed(self, turn: Turn, failure: TurnFailureText) -> None:
+    async def report_failure(self, turn: Turn, failure: TurnFailureText) -> None:
         """End a turn that failed for good."""
         ...
 

@@ -91,7 +91,7 @@ class ModelRun:
             steps = await self.store.turns.steps(turn)
             await self.servers.close(turn, steps)
         try:
-            async with sink.shown():
+            async with sink.show_typing():
                 return await self._answer(turn, plan, meter, sink=sink, steps=steps)
         except ApprovalPending as waiting:
             await meter.record()
@@ -195,7 +195,7 @@ class ReplySink:
         """Show that the bot is typing."""
 
     @asynccontextmanager
-    async def shown(self) -> AsyncIterator[None]:
+    async def show_typing(self) -> AsyncIterator[None]:
         """While inside, the conversation shows that work goes on."""
         if not (self._typing or self._previews):
             yield

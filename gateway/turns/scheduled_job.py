@@ -27,8 +27,8 @@ from gateway.budget.metering import UsageMeter
 from gateway.proactive.jobs.permissions import (
     LEFT,
     PlaceUnknown,
-    bot_has_left,
     direct_conversation,
+    has_bot_left,
     is_out_of_place,
     role_now,
 )
@@ -96,7 +96,7 @@ class JobTurns:
                 await self._remind(turn, said, began)
             return None
         if is_moved:
-            await self._pause(turn, job, has_left_it=await bot_has_left(channel, message.session))
+            await self._pause(turn, job, has_left_it=await has_bot_left(channel, message.session))
             await self._skip(turn, OVERHEARD)
             return None
         return _JobPlan(
@@ -130,7 +130,7 @@ class JobTurns:
         )
         result = TurnResult(said, (line,))
         await self._end(turn, result, [line], hold=self.approvals.needs_review(turn), began=began)
-        self.turn_commit.answered(turn, result, self.clock.monotonic() - began)
+        self.turn_commit.note_answered(turn, result, self.clock.monotonic() - began)
 
     async def _why_not(self, turn: Turn, job: Job, channel: Channel | None) -> str:
         forced = bool(_note_of(turn).get("forced"))
@@ -160,7 +160,7 @@ class JobTurns:
 
     async def _moved(self, turn: Turn, job: Job, said: str, channel: Channel | None) -> str:
         """Say a reminder elsewhere; one that recurs waits from then on until the bot is back in its place."""
-        waits = job.state is JobState.ACTIVE and await bot_has_left(channel, turn.head.message.session)
+        waits = job.state is JobState.ACTIVE and await has_bot_left(channel, turn.head.message.session)
         if waits:
             said += f"\n\n(The reminder {job.id} is paused until I am back where you asked for it.)"
         reason = await self._elsewhere(turn, said)
@@ -205,12 +205,12 @@ class JobTurns:
         )
         await self.turn_commit.complete(turn, completion, meter)
 
-    async def refused(self, turn: Turn, error: BudgetSpent) -> None:
+    async def defer_to_budget(self, turn: Turn, error: BudgetSpent) -> None:
         """Defer the job until the budget opens again, and notify its person once a day."""
         notice = self._notice(turn, self.deferral.budget_text(error))
         await self.deferral.defer_to_budget(turn, error, notice)
 
-    async def failed(self, turn: Turn, failure: TurnFailureText) -> None:
+    async def report_failure(self, turn: Turn, failure: TurnFailureText) -> None:
         """Notify the person of the job."""
         _log.error("job.run_failed", kind="job", turn=turn.id, error=failure.error)
         text = f"Sorry, the scheduled job {_id_of(turn)} could not be done. {failure.public}"

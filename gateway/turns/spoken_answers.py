@@ -34,7 +34,7 @@ class SpokenAnswers:
     channels: Mapping[str, Channel]
     redactor: Redactor
 
-    def of(self, turn: Turn, plan: Plan, reply: str, *, parts: int) -> list[NewOutbound]:
+    def rows_to_speak(self, turn: Turn, plan: Plan, reply: str, *, parts: int) -> list[NewOutbound]:
         """
         The row to be spoken, for an answer with so many ``parts`` of text; none if it is not spoken.
 

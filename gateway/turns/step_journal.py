@@ -100,7 +100,7 @@ class StoreStepJournal:
         }
         if answer.reasoning is not None:
             result["reasoning"] = answer.reasoning.model_dump(mode="json")
-        await self._store.turns.step_finished(
+        await self._store.turns.record_step_result(
             self._turn, Step(number, "model", digest, self._states(), result)
         )
 
@@ -143,11 +143,11 @@ class StoreStepJournal:
                 approved_by=approved_by,
             )
         step = Step(number, "tool", digest, request, None, receipt)
-        await self._store.turns.step_started(self._turn, step)
+        await self._store.turns.record_step_start(self._turn, step)
 
     async def record_tool_result(self, number: int, digest: str, result: ToolResult) -> None:
         """Make the result durable."""
         stored = result.model_dump(mode="json")
-        await self._store.turns.step_finished(
+        await self._store.turns.record_step_result(
             self._turn, Step(number, "tool", digest, self._states(), stored)
         )

@@ -141,7 +141,7 @@ class Transcription:
                     number = min(number, 0) - 1
                     known[file.sha256] = found = await self._heard_until(until, turn, file, left_s, meter)
                     step = Step(number, STEP, file.sha256, {"name": file.name}, found)
-                    await self._store.turns.step_finished(turn, step)
+                    await self._store.turns.record_step_result(turn, step)
                     if "text" not in found:  # it may be heard when it is asked anew
                         self._lately.pop((str(turn.session), file.sha256), None)
                 seconds = known[file.sha256].get("seconds", 0.0)

@@ -50,7 +50,7 @@ class Asker:
 
     async def __aenter__(self) -> Self:
         await self._call("POST", "/keys/upload", self._machine.new_keys(None))
-        self._machine.keys_uploaded()
+        self._machine.note_uploaded()
         since = (await self._call("GET", "/sync?timeout=0"))["next_batch"]
         self._poll = asyncio.create_task(self._listen(since))
         return self
@@ -156,12 +156,12 @@ class Asker:
         if missing:
             wanted = {bot: {device.device_id: "signed_curve25519" for device in missing}}
             claimed = await self._call("POST", "/keys/claim", {"one_time_keys": wanted})
-            self._machine.learn_claimed(claimed["one_time_keys"])
+            self._machine.start_sessions(claimed["one_time_keys"])
         bodies = self._machine.room_key_for(room, devices)
         messages = {bot: {device.device_id: body for device, body in bodies.items()}}
         path = f"/sendToDevice/m.room.encrypted/{secrets.token_hex(8)}"
         await self._call("PUT", path, {"messages": messages})
-        self._machine.key_given(room, devices)
+        self._machine.note_key_sent(room, devices)
 
     async def _listen(self, since: str) -> None:
         query = f"timeout=30000&filter={quote(_FILTER)}"

@@ -158,7 +158,7 @@ async def _filing(home: Path, count: int) -> list[float]:
             turn = await store.turns.claim(session)
             assert turn is not None
             await store.turns.complete(turn, Completion(history=[_message(number), _message(number + 1)]))
-            writer.committed(session)
+            writer.note_lines(session)
             begun = time.perf_counter()
             await writer.settle(session)
             took.append((time.perf_counter() - begun) * 1000)

@@ -44,7 +44,7 @@ def put(storage, content, folder):
     temporary.write_bytes(content)
     handle = os.open(temporary, os.O_RDONLY)
     try:
-        return storage.put(handle, temporary, path_of(content), len(content))
+        return storage.save(handle, temporary, path_of(content), len(content))
     finally:
         os.close(handle)
 

@@ -67,10 +67,10 @@ class ErasureContract:
             step = Step(1, APPROVAL, name, {"name": name, **request}, None)
             await store.approvals.ask(turn, step, [], why="asks", delay_s=60)
             await store.approvals.decide(name, {"verdict": "refused"})
-            assert await store.approvals.decided(name) == (session, "refused", "effect")
+            assert await store.approvals.find_decision(name) == (session, "refused", "effect")
         await erased(store, sessions=(str(MAIL),))
-        assert await store.approvals.decided("a000001") is None
-        assert await store.approvals.decided("a000002") == (ROOM, "refused", "effect")
+        assert await store.approvals.find_decision("a000001") is None
+        assert await store.approvals.find_decision("a000002") == (ROOM, "refused", "effect")
 
     async def test_their_words_go_out_of_the_questions_of_others(self, store: Any) -> None:
         """What was said before a question stands in its row, and in thousands of other rows nothing changes."""

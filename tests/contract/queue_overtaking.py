@@ -46,7 +46,7 @@ class OvertakingContract:
         """The same turn with its rows and steps, when its time has come; neither a start nor a deferral counts."""
         await accept(store, "a", "b")
         turn = await claim(store, merge=2)
-        await store.turns.step_finished(turn, step(0, result={"done": True}))
+        await store.turns.record_step_result(turn, step(0, result={"done": True}))
         for _ in range(5):
             await store.turns.postpone(turn, "the budget is spent", delay_s=60)
             clock.advance(59)
@@ -152,7 +152,7 @@ class OvertakingContract:
         await settle(store, "instead", INSTEAD)
         (found,) = await store.approvals.questions()
         assert (found.verdict, found.people, found.places) == (YES, ("@alice:hs.test",), (ROOM,))
-        assert (await store.approvals.decided("a000001"))[:2] == (ROOM, "approved")
+        assert (await store.approvals.find_decision("a000001"))[:2] == (ROOM, "approved")
         word = await store.turns.claim(ROOM, out_of_band=True)
         assert word is not None
         assert word.head.message.context["settled"] == "approved"
@@ -180,10 +180,10 @@ class OvertakingContract:
         word = await store.turns.claim(ROOM, out_of_band=True)
         assert word is not None
         assert word.head.message.context["settled"] == WITHDRAWN
-        assert (await store.approvals.decided("a000001"))[:2] == (ROOM, WITHDRAWN)
+        assert (await store.approvals.find_decision("a000001"))[:2] == (ROOM, WITHDRAWN)
         clock.advance(31 * 86_400)
         await store.maintenance.prune(older_than_s=1.0)
-        assert await store.approvals.decided("a000001") is None
+        assert await store.approvals.find_decision("a000001") is None
 
     async def test_a_decision_that_has_come_first_is_not_undone(self, store: Queue, clock: ManualClock):
         """A command that is still to be carried out may be a yes: what is written after it withdraws nothing."""
@@ -199,11 +199,11 @@ class OvertakingContract:
 
     async def test_what_was_said_last(self, store: Queue, clock: ManualClock):
         """In this conversation; a draft that is held was not said."""
-        assert await store.approvals.newest_said(ROOM) == []
+        assert await store.approvals.newest_rows(ROOM) == []
         await store.outbox.post([out("first")])
         await store.outbox.post([out("elsewhere", session=OTHER)])
         await store.outbox.post([out("held", hold=True)])
-        (row,) = await store.approvals.newest_said(ROOM)
+        (row,) = await store.approvals.newest_rows(ROOM)
         assert row.message.text == "first"
         await store.outbox.post([out("second")])
-        assert [row.message.text for row in await store.approvals.newest_said(ROOM)] == ["second", "first"]
+        assert [row.message.text for row in await store.approvals.newest_rows(ROOM)] == ["second", "first"]

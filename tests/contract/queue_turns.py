@@ -94,7 +94,7 @@ class TurnsContract:
         """Rows, answers, history and usage are there after `complete`, and the steps are gone."""
         await accept(store, "a", "b")
         turn = await claim(store, merge=2)
-        await store.turns.step_finished(turn, step(0, result={"x": 1}))
+        await store.turns.record_step_result(turn, step(0, result={"x": 1}))
         lines = [
             Message(
                 role="user",
@@ -174,21 +174,21 @@ class TurnsContract:
         """The turn is DEAD with its error, the apology is in the outbox, and the session goes on."""
         await accept(store, "a", "b")
         turn = await claim(store)
-        await store.turns.step_finished(turn, step(0, result={}))
+        await store.turns.record_step_result(turn, step(0, result={}))
         (apology,) = await store.turns.dead_letter(turn, "it cannot be", [out("sorry")])
         assert (apology.message.text, apology.inbox_id) == ("sorry", turn.head.id)
         dead = (await store.inbox.rows(states=[InboxState.DEAD]))[0]
         assert (dead.id, dead.error) == (turn.head.id, "it cannot be")
         assert natives(await claim(store)) == ["b"]
         await store.outbox.sending(apology)
-        await store.outbox.sent(apology, "$1")
+        await store.outbox.record_sent(apology, "$1")
         assert (await store.inbox.rows(states=[InboxState.DEAD]))[0].id == turn.head.id
 
     async def test_a_released_turn_is_as_if_it_had_not_begun(self, store: Queue, clock: ManualClock):
         """Parking does not count as a start; the turn and its steps stay."""
         await accept(store, "a", "b")
         turn = await claim(store, merge=2)
-        await store.turns.step_finished(turn, step(0, result={"done": True}))
+        await store.turns.record_step_result(turn, step(0, result={"done": True}))
         await store.turns.release(turn)
         again = await claim(store, merge=2)
         assert (again.id, again.attempts, again.fence > turn.fence) == (turn.id, 1, True)
@@ -199,11 +199,11 @@ class TurnsContract:
         await accept(store, "a")
         turn = await claim(store)
         odd = {"text": "\udc80 ☃", "list": [1, 2.5, None, True]}
-        await store.turns.step_finished(turn, step(1, kind="model", digest="m", result=odd))
-        await store.turns.step_started(turn, step(0))
-        await store.turns.step_started(turn, step(2))
-        await store.turns.step_finished(turn, step(2, result={"n": 1}))
-        await store.turns.step_finished(turn, step(2, digest="other", result={"n": 2}))
+        await store.turns.record_step_result(turn, step(1, kind="model", digest="m", result=odd))
+        await store.turns.record_step_start(turn, step(0))
+        await store.turns.record_step_start(turn, step(2))
+        await store.turns.record_step_result(turn, step(2, result={"n": 1}))
+        await store.turns.record_step_result(turn, step(2, digest="other", result={"n": 2}))
         await store.maintenance.recover()
         again = await claim(store)
         assert (turn.is_new, again.is_new) == (True, False)
@@ -225,13 +225,13 @@ class TurnsContract:
             "text of a",
             "text of c",
         ]
-        await store.journal.filed([line.id for line in every[:3]])
-        await store.journal.filed([])
+        await store.journal.delete_filed([line.id for line in every[:3]])
+        await store.journal.delete_filed([])
         assert await store.journal.lines() == every[3:]
-        await store.journal.filed([line.id for line in every])
+        await store.journal.delete_filed([line.id for line in every])
         await accept(store, "d")
         await answer(store, await claim(store))
-        await store.journal.filed([line.id for line in every])
+        await store.journal.delete_filed([line.id for line in every])
         assert len(await store.journal.lines()) == 2, "an id of a line was used again"
 
     async def test_when_a_session_is_due(self, store: Queue, clock: ManualClock):

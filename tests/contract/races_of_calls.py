@@ -296,11 +296,11 @@ def timed_out(queue: Queue, prepared: Any) -> Any:
 
 
 def part_sent(number: int) -> Any:
-    return lambda queue, parts: queue.outbox.sent(parts[number], f"${number}")
+    return lambda queue, parts: queue.outbox.record_sent(parts[number], f"${number}")
 
 
 def part_failed(number: int) -> Any:
-    return lambda queue, parts: queue.outbox.send_failed(
+    return lambda queue, parts: queue.outbox.record_failure(
         parts[number], "no such room", delay_s=None, apology="sorry"
     )
 
@@ -354,8 +354,8 @@ RACES = [
     Race(
         "a message is sent twice",
         one_part,
-        lambda queue, row: queue.outbox.sent(row, "$1", into=ALERT),
-        lambda queue, row: queue.outbox.sent(row, "$1", into=ALERT),
+        lambda queue, row: queue.outbox.record_sent(row, "$1", into=ALERT),
+        lambda queue, row: queue.outbox.record_sent(row, "$1", into=ALERT),
         remembered_once,
     ),
     Race("a message is accepted twice", nothing, accepted, accepted, one_row, guard="statement"),
@@ -381,7 +381,7 @@ RACES = [
     Race(
         "a step against a stop",
         taken,
-        lambda queue, turn: queue.turns.step_started(turn, step(0)),
+        lambda queue, turn: queue.turns.record_step_start(turn, step(0)),
         stopped,
         no_step_of_a_stopped_turn,
         at=r"SELECT 1 FROM inbox WHERE state = 'running'|DELETE FROM turn_steps",
@@ -463,8 +463,8 @@ RACES = [
     Race(
         "an instant of a job fires twice",
         lambda queue: queue.jobs.add_job(a_job("one"), at_most=1),
-        lambda queue, _: queue.jobs.job_fired("one", 1, AT, None),
-        lambda queue, _: queue.jobs.job_fired("one", 1, AT, None),
+        lambda queue, _: queue.jobs.record_fired("one", 1, AT, None),
+        lambda queue, _: queue.jobs.record_fired("one", 1, AT, None),
         one_of_two,
         guard="statement",
     ),

@@ -20,15 +20,15 @@ from tests.contract.attachment_places import any_storage, path_of, put, read, st
 def test_what_was_saved_again_is_not_removed(storage, tmp_path):
     """The sweeper removes what it has listed, and not what somebody saved meanwhile."""
     put(storage, b"old", tmp_path)
-    [listed] = storage.stored()
+    [listed] = storage.list_files()
     time.sleep(1.1)  # a store counts seconds
     put(storage, b"old", tmp_path)
     assert not storage.remove(listed)
     assert read(storage, b"old") == b"old"
-    [again] = storage.stored()
+    [again] = storage.list_files()
     assert storage.remove(again)
     assert not storage.remove(again)
-    assert list(storage.stored()) == []
+    assert list(storage.list_files()) == []
     assert put(storage, b"old", tmp_path)
 
 
@@ -38,7 +38,7 @@ def test_saving_and_sweeping_at_once_in_a_folder_lose_nothing(make, tmp_path):
     saver.prepare()
     put(saver, b"again", tmp_path)
     for _ in range(150):
-        [listed] = sweeper.stored()
+        [listed] = sweeper.list_files()
         thread = threading.Thread(target=sweeper.remove, args=(listed,))
         thread.start()
         put(saver, b"again", tmp_path)
@@ -52,7 +52,7 @@ def test_saving_between_the_sweepers_look_and_its_removal(make, tmp_path, monkey
     """The one who saves sees that it is being removed, and writes again. The control: without a look it is lost."""
     saver, sweeper = make("s3"), make("s3")
     put(saver, b"again", tmp_path)
-    [listed] = sweeper.stored()
+    [listed] = sweeper.list_files()
     if not looks:
         monkeypatch.setattr(saver, "_is_being_removed", lambda _: False)
     real, savers = obstore.delete, []
@@ -76,7 +76,7 @@ def test_saving_between_the_sweepers_look_and_its_removal_at_home(make, tmp_path
     home = make("home")
     home.prepare()
     put(home, b"again", tmp_path)
-    [listed] = home.stored()
+    [listed] = home.list_files()
     if not waits:
         home._alone = nullcontext()
     real, savers = Path.unlink, []
@@ -101,7 +101,7 @@ class Killed(BaseException):
 def cut_off(sweeper, saver, tmp_path, where, monkeypatch):
     """A removal of what is saved again meanwhile, up to a kill; gives what the sweeper had listed."""
     put(saver, b"again", tmp_path)
-    [listed] = sweeper.stored()
+    [listed] = sweeper.list_files()
     os.utime(tmp_path / "one" / listed.path)  # a saver's
     real_link, real_lstat = os.link, Path.lstat
 
@@ -145,7 +145,7 @@ def test_a_removal_that_a_kill_has_cut_off_loses_nothing(make, tmp_path, monkeyp
         assert later.find(listed.path) is not None
     elif how == "put":
         put(later, b"again", tmp_path)
-    assert [file.path for file in later.stored()] == [listed.path]
+    assert [file.path for file in later.list_files()] == [listed.path]
     assert read(later, b"again") == b"again"
     assert list(aside.iterdir()) == []
 
@@ -157,7 +157,7 @@ def test_what_is_erased_does_not_come_back_from_a_removal_that_was_cut_off(
     listed = cut_off(make("folder"), make("folder"), tmp_path, where, monkeypatch)
     later = make("folder")
     assert later.erase(listed.path)
-    assert list(later.stored()) == []
+    assert list(later.list_files()) == []
     assert not later.erase(listed.path)
 
 
@@ -169,7 +169,7 @@ def test_a_removal_that_is_carried_out_later_than_it_is_answered(make, tmp_path,
     """
     saver, sweeper = make("s3"), make("s3")
     put(saver, b"again", tmp_path)
-    [listed] = sweeper.stored()
+    [listed] = sweeper.list_files()
     real = obstore.delete
 
     def delete(store, key):

@@ -40,7 +40,7 @@ def test_what_is_put_is_read_back_in_parts(storage, tmp_path, size):
     assert read(storage, content, offset=size + 5, max_bytes=10) == b""
     found = storage.find(path_of(content))
     assert (found.path, found.size_bytes) == (path_of(content), size)
-    assert [file.path for file in storage.stored()] == [path_of(content)]
+    assert [file.path for file in storage.list_files()] == [path_of(content)]
 
 
 def test_what_is_not_there_is_missing_and_what_has_another_size_is_damaged(storage, tmp_path):
@@ -71,7 +71,7 @@ def test_no_other_path_is_taken(storage, tmp_path, path):
     with pytest.raises(ValueError):
         storage.remove(StoredFile(path, 0.0, 1))
     with pytest.raises(ValueError):
-        storage.put(0, tmp_path / "x", path, 1)
+        storage.save(0, tmp_path / "x", path, 1)
 
 
 def test_a_store_without_conditional_writes(object_server, gate, tmp_path):
@@ -122,13 +122,13 @@ def test_a_storage_belongs_to_the_first_one_that_asks(storage):
     """And to nobody else afterwards; that is no content."""
     assert storage.owner("a" * 32) == "a" * 32
     assert storage.owner("b" * 32) == "a" * 32
-    assert list(storage.stored()) == []
+    assert list(storage.list_files()) == []
 
 
 def test_a_probe_leaves_nothing(storage):
     """It writes, reads and removes."""
     storage.probe()
-    assert list(storage.stored()) == []
+    assert list(storage.list_files()) == []
     assert list(storage.marks()) == []
 
 
@@ -153,7 +153,7 @@ async def test_a_store_over_any_storage(opened):
     empty = await store.save("empty", "", b"")
     assert await store.read(empty, max_bytes=10) == b""
     assert [piece async for piece in store.chunks(empty) if piece] == []
-    files = await store.stored()
+    files = await store.list_files()
     assert await store.remove(files) == len(files)
     for gone in (kept, empty):
         with pytest.raises(AttachmentGone, match="no longer kept"):
@@ -167,7 +167,7 @@ async def test_a_sweep_lists_the_marks_once(opened, count):
     message = SimpleNamespace(sender=SimpleNamespace(address="@bob:hs.test"))
     for number in range(count):
         await store.save(f"{number}.txt", "", f"content {number}".encode(), message=message)
-    files = await store.stored()
+    files = await store.list_files()
     real, listed = storage.marks, []
     storage.marks = lambda: listed.append(1) or real()
     assert await store.remove(files) == count
@@ -184,7 +184,7 @@ async def test_no_save_waits_for_a_long_listing(make, tmp_path, monkeypatch):
     store = AttachmentStore(tmp_path / "home", storage=storage, max_total_bytes=20_000)
     await store.save("a", "", b"a" * 700)
     await other.save("b", "", b"b" * 900)
-    real, begun, goes_on = storage.stored, threading.Event(), threading.Event()
+    real, begun, goes_on = storage.list_files, threading.Event(), threading.Event()
 
     def stored():
         found = list(real())
@@ -192,7 +192,7 @@ async def test_no_save_waits_for_a_long_listing(make, tmp_path, monkeypatch):
         goes_on.wait(30)
         return iter(found)
 
-    storage.stored = stored
+    storage.list_files = stored
     monkeypatch.setattr("channels.attachments.store._COUNT_EVERY_S", 0.01)
     message = SimpleNamespace(sender=SimpleNamespace(address="@bob:hs.test"))
     with anyio.fail_after(60):
@@ -201,7 +201,7 @@ async def test_no_save_waits_for_a_long_listing(make, tmp_path, monkeypatch):
             await anyio.to_thread.run_sync(begun.wait)
             await store.save("c", "", b"c" * 300, message=message)
             assert store._used_bytes == 1000
-            storage.stored = real
+            storage.list_files = real
             goes_on.set()
             while store._used_bytes != 1900:
                 await anyio.sleep(0.01)
@@ -340,7 +340,7 @@ def test_a_bucket_that_does_not_exist_is_no_missing_file(object_server):
     for call in (
         lambda: read(wrong, b"x"),
         lambda: wrong.find(path_of(b"x")),
-        lambda: list(wrong.stored()),
+        lambda: list(wrong.list_files()),
         lambda: wrong.mark("a", "b"),
         wrong.probe,
         wrong.prepare,
@@ -356,7 +356,7 @@ def test_a_shared_folder_that_is_not_mounted_is_away(tmp_path):
     for call in (
         lambda: read(storage, b"x"),
         lambda: storage.find(path_of(b"x")),
-        lambda: list(storage.stored()),
+        lambda: list(storage.list_files()),
         lambda: put(storage, b"x", tmp_path),
         storage.probe,
         storage.prepare,

@@ -24,10 +24,10 @@ class AwayFolder(LocalFiles):
             raise StorageAway("gone")
         super().prepare()
 
-    def put(self, handle: int, temporary: Path, path: str, size: int) -> bool:
+    def save(self, handle: int, temporary: Path, path: str, size: int) -> bool:
         if self.is_away:
             raise StorageAway("gone")
-        return super().put(handle, temporary, path, size)
+        return super().save(handle, temporary, path, size)
 
 
 def store_over(storage: AwayFolder, home: Path) -> AttachmentStore:

@@ -94,11 +94,11 @@ class MemoryInbox:
                 return each.session
         return None
 
-    async def sent(self, outbound_id: str) -> OutboundMessage | None:
+    async def find_sent(self, outbound_id: str) -> OutboundMessage | None:
         await anyio.lowlevel.checkpoint()
         return self.outbound.get(outbound_id)
 
-    async def unconfirmed(self):
+    async def unconfirmed_sends(self):
         await anyio.lowlevel.checkpoint()
         return list(self.in_doubt)
 

@@ -142,5 +142,5 @@ async def test_the_owners_own_invitation_makes_a_second_room_needless() -> None:
     assert server.asked("POST", "/createRoom$") == []
 
     for _ in range(3):
-        invites._progress["!theirs:hs.test"].backoff.failed(random=0.5)
+        invites._progress["!theirs:hs.test"].backoff.note_failure(random=0.5)
     assert await directs.room_with(ANN) == "!made:hs.test"

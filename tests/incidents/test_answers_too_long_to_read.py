@@ -244,10 +244,10 @@ class TestEncryption:
             long = member("@long:evil.test", displayname="x" * 60_000)
             server.body = json.dumps({"chunk": [member(OWNER), long, member(BOT)]})
             gate, given = gate_with(homeserver)
-            await gate.put_on(THEIRS, "m.room.message", {"body": "hi"}, encrypted=True)
+            await gate.prepare(THEIRS, "m.room.message", {"body": "hi"}, encrypted=True)
             server.body = json.dumps({"chunk": [member(f"@{'x' * 200}{n}:evil.test") for n in range(60_000)]})
             with pytest.raises(DeliveryFailed):
-                await gate.put_on(MINE, "m.room.message", {"body": "hi"}, encrypted=True)
+                await gate.prepare(MINE, "m.room.message", {"body": "hi"}, encrypted=True)
 
         assert given == [[OWNER, BOT]]
         rooms = Rooms(BOT)

@@ -156,7 +156,7 @@ async def test_what_was_in_flight_is_remembered(tmp_path: Path) -> None:
         await store.maintenance.recover()
         [suspect] = [one for one in await store.maintenance.suspects() if one.outbox_id is not None]
         assert (suspect.outbox_id, suspect.record) == (sending.id, CrashRecord(1, 1, 1))
-        await store.outbox.send_failed(sending, "it kills", delay_s=None)
+        await store.outbox.record_failure(sending, "it kills", delay_s=None)
         assert [one for one in await store.maintenance.suspects() if one.outbox_id is not None] == []
 
 

@@ -106,9 +106,9 @@ async def test_who_is_only_slow_reads_the_same_message_later(it):
     await it.says()
     before = it.machine.current_key(ROOM)
     assert it.crypto.to_repair.is_set()
-    sent = it.machine.wrapped
+    sent = it.machine.wrap_key
     given = []
-    it.machine.wrapped = lambda key, devices: (
+    it.machine.wrap_key = lambda key, devices: (
         given.append((key, [one.user_id for one in devices])),
         sent(key, devices),
     )[1]

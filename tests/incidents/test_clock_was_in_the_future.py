@@ -44,7 +44,7 @@ async def put_off(store: SqliteQueue) -> None:
     await store.turns.retry(await claim(store), "the model is away", delay_s=WAIT_S, deferral=True)
     [answer] = await answered(store, "asked", "answer", session=OTHER)
     await store.outbox.sending(answer)
-    await store.outbox.send_failed(answer, "the server is away", delay_s=WAIT_S)
+    await store.outbox.record_failure(answer, "the server is away", delay_s=WAIT_S)
 
 
 async def due(store: SqliteQueue) -> tuple[bool, bool]:

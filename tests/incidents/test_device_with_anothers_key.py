@@ -30,7 +30,7 @@ class Client:
         self.machine = private_olm.OlmMachine(folder, user_id, "PHONE", "key")
         self.bot = bot
         self.keys = self.machine.new_keys(None)
-        self.machine.keys_uploaded()
+        self.machine.note_uploaded()
         self.count = 0
 
     @property
@@ -44,11 +44,11 @@ class Client:
     def writes(self):
         """A message in clear, as the bot reads it."""
         bots = self.bot.new_keys(0)
-        self.bot.keys_uploaded()
+        self.bot.note_uploaded()
         if not self.machine.devices_of([BOT]):
             self.machine.learn_devices(BOT, {self.bot.device_id: self.bot.announced})
             [(name, key), *_] = bots["one_time_keys"].items()
-            self.machine.learn_claimed({BOT: {self.bot.device_id: {name: key}}})
+            self.machine.start_sessions({BOT: {self.bot.device_id: {name: key}}})
         for body in self.machine.room_key_for(ROOM, self.machine.devices_of([BOT])).values():
             self.bot.receive([{"type": "m.room.encrypted", "sender": self.user_id, "content": body}])
         self.count += 1
@@ -66,7 +66,7 @@ class Client:
         for device, body in given.items():
             if device.user_id == self.user_id:
                 self.machine.receive([{"type": "m.room.encrypted", "sender": BOT, "content": body}])
-        self.bot.key_given(ROOM, given)
+        self.bot.note_key_sent(ROOM, given)
         event = {"type": "m.room.encrypted", "sender": BOT, "event_id": "$answer"}
         event["content"] = self.bot.encrypt(ROOM, "m.room.message", {"body": "hello"})
         try:
@@ -95,7 +95,7 @@ class Thief:
 def bot(tmp_path):
     machine = private_olm.OlmMachine(tmp_path, BOT, "DEV", "key")
     machine.announced = machine.new_keys(None)["device_keys"]
-    machine.keys_uploaded()
+    machine.note_uploaded()
     yield machine
     machine.close()
 
@@ -129,7 +129,7 @@ def test_who_writes_first_from_a_new_device_is_read_and_answered(bot, owner):
     thief = Thief(curve_of(owner))
     bot.learn_devices(EVIL, thief.devices)
     assert [one.user_id for one in bot.devices_of([EVIL, OWNER])] == [EVIL]
-    bot.learn_claimed(thief.claimed())
+    bot.start_sessions(thief.claimed())
     bot.learn_devices(OWNER, owner.devices)
 
     assert owner.writes() == "hi"
@@ -146,14 +146,14 @@ def test_what_somebody_has_is_not_taken_from_them(bot, owner, proved):
     if proved:
         owner.writes()
     else:
-        bot.learn_claimed({OWNER: owner.claimed()})
+        bot.start_sessions({OWNER: owner.claimed()})
     thief = Thief(curve_of(owner))
     bot.learn_devices(EVIL, thief.devices)
     garbage = {"algorithm": "m.olm.v1.curve25519-aes-sha2", "sender_key": curve_of(owner)}
     garbage["ciphertext"] = {bot._olm.account.identity_keys["curve25519"]: {"type": 1, "body": "AAAA"}}
     bot.receive([{"type": "m.room.encrypted", "sender": EVIL, "content": garbage}])
-    assert bot.wedged() == []
-    bot.learn_claimed(thief.claimed())
+    assert bot.broken_devices() == []
+    bot.start_sessions(thief.claimed())
 
     assert bot.devices_of([EVIL]) == set()
     assert owner.reads(EVIL) == "hello"

@@ -37,7 +37,7 @@ class Files:
 
     def put(self, path, text, by, *, origins=(), kind="write"):
         place = self.journaled.roots.place(path, write=True)
-        return self.journaled.put(
+        return self.journaled.replace(
             place,
             lambda _: text.encode(),
             kind=kind,
@@ -118,7 +118,7 @@ async def test_a_file_of_hers_that_he_changed_last_is_not_deleted_and_keeps_its_
     assert (files.ws / "both.txt").read_text() == "his"
     files.again()
     place = files.journaled.roots.place("both.txt")
-    found = files.journaled.found(place)
+    found = files.journaled.read_state(place)
     assert trust_of(files.journaled.origins_of(place, found.digest)) is Trust.KNOWN
     assert "@bob:hs.test" not in (files.root / "state/files/changes.jsonl").read_text()
 
@@ -156,7 +156,7 @@ async def test_versions_made_of_his_words_go_and_his_name_with_them(home):
     files.again()
     newest = files.journal.changes("page.txt")[0]
     assert {origin.kind for origin in newest.origins} == {"person", "web"}
-    assert trust_of(files.journal.labels.of("work/made", "0" * 64)) is Trust.KNOWN
+    assert trust_of(files.journal.labels.origins_of("work/made", "0" * 64)) is Trust.KNOWN
 
 
 async def test_a_number_is_not_given_again(home):

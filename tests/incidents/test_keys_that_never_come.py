@@ -52,7 +52,7 @@ def test_the_owner_is_told_though_the_room_was_told_before():
     waiting = UndecryptableEvents(is_owner=lambda person: person == NIA)
     waiting.add(ROOM, "$guest", "m", sender=MALLORY, now=0.0)
     [(_, _, references)] = waiting.due_notices(PATIENCE_S)
-    waiting.notified(references, now=PATIENCE_S)
+    waiting.finish_notice(references, now=PATIENCE_S)
     waiting.add(ROOM, "$guest2", "m", sender=MALLORY, now=10.0)
     waiting.add(ROOM, "$owner", "s", sender=NIA, now=10.0)
 

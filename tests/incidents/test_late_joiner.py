@@ -127,7 +127,7 @@ class Clock:
         self.joinings.saw(ROOM, member(person, membership, before=before), self.now)
 
     def since(self, person=CAROL):
-        return self.joinings.of(ROOM, person)
+        return self.joinings.visible_from(ROOM, person)
 
 
 @pytest.mark.parametrize("step_s", [0, 1, -5, -3_000_000])
@@ -197,10 +197,10 @@ def test_what_may_have_been_missed_begins_everybody_s_view_anew(how):
     one = Clock(closed_room())
     secret = one.said()
     if how == "gap":
-        one.joinings.missed(ROOM, one.now)
+        one.joinings.note_missed(ROOM, one.now)
     elif how == "return":
         one.joinings.forget(ROOM)
-        one.joinings.joined(ROOM, one.now)
+        one.joinings.note_joined(ROOM, one.now)
     else:
         for number in range(MAX_PEOPLE + 1):
             one.comes(person=f"@p{number}:hs.test")
@@ -227,10 +227,10 @@ def test_a_room_goes_on_for_those_who_were_in_the_one_before():
     one = Clock(rooms)
     secret = one.said()
     rooms.successors.follow(ROOM, "!new")
-    one.joinings.joined("!new", one.now)
+    one.joinings.note_joined("!new", one.now)
 
-    assert one.joinings.of("!new", ALICE) is None
-    assert one.joinings.of("!new", CAROL) > secret
+    assert one.joinings.visible_from("!new", ALICE) is None
+    assert one.joinings.visible_from("!new", CAROL) > secret
 
 
 # ── what is shown ──
@@ -243,9 +243,9 @@ def test_talk_stays_for_those_who_have_heard_it():
             talk.came(ROOM, CAROL)
         talk.remember(place, f"${number}", Background(kind="talk", sender=ALICE, text=words))
 
-    assert [line.text for line in talk.seen_by(place, CAROL, keep=False)] == ["after"]
-    assert [line.text for line in talk.seen_by(place, ALICE, keep=False)] == ["before"]
-    assert talk.seen_by(place, ALICE, keep=False) == ()
+    assert [line.text for line in talk.lines_for(place, CAROL, keep=False)] == ["after"]
+    assert [line.text for line in talk.lines_for(place, ALICE, keep=False)] == ["before"]
+    assert talk.lines_for(place, ALICE, keep=False) == ()
 
 
 SESSION = "matrix/!room%3ahs.test/shared"

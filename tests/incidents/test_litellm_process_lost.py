@@ -218,7 +218,7 @@ async def test_it_ends_when_it_is_idle_after_a_call_that_was_left_off(
     monkeypatch.setattr(child_process, "_LET_GO_LIMIT_S", 0.3)
     process = process_of(LETS_GO, tmp_path, idle_s=0.4)
     with capture_logs() as logs:
-        assert await process.whole({}, task="chat", limit_s=0.5) is None
+        assert await process.ask_text({}, task="chat", limit_s=0.5) is None
         assert process.pid is not None
         await has_ended(process)
     await process.aclose()

@@ -87,7 +87,7 @@ async def test_shares_outlive_a_restart_and_end_with_the_files(tmp_path, store):
     before = await filled_by(store, EVE)
     again = opened(tmp_path)
     assert await filled_by(again, EVE) == 0
-    files = await again.stored()
+    files = await again.list_files()
     assert await again.remove(files) == len(files)
     assert await filled_by(again, EVE) == before
     bob = [await again.save("f", "", b"the same", message=said_by(BOB)) for _ in range(50)]
@@ -142,7 +142,7 @@ async def test_small_files_count_as_what_they_take(tmp_path):
     store._used_bytes = None  # as at a start
     assert await fill(25) == 25
     assert store._used_bytes == 25 * least
-    files = await store.stored()
+    files = await store.list_files()
     assert await store.remove(files) == len(files)
     assert store._used_bytes == 0
     assert await fill(0) == 25

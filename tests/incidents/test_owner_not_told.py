@@ -73,7 +73,7 @@ class World:
         )
 
     def link(self, name: str, state: LinkState) -> None:
-        self.notes.channel_changed(ChannelStatus(name, "bot", state, datetime.now(UTC)))
+        self.notes.note_channel(ChannelStatus(name, "bot", state, datetime.now(UTC)))
 
     async def told(self) -> list[str]:
         self.notes.alert("brake", "Look.")

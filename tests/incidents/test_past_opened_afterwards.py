@@ -65,17 +65,17 @@ def test_an_open_room_in_the_place_of_a_closed_one(known_before, kicked):
     secret = one.said()
     rooms.update(answer(NEW, *map(member, (BOT, ALICE, CAROL)), visibility("shared")))
     if known_before:
-        one.joinings.joined(NEW, one.now)
+        one.joinings.note_joined(NEW, one.now)
     rooms.successors.follow(ROOM, NEW)
-    one.joinings.followed(one.now)
+    one.joinings.note_replaced(one.now)
     if kicked:
         rooms.update({"rooms": {"leave": {ROOM: {}}}})
         one.joinings.forget(ROOM)
     again = Clock(rooms)
     again.joinings.load(one.joinings._dump())
 
-    assert again.joinings.of(NEW, CAROL) > secret
-    assert kicked or again.joinings.of(NEW, ALICE) is None
+    assert again.joinings.visible_from(NEW, CAROL) > secret
+    assert kicked or again.joinings.visible_from(NEW, ALICE) is None
 
 
 def test_rooms_that_were_always_open_stay_so():
@@ -84,7 +84,7 @@ def test_rooms_that_were_always_open_stay_so():
     rooms = one.joinings._rooms
     rooms.update(answer(NEW, *map(member, (BOT, CAROL)), visibility("shared")))
     rooms.successors.follow(ROOM, NEW)
-    one.joinings.followed(one.now)
+    one.joinings.note_replaced(one.now)
     one.comes()
 
-    assert (one.said(), one.since(), one.joinings.of(NEW, CAROL)) == (None, None, None)
+    assert (one.said(), one.since(), one.joinings.visible_from(NEW, CAROL)) == (None, None, None)

@@ -42,7 +42,7 @@ class Writer:
 
     def begin(self):
         body = self.bot.new_keys(0)
-        self.bot.keys_uploaded()
+        self.bot.note_uploaded()
         key = next(iter(body["one_time_keys"].values()))["key"]
         theirs = [vodozemac.Curve25519PublicKey.from_base64(one) for one in (self.ours["curve25519"], key)]
         self.session = self.account.create_outbound_session(*theirs)
@@ -195,7 +195,7 @@ def test_devices_that_come_and_go_leave_nothing(bot, tmp_path, monkeypatch):
             for name, one in crowd.devices().items()
         }
         bot.learn_devices(EVIL, named)
-        bot.learn_claimed({EVIL: crowd.claimed(named)})
+        bot.start_sessions({EVIL: crowd.claimed(named)})
         assert len(bot.devices_of([EVIL])) == 5
         assert bot.strangers(bot.devices_of([EVIL])) == []
 

@@ -80,17 +80,17 @@ def test_the_receiving_loop_is_never_five_seconds_away_in_the_first_minute() -> 
         backoff = Backoff(SYNC_RETRY)
         waited = 0.0
         while waited < 60.0:
-            pause = backoff.failed(random=random.random())
+            pause = backoff.note_failure(random=random.random())
             assert pause <= 1.75
             waited += pause
-        late = [backoff.failed(random=random.random()) for _ in range(8)]
+        late = [backoff.note_failure(random=random.random()) for _ in range(8)]
         assert max(late) > 20.0
         assert late[0] < 5.0
 
 
 def test_what_a_server_asks_for_is_granted_at_once() -> None:
     """A pause that is asked for is no back-off of ours."""
-    assert Backoff(SYNC_RETRY).failed(random=random.random(), at_least_s=90.0) == 90.0
+    assert Backoff(SYNC_RETRY).note_failure(random=random.random(), at_least_s=90.0) == 90.0
 
 
 def test_a_channel_that_cannot_begin_is_tried_often_in_the_first_minute() -> None:
@@ -99,14 +99,14 @@ def test_a_channel_that_cannot_begin_is_tried_often_in_the_first_minute() -> Non
     waited = 0.0
     tries = 0
     while waited < 60.0:
-        delay = backoff.failed(up_s=0.0, random=0.999999)
+        delay = backoff.note_failure(up_s=0.0, random=0.999999)
         assert delay < 5.0
         waited += delay
         tries += 1
     assert tries < 40
-    late = [backoff.failed(up_s=0.0, random=0.999999) for _ in range(8)]
+    late = [backoff.note_failure(up_s=0.0, random=0.999999) for _ in range(8)]
     assert late[0] < 10.0
     assert max(late) > 50.0
 
-    backoff.failed(up_s=3600.0, random=0.999999)  # a new outage has a first minute of its own
-    assert backoff.failed(up_s=0.0, random=0.999999) < 5.0
+    backoff.note_failure(up_s=3600.0, random=0.999999)  # a new outage has a first minute of its own
+    assert backoff.note_failure(up_s=0.0, random=0.999999) < 5.0

@@ -30,7 +30,8 @@ def answers(read):
     """A model that looks into files, summarises every fact and is silent at check-ins."""
     question = read.rsplit("<user>", 1)[-1]
     if read.startswith(f"<system> {SUMMARISES}"):
-        return " ".join(f"The code {number} is {word}." for number, word in dict(FACT.findall(read)).items())
+        part = read.rsplit("<conversation>", 1)[-1]  # what is recorded before is not to be repeated
+        return " ".join(f"The code {number} is {word}." for number, word in dict(FACT.findall(part)).items())
     if "check-in" in question:
         return "HEARTBEAT_OK"
     if "file" in question and "<tool>" not in question and "<tool>" not in read[read.rfind("<user>") :]:

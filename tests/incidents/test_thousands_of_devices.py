@@ -99,7 +99,7 @@ async def test_a_room_key_is_made_for_a_few_at_a_time(machine, tmp_path):
     crypto = EncryptionEngine(server, login, tmp_path, lambda _device: machine, ManualClock())
     crypto._machine = machine
     portions = []
-    for name in ("learn_claimed", "room_key_for"):
+    for name in ("start_sessions", "room_key_for"):
         monkey(machine, name, portions)
     turns = 0
 

@@ -161,14 +161,14 @@ async def test_nonsense_is_a_temporary_failure(nonsense: bytes) -> None:
 
     async with rotating(say) as provider:
         with pytest.raises(ProviderAway):
-            OAuthTokens().renewed(await HttpProvider()(provider.url, {"refresh_token": "x"}), 0)
+            OAuthTokens().renew_from(await HttpProvider()(provider.url, {"refresh_token": "x"}), 0)
 
 
 @pytest.mark.parametrize("life", [10**400, float("nan"), -5, "9" * 5000, [], True])
 def test_a_life_without_sense_is_an_hour(life: object) -> None:
     """Whatever number a provider writes there."""
     now = datetime.now(UTC)
-    tokens = OAuthTokens().renewed(
+    tokens = OAuthTokens().renew_from(
         {"access_token": "a", "refresh_token": "r", "expires_in": life}, now.timestamp()
     )
     assert tokens.ends_at - now.timestamp() == pytest.approx(1 if life is True else 3600, abs=1)

@@ -52,8 +52,8 @@ def test_no_tool_takes_the_place_of_another(one: str, other: str) -> None:
     """The controls: the first one, and tools of different names."""
     assert model_name("s", one) == model_name("s", other)
     first, second = sorted([one, other])
-    pins = Pins("s").listed([tool(one), tool(other), tool("echo")])
-    pins = pins.with_shown(pins.changes()).with_approval()
+    pins = Pins("s").update([tool(one), tool(other), tool("echo")])
+    pins = pins.mark_shown(pins.changes()).with_approval()
     assert sorted(offered(pins)) == sorted([first, "echo"])
-    assert offered(pins.listed([tool(first, "Now it pays."), tool(second), tool("echo")])) == ["echo"]
-    assert offered(pins.listed([tool(second), tool("echo")])) == ["echo"]
+    assert offered(pins.update([tool(first, "Now it pays."), tool(second), tool("echo")])) == ["echo"]
+    assert offered(pins.update([tool(second), tool("echo")])) == ["echo"]

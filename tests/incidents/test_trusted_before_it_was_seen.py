@@ -32,16 +32,11 @@ class State:
 async def trusted_until(*, taken: datetime, done: datetime) -> datetime:
     """``!trust`` was taken at one time and done at another."""
     state = State()
-    others = dict.fromkeys(
-        set(inspect.signature(CommandHandlers).parameters)
-        - {"store", "clock", "conversation", "take_back", "carry_on"}
-    )
+    others = dict.fromkeys(set(inspect.signature(CommandHandlers).parameters) - {"store", "clock", "others"})
     given: dict[str, Any] = {
         **others,
         "store": SimpleNamespace(state=state),
-        "conversation": SimpleNamespace(search=None, export=None),
-        "take_back": SimpleNamespace(undo=None, retry=None),
-        "carry_on": SimpleNamespace(answer=None),
+        "others": {},
         "clock": ManualClock(done),
     }
     handlers = CommandHandlers(**given)

@@ -109,7 +109,7 @@ async def written(text: str) -> CommandReply | None:
         received_at=EPOCH,
         context={"outbound": "key"},
     )
-    return await approvals.written(message)
+    return await approvals.decide_by_reply(message)
 
 
 @pytest.mark.parametrize("between", [" " * 100, "!" * 100])

@@ -21,6 +21,7 @@ __all__ = [
     "CID",
     "DM",
     "EVE",
+    "SETTINGS",
     "Hanging",
     "Held",
     "Mind",
@@ -119,9 +120,11 @@ class Held:
 
 
 @asynccontextmanager
-async def talking(root: Path, mind: Mind, *, queue: str = "merge", **more: Any) -> AsyncIterator[World]:
+async def talking(
+    root: Path, mind: Mind, *, queue: str = "merge", settings: Mapping[str, Any] = SETTINGS, **more: Any
+) -> AsyncIterator[World]:
     async with world(
-        root, queue=queue, name="matrix", settings=SETTINGS, models={"demo": mind}, **more
+        root, queue=queue, name="matrix", settings=settings, models={"demo": mind}, **more
     ) as one:
         yield one
 

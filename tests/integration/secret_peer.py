@@ -22,7 +22,7 @@ class SecretPeer:
         self.user_id = credentials.user_id
         self.machine = OlmMachine(folder, credentials.user_id, credentials.device_id, "test")
         self._call("POST", "/keys/upload", self.machine.new_keys(None))
-        self.machine.keys_uploaded()
+        self.machine.note_uploaded()
         self._since = None
         self.keys_taken = 0
 
@@ -123,9 +123,9 @@ class SecretPeer:
         devices = set().union(*map(self.devices_of, [to] if isinstance(to, str) else to))
         missing = self.machine.strangers(devices)
         if missing:
-            self.machine.learn_claimed(self.claim(missing))
+            self.machine.start_sessions(self.claim(missing))
         bodies = self.machine.room_key_for(room, devices)
-        self.machine.key_given(room, devices)
+        self.machine.note_key_sent(room, devices)
         return devices, bodies
 
     def _give(self, room, devices, bodies):

@@ -88,7 +88,7 @@ async def test_another_machine_makes_the_same_store(url: str, tmp_path: Path):
     async with state_at(url, tmp_path) as (_, state):
         first = machine(folder(state, tmp_path / "a"))
         first.new_keys(0)
-        first.keys_uploaded()
+        first.note_uploaded()
         room_keys(first, 20)
         first.upkeep("today", waiting=[], rooms=[])
         with first.changing():
@@ -306,8 +306,10 @@ async def test_a_move_carries_logins_and_keys_there_and_back(url: str, tmp_path:
     back = open_home(tmp_path / "back")
     DiskFolder(back.state("matrix")).write("verified.json", b"of before")
     with pytest.raises(ConfigInvalid, match="another state key"):
-        moving.to_embedded(back, back.root / "workspace", url, ManualClock(), state_key="x" * 30)
-    assert not moving.to_embedded(back, back.root / "workspace", url, ManualClock(), state_key=KEY).already
+        moving.move_to_embedded(back, back.root / "workspace", url, ManualClock(), state_key="x" * 30)
+    assert not moving.move_to_embedded(
+        back, back.root / "workspace", url, ManualClock(), state_key=KEY
+    ).already
     nobody_works_there(url)
     disk = DiskFolder(back.state("matrix"))
     assert (disk.read("session.json"), disk.read("verified.json")) == (b"the next token", None)

@@ -213,10 +213,10 @@ async def test_one_process_sweeps_for_all(object_server: ObjectServer, tmp_path:
         first, second = sweeper(), sweeper()
         orphan = await store.save("a", "", b"nobody names it")
         clock.advance(ORPHAN_AFTER_S + 60)
-        real, storage.stored = storage.stored, lambda: (_ for _ in ()).throw(StorageAway("gone"))
+        real, storage.list_files = storage.list_files, lambda: (_ for _ in ()).throw(StorageAway("gone"))
         with pytest.raises(ChannelUnavailable):
             await first.sweep_alone()
-        storage.stored = real
+        storage.list_files = real
         assert await second.sweep_alone() == 1
         assert storage.find(orphan.path) is None
         assert await first.sweep_alone() is None
@@ -245,7 +245,7 @@ async def test_what_belongs_to_another_squidbot_is_not_swept(
         await store.save("a", "", b"nobody names it")
         clock.advance(ORPHAN_AFTER_S + 60)
         assert await theirs.sweep_alone() == 0
-        assert len(await store.stored()) == 1
+        assert len(await store.list_files()) == 1
         clock.advance(7 * 3600)
         assert await mine.sweep_alone() == 1
 
@@ -264,7 +264,7 @@ async def elsewhere(object_server: ObjectServer, gate: Gate, tmp_path: Path):
     storage.prepare()
     for file in (filled.home.root / "attachments").glob("*/*"):
         with file.open("rb") as content:
-            storage.put(content.fileno(), file, str(file.relative_to(filled.home.root)), file.stat().st_size)
+            storage.save(content.fileno(), file, str(file.relative_to(filled.home.root)), file.stat().st_size)
         file.unlink()
     for whose, name, _ in LocalFiles(filled.home.root).marks():
         storage.mark(whose, name)
@@ -308,13 +308,13 @@ async def test_check_looks_at_the_store(elsewhere, gate: Gate) -> None:
     assert list(attachment_contents(home, storage)) == []
     assert list(attachment_files(home, storage, {**named, mine.path: True}, SystemClock())) == []
     gate.way = "wrong"
-    assert len(list(attachment_contents(home, storage))) == len(list(storage.stored())) >= 2
+    assert len(list(attachment_contents(home, storage))) == len(list(storage.list_files())) >= 2
     gate.way = "open"
     storage.erase(mine.path)
     late = ManualClock(datetime.now(UTC) + timedelta(days=3))
     missing, *orphans = [one.text for one in attachment_files(home, storage, {mine.path: True}, late)]
     assert missing.startswith(f"1 files that messages refer to are missing: {mine.path}")
-    assert len(orphans) == len(list(storage.stored())) >= 1
+    assert len(orphans) == len(list(storage.list_files())) >= 1
     assert all(PATH.match(text) for text in orphans)
     gate.way = "away"
     assert storage_answers(storage).verdict == "fail"

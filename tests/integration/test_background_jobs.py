@@ -206,7 +206,7 @@ async def test_the_list_of_jobs_has_the_origins_of_the_jobs(tmp_path: Path) -> N
         page = untrusted_origin("web", "https://evil.example/", EPOCH)
         job = await jobs.start(place, "read it", key="t", origins=(page,))
         mine = SessionBackgroundJobs(jobs, place, turn="t")
-        assert (await mine.listed())[1] == (page,)
+        assert (await mine.list_text())[1] == (page,)
         await until_idle(one)
         assert [origin.kind for origin in (await mine.output(job.id))[1]] == ["web"]
 

@@ -132,7 +132,7 @@ async def test_a_running_daemon_is_copied_at_one_moment(tmp_path):
             line = Message(role="user", content="x" * 500, id=f"{turn.id}.0", turn=turn.id)
             await store.turns.complete(turn, Completion(history=(line,)))
             await memory.append_message(str(ROOM), line, durable=True)
-            await store.journal.filed([one.id for one in await store.journal.lines(ROOM)])
+            await store.journal.delete_filed([one.id for one in await store.journal.lines(ROOM)])
 
     try:
         async with anyio.create_task_group() as tasks:
@@ -215,13 +215,13 @@ async def test_nothing_is_answered_twice_after_a_restore(filled, tmp_path):
         async with await SqliteQueue.open(root / "gateway.db", clock=clock) as store:
             await store.maintenance.recover()
             keeper = RollbackGuard(Home(root).high_water_mark, lambda: extent(store), clock)
-            await keeper.look()
+            await keeper.check()
             await keeper.note()
-            await keeper.look()  # the second start knows as much
+            await keeper.check()  # the second start knows as much
             inbox = ChannelInbox(
                 "matrix", BOT, store=store,
                 access=Access((), {"matrix": ("@alice:hs.test",)}),
-                intake=AcceptGate(keeper.perhaps_answered), report=lambda *_: None,
+                intake=AcceptGate(keeper.may_be_answered), report=lambda *_: None,
             )  # fmt: skip
             for name, at in (("$gap", 2), ("$later", 10)):
                 message = InboundMessage(
@@ -235,7 +235,7 @@ async def test_nothing_is_answered_twice_after_a_restore(filled, tmp_path):
         return restored, rows, outs
 
     async def extent(store):
-        return Extent.of(store.maintenance.identity, *await store.maintenance.last_ids())
+        return Extent.from_counts(store.maintenance.identity, *await store.maintenance.last_ids())
 
     restored, rows, outs = await opened()
     assert (rows["$open"], rows["$gap"], rows["$later"]) == (

@@ -226,7 +226,7 @@ async def _settled(one: World, count: int) -> bool:
 
 
 async def _by_day(one: World) -> list[Any]:
-    return await one.built.store.usage.spent(since="2026-01-01", by="day")
+    return await one.built.store.usage.usage_since(since="2026-01-01", by="day")
 
 
 async def _look_again(one: World) -> None:

@@ -56,7 +56,7 @@ async def test_files_come_with_their_names_and_contents(bot: Bot) -> None:
     assert await contents(bot, *first.attachments) == [b"%PDF-1.7 x", blob]
     assert (first.text, second.text) == ("here", "Nothing to say")
     assert second.attachments[0].path == first.attachments[1].path
-    assert len(await bot.files.stored()) == 2
+    assert len(await bot.files.list_files()) == 2
 
 
 async def test_beyond_the_caps_files_are_named_with_the_reason(
@@ -101,7 +101,7 @@ async def test_of_strangers_and_forgers_little_or_nothing_is_kept(bot: Bot) -> N
 
     assert stranger.attachments == large.attachments == ()
     assert [each.name for each in (*small.attachments, *proven.attachments)] == ["f20.bin", "f30.bin"]
-    assert len(await bot.files.stored()) == 2
+    assert len(await bot.files.list_files()) == 2
 
 
 async def test_a_full_disk_accepts_nothing_and_loses_nothing(bot: Bot) -> None:

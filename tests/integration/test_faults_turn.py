@@ -125,11 +125,11 @@ class Stumbling(Around):
 
     failures = 2
 
-    async def step_started(self, turn: Any, step: Any) -> None:
+    async def record_step_start(self, turn: Any, step: Any) -> None:
         if self.failures:
             self.failures -= 1
             raise StoreUnavailable("the disk is full", path="gateway.db", operation="step")
-        await self.inner.step_started(turn, step)
+        await self.inner.record_step_start(turn, step)
 
 
 class Abandoning(Stumbling):

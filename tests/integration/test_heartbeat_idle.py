@@ -80,7 +80,9 @@ async def test_an_item_that_was_told_costs_a_call_a_day(tmp_path, later):
         asked = home.model.ticks
         home.checklist.write_text("- [ ] buy milk\n- [ ] call mum @2026-01-08 12:00\n")
         heartbeat = home.built.proactive.heartbeat
-        found = [await heartbeat.look(heartbeat._inbox, EPOCH + timedelta(days=7, hours=n)) for n in (1, 13)]
+        found = [
+            await heartbeat.check_work(heartbeat._inbox, EPOCH + timedelta(days=7, hours=n)) for n in (1, 13)
+        ]
         ledger = await home.ledger()
     assert asked == 7
     assert all(one.text for one in found)

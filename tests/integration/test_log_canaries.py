@@ -85,11 +85,11 @@ async def test_a_conversation_can_be_followed_by_its_name(tmp_path, logged):
     lines = [parse_line(raw) for raw in logged.getvalue().splitlines()]
     [turn] = [line for line in lines if line.fields.get("event") == "turn.answered"]
     wanted = LineFilter(session=turn.fields["session"])
-    told = [line.fields["event"] for line in lines if wanted.holds(line)]
+    told = [line.fields["event"] for line in lines if wanted.matches(line)]
     assert [event for event in told if event.startswith(("message", "turn"))] == [
         "message.accepted", "turn.answered", "message.sent",
     ]  # fmt: skip
-    assert not any(LineFilter(session="no-such/one").holds(line) for line in lines)
+    assert not any(LineFilter(session="no-such/one").matches(line) for line in lines)
 
 
 @pytest.mark.parametrize(

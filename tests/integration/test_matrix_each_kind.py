@@ -115,7 +115,7 @@ async def test_poison_and_drained_keys_cost_no_question(make_bot, make_peer, syn
             while not (claimed := new.claim([device])).get(bot.user_id):
                 await anyio.sleep(0.1)
         new.devices_of(bot.user_id)
-        new.machine.learn_claimed(claimed)
+        new.machine.start_sessions(claimed)
         moved = [Person(new, one.room, bot.user_id, encrypted=one.encrypted) for one in people]
         for person in moved:
             await person.say("and here?")

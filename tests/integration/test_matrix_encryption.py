@@ -141,7 +141,7 @@ async def test_drained_one_time_keys_are_replaced(make_bot, make_peer, synapse, 
                 await anyio.sleep(0.1)
         new.machine.learn_devices(bot.user_id, {})
         new.devices_of(bot.user_id)
-        new.machine.learn_claimed(claimed)
+        new.machine.start_sessions(claimed)
         new.send(room, "can you hear me?", to=bot.user_id)
         await bot.inbox.until_accepted(1)
         await channel.deliver(bot.message(room, "yes"), uncertain=bot.mark)

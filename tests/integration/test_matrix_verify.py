@@ -56,7 +56,7 @@ async def test_the_operator_has_the_last_word(make_bot, person, account, who):  
         await anyio.sleep(1)
         assert client.outcome is None
         assert not await uma.do("trust", user=bot.user_id)
-        assert await care.compared(account.user_id, same=True)
+        assert await care.confirm_emoji(account.user_id, same=True)
         with anyio.fail_after(60):
             while client.outcome is None and client.error is None:
                 await anyio.sleep(0.05)
@@ -81,7 +81,7 @@ async def test_different_emoji_verify_nobody(make_bot, person, account):  # noqa
         await channel.admin.verify()
         client = Later(group, lambda: uma.do("verify", user=bot.user_id, room=room))
         await emoji_shown(channel.admin)
-        await channel.admin.compared(account.user_id, same=False)
+        await channel.admin.confirm_emoji(account.user_id, same=False)
         with anyio.fail_after(60):
             while client.error is None:
                 assert client.outcome is None

@@ -58,7 +58,7 @@ async def filled(root: Path) -> Home:
     async with await SqliteQueue.open(home.database, clock=clock) as store:
         await accept(store, "a", "b", "c")
         turn = await claim(store)
-        await store.turns.step_started(turn, step(0))
+        await store.turns.record_step_start(turn, step(0))
         await answer(store, turn)
         await claim(store)
         await accept(store, "d\0e", session=OTHER)
@@ -216,7 +216,7 @@ async def test_the_source_does_not_start_any_more(url: str, tmp_path: Path):
     other = url.replace("/test_", "/other_test_")
     with pytest.raises(ConfigInvalid, match="not to postgresql"):
         moved(home, other)
-    with EmbeddedTables.opened(home.database) as tables:
+    with EmbeddedTables.open(home.database) as tables:
         tables.set_marker(None)  # as in a home of before the move
     with pytest.raises(ConfigInvalid, match="an earlier copy of this queue"):
         moved(home, url)
@@ -249,14 +249,14 @@ async def test_a_move_back_that_fails_leaves_the_database_as_it_was(url: str, tm
 
     with monkeypatch.context() as patched, pytest.raises(OSError, match="No space"):
         patched.setattr(moving, "_write_files", full)
-        moving.to_embedded(home, home.root / "workspace", url, ManualClock())
+        moving.move_to_embedded(home, home.root / "workspace", url, ManualClock())
     await (await opened_queue(home.database, url, clock=ManualClock())).aclose()
     with monkeypatch.context() as patched, pytest.raises(OSError, match="No space"):
         patched.setattr(moving, "carry_in", full)
-        moving.to_embedded(home, home.root / "workspace", url, ManualClock())
+        moving.move_to_embedded(home, home.root / "workspace", url, ManualClock())
     with pytest.raises(ConfigInvalid, match="has not ended"):
         await opened_queue(home.database, url, clock=ManualClock())
-    assert not moving.to_embedded(home, home.root / "workspace", url, ManualClock()).already
+    assert not moving.move_to_embedded(home, home.root / "workspace", url, ManualClock()).already
 
 
 async def test_what_somebody_works_on_is_not_moved(url: str, tmp_path: Path):
@@ -303,7 +303,7 @@ def test_a_database_that_was_left_is_told_on_every_way_in(url: str, tmp_path: Pa
     home = open_home(tmp_path / "home")
     anyio.run(filled, home.root)
     moved(home, url)
-    moving.to_embedded(home, home.root / "workspace", url, ManualClock())
+    moving.move_to_embedded(home, home.root / "workspace", url, ManualClock())
     for name in WAYS_IN:
         code, said = squidbot(home.root, url, *name)
         assert (code, f"was moved to {home.root}" in said) == (1 if name[0] == "check" else 78, True), said
@@ -320,7 +320,7 @@ async def test_there_and_back_is_the_same(url: str, tmp_path: Path):
     )
     tails = [await was.load_history(str(key)) for key in (ROOM, OTHER)]
     kept = [await was.memory_versions(scope) for scope in (BOB, LONG, MemoryScope(ScopeKind.OWNER))]
-    told = moving.to_embedded(home, home.root / "workspace", url, ManualClock())
+    told = moving.move_to_embedded(home, home.root / "workspace", url, ManualClock())
     assert (told.sessions, told.lines, told.documents, told.versions) == (2, 7, 3, 5), told.notes
     carried = {name: [tuple(one_text(value) for value in row) for row in each] for name, each in rows.items()}
     assert rows_of(home.database) == carried
@@ -334,7 +334,7 @@ async def test_there_and_back_is_the_same(url: str, tmp_path: Path):
         await opened_queue(home.database, url, clock=ManualClock())
     async with await SqliteQueue.open(home.database, clock=ManualClock()) as store:
         await accept(store, "new", session=OTHER)
-    assert moving.to_embedded(home, home.root / "workspace", url, ManualClock()).already
+    assert moving.move_to_embedded(home, home.root / "workspace", url, ManualClock()).already
     with pytest.raises(ConfigInvalid, match=r"has a queue that was moved to .* not touched"):
         moved(home, url)
     await (await opened_queue(home.database, None, clock=ManualClock())).aclose()
@@ -357,7 +357,7 @@ async def test_what_a_file_cannot_have_leaves_its_place(url: str, tmp_path: Path
         db.execute(change, (lines[1].model_dump_json().replace("text 1", "x" * 17_000_000), 1))
         db.execute(change, (as_text(broken), 4))
         db.execute("DELETE FROM squidbot.all_history WHERE seq = 2")
-    told = moving.to_embedded(home, home.root / "workspace", url, clock)
+    told = moving.move_to_embedded(home, home.root / "workspace", url, clock)
     assert told.notes == (
         f"{ROOM}: line 1 is longer than 16 MiB, which squidbot does not read in a file: its place stays, empty",
     )
@@ -380,7 +380,7 @@ async def test_a_history_with_an_impossible_gap_is_told(url: str, tmp_path: Path
             (str(ROOM), 2**62),
         )
     with pytest.raises(ConfigInvalid, match="are missing, so nothing was moved"):
-        moving.to_embedded(home, home.root / "workspace", url, ManualClock())
+        moving.move_to_embedded(home, home.root / "workspace", url, ManualClock())
     assert not home.database.exists()
     await (await opened_queue(home.database, url, clock=ManualClock())).aclose()
 
@@ -391,7 +391,7 @@ async def test_a_document_that_was_left_behind_does_not_come_back(url: str, tmp_
     moved(home, url)
     with psycopg.connect(url) as db:
         db.execute("DELETE FROM squidbot.all_memory WHERE scope = 'owner'")
-    moving.to_embedded(home, home.root / "workspace", url, ManualClock())
+    moving.move_to_embedded(home, home.root / "workspace", url, ManualClock())
     memory = JsonlMemory(home.root, clock=ManualClock())
     assert (await memory.load_global_memory(MemoryScope(ScopeKind.OWNER))).text == ""
     [aside] = (home.root / "workspace").glob("MEMORY.md.before-*")
@@ -425,8 +425,8 @@ async def test_a_home_with_another_queue_takes_nothing(url: str, tmp_path: Path)
     home = await filled(tmp_path / "home")
     rows = rows_of(home.database)
     with pytest.raises(ConfigInvalid, match="already has a queue"):
-        moving.to_embedded(home, home.root / "workspace", url, ManualClock())
+        moving.move_to_embedded(home, home.root / "workspace", url, ManualClock())
     assert rows_of(home.database) == rows
     await (await opened_queue(home.database, url, clock=ManualClock())).aclose()
     with hold_home(home), pytest.raises(AlreadyRunning):
-        moving.to_embedded(home, home.root / "workspace", url, ManualClock())
+        moving.move_to_embedded(home, home.root / "workspace", url, ManualClock())

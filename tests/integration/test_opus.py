@@ -60,7 +60,7 @@ async def test_wav_and_mp3_become_voice_messages(server, voice, python):
         as_it_was = await voice.speak("Hello")
         assert voice.process.pid is None
         spoken = [await voice.speak("Hello") for _ in sounds]
-        confined, pid = voice.process.told, voice.process.pid
+        confined, pid = voice.process.ready_report, voice.process.pid
         with anyio.fail_after(60):
             while voice.process.pid is not None:
                 await anyio.sleep(0.05)

@@ -13,7 +13,7 @@ from gateway.queue.stores import Pending
 from gateway.system.clock import SystemClock
 from gateway.system.home import open_home
 from tests.doubles.queue import wrapping
-from tests.integration.command_world import ANN, DM, Held, Mind, asked, settled, talking, texts
+from tests.integration.command_world import ANN, DM, SETTINGS, Held, Mind, asked, settled, talking, texts
 
 
 class TestBesideATurn:
@@ -53,7 +53,8 @@ class TestBesideATurn:
         """Commands need no place of those that the slow turns have taken."""
         mind = Mind()
         people = [f"@p{number}:hs.test" for number in range(6)]
-        async with talking(tmp_path, mind) as one:
+        few = {**SETTINGS, "gateway": {"max_concurrent_turns": 4}}
+        async with talking(tmp_path, mind, settings=few) as one:
             for person in people:
                 one.server.say(person, "slow")
             with anyio.fail_after(60):

@@ -42,7 +42,7 @@ async def test_a_text_is_spoken_without_a_network(piper, capsys):
         assert os.getpriority(os.PRIO_PROCESS, pid) == min(19, os.nice(0) + 5)
         assert await local.speak("☃") is not None  # nothing that it can read
         assert local.process.pid == pid
-        confined = local.process.told
+        confined = local.process.ready_report
         with anyio.fail_after(60):
             while local.process.pid is not None:
                 await anyio.sleep(0.05)

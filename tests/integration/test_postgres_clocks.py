@@ -37,7 +37,7 @@ async def waits(url: str, clock: SystemClock) -> tuple[float | None, float | Non
         await wrong.turns.retry(await claim(wrong), "not now", delay_s=DELAY_S, deferral=True)
         [row] = await wrong.outbox.post([NewOutbound(ROOM.channel, BOT, ROOM, "hello")])
         await wrong.outbox.sending(row)
-        await wrong.outbox.send_failed(row, "not now", delay_s=DELAY_S)
+        await wrong.outbox.record_failure(row, "not now", delay_s=DELAY_S)
         return (
             await right.turns.due_in(ROOM),
             await right.outbox.next_send_in(ROOM.channel, BOT),

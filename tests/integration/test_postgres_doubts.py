@@ -51,7 +51,7 @@ class Cuts:
         self.away = 0
         """How many tries to connect fail after each of them."""
         self.gone = 0
-        commit, connected = Transaction.commit, Pool.connected
+        commit, connected = Transaction.commit, Pool.connect
 
         def cut(transaction: Transaction) -> str:
             if transaction._look_only or not self.left:
@@ -69,7 +69,7 @@ class Cuts:
             return connected(pool)
 
         monkeypatch.setattr(Transaction, "commit", cut)
-        monkeypatch.setattr(Pool, "connected", away)
+        monkeypatch.setattr(Pool, "connect", away)
 
 
 @pytest.fixture

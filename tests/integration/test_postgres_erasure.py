@@ -88,7 +88,7 @@ async def test_looking_through_long_histories_needs_no_long_statement(
     monkeypatch.setitem(connection._LIMITS, "statement_timeout", "300ms")
 
     with KeptTables(ServerDatabase(url), 1) as kept:
-        assert list(kept.still_named([EVE.address, "nobody@example.org"])) == [
+        assert list(kept.places_naming([EVE.address, "nobody@example.org"])) == [
             "the history of matrix/19",
             "the history of matrix/3",
         ]

@@ -85,7 +85,7 @@ async def test_a_fact_that_cannot_be_read_keeps_no_caller_waiting(
         await house.store.database.writer.call("damage", write, locks=NOTHING)
         assert await house.until("outbox") == ["m"]
     # Whatever is wrong with who is told.
-    monkeypatch.setattr(Signals, "tell", lambda *_: 1 / 0)
+    monkeypatch.setattr(Signals, "fire", lambda *_: 1 / 0)
     with anyio.fail_after(60):
         await accept(house.store, "a")
         await house.store.aclose()

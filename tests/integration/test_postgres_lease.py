@@ -414,7 +414,7 @@ async def test_commands_of_another_home_change_nothing_beside_a_daemon(url: str,
 
     async with opened(url) as queue:
         holders = Holders(tmp_path / "holders.json")
-        async with LeaseKeeper(queue.maintenance, "there", holders, end=lambda _: None).held():
+        async with LeaseKeeper(queue.maintenance, "there", holders, end=lambda _: None).hold():
             for command in CHANGING:
                 code, told = await run(command)
                 assert code == TEMPORARY, (command, code, told)
@@ -498,7 +498,7 @@ async def test_under_a_service_manager_a_start_waits_for_the_server_and_stands_b
             while not all(each in told for each in words):
                 told += (await anyio.to_thread.run_sync(manager.recv, 4096)).decode()
 
-        async with opened(url) as queue, keeper(queue, tmp_path, LeaseTimes()).held():
+        async with opened(url) as queue, keeper(queue, tmp_path, LeaseTimes()).hold():
             waiting = squidbot(tmp_path / "other", url, "run", notified=told_to)
             try:
                 await heard("READY=1", "STATUS=standing by")

@@ -144,10 +144,10 @@ async def test_nothing_is_taken_from_an_earlier_moment_until_a_person_has_said_s
                 assert row.state is InboxState.QUARANTINED
                 [send] = await queue.outbox.rows()
                 assert send.state is OutboxState.UNCERTAIN
-                gap = await queue.begun(read_high_water_mark(home.high_water_mark))
+                gap = await queue.check_restored(read_high_water_mark(home.high_water_mark))
                 assert gap is not None
-                assert gap.holds(now - timedelta(seconds=5))
-                assert not gap.holds(now + timedelta(seconds=5))
+                assert gap.covers(now - timedelta(seconds=5))
+                assert not gap.covers(now + timedelta(seconds=5))
         finally:
             base.stop()
 
@@ -232,15 +232,15 @@ async def test_a_move_to_another_server_changes_nothing(
     migrate(url)
     home = open_home(tmp_path / "home")
     async with await PostgresQueue.open(url, clock=SystemClock()) as queue:
-        assert await queue.begun(None) is None
+        assert await queue.check_restored(None) is None
         await accept(queue, "a")
         with psycopg.connect(url, autocommit=True) as db:
             db.execute("UPDATE squidbot.all_meta SET value = '7/00000001' WHERE name = 'server'")
         with pytest.raises(StoreUnusable, match="another timeline"):
-            await queue.begun(None)
+            await queue.check_restored(None)
     restored(home, url, now=NOW, until=None, moved=True)
     async with await PostgresQueue.open(url, clock=SystemClock()) as queue:
-        assert await queue.begun(None) is None
+        assert await queue.check_restored(None) is None
         [row] = await queue.inbox.rows()
         assert row.state is InboxState.READY
 

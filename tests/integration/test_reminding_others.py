@@ -84,12 +84,12 @@ async def test_many_are_notified_for_a_moderator_alone(tmp_path, here):
         desk = home.built.proactive.jobs
         guest = JobPlace(ROOM, "bot", BOB, Audience.GROUP)
         with pytest.raises(TriggerInvalid, match="only a moderator"):
-            await desk.mentioned(guest, "everybody")
+            await desk.mentioned_addresses(guest, "everybody")
         moderator = JobPlace(ROOM, "bot", BOB, Audience.GROUP, {"moderator": True})
-        assert await desk.mentioned(moderator, "us") == [EVERYBODY]
-        assert await desk.mentioned(guest, "Cid & P3") == [CID, "@p3:hs.test"]
+        assert await desk.mentioned_addresses(moderator, "us") == [EVERYBODY]
+        assert await desk.mentioned_addresses(guest, "Cid & P3") == [CID, "@p3:hs.test"]
         with pytest.raises(TriggerInvalid, match="only in a room"):
-            await desk.mentioned(JobPlace(ROOM, "bot", BOB), "Cid")
+            await desk.mentioned_addresses(JobPlace(ROOM, "bot", BOB), "Cid")
 
 
 async def test_in_a_real_room(synapse, fresh_credentials, fresh_user, tmp_path):

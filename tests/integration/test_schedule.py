@@ -253,12 +253,12 @@ class TestChanges:
                 await bobs.add("one more", ask=False, when={"in_minutes": 5})
             with pytest.raises(ToolRetry, match="too often"):
                 await SessionJobs(desk, ann).add("x", ask=False, when={"cron": "* * * * *"})
-            assert await SessionJobs(desk, ann).listed() == "There are no jobs."
+            assert await SessionJobs(desk, ann).list_text() == "There are no jobs."
             [first, _] = await home.plans.jobs()
             with pytest.raises(ToolRetry, match="There is no job"):
                 await SessionJobs(desk, ann).change(first.id, "remove")
             room = replace(bob, session=SessionKey("matrix", "room"), audience="group")
-            assert await SessionJobs(desk, room).listed() == "There are no jobs."
+            assert await SessionJobs(desk, room).list_text() == "There are no jobs."
             assert await bobs.change(first.id, "remove") == f"{first.id} is removed."
             await bobs.add("room again", ask=True, when={"at": "tomorrow 09:00"})
 

@@ -80,7 +80,7 @@ class TestFaults:
             await home.chat.answers(2, conversation=f"dm-{BOB}")
             assert await home.plans.job("lostt") == noted
             desk = SessionJobs(home.built.proactive.jobs, JobPlace(BOBS, "bot", BOB))
-            assert "its trigger cannot be read" in await desk.listed()
+            assert "its trigger cannot be read" in await desk.list_text()
             assert await desk.change("lostt", "pause") == "lostt is paused."
             with pytest.raises(ToolRetry, match="cannot be resumed: unknown time zone"):
                 await desk.change("lostt", "resume")

@@ -116,7 +116,7 @@ class TestSharedRooms:
             desk = SessionJobs(
                 home.built.proactive.jobs, JobPlace(ANNS, "bot", ANN, persons=home.built.proactive.owner)
             )
-            assert await desk.listed() == "There are no jobs."
+            assert await desk.list_text() == "There are no jobs."
         assert len(home.chat.seen(f"dm-{ANN}")) == 1
         assert home.alerts() == []
 

@@ -254,9 +254,9 @@ async def test_a_newcomer_is_not_told_the_words_of_an_earlier_reminder(tmp_path:
         jobs = home.built.proactive.jobs
         job = await jobs.add(place, TriggerRequest(in_minutes=90), text="plums", kind=JobKind.REMIND)
         for since, seen in ((job.created_at, True), (job.created_at + timedelta(seconds=1), False)):
-            (line,) = await jobs.shown(replace(place, person=CID, since=since))
+            (line,) = await jobs.jobs_with_lines(replace(place, person=CID, since=since))
             assert ("plums" in line) is seen
-            (line,) = await jobs.shown(replace(place, since=since))
+            (line,) = await jobs.jobs_with_lines(replace(place, since=since))
             assert "plums" in line
 
 
@@ -267,7 +267,7 @@ async def test_a_private_reminder_has_no_words_once_others_are_there(tmp_path: P
         jobs = home.built.proactive.jobs
         await jobs.add(place, TriggerRequest(in_minutes=90), text="plums", kind=JobKind.REMIND)
         assert "plums" not in await home.asked(BOB, "!remind", conversation=ROOM)
-        assert not await jobs.shown(replace(place, person=CID, audience=Audience.GROUP))
+        assert not await jobs.jobs_with_lines(replace(place, person=CID, audience=Audience.GROUP))
         assert "plums" in await home.asked(BOB, "!remind")
 
 

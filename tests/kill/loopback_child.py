@@ -61,10 +61,10 @@ class Journal:
     async def overheard(self, native_id, sender):
         return None
 
-    async def sent(self, outbound_id):
+    async def find_sent(self, outbound_id):
         return None
 
-    async def unconfirmed(self):
+    async def unconfirmed_sends(self):
         return ()
 
 

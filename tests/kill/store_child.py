@@ -197,12 +197,14 @@ class Worker:
             await self.store.turns.retry(turn, "away", delay_s=0.01, deferral=True)
             return
         if 0 not in done:
-            await self.store.turns.step_finished(turn, Step(0, "model", "d", {}, {"text": "call the tool"}))
+            await self.store.turns.record_step_result(
+                turn, Step(0, "model", "d", {}, {"text": "call the tool"})
+            )
         if 1 not in done or self.life.control == "forget-steps":
-            await self.store.turns.step_started(turn, Step(1, "tool", "d", {"for": texts}, None))
+            await self.store.turns.record_step_start(turn, Step(1, "tool", "d", {"for": texts}, None))
             append_line(self.folder / "tools", json.dumps(texts))
             self.point("tool.ran")
-            await self.store.turns.step_finished(turn, Step(1, "tool", "d", {}, {"ok": True}))
+            await self.store.turns.record_step_result(turn, Step(1, "tool", "d", {}, {"ok": True}))
         if any(number % 8 == 5 for number in numbers):
             await self.store.turns.dead_letter(turn, "no", [self.answer(turn, texts, "apology")])
             return
@@ -229,7 +231,7 @@ class Worker:
                 append_line(path, record)
         if lines:
             self.point("history.appended")
-            await self.store.journal.filed([line.id for line in lines])
+            await self.store.journal.delete_filed([line.id for line in lines])
 
     # ── out ──
     async def deliver(self) -> None:
@@ -259,14 +261,14 @@ class Worker:
         try:
             probing = self.life.policy == "probe" and self.life.control != "no-probe"
             if row.state is OutboxState.UNCERTAIN and probing and self.provider.has(key):
-                await self.store.outbox.sent(row, f"taken-{key}")
+                await self.store.outbox.record_sent(row, f"taken-{key}")
                 return
             await self.store.outbox.sending(row)
             if row.attempts == 0 and int(key[:2], 16) % 4 == 0:
-                await self.store.outbox.send_failed(row, "503", delay_s=0.005)
+                await self.store.outbox.record_failure(row, "503", delay_s=0.005)
                 return
             await self.store.outbox.uncertain(row)
-            await self.store.outbox.sent(row, await self.provider.take(row, key))
+            await self.store.outbox.record_sent(row, await self.provider.take(row, key))
         finally:
             self.busy.discard(row.message.session)
             self.kick.set()

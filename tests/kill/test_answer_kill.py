@@ -22,12 +22,12 @@ MOMENTS = [
     "inbox.accept.after",
     "accepted",
     "approvals.questions.after",
-    "approvals.newest_said.after",
+    "approvals.newest_rows.after",
     "turns.claim.before",
     "turns.claim.after",
     "turns.steps.after",
-    "turns.step_finished.before",
-    "turns.step_finished.after",
+    "turns.record_step_result.before",
+    "turns.record_step_result.after",
     "model.asked",
     "model.answered",
     "turns.complete.before",
@@ -35,10 +35,10 @@ MOMENTS = [
     "sending",
     "uncertain",
     "taken",
-    "outbox.sent.before",
-    "outbox.sent.after",
+    "outbox.record_sent.before",
+    "outbox.record_sent.after",
 ]
-EFFECT = ["turns.step_started.before", "turns.step_started.after", "tool.start", "tool.effect"]
+EFFECT = ["turns.record_step_start.before", "turns.record_step_start.after", "tool.start", "tool.effect"]
 
 
 def asked(world: World) -> str:
@@ -116,8 +116,8 @@ def test_a_word_is_one_yes(number: int, nursery: Nursery, tmp_path: Path) -> Non
 GRANTING = [
     "approvals.decide.before",
     "approvals.decide.after",
-    "grants.look.before",
-    "grants.look.after",
+    "grants.expire.before",
+    "grants.expire.after",
     "turns.complete.before",
     "turns.complete.after",
     "taken",

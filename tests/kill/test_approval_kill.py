@@ -21,7 +21,7 @@ MOMENTS = [
     "sending",
     "uncertain",
     "taken",
-    "outbox.sent.after",
+    "outbox.record_sent.after",
 ]
 DECIDING = ["outbox.approve.before", "outbox.approve.after", "outbox.row.after"]
 

@@ -31,7 +31,7 @@ MOMENTS = [
     "outbox.sending.after",
     "uncertain",
     "taken",
-    "outbox.sent.after",
+    "outbox.record_sent.after",
     "memory.append_message.after",
 ]
 PLACE = "dm-ann"

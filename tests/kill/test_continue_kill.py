@@ -33,7 +33,7 @@ MOMENTS = [
     "turns.complete.after",
     "outbox.sending.after",
     "taken",
-    "outbox.sent.after",
+    "outbox.record_sent.after",
     "memory.append_message.before",
     "memory.append_message.after",
 ]

@@ -29,14 +29,14 @@ WRITES = [
     "maintenance.due_now",
     "inbox.accept",
     "turns.claim",
-    "turns.step_started",
-    "turns.step_finished",
+    "turns.record_step_start",
+    "turns.record_step_result",
     "usage.add",
     "turns.complete",
     "outbox.sending",
     "outbox.uncertain",
-    "outbox.sent",
-    "journal.filed",
+    "outbox.record_sent",
+    "journal.delete_filed",
     "memory.append_message",
     "memory.save_global_memory",
 ]
@@ -60,9 +60,9 @@ READS = [
     "maintenance.prune",
     "maintenance.last_ids",
     "jobs.jobs",
-    "jobs.collected",
+    "jobs.list_collected",
     "jobs.prune_plans",
-    "usage.spent_on",
+    "usage.usage_on",
     "queue.aclose",
     "memory.load_history",
     "memory.load_global_memory",
@@ -80,8 +80,8 @@ SENDING = [
     "outbox.uncertain.before",
     "uncertain",
     "taken",
-    "outbox.sent.before",
-    "outbox.sent.after",
+    "outbox.record_sent.before",
+    "outbox.record_sent.after",
 ]
 RECOVERING = [
     "maintenance.recover.before",
@@ -141,7 +141,7 @@ def test_a_death_while_sending_follows_the_rule_of_the_channel(
     evidence = judged(world)
     if policy == "probe":
         assert evidence.parked == []
-    elif moment in ("uncertain", "taken", "outbox.sent.before"):
+    elif moment in ("uncertain", "taken", "outbox.record_sent.before"):
         assert evidence.parked, "what may have arrived must be shown to a person"
 
 

@@ -13,7 +13,13 @@ from tests.kill.test_tools_kill import ANN, PLACE
 
 MOMENTS = [
     f"{name}.{when}"
-    for name in ("turns.step_started", "image", "usage.add", "turns.step_finished", "turns.complete")
+    for name in (
+        "turns.record_step_start",
+        "image",
+        "usage.add",
+        "turns.record_step_result",
+        "turns.complete",
+    )
     for when in ("before", "after")
 ]
 PRICE = 0.25

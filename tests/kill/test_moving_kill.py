@@ -193,10 +193,10 @@ def test_killed_on_the_way_back(
     with psycopg.connect(url) as db:
         made = Version(MemoryDocument("- tea", 1), EPOCH).line().decode().rstrip()
         db.execute("INSERT INTO squidbot.all_memory VALUES (1, 'owner', 1, %s)", (made,))
-    assert move(home, url, lambda: dying(owner, name, count, before=before), how=moving.to_embedded), (
+    assert move(home, url, lambda: dying(owner, name, count, before=before), how=moving.move_to_embedded), (
         "not passed"
     )
-    assert not move(home, url, how=moving.to_embedded)
+    assert not move(home, url, how=moving.move_to_embedded)
     with pytest.raises(ConfigInvalid, match="was moved to"):
         anyio.run(opened, home, url)
     assert (home.root / "workspace" / "MEMORY.md").read_text() == "- tea"
@@ -211,14 +211,14 @@ def test_killed_on_the_way_back_and_finished_as_a_restore(gateways, postgres: Po
     migrate(url)
     world = World(tmp_path, gateways, consolidate_above=4, store=url)
     home = left_behind(world, ["outbox.sending.after#2"])
-    assert move(home, url, lambda: dying(Path, "rename", 2, before=False), how=moving.to_embedded)
+    assert move(home, url, lambda: dying(Path, "rename", 2, before=False), how=moving.move_to_embedded)
     code, said = command(home, "status")
     assert code != 0 and "squidbot restore --finish" in said, said
     code, said = command(home, "restore", "--finish")
     assert code == 0, said
     with pytest.raises(ConfigInvalid, match=r"started on .* and has not ended"):
         anyio.run(opened, home, url)
-    assert not move(home, url, how=moving.to_embedded)
+    assert not move(home, url, how=moving.move_to_embedded)
     world.run = replace(world.run, store="")
     world.live_until_quiet()
     judged(world)
@@ -241,8 +241,8 @@ def test_killed_at_any_moment(gateways, postgres: PostgresServer, tmp_path: Path
         assert not move(home, url)
         goes_on(world, home, url)
         for _ in range(4):
-            kills += move(home, url, after_s=chance.uniform(0.01, 0.35), how=moving.to_embedded)
-        assert not move(home, url, how=moving.to_embedded)
+            kills += move(home, url, after_s=chance.uniform(0.01, 0.35), how=moving.move_to_embedded)
+        assert not move(home, url, how=moving.move_to_embedded)
         world.burst(chance, 4)
         world.run = replace(world.run, store="")
         world.live_until_quiet()

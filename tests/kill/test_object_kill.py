@@ -38,7 +38,7 @@ def without_object(home: Path, storage: ObjectFiles) -> list[str]:
     """Files that a row or a history names and that the store does not have, byte for byte."""
     named = names_in_rows(home / "gateway.db", in_use=False)
     assert named is not None
-    found = {file.path: file.size_bytes for file in storage.stored()}
+    found = {file.path: file.size_bytes for file in storage.list_files()}
     missing = []
     for path in {*named, *named_files(home / "sessions")}:
         if path not in found:
@@ -56,7 +56,7 @@ def leave(storage: ObjectFiles, gate: Gate, content: bytes, folder: Path) -> str
     temporary = folder / digest
     temporary.write_bytes(content)
     with temporary.open("rb") as file:
-        storage.put(file.fileno(), temporary, path, len(content))
+        storage.save(file.fileno(), temporary, path, len(content))
     gate.aged.add(path.removeprefix("attachments/"))
     return path
 
@@ -144,5 +144,5 @@ def test_killed_at_random_with_files_in_an_object_store(
     assert without_object(daemon.home, storage) == []
     assert KEYS["secret_access_key"] not in daemon.log()
     assert list((daemon.home / "attachments").glob("*/*.bin")) == [], "nothing stays on this machine"
-    storage.erase(next(storage.stored()).path)
+    storage.erase(next(storage.list_files()).path)
     assert len(without_object(daemon.home, storage)) == 1, "the control"

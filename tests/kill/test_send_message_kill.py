@@ -18,7 +18,13 @@ from tests.kill.test_tools_kill import ANN, DECIDING, PLACE, approve_all, seen
 
 MOMENTS = [
     f"{name}.{when}"
-    for name in ("turns.step_started", "outbox.post", "turns.step_finished", "turns.complete", "outbox.sent")
+    for name in (
+        "turns.record_step_start",
+        "outbox.post",
+        "turns.record_step_result",
+        "turns.complete",
+        "outbox.record_sent",
+    )
     for when in ("before", "after")
 ]
 

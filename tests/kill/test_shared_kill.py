@@ -45,7 +45,7 @@ MOMENTS = [
     "turns.complete.after",
     "uncertain",
     "taken",
-    "outbox.sent.after",
+    "outbox.record_sent.after",
     "memory.append_message.before",
     "memory.append_message.after",
 ]

@@ -18,8 +18,8 @@ from tests.kill.spending_child import CALLS
 MOMENTS = [
     "model.answered#1",
     "model.answered#3",
-    "turns.step_finished.before#1",
-    "turns.step_finished.after#1",
+    "turns.record_step_result.before#1",
+    "turns.record_step_result.after#1",
     "usage.add.before#1",
     "usage.add.after#1",
     "usage.add.after#2",
@@ -44,7 +44,9 @@ async def calls_and_counted(folder: Path) -> tuple[int, int]:
     """How many answers the model gave, and how many of them are in the sums."""
     made = len((folder / "calls").read_text().split())
     async with await SqliteQueue.open(folder / "home" / "gateway.db", clock=SystemClock()) as store:
-        return made, sum(row.usage.calls for row in await store.usage.spent(since="2000-01-01", by="day"))
+        return made, sum(
+            row.usage.calls for row in await store.usage.usage_since(since="2000-01-01", by="day")
+        )
 
 
 @pytest.mark.parametrize("moment", MOMENTS)

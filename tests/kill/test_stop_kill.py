@@ -23,7 +23,7 @@ MOMENTS = [
     "turns.complete.after#1",
     "outbox.sending.before#1",
     "taken#1",
-    "outbox.sent.before#1",
+    "outbox.record_sent.before#1",
 ]
 
 

@@ -19,7 +19,7 @@ ASKING = [
     "sending",
     "uncertain",
     "taken",
-    "outbox.sent.after",
+    "outbox.record_sent.after",
 ]
 DECIDING = [
     "accepted",
@@ -28,18 +28,18 @@ DECIDING = [
     "approvals.questions.after",
     "approvals.decide.before",
     "approvals.decide.after",
-    "turns.step_started.before",
-    "turns.step_started.after",
+    "turns.record_step_start.before",
+    "turns.record_step_start.after",
     "tool.start",
     "tool.effect",
-    "turns.step_finished.before",
-    "turns.step_finished.after",
+    "turns.record_step_result.before",
+    "turns.record_step_result.after",
     "turns.complete.before",
     "turns.complete.after",
     "taken",
-    "outbox.sent.after",
+    "outbox.record_sent.after",
 ]
-BESIDE = {"turns.complete.before", "turns.complete.after", "taken", "outbox.sent.after"}
+BESIDE = {"turns.complete.before", "turns.complete.after", "taken", "outbox.record_sent.after"}
 """Moments of the answer to `!approve`, while the tool may be anywhere."""
 
 
@@ -92,7 +92,7 @@ def test_killed_while_it_is_decided_or_done(moment: str, nursery: Nursery, tmp_p
 
     # Only between the note that it starts and its effect is "never" possible, and the model is told so then.
     # The word on the decision goes out beside the tool, so that a death there may come at that moment, too.
-    never = moment in {"turns.step_started.after", "tool.start"}
+    never = moment in {"turns.record_step_start.after", "tool.start"}
     assert effects(world) in ([[]] if never else [["1"], []] if moment in BESIDE else [["1"]])
     assert names(world) == [name]
     assert seen(world).count("re: #1") == 1

@@ -34,7 +34,14 @@ MOMENTS = [
     "model.answered",
     *(
         f"{name}.{when}"
-        for name in ("turns.step_started", "turns.step_finished", "turns.complete", "shell", "files", "web")
+        for name in (
+            "turns.record_step_start",
+            "turns.record_step_result",
+            "turns.complete",
+            "shell",
+            "files",
+            "web",
+        )
         for when in ("before", "after")
     ),
 ]

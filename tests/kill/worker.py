@@ -87,7 +87,7 @@ def strike_inside_tools(point: Callable[[str], None]) -> None:
     asynchronous(process, "run", "shell")
     asynchronous(WebFetchTool, "execute", "web")
     asynchronous(ProviderPictures, "make", "image")
-    synchronous(JournaledFiles, "put", "files")
+    synchronous(JournaledFiles, "replace", "files")
     made = command_sandbox.CommandSandbox.__init__
     held = command_sandbox.Proof(held=True, told="it was proved before")
 

@@ -131,10 +131,10 @@ class SendingMachine(AmendingMachine):
         calls = {
             "sending": lambda: self.store.outbox.sending(row),
             "uncertain": lambda: self.store.outbox.uncertain(row),
-            "sent": lambda: self.store.outbox.sent(row, f"${row.id}"),
-            "again": lambda: self.store.outbox.send_failed(row, "no", delay_s=delay_s),
-            "perhaps": lambda: self.store.outbox.send_failed(row, "no", delay_s=delay_s, certain=False),
-            "dead": lambda: self.store.outbox.send_failed(row, "no", delay_s=None),
+            "sent": lambda: self.store.outbox.record_sent(row, f"${row.id}"),
+            "again": lambda: self.store.outbox.record_failure(row, "no", delay_s=delay_s),
+            "perhaps": lambda: self.store.outbox.record_failure(row, "no", delay_s=delay_s, certain=False),
+            "dead": lambda: self.store.outbox.record_failure(row, "no", delay_s=None),
             "park": lambda: self.store.outbox.needs_review(row, "?"),
         }
         moves = {
@@ -212,7 +212,7 @@ class StoreMachine(SendingMachine):
     @rule()
     def clear_journal(self):
         lines = self.run(self.store.journal.lines())
-        self.run(self.store.journal.filed([line.id for line in lines]))
+        self.run(self.store.journal.delete_filed([line.id for line in lines]))
         self.model.journal.clear()
 
     @rule(age_s=st.sampled_from([0.0, 30.0]))

@@ -70,7 +70,7 @@ class LiteLLMClient(ModelClient):
     def _priced(self, piece: Piece) -> Piece:
         if self._price is None or piece.tokens is None:
             return piece
-        return replace(piece, cost_usd=self._price.of(piece.tokens))
+        return replace(piece, cost_usd=self._price.cost_of(piece.tokens))
 
     def _error(self, failure: Failure) -> ModelError:
         return classify(replace(failure, secret=self._key), model=self.model, now=self._clock.now())

@@ -131,7 +131,7 @@ def essentials(texts: Iterable[str]) -> list[KeyFact]:
     return sorted(kept, key=lambda item: (ranks.index(item.kind), -names[item.text]))[:_MOST]
 
 
-def dated(items: Iterable[KeyFact], said: Iterable[tuple[str, str]]) -> list[KeyFact]:
+def add_days(items: Iterable[KeyFact], said: Iterable[tuple[str, str]]) -> list[KeyFact]:
     """The facts with the day on which they were said first, as far as ``said``, days and texts, has it."""
     known = [(day, text) for day, text in said if day]
     days = ((item, next((day for day, text in known if item.text in text), "")) for item in items)

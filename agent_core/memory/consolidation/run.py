@@ -23,7 +23,7 @@ from agent_core.errors import AgentError, ContextTooLong, CursorMoved, StorageUn
 from agent_core.memory.consolidation import policy, prompts
 from agent_core.memory.consolidation.key_facts import (
     KeyFact,
-    dated,
+    add_days,
     essentials,
     excerpts,
     join_list,
@@ -238,7 +238,7 @@ class Consolidation(ABC):
             log.warning("consolidation.refused", session=session_id, chars=len(answer))
         if new is None:
             return None
-        document = (await self.remembered.beside(segment.messages)).text
+        document = (await self.remembered.document_for(segment.messages)).text
         told = [message for message in segment.messages if message.role in ("user", "assistant")]
         said = [(policy.day_of(message), message.content) for message in told]
         wanted = await anyio.to_thread.run_sync(essentials, [text for _, text in said])
@@ -250,7 +250,7 @@ class Consolidation(ABC):
         shorter = policy.newest_of(shorter, _LONGEST * self._chars(self._summary_tokens))
         if shorter != whole:
             wanted = [*await anyio.to_thread.run_sync(essentials, [whole]), *wanted]
-        lost = dated(await self._lost(wanted, shorter, document), said)
+        lost = add_days(await self._lost(wanted, shorter, document), said)
         listed = merge_list(
             listed, lost, shorter, max_chars=self._summary_tokens // 2 * _CHARS_PER_LIST_TOKEN
         )

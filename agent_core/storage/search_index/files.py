@@ -31,7 +31,7 @@ class Budget:
     cut: bool = False
 
     @property
-    def spent(self) -> bool:
+    def is_spent(self) -> bool:
         """Return True if no byte is left."""
         return self.bytes <= 0
 
@@ -127,7 +127,7 @@ def look_through(
             if byte < unread.start:
                 break
             budget.bytes -= len(raw or b"") + 1
-            if budget.spent or size - byte > budget.bytes_each:
+            if budget.is_spent or size - byte > budget.bytes_each:
                 budget.cut = True
                 break
             if raw is None or not any(mark in raw for mark in marks):

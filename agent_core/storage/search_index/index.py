@@ -129,7 +129,7 @@ class SearchIndex:
         for unread in self._unread(marks, behind):
             if not filters.accepts(unread.session):
                 continue
-            if budget.spent:
+            if budget.is_spent:
                 budget.cut = True
                 break
             read += look_through(

@@ -201,7 +201,7 @@ class Vectors:
         if not self._usable:
             return None
         try:
-            answer = await self.process.whole(request, task="vectors", limit_s=limit_s)
+            answer = await self.process.ask_text(request, task="vectors", limit_s=limit_s)
             return None if answer is None else json.loads(answer)
         except (CallFailed, ValueError) as error:
             _log.warning("vectors.unusable", error=str(error))

@@ -120,7 +120,7 @@ class ChangeJournal:
             raise LookupError(f"there is no change {number}")
         return found
 
-    def of_call(self, key: str) -> FileChange | None:
+    def find_by_call(self, key: str) -> FileChange | None:
         """The change that a call made or was about to make."""
         with self.lock:
             loaded = self._loaded()
@@ -153,7 +153,7 @@ class ChangeJournal:
                 return newest.origins
             if path in self._folders and identity == "folder":
                 return self._folders[path]
-        return self.labels.of(path, identity)
+        return self.labels.origins_of(path, identity)
 
     def origins_of_name(self, path: str) -> Origins | None:
         """The origins of a file's or a folder's name; None: it came from elsewhere."""
@@ -165,7 +165,7 @@ class ChangeJournal:
             if newest is not None and newest.after is not None:
                 return newest.origins
             folder = self._folders.get(path)
-        return self.labels.of_name(path) if folder is None else folder
+        return self.labels.origins_of_name(path) if folder is None else folder
 
     def watch(self, told: list[Origins]) -> None:
         """From now on, record the origins of changes, also of one that is not made in the end."""
@@ -227,7 +227,7 @@ class ChangeJournal:
         for each in pending:
             each.result()
 
-    def made(self, change: FileChange) -> FileChange:
+    def record_made(self, change: FileChange) -> FileChange:
         """Record that a change was made."""
         with self.lock:
             done = replace(change, made=True)

@@ -45,10 +45,10 @@ class _Changing(FileTool, ABC):
 
         # Nobody is asked about what would be refused after the yes.
         place = self._run.place(str(arguments["path"]), write=True)
-        found = self._run.files.found(place)
+        found = self._run.files.read_state(place)
         new = self._new(place, found, **arguments)
         check_expected(place, found, self._expected(place, found))
-        return Review(reviewed_change(found.content if found else None, new, place.shown), state_of(found))
+        return Review(reviewed_change(found.content if found else None, new, place.label), state_of(found))
 
     def _expected(self, place: RootedPath, found: FileState | None) -> str | None:
         from agent_core.tools.files.journaled_files import ANYTHING  # noqa: PLC0415
@@ -79,8 +79,10 @@ class WriteFileTool(_Changing):
         by = self._run.by(self.name, arguments)
         place = self._run.place(arguments["path"], write=True)
         new = self._new(place, None, **arguments)
-        done = self._run.files.put(place, lambda _: new, kind="write", by=by, expected=self._run.knows(place))
-        return self._done(done, place, f"{place.shown!r} is written, {len(new):,} bytes")
+        done = self._run.files.replace(
+            place, lambda _: new, kind="write", by=by, expected=self._run.knows(place)
+        )
+        return self._done(done, place, f"{place.label!r} is written, {len(new):,} bytes")
 
     def _new(self, place: RootedPath, found: FileState | None, **arguments: Any) -> bytes:
         return _encoded(arguments["content"])
@@ -108,35 +110,35 @@ class EditFileTool(_Changing):
     def _edit(self, arguments: dict[str, Any]) -> ToolResult:
         by = self._run.by(self.name, arguments)
         place = self._run.place(arguments["path"], write=True)
-        done = self._run.files.put(
+        done = self._run.files.replace(
             place,
             lambda found: self._new(place, found, **arguments),
             kind="edit",
             by=by,
             expected=self._expected(place, None),
         )
-        return self._done(done, place, f"{place.shown!r} is changed")
+        return self._done(done, place, f"{place.label!r} is changed")
 
     def _new(self, place: RootedPath, found: FileState | None, **arguments: Any) -> bytes:
         from agent_core.tools.files.journaled_files import MAX_WRITE_BYTES  # noqa: PLC0415
         from agent_core.tools.files.reading import kind_of, replace_text  # noqa: PLC0415
 
         if found is None:
-            raise ToolRetry(f"There is no {place.shown!r}; write_file creates it.")
+            raise ToolRetry(f"There is no {place.label!r}; write_file creates it.")
         if kind := kind_of(found.content[:8192]):
-            raise ToolFailed(f"{place.shown!r} is {kind}; only text can be edited.")
+            raise ToolFailed(f"{place.label!r} is {kind}; only text can be edited.")
         if not arguments["old"]:
             raise ToolRetry("`old` is empty; copy the text to replace.")
         if len(found.content) > MAX_WRITE_BYTES:
-            raise ToolFailed(f"{place.shown!r} is larger than {MAX_WRITE_BYTES:,} bytes.")
+            raise ToolFailed(f"{place.label!r} is larger than {MAX_WRITE_BYTES:,} bytes.")
         _encoded(arguments["new"])
         _encoded(arguments["old"])
         everywhere = bool(arguments.get("all"))
         new = replace_text(
-            found.content, arguments["old"], arguments["new"], everywhere=everywhere, shown=place.shown
+            found.content, arguments["old"], arguments["new"], everywhere=everywhere, shown=place.label
         )
         if len(new) > MAX_WRITE_BYTES:
-            raise ToolFailed(f"{place.shown!r} would become larger than {MAX_WRITE_BYTES:,} bytes.")
+            raise ToolFailed(f"{place.label!r} would become larger than {MAX_WRITE_BYTES:,} bytes.")
         return new
 
 
@@ -170,14 +172,14 @@ class MoveFileTool(FileTool):
 
         place = self._run.place(str(arguments["path"]), write=True)
         target = self._run.place(str(arguments["to"]), write=True)
-        found = self._run.files.found(place)
+        found = self._run.files.read_state(place)
         if found is None:
-            raise ToolRetry(f"There is no {place.shown!r}; list_files shows what there is.")
-        if self._run.files.found(target) is not None:
-            raise ToolRetry(f"{target.shown!r} already exists; choose another name.")
-        text = f"{place.shown} becomes {target.shown}"
+            raise ToolRetry(f"There is no {place.label!r}; list_files shows what there is.")
+        if self._run.files.read_state(target) is not None:
+            raise ToolRetry(f"{target.label!r} already exists; choose another name.")
+        text = f"{place.label} becomes {target.label}"
         if target.prompt:
-            text += f"\n{reviewed_change(None, found.content, target.shown)}"
+            text += f"\n{reviewed_change(None, found.content, target.label)}"
         return Review(text, state_of(found))
 
     async def execute(self, **arguments: Any) -> ToolResult:
@@ -192,7 +194,7 @@ class MoveFileTool(FileTool):
         target = self._run.place(arguments["to"], write=True)
         done = self._run.files.move(place, target, by=by, expected=self._run.knows(place) or ANYTHING)
         self._run.saw(place, None)
-        return self._done(done, target, f"{place.shown!r} is now {target.shown!r}")
+        return self._done(done, target, f"{place.label!r} is now {target.label!r}")
 
 
 class DeleteFileTool(_Changing):
@@ -210,18 +212,18 @@ class DeleteFileTool(_Changing):
     def _delete(self, arguments: dict[str, Any]) -> ToolResult:
         by = self._run.by(self.name, arguments)
         place = self._run.place(arguments["path"], write=True)
-        done = self._run.files.put(
+        done = self._run.files.replace(
             place,
             lambda found: self._new(place, found),
             kind="delete",
             by=by,
             expected=self._expected(place, None),
         )
-        return self._done(done, place, f"{place.shown!r} is deleted")
+        return self._done(done, place, f"{place.label!r} is deleted")
 
     def _new(self, place: RootedPath, found: FileState | None, **arguments: Any) -> None:
         if found is None:
-            raise ToolRetry(f"There is no {place.shown!r}; list_files shows what there is.")
+            raise ToolRetry(f"There is no {place.label!r}; list_files shows what there is.")
 
 
 def _encoded(text: str) -> bytes:

@@ -111,11 +111,13 @@ def basis_of(workspace: str, command: str, outside: Sequence[str] = ()) -> Basis
     texts = _Texts(entries)
     words = _words(command)
     named = {path for path, entry in entries.items() if not entry.inside or _is_named(path, words)}
-    reached, finds = texts.reached(named | {path for path in entries if _is_found_by(path, words)})
+    reached, finds = texts.reachable(named | {path for path in entries if _is_found_by(path, words)})
     if finds or _FINDS.search(command) is not None:
         covered = set(entries)
     else:
-        covered, _ = texts.reached(reached | {path for path, entry in entries.items() if _is_program(entry)})
+        covered, _ = texts.reachable(
+            reached | {path for path, entry in entries.items() if _is_program(entry)}
+        )
     left = [_MOST_ENTRIES, _MOST_HASHED_BYTES]
     found = {path: _identity(entries[path], left) for path in sorted(covered)}
     state = hashlib.sha256(repr((unknown, list(found.items()))).encode("utf-8", "surrogatepass")).hexdigest()
@@ -189,7 +191,7 @@ class _Texts:
             self._below.setdefault(path.rpartition("/")[0], []).append(path)
         self._read: dict[str, tuple[set[str], bool]] = {}
 
-    def reached(self, start: Iterable[str]) -> tuple[set[str], bool]:
+    def reachable(self, start: Iterable[str]) -> tuple[set[str], bool]:
         """These files with all that they lead to, and whether one of them may lead to more than that."""
         words: set[str] = set()
         found, waiting, finds = set[str](), set(start), False

@@ -82,27 +82,27 @@ class FileRun:
     def saw(self, place: RootedPath, digest: str | None) -> None:
         """Remember a file's content as the model last saw it."""
         for kept in (self._seen, self._known):
-            kept.pop(place.shown, None)
+            kept.pop(place.label, None)
             if digest:
-                kept[place.shown] = digest
+                kept[place.label] = digest
                 while len(kept) > _MOST_KNOWN:
                     del kept[next(iter(kept))]
 
-    def changed(self, place: RootedPath, change: FileChange) -> None:
+    def note_change(self, place: RootedPath, change: FileChange) -> None:
         """Remember a change of ours: what the file holds now, and whether it was not there before."""
         self.saw(place, change.after)
         if change.kind == "write" and change.before is None:
-            self._made.add(place.shown)
+            self._made.add(place.label)
 
     def knows(self, place: RootedPath) -> str | None:
         """The content of a file as the model knows it; None: it does not."""
-        return self._seen.get(place.shown) or self._known.get(place.shown)
+        return self._seen.get(place.label) or self._known.get(place.label)
 
     def makes_new(self, path: object) -> bool:
         """Return True if a change of this file affects nothing that existed before this run."""
         try:
             place = self.place(str(path), write=True)
-            return place.shown in self._made or not self.files.roots.is_there(place)
+            return place.label in self._made or not self.files.roots.is_there(place)
         except (ToolError, OSError):
             return False
 
@@ -136,6 +136,6 @@ class FileTool:
 
     def _done(self, change: FileChange | None, place: RootedPath, said: str) -> ToolResult:
         if change is None:
-            return ToolResult(content=f"{place.shown!r} is already like that; nothing was changed.")
-        self._run.changed(place, change)
+            return ToolResult(content=f"{place.label!r} is already like that; nothing was changed.")
+        self._run.note_change(place, change)
         return ToolResult(content=f"Done: {said}.", undo=f"squidbot files undo {change.id}")

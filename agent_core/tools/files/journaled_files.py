@@ -96,7 +96,7 @@ class JournaledFiles:
 
     # ── reading ──
 
-    def found(self, place: RootedPath) -> FileState | None:
+    def read_state(self, place: RootedPath) -> FileState | None:
         """Read a whole file; None if there is none. Raises ToolError, also past `MAX_FILE_BYTES`."""
         with _explain_errors(place), suppress(LookupError), self.roots.folder(place) as folder:
             return self._found(place, folder)
@@ -109,17 +109,17 @@ class JournaledFiles:
         What came from elsewhere may be anybody's. What the prompt is built of is the exception: it is the
         owner's to write, and a prompt takes it at its word anyway.
         """
-        known = None if digest is None else self.journal.origins_of(place.shown, digest)
+        known = None if digest is None else self.journal.origins_of(place.label, digest)
         if known is not None:
             return known
         if place.prompt:
             return ()
         at = None if changed_at is None else datetime.fromtimestamp(changed_at, UTC)
-        return (untrusted_origin("file", place.shown, at),)
+        return (untrusted_origin("file", place.label, at),)
 
     # ── changing ──
 
-    def put(
+    def replace(
         self,
         place: RootedPath,
         content: Callable[[FileState | None], bytes | None],
@@ -142,7 +142,7 @@ class JournaledFiles:
             mode: The mode of a new file.
         """
         with self.journal.lock, _explain_errors(place):
-            earlier = self.journal.of_call(by.key)
+            earlier = self.journal.find_by_call(by.key)
             makes, folders = kind in ("write", "undo"), list[str]()
             try:
                 with self.roots.folder(place, write=True, make=makes, made=folders) as folder:
@@ -174,7 +174,7 @@ class JournaledFiles:
     ) -> FileChange:
         """Move a file to a free name. Raises ToolError with the remedy."""
         with self.journal.lock, _explain_errors(source):
-            earlier, folders = self.journal.of_call(by.key), list[str]()
+            earlier, folders = self.journal.find_by_call(by.key), list[str]()
             try:
                 with (
                     self.roots.folder(source, write=True) as origin,
@@ -189,21 +189,21 @@ class JournaledFiles:
                     if found is None:
                         raise ToolRetry(_none(source))
                     if there is not None:
-                        raise ToolRetry(f"{target.shown!r} already exists; choose another name.")
+                        raise ToolRetry(f"{target.label!r} already exists; choose another name.")
                     if earlier is None:
                         check_expected(source, found, expected, by.approved)
                     renamed = source.parts[:-1] == target.parts[:-1] and source.root == target.root
                     _refuse_namesake(target, folder, but=source.name if renamed else "")
                     change = earlier or by.change(
                         kind,
-                        target.shown,
+                        target.label,
                         before=None,
                         after=found.digest,
                         mode=stat.S_IMODE(found.status.st_mode),
                         origins=join_origins(
                             self.origins_of(source, found.digest, found.status.st_mtime), by.origins
                         ),
-                        source=source.shown,
+                        source=source.label,
                         undoes=undoes,
                         folders=len(folders),
                     )
@@ -224,7 +224,7 @@ class JournaledFiles:
                 return self.move(place, back, by=by, kind="undo", expected=expected, undoes=number)
             content = None if change.before is None else self.journal.version(change.before)
             origins = None if content is None else self.origins_of(place, change.before)
-            done = self.put(
+            done = self.replace(
                 place,
                 lambda _: content,
                 kind="undo",
@@ -253,24 +253,24 @@ class JournaledFiles:
             return change
         with suppress(ToolError), self.journal.lock:
             place = self.roots.place(change.path)
-            found = self.found(place)
-            moved = change.source is not None and self.found(self.roots.place(change.source)) is not None
+            found = self.read_state(place)
+            moved = change.source is not None and self.read_state(self.roots.place(change.source)) is not None
             if (found.digest if found else None) == change.after and not moved:
-                return self.journal.made(change)
+                return self.journal.record_made(change)
         return change
 
     # ── inside ──
 
     def _found(self, place: RootedPath, folder: int, *, write: bool = False) -> FileState | None:
         try:
-            handle = self.roots.opened(place, folder, write=write)
+            handle = self.roots.open(place, folder, write=write)
         except LookupError:
             return None
         with os.fdopen(handle, "rb") as file:
             status = os.fstat(handle)
             if status.st_size > MAX_FILE_BYTES:
                 raise ToolFailed(
-                    f"{place.shown!r} has {status.st_size:,} bytes; files of more than {MAX_FILE_BYTES:,} "
+                    f"{place.label!r} has {status.st_size:,} bytes; files of more than {MAX_FILE_BYTES:,} "
                     "are only read in parts."
                 )
             content = file.read(MAX_FILE_BYTES + 1)
@@ -303,7 +303,7 @@ class JournaledFiles:
             origins = join_origins(origins, self.origins_of(place, found.digest, found.status.st_mtime))
         return by.change(
             kind,
-            place.shown,
+            place.label,
             before=found.digest if found else None,
             after=None if new is None else digest_of(new),
             mode=stat.S_IMODE(found.status.st_mode) if found else mode,
@@ -381,7 +381,7 @@ class JournaledFiles:
     def _finish(self, change: FileChange, folder: int) -> FileChange:
         with suppress(OSError):
             os.unlink(f"{_TEMPORARY[0]}{change.id}{_TEMPORARY[1]}", dir_fd=folder)
-        done = change if change.made else self.journal.made(change)
+        done = change if change.made else self.journal.record_made(change)
         self._sync_folder(folder)
         return done
 
@@ -408,7 +408,7 @@ class JournaledFiles:
 
 
 def _none(place: RootedPath) -> str:
-    return f"There is no {place.shown!r}; list_files shows what there is."
+    return f"There is no {place.label!r}; list_files shows what there is."
 
 
 def _differs(found: FileState | None, new: bytes | None) -> bool:
@@ -433,14 +433,14 @@ def check_expected(
     """Refuse by a `ToolRetry` if a file holds something else than a call relies on, or than was approved."""
     now = found.digest if found else None
     if approved and approved != state_of(found):
-        raise ToolRetry(f"{place.shown!r} has changed since this was approved; read it with read_file.")
+        raise ToolRetry(f"{place.label!r} has changed since this was approved; read it with read_file.")
     if expected in (ANYTHING, now):
         return
     if now is None:
-        raise ToolRetry(f"{place.shown!r} no longer exists; list_files shows what there is.")
+        raise ToolRetry(f"{place.label!r} no longer exists; list_files shows what there is.")
     if expected is None:
-        raise ToolRetry(f"{place.shown!r} already exists; read it with read_file before you change it.")
-    raise ToolRetry(f"{place.shown!r} has changed since you read it; read it again with read_file.")
+        raise ToolRetry(f"{place.label!r} already exists; read it with read_file before you change it.")
+    raise ToolRetry(f"{place.label!r} has changed since you read it; read it again with read_file.")
 
 
 def _refuse_namesake(place: RootedPath, folder: int, *, but: str = "") -> None:
@@ -463,7 +463,7 @@ def _refuse_changed(place: RootedPath, folder: int, found: FileState | None) -> 
     except FileNotFoundError:
         now = None
     if (None if now is None else _marks(now)) != (None if found is None else _marks(found.status)):
-        raise ToolFailed(f"{place.shown!r} is being changed by somebody else; read it again.")
+        raise ToolFailed(f"{place.label!r} is being changed by somebody else; read it again.")
 
 
 def _marks(status: os.stat_result) -> tuple[int, int, int, int]:
@@ -515,7 +515,7 @@ def _explain_errors(place: RootedPath) -> Iterator[None]:
         yield
     except OSError as error:
         why = _SAID.get(error.errno or 0, error.strerror or "the system refused it")
-        raise ToolFailed(f"{place.shown!r}: {why}; nothing was changed.") from error
+        raise ToolFailed(f"{place.label!r}: {why}; nothing was changed.") from error
 
 
 @contextmanager

@@ -46,13 +46,13 @@ class Labels:
             known = self._loaded().get(_TRUSTED + path)
         return known is not None and bool(identity) and known[0] == identity
 
-    def of(self, path: str, identity: str) -> Origins | None:
+    def origins_of(self, path: str, identity: str) -> Origins | None:
         """Return the origins of ``path`` if it has that content; None: no command has written it."""
         with self._lock:
             known = self._loaded().get(path)
         return known[1] if known is not None and identity and known[0] == identity else None
 
-    def of_name(self, path: str) -> Origins | None:
+    def origins_of_name(self, path: str) -> Origins | None:
         """Return the origins of the name ``path``, if a command or a person has given it."""
         with self._lock:
             known = self._loaded().get(path)

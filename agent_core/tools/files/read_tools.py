@@ -100,7 +100,7 @@ class ReadFileTool(FileTool):
             return found.told
         if (kept := await self._look.keep(found.place.parts[-1], found.content)) is None:
             return found.told
-        text = f"{found.place.shown!r} is a picture, which you are shown."
+        text = f"{found.place.label!r} is a picture, which you are shown."
         return found.told.model_copy(update={"content": text, "pictures": (kept,)})
 
     async def _read_document(
@@ -112,7 +112,7 @@ class ReadFileTool(FileTool):
         try:
             read = await read_pdf(found.content, kind=found.document)
         except ValueError as error:
-            told = f"{found.place.shown!r} cannot be read: {error}."
+            told = f"{found.place.label!r} cannot be read: {error}."
             return found.told.model_copy(update={"content": told, "is_error": True})
         text = read.text.encode("utf-8", "replace")
         seen = _window(BytesIO(text), offset, limit)
@@ -132,11 +132,11 @@ class ReadFileTool(FileTool):
             raise ToolRetry("That is a folder; use list_files.")
         try:
             with roots.folder(place) as folder:
-                handle = roots.opened(place, folder)
+                handle = roots.open(place, folder)
         except LookupError as error:
-            raise ToolRetry(f"There is no {place.shown!r}; list_files shows what there is.") from error
+            raise ToolRetry(f"There is no {place.label!r}; list_files shows what there is.") from error
         except OSError as error:
-            raise ToolFailed(f"{place.shown!r} cannot be read: {error.strerror}.") from error
+            raise ToolFailed(f"{place.label!r} cannot be read: {error.strerror}.") from error
         with os.fdopen(handle, "rb") as file:
             status = os.fstat(handle)
             if kind := kind_of(os.pread(handle, 8192, 0)):
@@ -146,7 +146,7 @@ class ReadFileTool(FileTool):
                 content = file.read(most) if status.st_size <= most else b""
                 digest = hashlib.sha256(content).hexdigest() if content else None
                 told = ToolResult(
-                    content=f"{place.shown!r} is {kind} of {status.st_size:,} bytes, not text. It cannot be "
+                    content=f"{place.label!r} is {kind} of {status.st_size:,} bytes, not text. It cannot be "
                     "shown here; send_file sends it to the person.",
                     origins=self._run.files.origins_of(place, digest, status.st_mtime),
                 )
@@ -226,15 +226,15 @@ class ListFilesTool(FileTool):
                 finally:
                     os.close(handle)
         except LookupError as error:
-            raise ToolRetry(f"There is no folder {place.shown!r}.") from error
+            raise ToolRetry(f"There is no folder {place.label!r}.") from error
         except OSError as error:
-            raise ToolFailed(f"{place.shown!r} cannot be listed: {error.strerror}.") from error
+            raise ToolFailed(f"{place.label!r} cannot be listed: {error.strerror}.") from error
         lines = _fitting(lines)
         if len(names) > len(lines):
             lines.append(f"… and {len(names) - len(lines)} more; use search_files with a glob.")
-        prefix = "" if place.shown == "." else f"{place.shown.rstrip('/')}/"
+        prefix = "" if place.label == "." else f"{place.label.rstrip('/')}/"
         return ToolResult(
-            content=fence("files", "\n".join(lines)) if lines else f"{place.shown!r} is empty.",
+            content=fence("files", "\n".join(lines)) if lines else f"{place.label!r} is empty.",
             origins=self._origins(place, prefix, names[:_MOST_LISTED]),
         )
 
@@ -244,7 +244,7 @@ class ListFilesTool(FileTool):
         for name in names:
             known = self._run.files.journal.origins_of_name(f"{prefix}{name}")
             if known is None and not self._run.is_prompt(f"{prefix}{name}"):
-                known = (untrusted_origin("file", place.shown),)
+                known = (untrusted_origin("file", place.label),)
             found.append(known or ())
         return join_origins(*found)
 
@@ -286,13 +286,13 @@ class SearchFilesTool(FileTool):
                     hidden=sorted(PROMPT_NAMES) if not self._run.own and not place.parts else (),
                 )
         except LookupError as error:
-            raise ToolRetry(f"There is no folder {place.shown!r}.") from error
+            raise ToolRetry(f"There is no folder {place.label!r}.") from error
         except OSError as error:
-            raise ToolFailed(f"{place.shown!r} cannot be searched: {error.strerror}.") from error
+            raise ToolFailed(f"{place.label!r} cannot be searched: {error.strerror}.") from error
         return self._told(place, found, by_content=bool(pattern))
 
     def _told(self, place: RootedPath, found: Hits, *, by_content: bool) -> ToolResult:
-        prefix = "" if place.shown == "." else f"{place.shown.rstrip('/')}/"
+        prefix = "" if place.label == "." else f"{place.label.rstrip('/')}/"
         if not by_content:
             found.files.sort(key=lambda one: -one["changed"])
         lines: list[str] = []

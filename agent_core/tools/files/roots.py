@@ -51,7 +51,7 @@ class RootedPath:
     prompt: bool
 
     @property
-    def shown(self) -> str:
+    def label(self) -> str:
         """The path as people and models write it."""
         inside = "/".join(self.parts)
         return inside or "." if self.root.workspace else str(self.root.path / inside)
@@ -84,7 +84,7 @@ class Roots:
         self._private = (*private, *map(Path, _SYSTEM))
         self._folders: tuple[float, frozenset[Identity]] | None = None
 
-    def listed(self, *, own: bool = True) -> str:
+    def list_text(self, *, own: bool = True) -> str:
         """The further folders, for a description."""
         more = self._roots[1:] if own else []
         return ", ".join(f"{root.path} ({'rw' if root.writable else 'ro'})" for root in more)
@@ -99,7 +99,7 @@ class Roots:
             roots = self._roots if own else self._roots[:1]
             above = [each for each in roots if _begins(parts, each)]
             if not above:
-                known = self.listed(own=own)
+                known = self.list_text(own=own)
                 beside = f" Besides: {known}." if known else ""
                 raise ToolDenied(f"{path[:200]!r} is outside the workspace.{beside}")
             root = max(above, key=lambda each: len(each.path.parts))
@@ -107,7 +107,7 @@ class Roots:
         prompt = root.workspace and bool(parts) and is_of_prompt(parts[0])
         place = RootedPath(root, parts, prompt)
         if prompt and not own:
-            raise ToolDenied(f"{place.shown!r} belongs to the owner.")
+            raise ToolDenied(f"{place.label!r} belongs to the owner.")
         if write and not root.writable:
             raise ToolDenied(f"{root.path} may only be read.")
         if write and not parts:
@@ -137,12 +137,12 @@ class Roots:
             return True
         return False
 
-    def opened(self, place: RootedPath, folder: int, *, write: bool = False) -> int:
+    def open(self, place: RootedPath, folder: int, *, write: bool = False) -> int:
         """Open a file for reading, or as one to replace (``write``). Raises LookupError, ToolError."""
         try:
             handle = open_file(place.name, folder)
         except ValueError as error:
-            raise ToolFailed(f"{place.shown!r} cannot be used: {error}.") from error
+            raise ToolFailed(f"{place.label!r} cannot be used: {error}.") from error
         try:
             self._check(place, os.fstat(handle), write=write)
         except BaseException:
@@ -175,19 +175,19 @@ class Roots:
             ) as handle:
                 yield handle
         except ValueError as error:
-            raise ToolFailed(f"{place.shown!r} cannot be used: {error}.") from error
+            raise ToolFailed(f"{place.label!r} cannot be used: {error}.") from error
 
     def _check(self, place: RootedPath, found: os.stat_result, *, write: bool) -> None:
         me = identity_of(found)
         if me in _identities(self._private) or (found.st_nlink > 1 and self._in_home(me)):
-            raise ToolDenied(f"{place.shown!r} is kept private.")
+            raise ToolDenied(f"{place.label!r} is kept private.")
         if not write:
             return
         if found.st_nlink != 1:
-            raise ToolFailed(f"{place.shown!r} has further names (hard links), so it is not changed.")
+            raise ToolFailed(f"{place.label!r} has further names (hard links), so it is not changed.")
         prompt = _identities(self.workspace.path / name for name in PROMPT_FILES)
         if me in prompt and not place.prompt:
-            raise ToolDenied(f"{place.shown!r} is part of the prompt under another name; use that.")
+            raise ToolDenied(f"{place.label!r} is part of the prompt under another name; use that.")
 
     def _private_folders(self) -> frozenset[Identity]:
         """The folders of the home, without the workspace; looked for again after a minute."""

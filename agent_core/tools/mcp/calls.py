@@ -27,7 +27,7 @@ class McpCall:
         self._ask = ask
         self._scopes: set[anyio.CancelScope] = set()
 
-    async def elicited(self, params: types.ElicitRequestParams) -> types.ElicitResult:
+    async def elicit(self, params: types.ElicitRequestParams) -> types.ElicitResult:
         """Ask; what is not answered, or came with the call's end, is cancelled."""
         if self._ask is None:
             return types.ElicitResult(action="decline")
@@ -51,7 +51,7 @@ class McpCall:
         for name, each in wanted.input_requests.items():
             match each:
                 case types.ElicitRequest():
-                    given[name] = await self.elicited(each.params)
+                    given[name] = await self.elicit(each.params)
                 case _:
                     raise ServerLost("the server wants to use a model, or to know folders, which is refused")
         return given
@@ -71,7 +71,7 @@ class Calls:
         """Whether the server may still carry out a call for which nobody waits."""
 
     @contextmanager
-    def one(self, ask: Ask | None) -> Iterator[McpCall]:
+    def track_call(self, ask: Ask | None) -> Iterator[McpCall]:
         """Inside the block, a call is in flight."""
         call = McpCall(ask)
         self._made.append(call)
@@ -87,10 +87,10 @@ class Calls:
             self._made.remove(call)
             call.end()
 
-    async def elicited(self, _context: object, params: types.ElicitRequestParams) -> types.ElicitResult:
+    async def elicit(self, _context: object, params: types.ElicitRequestParams) -> types.ElicitResult:
         """A server asks by a request of its own; is given to the SDK."""
         call = self._only()
-        return types.ElicitResult(action="decline") if call is None else await call.elicited(params)
+        return types.ElicitResult(action="decline") if call is None else await call.elicit(params)
 
     def _only(self) -> McpCall | None:
         """The call for which a server asks; None: that is not clear."""

@@ -144,7 +144,7 @@ class McpConnection:
     def _failed(self, error: ServerUnavailable) -> None:
         self.trouble = str(error)
         up_s = 0.0 if self._ready_at is None else anyio.current_time() - self._ready_at
-        delay_s = self._backoff.failed(random=random.random(), up_s=up_s)
+        delay_s = self._backoff.note_failure(random=random.random(), up_s=up_s)
         self._again_at = anyio.current_time() + delay_s
         _log.warning("mcp.unavailable", server=self._name, reason=self.trouble, again_s=round(delay_s, 1))
         if self._ready_at is not None and self.wait_s <= _PATIENCE_S:
@@ -190,7 +190,7 @@ class McpConnection:
                     return
 
     async def _watch(self, link: Link, scope: anyio.CancelScope) -> None:
-        await link.wait_ended()
+        await link.wait_end()
         for request in list(self._running):
             request.settle(error=self._end_of(request, link.why))
         scope.cancel()
@@ -199,7 +199,7 @@ class McpConnection:
         """However often a server says that something has changed, it is asked now and then."""
         pause_s = _LOOK_PAUSE_S
         while True:
-            await link.wait_changed()
+            await link.wait_change()
             await anyio.sleep(_SETTLING_S)  # they come in threes
             _log.info("mcp.offer_changed", server=self._name)
             try:

@@ -85,7 +85,7 @@ class Pins:
     shown: frozenset[str] = frozenset()
     left_out: tuple[str, ...] = ()
 
-    def listed(self, definitions: Iterable[Definition], left_out: Iterable[str] = ()) -> Pins:
+    def update(self, definitions: Iterable[Definition], left_out: Iterable[str] = ()) -> Pins:
         """The pins after a new list of the server."""
         seen: dict[str, Definition] = {}
         said = list(definitions)
@@ -102,10 +102,10 @@ class Pins:
         return [
             definition
             for name, definition in sorted(self.approved.items())
-            if (not wanted or name in wanted) and self.holds(name)
+            if (not wanted or name in wanted) and self.is_approved(name)
         ][:MOST_TOOLS]
 
-    def holds(self, name: str) -> bool:
+    def is_approved(self, name: str) -> bool:
         """Return True if a tool is unchanged since its approval."""
         approved, seen = self.approved.get(name), (self.seen or {}).get(name)
         return approved is not None and seen is not None and approved.digest == seen.digest
@@ -125,7 +125,7 @@ class Pins:
             found.append(DefinitionChange(name, "changed" if before else "new", "\n".join(lines)))
         return found
 
-    def with_shown(self, changes: Iterable[DefinitionChange]) -> Pins:
+    def mark_shown(self, changes: Iterable[DefinitionChange]) -> Pins:
         """With these shown to the owner."""
         seen = self.seen or {}
         return replace(self, shown=frozenset(seen[each.name].digest for each in changes if each.name in seen))

@@ -83,7 +83,7 @@ class Link(Protocol):
         """Return why the connection has ended; empty while it is open."""
         ...
 
-    async def wait_ended(self) -> None:
+    async def wait_end(self) -> None:
         """Return when the connection has ended."""
         ...
 
@@ -91,7 +91,7 @@ class Link(Protocol):
         """Return the server's offers, restricted to ``allowed`` unless that is empty."""
         ...
 
-    async def wait_changed(self) -> None:
+    async def wait_change(self) -> None:
         """Return when the server has announced a change of its offer since the last call of this."""
         ...
 

@@ -130,7 +130,7 @@ async def _session(reading: Any, writing: Any, end: End) -> AsyncIterator[Link]:
     async with ClientSession(
         reading,
         writing,
-        elicitation_callback=calls.elicited,
+        elicitation_callback=calls.elicit,
         message_handler=heard,
     ) as session:
         await _begin(session)
@@ -207,7 +207,7 @@ class _SdkLink:
     def why(self) -> str:
         return self._end.why
 
-    async def wait_ended(self) -> None:
+    async def wait_end(self) -> None:
         await self._end.came.wait()
 
     async def definitions(self, *, allowed: frozenset[str]) -> Offer:
@@ -227,7 +227,7 @@ class _SdkLink:
         found = found[:MOST_TOOLS] + [each for each in more if not allowed or each.name in allowed]
         return Offer(tuple(found), tuple(self._left_out))
 
-    async def wait_changed(self) -> None:
+    async def wait_change(self) -> None:
         await self._news.wait()
         self._news.clear()
 
@@ -238,7 +238,7 @@ class _SdkLink:
         ask: Ask | None = None,
         kind: Kind = "tool",
     ) -> ServerAnswer:
-        with self._calls.one(ask) as call:
+        with self._calls.track_call(ask) as call:
             if kind == "resources":
                 return ServerAnswer(
                     text_of(*await all_pages(self._page_of_resources, lambda page: page.resources))

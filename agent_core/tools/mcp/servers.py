@@ -157,7 +157,7 @@ class McpServer:
             # A connection that was just made has been asked for its list, so this is what it offers now.
             if tool not in self.pins.approved and tool not in (self.pins.seen or {}):
                 raise ServerUnavailable(f"it has no tool {tool!r} (squidbot mcp tools {self.name})")
-            if not self.pins.holds(tool):
+            if not self.pins.is_approved(tool):
                 what = "describes it differently now, or no longer has it"
                 raise ServerUnavailable(
                     f"{tool!r} is off until the owner has reviewed it (squidbot mcp tools {self.name}): the "
@@ -178,7 +178,7 @@ class McpServer:
         """The changes for the owner, who may approve them from then on."""
         async with self._one_change:
             changes = self.pins.changes(self.settings.tools)
-            before, self.pins = self.pins, self.pins.with_shown(changes)
+            before, self.pins = self.pins, self.pins.mark_shown(changes)
             if self.pins != before:
                 await self._saved()
             return changes
@@ -189,7 +189,7 @@ class McpServer:
             changes = self.pins.changes(self.settings.tools)
             wanted = [each.name for each in changes if not names or each.name in names]
             pins = self.pins.with_approval(wanted) if wanted else self.pins
-            chosen = [name for name in wanted if pins.holds(name)]
+            chosen = [name for name in wanted if pins.is_approved(name)]
             if chosen:
                 await anyio.to_thread.run_sync(self._save, pins)
                 self.pins = pins
@@ -224,14 +224,14 @@ class McpServer:
             found = await link.definitions(allowed=frozenset(self.settings.tools))
             async with self._one_change:
                 before = self.pins
-                self.pins = before.listed(found.definitions, found.left_out)
-                self.tell()
+                self.pins = before.update(found.definitions, found.left_out)
+                self.notify_unapproved()
                 if self.pins != before or self._is_unsaved:
                     await self._saved()
             return
         raise ServerUnavailable("it does not list its tools")
 
-    def tell(self) -> None:
+    def notify_unapproved(self) -> None:
         """Tell of definitions that the owner has not approved."""
         changes = self.pins.changes(self.settings.tools)
         digest = (
@@ -325,7 +325,7 @@ class McpServers:
         async with anyio.create_task_group() as tasks:
             for server in self.by_name.values():
                 if ask_first:
-                    server.tell()  # whoever was told of it before may have died with it
+                    server.notify_unapproved()  # whoever was told of it before may have died with it
                 tasks.start_soon(partial(server.connection.run, eager=ask_first and server.settings.eager))
                 if ask_first and not server.is_listed and server.settings.allow != "none":
                     tasks.start_soon(self._first, server)

@@ -66,4 +66,4 @@ async def _read_events(session: ClientSession, changed: Callable[[], None]) -> N
         except (SubscriptionLost, TimeoutError, ValidationError):
             _log.debug("mcp.subscription_ended", reason="lost")
         up_s = 0.0 if began_at is None else anyio.current_time() - began_at
-        await anyio.sleep(backoff.failed(random=random.random(), up_s=up_s))
+        await anyio.sleep(backoff.note_failure(random=random.random(), up_s=up_s))

@@ -102,7 +102,7 @@ class CommandProxy:
         self._lookups = anyio.Semaphore(limits.lookups)
         self.made: list[ProxyConnection] = []
 
-    def told(self) -> str:
+    def connections_line(self) -> str:
         """One line on all connections; empty without any."""
         return "; ".join(
             part

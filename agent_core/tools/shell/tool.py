@@ -152,7 +152,7 @@ class ShellTool:
                 origins = await self._origins(files, look, command)
         if outcome.error:
             raise ToolFailed("The sandbox could not be set up, so nothing was run.", reason=outcome.error)
-        content = result_text(outcome, seconds, proxy.told() if proxy else "")
+        content = result_text(outcome, seconds, proxy.connections_line() if proxy else "")
         return ToolResult(content=content, origins=origins, is_unknown=outcome.limit == "lost")
 
     def _hears(self, files: CommandFiles, look: WorkspaceScan) -> Callable[[str], Awaitable[None]]:

@@ -24,7 +24,7 @@ class WebTools:
         self._clock = clock
         self._made: WebClient | None = None
 
-    def of(self, session: Session) -> list[ToolPort]:
+    def tools_for(self, session: Session) -> list[ToolPort]:
         """The tools of one run; none where they are not allowed, and no search where none is configured."""
         if not is_available(self._settings.allow, session):
             return []

@@ -46,7 +46,7 @@ class Credentials(Protocol):
         """Return credentials to log in. Raises ChannelAuthFailed (a person must act), ChannelUnavailable."""
         ...
 
-    def refused(self) -> None:
+    def note_refused(self) -> None:
         """The server rejected the last ones."""
         ...
 
@@ -58,7 +58,7 @@ class PasswordCredentials:
         self._login = MailLogin(username, password)
 
     @classmethod
-    def of(cls, config: EmailConfig) -> PasswordCredentials:
+    def from_config(cls, config: EmailConfig) -> PasswordCredentials:
         """The password of the settings. Raises `ChannelMisconfigured`: there is none."""
         if config.password is None:
             raise ChannelMisconfigured("there is no password in the settings")
@@ -68,5 +68,5 @@ class PasswordCredentials:
         """See `Credentials.get`."""
         return self._login
 
-    def refused(self) -> None:
+    def note_refused(self) -> None:
         """A password does not change by being refused."""

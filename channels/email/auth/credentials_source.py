@@ -26,7 +26,7 @@ def credentials_of(
 ) -> Credentials:
     """A password, or tokens that are stored in ``state_dir``; ``post`` asks their provider."""
     if config.oauth is None:
-        return PasswordCredentials.of(config)
+        return PasswordCredentials.from_config(config)
     post = post or HttpProvider(config.tls_ca_file)
     return TokenCredentials(config.username, config.oauth, token_file(state_dir), post, clock)
 

@@ -132,6 +132,6 @@ class TokenCredentials:
             ) from error
         return MailLogin(self._username, self._used, self._mechanism)
 
-    def refused(self) -> None:
+    def note_refused(self) -> None:
         """Note that the server rejected the token: it is fetched again, unless it was new."""
-        self._token.report_refused(self._used)
+        self._token.note_refused(self._used)

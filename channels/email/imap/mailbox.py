@@ -79,7 +79,7 @@ class Mailbox:
         Raises ChannelUnavailable, ChannelAuthFailed or ChannelMisconfigured, in plain words.
         """
         timing = timing or Timing()
-        credentials = credentials or PasswordCredentials.of(config)
+        credentials = credentials or PasswordCredentials.from_config(config)
         login = await credentials.get()
         loop = asyncio.get_running_loop()
         protocol = HardenedProtocol(loop)
@@ -88,7 +88,7 @@ class Mailbox:
             with mailbox._door("connect"):
                 with anyio.fail_after(timing.connect_s):
                     await connect(loop, protocol, config.imap, context)
-                await protocol.greeted(timing.connect_s)
+                await protocol.wait_greeting(timing.connect_s)
                 if config.imap.security == "starttls":
                     await secure(loop, protocol, config.imap, context, timing.connect_s)
                 await protocol.capability(timing.command_s)
@@ -96,7 +96,7 @@ class Mailbox:
                 try:
                     await log_in(protocol, login, config.imap, timing.command_s)
                 except ChannelAuthFailed:
-                    credentials.refused()
+                    credentials.note_refused()
                     raise
             with mailbox._door("capability"):
                 await introduce(protocol, timing.command_s)
@@ -254,7 +254,7 @@ class Mailbox:
     async def append(self, folder: str, raw: bytes, flags: Collection[str] = ("\\Seen",)) -> None:
         """Put a mail into a folder."""
         with self._door("append"):
-            await self._protocol.put(folder, raw, flags, timeout_s=self._timing.command_s)
+            await self._protocol.append(folder, raw, flags, timeout_s=self._timing.command_s)
 
     async def folders(self) -> list[Folder]:
         """All folders that can be opened, with the server's marks."""
@@ -299,7 +299,7 @@ class Mailbox:
         """Return True if the server allows no change in the open folder."""
         return self._read_only
 
-    def look(self) -> None:
+    def start_watching(self) -> None:
         """Announce that the caller is about to look: `wait` then returns for later events only."""
         self._protocol.pushed.clear()
 

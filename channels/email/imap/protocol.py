@@ -78,7 +78,7 @@ class HardenedProtocol(aioimaplib.IMAP4ClientProtocol):  # type: ignore[misc]  #
         if self.lost is not None:
             return
         if self._command is not None:
-            self._command.progressed()
+            self._command.note_progress()
         try:
             for response in self._reader.feed(data):
                 self._dispatch(response)
@@ -188,7 +188,7 @@ class HardenedProtocol(aioimaplib.IMAP4ClientProtocol):  # type: ignore[misc]  #
         """Write one line."""
         self.transport.write(line.encode() + b"\r\n")
 
-    async def greeted(self, timeout_s: float) -> None:
+    async def wait_greeting(self, timeout_s: float) -> None:
         """Wait for the greeting."""
         try:
             with anyio.fail_after(timeout_s):
@@ -254,7 +254,7 @@ class HardenedProtocol(aioimaplib.IMAP4ClientProtocol):  # type: ignore[misc]  #
                 found.update(words[2:])
         self.capabilities = found
 
-    def secured(self, transport: Any) -> None:
+    def continue_secured(self, transport: Any) -> None:
         """Continue with TLS and forget plaintext facts. Raises WireError if plaintext is left over."""
         if not self._reader.is_empty:
             raise WireError("the server kept sending plaintext after it had agreed to TLS")
@@ -295,7 +295,7 @@ class HardenedProtocol(aioimaplib.IMAP4ClientProtocol):  # type: ignore[misc]  #
                 found.update(int(word) for word in words[2:] if word.isdigit())
         return sorted(found)
 
-    async def put(self, folder: str, raw: bytes, flags: Iterable[str], *, timeout_s: float) -> ImapReply:
+    async def append(self, folder: str, raw: bytes, flags: Iterable[str], *, timeout_s: float) -> ImapReply:
         """APPEND a mail."""
         self._upload = raw
         arguments = (quote(folder), f"({' '.join(flags)})", f"{{{len(raw)}}}")
@@ -348,7 +348,7 @@ class ImapReply:
 class ImapCommand(aioimaplib.Command):  # type: ignore[misc]  # aioimaplib has no types
     """A command whose timer restarts with everything that arrives, even half a literal."""
 
-    def progressed(self) -> None:
+    def note_progress(self) -> None:
         """Something has arrived."""
         if not self.done:
             self._reset_timer()

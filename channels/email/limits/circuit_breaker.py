@@ -68,7 +68,7 @@ class CircuitBreaker:
         self.keeps_back = bool(self._tripped)
         self.changed = True
 
-    def tripped(self, thread: str, now: float, *, owner: bool = False) -> BreakerOpen | None:
+    def open_reason(self, thread: str, now: float, *, owner: bool = False) -> BreakerOpen | None:
         """Return True if nothing may be answered in this thread, to the owner or to anybody else."""
         for place in (thread,) if owner else (EVERYWHERE, thread):
             found = self._tripped.get(place)
@@ -84,7 +84,7 @@ class CircuitBreaker:
 
         The first who gets a `BreakerOpen` has opened it; see `is_new`.
         """
-        found = self.tripped(thread, now, owner=owner)
+        found = self.open_reason(thread, now, owner=owner)
         if found is not None:
             return found
         settings = self._settings
@@ -98,7 +98,7 @@ class CircuitBreaker:
             return self._trip(EVERYWHERE, f"{others} answers went out within an hour", now)
         return None
 
-    def sent(self, thread: str, now: float, *, owner: bool = False) -> None:
+    def count_sent(self, thread: str, now: float, *, owner: bool = False) -> None:
         """Count a sent answer."""
         if not (self._settings.answers_per_hour or self._settings.thread_answers_per_hour):
             return  # nobody will ask

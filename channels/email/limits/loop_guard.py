@@ -63,7 +63,7 @@ class LoginPatience:
                 f"not tried, because a login was refused: {self._why}", retry_after_s=left_s
             )
 
-    def refused(self, error: ChannelAuthFailed) -> bool:
+    def count_refusal(self, error: ChannelAuthFailed) -> bool:
         """Count a refusal; returns whether it is the first since a login was accepted."""
         first = self._failures == 0
         pause_s = _RETRY.ceiling(self._failures + 1)
@@ -73,7 +73,7 @@ class LoginPatience:
         error.retry_after_s = pause_s
         return first
 
-    def accepted(self) -> None:
+    def note_accepted(self) -> None:
         """A login was accepted."""
         self._failures = 0
 
@@ -110,7 +110,7 @@ class LoopGuard:
     def breaker_is_open(self, thread: str, *, person: str = "") -> bool:
         """Return True if mails of ``person`` in a thread are not answered."""
         owner = self._is_owner(person)
-        return self._breaker.tripped(thread, self._clock.monotonic(), owner=owner) is not None
+        return self._breaker.open_reason(thread, self._clock.monotonic(), owner=owner) is not None
 
     def before_sending(self, message: OutboundMessage) -> None:
         """Call this before sending. Raises ChannelUnavailable (breaker open) or ChannelAuthFailed (login)."""
@@ -126,24 +126,24 @@ class LoopGuard:
         wait_s = min(tripped.until - now, LOOK_AGAIN_S)
         raise ChannelUnavailable(f"the circuit breaker is open: {tripped.why}", retry_after_s=wait_s)
 
-    def login_refused(self, error: ChannelAuthFailed) -> None:
+    def note_login_refusal(self, error: ChannelAuthFailed) -> None:
         """A mail did not go out. The mailbox has a login of its own, so the link may well be up meanwhile."""
-        if self.patience.refused(error):
+        if self.patience.count_refusal(error):
             self._alert(f"submission {self._name}", f"No mail goes out on {self._name}: {error}")
 
-    def sent(self, message: OutboundMessage, message_id: str) -> None:
+    def count_sent(self, message: OutboundMessage, message_id: str) -> None:
         """Count a sent mail."""
         whom = _recipient(message)
         if _is_answer(message):
             owner = self._is_owner(whom)
-            self._breaker.sent(str(message.session), self._clock.monotonic(), owner=owner)
-        self._mails.sent(message_id, whom, alone=not message.context.get("cc"))
+            self._breaker.count_sent(str(message.session), self._clock.monotonic(), owner=owner)
+        self._mails.note_sent(message_id, whom, alone=not message.context.get("cc"))
 
-    def bounced(self, report: BounceReport, outside: bool, verified: str) -> frozenset[str]:  # noqa: FBT001 - a callback
+    def undelivered_mails(self, report: BounceReport, outside: bool, verified: str) -> frozenset[str]:  # noqa: FBT001 - a callback
         """The mails of which a report is evidence that they did not arrive; see `SentMails.believed`."""
         return self._mails.accept_report(report, outside=outside, verified=verified)
 
-    def sent_to(self, message_ids: Sequence[str]) -> str:
+    def recipient_of(self, message_ids: Sequence[str]) -> str:
         """The recipient of the first of these mails that is known here; empty if none is."""
         return self._mails.recipient_of(message_ids)
 
@@ -156,7 +156,7 @@ class LoopGuard:
         """The threads where the circuit breaker is open now."""
         return frozenset(one.thread for one in self._breaker.all_open(self._clock.monotonic()))
 
-    def let_in(self) -> None:
+    def note_released(self) -> None:
         """Those mails have been accepted."""
         self._breaker.all_let_in()
         self._breaker_urgent = True

@@ -98,7 +98,7 @@ class Submission:
         self, config: EmailConfig, timing: SubmitTiming | None = None, credentials: Credentials | None = None
     ) -> None:
         self._config = config
-        self._credentials = credentials or PasswordCredentials.of(config)
+        self._credentials = credentials or PasswordCredentials.from_config(config)
         self._timing = timing or SubmitTiming()
         self._relay: ConnectionPool[aiosmtplib.SMTP] = ConnectionPool(aiosmtplib.SMTP.close)
 
@@ -206,7 +206,7 @@ class Submission:
                 with self._door(_Step.LOGIN):
                     await _log_in(client, login, server)
             except ChannelAuthFailed:
-                self._credentials.refused()
+                self._credentials.note_refused()
                 raise
         except BaseException:
             await hang_up(client)

@@ -96,7 +96,7 @@ class SenderVerdict:
     doubt: str = ""
 
     @property
-    def redirected(self) -> bool:
+    def is_redirected(self) -> bool:
         """Return True if the answer goes to another mailbox: no server vouches for Reply-To."""
         return without_tag(self.reply_to) != without_tag(self.address)
 
@@ -141,7 +141,7 @@ def inspect(
         authentication=authentication,
         doubt="" if verified else found.doubt,
     )
-    return replace(verdict, others=True) if verdict.redirected else verdict
+    return replace(verdict, others=True) if verdict.is_redirected else verdict
 
 
 def open_question(

@@ -93,7 +93,7 @@ class HttpAnswer:
         return text[:300] if isinstance(text, str) else ""
 
     @property
-    def token_refused(self) -> bool:
+    def is_token_refused(self) -> bool:
         """Return True if the access token is invalid."""
         return self.status == 401 and self.errcode in _TOKEN_CODES
 

@@ -95,7 +95,7 @@ class MatrixLogin:
             else:
                 await self._by_password(device_id=self._config.device_id)
 
-    def works(self) -> None:
+    def note_success(self) -> None:
         """A request with the current token succeeded."""
         self._in_a_row = 0
 
@@ -150,7 +150,7 @@ class MatrixLogin:
         device_id = self._config.device_id or ""
         self._homeserver.credentials = MatrixCredentials(self._config.user_id, device_id, token)
         answer = await _ask(self._homeserver, "GET", f"{CLIENT}/account/whoami")
-        if answer.token_refused:
+        if answer.is_token_refused:
             raise ChannelAuthFailed(
                 "the homeserver does not accept the configured access_token: get a new one (in Element: "
                 "Settings, Help & About, Access Token) or configure a password instead"

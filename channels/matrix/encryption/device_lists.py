@@ -63,11 +63,11 @@ class DeviceLists:
         """Forget all device lists."""
         self._known.clear()
 
-    def changed(self, user_ids: Iterable[str]) -> None:
+    def note_changed(self, user_ids: Iterable[str]) -> None:
         """The device lists of these people have changed."""
         self._known.difference_update(user_ids)
 
-    def outdated(self, user_id: str) -> None:
+    def mark_outdated(self, user_id: str) -> None:
         """Somebody's devices are asked for anew, even if their server did not answer a moment ago."""
         self._known.discard(user_id)
         self._query_at.pop(user_id, None)

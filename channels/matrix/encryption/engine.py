@@ -119,7 +119,7 @@ class EncryptionEngine:
                 machine.close()
             else:
                 self._own.retire(machine)
-        machine = await self._own.announced(self._committed)
+        machine = await self._own.announce(self._committed)
         self._machine = machine
         self._lists.forget()
         self._sharing.forget()
@@ -155,7 +155,7 @@ class EncryptionEngine:
         if machine is None:
             raise ChannelUnavailable("encryption is not ready")
         changed = object_of(body, "device_lists").get("changed")
-        self._lists.changed(one for one in _list(changed) if isinstance(one, str))
+        self._lists.note_changed(one for one in _list(changed) if isinstance(one, str))
         counts = body.get("device_one_time_keys_count")
         if isinstance(counts, Mapping):
             left = counts.get("signed_curve25519", 0)
@@ -166,7 +166,7 @@ class EncryptionEngine:
         try:
             found = machine.receive(events)
             while machine.robbed:
-                self._lists.outdated(machine.robbed.pop())
+                self._lists.mark_outdated(machine.robbed.pop())
             return found
         except OSError as error:
             self._machine = None  # what is in memory is ahead of what is on disk
@@ -223,7 +223,7 @@ class EncryptionEngine:
     async def _unwedge(self, machine: OlmMachine) -> None:
         now = self._clock.monotonic()
         self._retry_at = {one: until for one, until in self._retry_at.items() if until > now}
-        wedged = [one for one in machine.wedged() if one not in self._retry_at]
+        wedged = [one for one in machine.broken_devices() if one not in self._retry_at]
         if not wedged:
             return
         self._retry_at.update(dict.fromkeys(wedged, now + RETRY_S))
@@ -265,9 +265,9 @@ class EncryptionEngine:
         """The Ed25519 key of a device, if it is known."""
         return self._machine.fingerprint(user_id, device_id) if self._machine is not None else None
 
-    def outdated(self, user_id: str) -> None:
+    def mark_outdated(self, user_id: str) -> None:
         """Somebody's devices are asked for anew with the next `learn_devices`."""
-        self._lists.outdated(user_id)
+        self._lists.mark_outdated(user_id)
 
     async def reset_device(self, why: str) -> str:
         """Continue as a new device, signed by the same identity; return its id. Raises as `encrypt`."""

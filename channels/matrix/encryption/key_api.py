@@ -65,7 +65,7 @@ class KeyRequests:
             some: dict[str, dict[str, Any]] = {}
             for user_id, device_id in found[start : start + _AT_ONCE]:
                 some.setdefault(user_id, {})[device_id] = claimed[user_id][device_id]
-            machine.learn_claimed(some)
+            machine.start_sessions(some)
             await anyio.lowlevel.checkpoint()  # each is a matter of milliseconds
 
     async def upload(self, machine: OlmMachine, left: int | None) -> None:
@@ -79,7 +79,7 @@ class KeyRequests:
             raise StoreIsOld
         if not answer.good:
             raise problem(answer)
-        machine.keys_uploaded()
+        machine.note_uploaded()
         _log.info("matrix.keys_uploaded", one_time_keys=len(body["one_time_keys"]))
 
     async def to_device(self, kind: str, messages: Mapping[str, Mapping[str, Any]]) -> None:
@@ -97,6 +97,6 @@ class KeyRequests:
 
     async def _ask(self, method: str, path: str, body: Mapping[str, Any]) -> HttpAnswer:
         answer = await self._homeserver.request(method, path, body)
-        if answer.token_refused:
+        if answer.is_token_refused:
             raise KeyTokenRefused(answer)
         return answer

@@ -89,7 +89,7 @@ class OlmMachine(KeyStore):
             self._olm.save_account()
         return body
 
-    def keys_uploaded(self) -> None:
+    def note_uploaded(self) -> None:
         """The server accepted what `new_keys` returned."""
         with self.changing():
             self._olm.account.shared = True
@@ -127,7 +127,7 @@ class OlmMachine(KeyStore):
         if isinstance(digested, RoomKeyEvent):
             key = self.room_keys.get(digested.room_id, digested.sender_key, digested.session_id)
             if key is not None:
-                self.room_keys.owned(key, digested.sender)
+                self.room_keys.set_owner(key, digested.sender)
                 self._is_held_by(digested.sender, key)
         return digested
 
@@ -156,7 +156,7 @@ class OlmMachine(KeyStore):
 
     def has_key(self, room_id: str, session_id: str) -> bool:
         """Return True if a room key is present."""
-        return bool(self.room_keys.of(room_id, session_id))
+        return bool(self.room_keys.keys_of(room_id, session_id))
 
     def decrypt(self, room_id: str, event: Mapping[str, Any]) -> dict[str, Any]:
         """Decrypt an event. Raises NoKey (not here yet) or NotReadable (never)."""
@@ -183,14 +183,14 @@ class OlmMachine(KeyStore):
         )
         if not self._olm.message_index_ok(index, seen):
             raise NotReadable("replayed")
-        self.room_keys.used(session_id)
+        self.room_keys.mark_used(session_id)
         return decrypted_event(room_id, event, content, plaintext)
 
     def _session(self, room_id: str, session_id: str, sender: str) -> Any:
         """The room key, of those that fit the sender's devices the one that reads most."""
         refused: NotReadable | None = None
         fitting = []
-        for session in self.room_keys.of(room_id, session_id):
+        for session in self.room_keys.keys_of(room_id, session_id):
             try:
                 self._check_owner(session, sender)
                 fitting.append(session)
@@ -290,12 +290,12 @@ class OlmMachine(KeyStore):
         """The devices among these that have no session yet."""
         return [device for device in devices if not self._olm.session_store.get(device.curve25519)]
 
-    def wedged(self) -> list[Device]:
+    def broken_devices(self) -> list[Device]:
         """Devices whose session is broken and must be restarted."""
         wedged = [one for one in self._olm.wedged_devices if not one.deleted]
         return [Device(one.user_id, one.id, one.curve25519) for one in wedged]
 
-    def learn_claimed(self, keys: Mapping[str, Any]) -> None:
+    def start_sessions(self, keys: Mapping[str, Any]) -> None:
         """Start sessions from an answer to a claim of one-time keys."""
         with self.changing(), self._account_saved_once():
             for user_id, devices in keys.items():
@@ -339,7 +339,7 @@ class OlmMachine(KeyStore):
         wanting = wanting[:at_most]
         if not wanting:
             return {}
-        return self.wrapped(self.current_key(room_id), wanting)
+        return self.wrap_key(self.current_key(room_id), wanting)
 
     def current_key(self, room_id: str) -> dict[str, Any]:
         """The room's key for what is encrypted from now on."""
@@ -351,7 +351,7 @@ class OlmMachine(KeyStore):
             "session_key": session.session_key,
         }
 
-    def wrapped(self, key: Mapping[str, Any], devices: Iterable[Device]) -> dict[Device, dict[str, Any]]:
+    def wrap_key(self, key: Mapping[str, Any], devices: Iterable[Device]) -> dict[Device, dict[str, Any]]:
         """A room's key, encrypted for devices that have a session."""
         bodies = {}
         with self.changing():
@@ -361,7 +361,7 @@ class OlmMachine(KeyStore):
                 bodies[device] = self._olm._olm_encrypt(olm, theirs, "m.room_key", dict(key))  # noqa: SLF001 - as above
         return bodies
 
-    def key_given(self, room_id: str, devices: Iterable[Device], *, session_id: str = "") -> None:
+    def note_key_sent(self, room_id: str, devices: Iterable[Device], *, session_id: str = "") -> None:
         """The server accepted the room's key for these devices; ``session_id`` if it may be an older one."""
         if session_id in ("", self._olm.outbound_group_sessions[room_id].id):
             self._given.setdefault(room_id, set()).update(devices)
@@ -390,7 +390,7 @@ class OlmMachine(KeyStore):
 
     def device_of(self, user_id: str, room_id: str, session_id: str) -> str:
         """The device of a person that made a room key; empty if no known one did."""
-        for session in self.room_keys.of(room_id, session_id):
+        for session in self.room_keys.keys_of(room_id, session_id):
             device = self._olm.device_store.device_from_sender_key(user_id, session.sender_key)
             if device is not None and device.ed25519 == session.ed25519:
                 return str(device.id)

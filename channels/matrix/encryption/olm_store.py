@@ -161,7 +161,7 @@ class RoomKeys:
 
     def add(self, session: Any) -> bool:
         """Store a key, unless the same device has sent one that decrypts as much; returns whether it did."""
-        for kept in self.of(session.room_id, session.id):
+        for kept in self.keys_of(session.room_id, session.id):
             if kept.sender_key == session.sender_key and kept.first_known_index <= session.first_known_index:
                 return False
         self._database.execute_sql(
@@ -180,10 +180,10 @@ class RoomKeys:
         self._at_hand.pop((session.room_id, session.id), None)
         self._new += 1
         if owner := owner_of(session):
-            self.owned(session, owner)
+            self.set_owner(session, owner)
         return True
 
-    def owned(self, session: Any, user_id: str) -> None:
+    def set_owner(self, session: Any, user_id: str) -> None:
         """The device that sent a key, according to its homeserver and the key itself."""
         self._database.execute_sql(
             "INSERT OR IGNORE INTO squidbot_key_owners VALUES (?, ?, ?)",
@@ -191,7 +191,7 @@ class RoomKeys:
         )
         self._at_hand.pop((session.room_id, session.id), None)
 
-    def of(self, room_id: str, session_id: str) -> list[Any]:
+    def keys_of(self, room_id: str, session_id: str) -> list[Any]:
         """The keys with that session id, one for each device that sent it."""
         found = self._at_hand.get((room_id, session_id))
         if found is None:
@@ -214,9 +214,9 @@ class RoomKeys:
 
     def get(self, room_id: str, sender_key: str, session_id: str) -> Any:
         """A key, in the form in which nio asks for it."""
-        return next((one for one in self.of(room_id, session_id) if one.sender_key == sender_key), None)
+        return next((one for one in self.keys_of(room_id, session_id) if one.sender_key == sender_key), None)
 
-    def used(self, session_id: str) -> None:
+    def mark_used(self, session_id: str) -> None:
         """The key decrypted a message. The next `upkeep` records it."""
         self._used.add(session_id)
 

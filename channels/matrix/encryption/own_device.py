@@ -61,7 +61,7 @@ class OwnDevice:
             self._before.close()
         self._before = machine
 
-    async def announced(self, committed: str) -> OlmMachine:
+    async def announce(self, committed: str) -> OlmMachine:
         """Return the device's announced, signed machine. Raises ChannelError, LinkBroken or OSError."""
         for _ in range(_TRIES):
             credentials = self._homeserver.credentials

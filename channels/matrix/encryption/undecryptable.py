@@ -155,20 +155,20 @@ class UndecryptableEvents:
         told = []
         for about, references in due.items():
             if abs(now - self._told_at.get(about, -QUIET_S)) < QUIET_S:
-                self.notified(references)
+                self.finish_notice(references)
                 continue
             told.append((about[0], _text(len(references), about[1]), references))
         return told
 
-    def notice_begun(self, references: Sequence[Reference]) -> None:
+    def begin_notice(self, references: Sequence[Reference]) -> None:
         """A notice about these is being sent; until `notified` or `notice_failed`, no other is due."""
         self._telling[references[0].event_id] = self._about_what(references[0])
 
-    def notice_failed(self, references: Sequence[Reference]) -> None:
+    def fail_notice(self, references: Sequence[Reference]) -> None:
         """The notice could not be sent."""
         self._telling.pop(references[0].event_id, None)
 
-    def notified(self, references: Iterable[Reference], *, now: float | None = None) -> None:
+    def finish_notice(self, references: Iterable[Reference], *, now: float | None = None) -> None:
         """The notice about these was sent."""
         for one in references:
             self._telling.pop(one.event_id, None)

@@ -127,6 +127,6 @@ class Senders:
             while len(self._by_event) > _MAX_SENDERS:
                 self._by_event.popitem(last=False)
 
-    def of(self, room_id: str, event_id: str) -> str:
+    def sender_of(self, room_id: str, event_id: str) -> str:
         """The sender of an event; empty if it is not a recent one."""
         return self._by_event.get((room_id, event_id), "")

@@ -69,7 +69,7 @@ class GroupContext:
                 return place
         return None
 
-    def take_back(self, room_id: str, event_id: str, sender: str = "") -> None:
+    def remove_redacted(self, room_id: str, event_id: str, sender: str = "") -> None:
         """Remove a redacted line: by its sender, or by somebody who may redact."""
         for lines, line in self._lines(room_id, event_id):
             if sender in ("", line.said.sender):
@@ -85,12 +85,12 @@ class GroupContext:
             for line in lines if room == room_id else ():
                 line.unseen_by.add(person)
 
-    def file_seen_by(self, place: tuple[str, str], asker: str) -> Mapping[str, Any]:
+    def newest_file_for(self, place: tuple[str, str], asker: str) -> Mapping[str, Any]:
         """The data for fetching the newest file that ``asker`` has seen in a place; empty: none."""
         lines = reversed(self._places.get(place, deque[_Line]()))
         return next((line.file for line in lines if line.file and asker not in line.unseen_by), {})
 
-    def seen_by(self, place: tuple[str, str], asker: str, *, keep: bool) -> tuple[Background, ...]:
+    def lines_for(self, place: tuple[str, str], asker: str, *, keep: bool) -> tuple[Background, ...]:
         """Return the lines that ``asker`` has seen, oldest first; remove them unless ``keep``."""
         lines = self._places.get(place, deque[_Line]())
         told = [line for line in lines if asker not in line.unseen_by]

@@ -64,7 +64,7 @@ class RoomRules:
                 # A rule for the id itself is the more exact one.
                 self._by_room.setdefault(room_id, rule)
 
-    def of(self, room_id: str) -> RoomRule:
+    def rule_of(self, room_id: str) -> RoomRule:
         """The rule of a room."""
         if not self._by_room:
             return _NO_RULE
@@ -81,7 +81,7 @@ class RoomRules:
             same = self._conversation_of(room_id)
             if any(self._conversation_of(name) == same for name in me.group_allow_from):
                 me = replace(me, group_allow_from=(*me.group_allow_from, room_id))
-        rule = self.of(room_id)
+        rule = self.rule_of(room_id)
         if rule is _NO_RULE:
             return me
         changed = replace(me, threads=rule.threads or me.threads)
@@ -98,7 +98,7 @@ class RoomRules:
 
     def allows(self, room_id: str, sender: str) -> bool | None:
         """Return True if the room's own list contains the sender; None if it has no list."""
-        entries = self.of(room_id).allow_from
+        entries = self.rule_of(room_id).allow_from
         return None if entries is None else names_person(entries, sender)
 
     def is_context(self, room_id: str, sender: str) -> bool:

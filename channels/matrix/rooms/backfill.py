@@ -229,7 +229,7 @@ def _is_closed(answer: HttpAnswer) -> bool:
 
 
 def _failed(answer: HttpAnswer) -> Exception:
-    if answer.token_refused:
+    if answer.is_token_refused:
         # The next sync finds the same and logs in again.
         return ChannelUnavailable("the token was refused while older messages of a room were read")
     return problem(answer)

@@ -207,7 +207,7 @@ class DirectRooms:
 
 
 def _refused(answer: HttpAnswer, person: str) -> ChannelError:
-    if answer.token_refused or answer.status == 429 or answer.status >= 500 or not answer.errcode:
+    if answer.is_token_refused or answer.status == 429 or answer.status >= 500 or not answer.errcode:
         return problem(answer)
     error = send_problem(answer)
     if isinstance(error, DeliveryFailed):

@@ -37,7 +37,7 @@ class UpgradeFollower:
         """Process replaced rooms; returns whether a session continues elsewhere now."""
         self.asked = False
         changed = False
-        for room in self._rooms.replaced():
+        for room in self._rooms.replaced_rooms():
             new = text_of(object_of(room.tombstone, "content"), "replacement_room")
             if _ROOM_ID.fullmatch(new) and self._rooms.successors.last_of(room.room_id) != new:
                 changed |= self._look_at(room, new)

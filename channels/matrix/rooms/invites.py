@@ -138,7 +138,7 @@ class Invites:
                     self._asked.append((room_id, invite.inviter, invite.kept_at))
         return self._changes != before
 
-    def take_asked(self) -> list[tuple[str, str, float]]:
+    def pop_waiting(self) -> list[tuple[str, str, float]]:
         """The invitations that came and wait for the owner's word: room, inviter, time."""
         asked, self._asked = self._asked, []
         return asked
@@ -336,7 +336,7 @@ class Invites:
         if retry_s is None:
             self._drop(invite.room_id)
             return
-        progress.due_at = self._clock.monotonic() + progress.backoff.failed(
+        progress.due_at = self._clock.monotonic() + progress.backoff.note_failure(
             random=random.random(), at_least_s=retry_s
         )
         if progress.backoff.failures > _MAX_TRIES:

@@ -118,31 +118,31 @@ class JoinTimes:
         self._away.discard((room_id, person))
         return True
 
-    def joined(self, room_id: str, now: datetime) -> None:
+    def note_joined(self, room_id: str, now: datetime) -> None:
         """The bot has joined a room; must be called before any message in it is read."""
         if self.is_closed(room_id):
             self._since[room_id] = {self._user_id: self._after_all(now)}
 
-    def followed(self, now: datetime) -> None:
+    def note_replaced(self, now: datetime) -> None:
         """Rooms have taken the place of others: who is only there begins with this moment."""
         for room in self._rooms:
             follows = next(self._rooms.successors.earlier(room.room_id), None) is not None
             if follows and room.room_id not in self._since:
-                self.joined(room.room_id, now)
+                self.note_joined(room.room_id, now)
 
-    def missed(self, room_id: str, now: datetime) -> None:
+    def note_missed(self, room_id: str, now: datetime) -> None:
         """Joins may have been missed in a room."""
         if self.is_closed(room_id):
             self._since[room_id] = {_EVERYBODY: self._after_all(now)}
 
-    def of(self, room_id: str, person: str) -> datetime | None:
+    def visible_from(self, room_id: str, person: str) -> datetime | None:
         """The time from which a person may see messages of a room; None: from its beginning."""
         people = self._since.get(room_id, {})
         earlier = next(self._rooms.successors.earlier(room_id), None)
         if earlier is not None and _EVERYBODY not in people:
             there = self._rooms.get(earlier)
             if there is not None and person in there.joined:
-                return self.of(earlier, person)
+                return self.visible_from(earlier, person)
         known = (people[one] for one in (person, self._user_id, _EVERYBODY) if one in people)
         return max(known, default=None)
 

@@ -172,7 +172,7 @@ class Rooms:
         """The room in which a session continues."""
         return self.successors.last_of(conversation)
 
-    def replaced(self) -> list[Room]:
+    def replaced_rooms(self) -> list[Room]:
         """The rooms whose own state says that another room has replaced them."""
         return [self._rooms[room_id] for room_id in sorted(self._replaced & self._rooms.keys())]
 

@@ -63,7 +63,7 @@ class EncryptionGate:
             )
         except LinkBroken as error:
             raise ChannelUnavailable(str(error)) from error
-        if answer.token_refused:
+        if answer.is_token_refused:
             raise TokenLost(answer)
         if answer.status in (403, 404) and answer.errcode and answer.errcode != "M_NOT_FOUND":
             raise send_problem(answer)
@@ -79,7 +79,7 @@ class EncryptionGate:
         """Return the most bytes of content of an event."""
         return MAX_SECRET_BYTES if encrypted else MAX_CONTENT_BYTES
 
-    async def put_on(
+    async def prepare(
         self, room_id: str, kind: str, content: Mapping[str, Any], *, encrypted: bool
     ) -> tuple[str, Mapping[str, Any]]:
         """

@@ -252,7 +252,7 @@ class EventSender:
         return found
 
     async def _put(self, room_id: str, content: Mapping[str, Any], name: str, attempt: SendAttempt) -> str:
-        kind, covered = await self._encryption_gate.put_on(
+        kind, covered = await self._encryption_gate.prepare(
             room_id, "m.room.message", content, encrypted=attempt.encrypted
         )
         if self._homeserver.credentials != attempt.used:
@@ -267,9 +267,9 @@ class EventSender:
             raise lost(str(error)) from error
         event_id = answer.body.get("event_id")
         if answer.good and isinstance(event_id, str):
-            self._login.works()
+            self._login.note_success()
             return event_id
-        if answer.token_refused:
+        if answer.is_token_refused:
             raise TokenLost(answer)
         raise send_problem(answer)
 
@@ -297,16 +297,16 @@ class EventSender:
         attempt = SendAttempt(used, encrypted, nothing, forgotten=False)
         return await self._put(room_id, content, name, attempt)
 
-    async def take_back_unfinished(self, preview: OutboundMessage) -> None:
+    async def redact_unfinished(self, preview: OutboundMessage) -> None:
         """Redact the preview of an answer that will never come. Raises ChannelError or TokenLost."""
         room_id, name = preview.session.conversation, transaction_id(preview.id)
-        for event_id in await self._search.unfinished(preview, name):
+        for event_id in await self._search.unfinished_events(preview, name):
             # Edits first, so that a crash in between leaves something to be found by.
             digest = hashlib.sha256(event_id.encode()).hexdigest()[:16]
-            await self.take_back(room_id, event_id, f"{name}.{digest}r")
+            await self.redact(room_id, event_id, f"{name}.{digest}r")
             _log.info("matrix.preview_taken_back", room=room_id)
 
-    async def take_back(self, room_id: str, event_id: str, name: str) -> None:
+    async def redact(self, room_id: str, event_id: str, name: str) -> None:
         """Redact one of our events. Raises `ChannelError`: that failed."""
         path = f"{CLIENT}/rooms/{part(room_id)}/redact/{part(event_id)}/{part(name)}"
         try:
@@ -346,7 +346,7 @@ class EventSender:
         """Send an event of another type once, encrypted if the room is. Raises ChannelError."""
         try:
             encrypted = await self._encryption_gate.is_encrypted(room_id)
-            kind, content = await self._encryption_gate.put_on(room_id, kind, content, encrypted=encrypted)
+            kind, content = await self._encryption_gate.prepare(room_id, kind, content, encrypted=encrypted)
             path = f"{CLIENT}/rooms/{part(room_id)}/send/{part(kind)}/{secrets.token_hex(12)}"
             answer = await self._homeserver.request("PUT", path, content, timeout_s=_SEND_LIMIT_S)
         except LinkBroken as error:

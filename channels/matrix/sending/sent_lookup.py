@@ -73,7 +73,7 @@ class SentLookup:
         """The event that this message has already become under that id, if any."""
         return await self._find(message, name, message.session.conversation)
 
-    async def unfinished(self, message: OutboundMessage, name: str) -> list[str]:
+    async def unfinished_events(self, message: OutboundMessage, name: str) -> list[str]:
         """Our events that show an unfinished answer of that name, newest first; none if it was finished."""
         room_id = message.session.conversation
         found = [event async for event in self._events_of(message, name, room_id)]
@@ -136,7 +136,7 @@ class SentLookup:
             return await self._ask(path, {**query, "limit": _SMALL_PAGE})
         except LinkBroken as error:
             raise ChannelUnavailable(str(error)) from error
-        if answer.token_refused:
+        if answer.is_token_refused:
             raise TokenLost(answer)
         return answer
 

@@ -54,7 +54,7 @@ class Pace:
         """Return True if an update is allowed now."""
         return self._left > 0 and now >= self._next_at
 
-    def shown(self, now: float) -> None:
+    def note_shown(self, now: float) -> None:
         """It was shown."""
         self._left -= 1
         self._next_at = now + self.interval_s
@@ -132,7 +132,7 @@ class StreamingPreview:
             answer.wanted = text
             self._news.set()
 
-    def ended(self, room_id: str, context: Mapping[str, Any], stage: AckState) -> None:
+    def end_preview(self, room_id: str, context: Mapping[str, Any], stage: AckState) -> None:
         """
         The work on a question is over; its answer, if any, is in the outbox.
 
@@ -169,7 +169,7 @@ class StreamingPreview:
         self._answers.pop(question, None)
         self._current = {key: value for key, value in self._current.items() if value != question}
 
-    def moved(self, room_id: str, context: Mapping[str, Any]) -> None:
+    def remove_in_old_room(self, room_id: str, context: Mapping[str, Any]) -> None:
         """The answer went to the room that replaces ``room_id``: remove the unfinished one there."""
         if not self._settings.enabled:
             return
@@ -227,7 +227,7 @@ class StreamingPreview:
                 _log.info("matrix.preview_missed", error=str(error))
             else:
                 answer.text = text
-                answer.pace.shown(self._clock.monotonic())
+                answer.pace.note_shown(self._clock.monotonic())
 
     async def _again(self, answer: _Answer, sending: EventSender) -> None:
         """Send the newest preview under its name, however often it was tried before."""
@@ -260,7 +260,7 @@ class StreamingPreview:
             context={"event_id": question},
         )
         try:
-            await sending.take_back_unfinished(preview_of(asked))
+            await sending.redact_unfinished(preview_of(asked))
         except (ChannelError, TokenLost) as error:
             self._lost_tries += 1
             self._look_for_lost_at = now + (getattr(error, "retry_after_s", None) or 5.0)
@@ -277,9 +277,9 @@ class StreamingPreview:
             try:
                 # The edits too: without their event nobody sees them, and yet they would be there.
                 while answer.edits:
-                    await sending.take_back(room_id, answer.edits[-1], f"{name}.{len(answer.edits)}r")
+                    await sending.redact(room_id, answer.edits[-1], f"{name}.{len(answer.edits)}r")
                     answer.edits.pop()
-                await sending.take_back(room_id, answer.event_id, f"{name}r")
+                await sending.redact(room_id, answer.event_id, f"{name}r")
             except ChannelError as error:
                 answer.tries_back += 1
                 _log.info("matrix.preview_kept", error=str(error), tries=answer.tries_back)

@@ -48,7 +48,7 @@ class Uploads:
         if self._store is None:
             raise FileRefused("this bot keeps no files")
         try:
-            picture = await self._store.look_at(attachment)
+            picture = await self._store.read_picture_header(attachment)
             where = await self._where(self._store, attachment, encrypted=encrypted)
         except AttachmentDamaged as error:
             raise FileRefused("the stored copy is damaged") from error
@@ -117,7 +117,7 @@ class Uploads:
                 answer = await self._homeserver.request("GET", path)
             except LinkBroken as error:
                 raise ChannelUnavailable(str(error)) from error
-            if answer.token_refused:
+            if answer.is_token_refused:
                 raise TokenLost(answer)
             limit = answer.body.get("m.upload.size")
             if answer.good:
@@ -151,7 +151,7 @@ class _Pieces:
 
 
 def _refusal(answer: HttpAnswer) -> Exception:
-    if answer.token_refused:
+    if answer.is_token_refused:
         return TokenLost(answer)
     if answer.errcode == "M_TOO_LARGE" or answer.status == 413:
         return FileRefused("the homeserver rejects it as too large")

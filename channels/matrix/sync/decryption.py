@@ -255,11 +255,11 @@ class Decryption:
         """The values to commit with the messages."""
         return {**self._crypto.position(), WAITING: self._waiting.dump(without=self._handed_over)}
 
-    def left(self, room_id: str) -> None:
+    def forget_room(self, room_id: str) -> None:
         """The bot has left a room: what waits there for a key is not answered."""
         self._waiting.drop_room(room_id)
 
-    async def committed(self, rooms: Iterable[str] = ()) -> None:
+    async def note_committed(self, rooms: Iterable[str] = ()) -> None:
         """The messages are committed; ``rooms`` are those that the bot is in."""
         self._waiting.drop(self._handed_over)
         self._handed_over.clear()
@@ -268,7 +268,7 @@ class Decryption:
         await self._crypto.maintain(rooms=rooms, waiting=self._waiting.sessions)
         self._crypto.to_repair.set()
 
-    def asked(self, sender: str) -> None:
+    def prefetch_devices(self, sender: str) -> None:
         """
         Somebody will get an answer: fetch their devices, if necessary, while the answer is made.
 
@@ -323,7 +323,7 @@ class Decryption:
                 # Not at once: a key often comes with the next answer.
                 await anyio.sleep(_GATHER_S)
                 for room_id, text, references in self._waiting.due_notices(self._now()):
-                    self._waiting.notice_begun(references)
+                    self._waiting.begin_notice(references)
                     notices.start_soon(self._deliver_notice, tell, save, room_id, text, references)
 
     async def _deliver_notice(
@@ -335,12 +335,12 @@ class Decryption:
         except ChannelUnavailable as error:
             _log.info("matrix.notice_deferred", room=room_id, error=str(error))
             await anyio.sleep(_NOTICE_RETRY_S)
-            self._waiting.notice_failed(references)
+            self._waiting.fail_notice(references)
             self._wake()
             return
         except ChannelError as error:
             _log.warning("matrix.notice_failed", room=room_id, error=str(error))
-        self._waiting.notified(references, now=self._now())
+        self._waiting.finish_notice(references, now=self._now())
         self._wake()
         await save(lambda: {WAITING: self._waiting.dump()})
 

@@ -155,7 +155,7 @@ class Downloads:
             try:
                 await self._round(store, messages, missing, found)
             except* AttachmentsUnavailable as group:
-                pause_s = backoff.failed(random=random.random())
+                pause_s = backoff.note_failure(random=random.random())
                 _log.error("matrix.file_blocked", error=str(_first(group)), retry_in_s=round(pause_s, 1))
                 await anyio.sleep(pause_s)
         return found
@@ -227,7 +227,7 @@ class Downloads:
             try:
                 return await self._once(store, message, media, came)
             except _Later as error:
-                pause_s = backoff.failed(random=random.random(), at_least_s=error.wait_s)
+                pause_s = backoff.note_failure(random=random.random(), at_least_s=error.wait_s)
                 if backoff.failures >= _TRIES:
                     raise
                 await anyio.sleep(pause_s)

@@ -142,7 +142,7 @@ class EventHandler:
         by = self._gone.get((room_id, str(event_id).removesuffix(BY_EDIT)))
         return by is not None and by in ("", sender)
 
-    def answered(self, room_id: str, context: Mapping[str, Any]) -> None:
+    def note_answered(self, room_id: str, context: Mapping[str, Any]) -> None:
         """The bot has answered the message with this context."""
         root = context.get("thread")
         if isinstance(root, str):
@@ -153,18 +153,18 @@ class EventHandler:
         self._talk.forget(room_id)
         self.joinings.forget(room_id)
 
-    def joined(self, room_id: str) -> None:
+    def note_joined(self, room_id: str) -> None:
         """The bot has joined this room, and has read nothing of it yet."""
-        self.joinings.joined(room_id, self._clock.now())
+        self.joinings.note_joined(room_id, self._clock.now())
 
     def note_room_upgrade(self) -> None:
         """Rooms have replaced others."""
-        self.joinings.followed(self._clock.now())
+        self.joinings.note_replaced(self._clock.now())
 
-    def missed(self, room_id: str) -> None:
+    def note_missed(self, room_id: str) -> None:
         """An event of a room will never be read."""
         self._talk.forget(room_id)
-        self.joinings.missed(room_id, self._clock.now())
+        self.joinings.note_missed(room_id, self._clock.now())
 
     async def _message(
         self, room_id: str, event: JsonObject, seen_at: float | None
@@ -216,14 +216,14 @@ class EventHandler:
             ours = ours or (bool(event_id) and await self._outbound(room_id, str(event_id)) is not None)
         if not ours:
             return message
-        self._talk.take_back(place[0], message.native_id)  # it is a question, not talk
+        self._talk.remove_redacted(place[0], message.native_id)  # it is a question, not talk
         begun = self._with_background(message.model_copy(update={"addressed": True}), place)
         return await begun.finish() if isinstance(begun, Unfinished) else begun
 
     def _seen_at(self, room_id: str, sender: str, seen_at: float | None) -> dict[str, Any]:
         """Return the context keys of a closed past: the message's time, and since when its sender sees."""
         at = self.joinings.stamp(room_id, self._clock.now(), late_since=seen_at)
-        since = self.joinings.of(room_id, sender)
+        since = self.joinings.visible_from(room_id, sender)
         return {
             **({} if at is None else {"seen_at": at.isoformat()}),
             **({} if since is None else {"visible_from": since.isoformat()}),
@@ -255,7 +255,7 @@ class EventHandler:
             return True
         # What the homeserver says can be late; it is for what was answered before the last start, and for
         # what may have been sent.
-        in_doubt = bool(points_to) and bool(await self._inbox.unconfirmed())
+        in_doubt = bool(points_to) and bool(await self._inbox.unconfirmed_sends())
         return None if in_a_thread or in_doubt else False
 
     def _with_background(
@@ -268,8 +268,8 @@ class EventHandler:
             # A question that opens a thread takes the talk of the room along and leaves it for the next.
             opens = not root and message.context.get("thread") is not None
             if not message.context.keys() & {MEDIA, "in_reply_to"}:
-                message = _with_file(message, self._talk.file_seen_by(place, message.sender.address))
-            talk = self._talk.seen_by(place, message.sender.address, keep=opens)
+                message = _with_file(message, self._talk.newest_file_for(place, message.sender.address))
+            talk = self._talk.lines_for(place, message.sender.address, keep=opens)
         message = message.model_copy(update={"background": talk})
         # The history remembers it only for those who may see it, and where the past is closed for nobody.
         begins = bool(root) and (place not in self._begun or self.joinings.is_closed(room_id))
@@ -295,7 +295,7 @@ class EventHandler:
     async def _outbound_answered(self, room_id: str, event_id: str) -> str | None:
         """The outbox id of what a message answers, if that is ours."""
         known = await self._inbox.delivered_id(event_id)
-        if known is None and await self._inbox.unconfirmed():
+        if known is None and await self._inbox.unconfirmed_sends():
             return await self._outbound(room_id, event_id)
         return known
 
@@ -322,7 +322,7 @@ class EventHandler:
             root = (heard.thread or "").removeprefix(SHARED)
         else:
             return None
-        self._talk.take_back(room_id, target)
+        self._talk.remove_redacted(room_id, target)
         self._early.take(room_id, target, sender)  # an older text
         in_thread = root and root != target
         thread = {"m.relates_to": {"rel_type": "m.thread", "event_id": root}} if in_thread else {}
@@ -347,7 +347,7 @@ class EventHandler:
                 return Skip("edit")
             self._quotes.forget(room_id, edit.native_id)
             self._talk.change(room_id, edit.native_id, edit.sender, edit.text)
-            if not self._senders.of(room_id, edit.native_id):
+            if not self._senders.sender_of(room_id, edit.native_id):
                 self._early.keep(room_id, edit)
             content = object_of(object_of(event, "content"), "m.new_content")
             edit = edit.model_copy(update={"names_bot": mentions(content, self._me_in(room_id, edit.sender))})
@@ -364,7 +364,7 @@ class EventHandler:
         by = text_of(event, "sender")
         if not target or by == self._me.user_id or "state_key" in event:
             return Skip("no_message")
-        author, may = self._senders.of(room_id, target), room is not None and may_redact(room, by)
+        author, may = self._senders.sender_of(room_id, target), room is not None and may_redact(room, by)
         if author not in ("", by) and not may:
             # Our own homeserver should not have let it through; others are less strict than Synapse.
             _log.warning("matrix.redaction_ignored", room=room_id, sender=by)
@@ -372,7 +372,7 @@ class EventHandler:
         # Who does not moderate here takes back what is theirs; a message may come after its redaction.
         _keep(self._gone, (room_id, target), "" if may else by)
         self._quotes.forget(room_id, target)
-        self._talk.take_back(room_id, target, "" if may else by)
+        self._talk.remove_redacted(room_id, target, "" if may else by)
         author = author or by
         if not self.rules.is_context(room_id, author):
             return Skip("no_message")
@@ -386,7 +386,7 @@ class EventHandler:
         if not target:
             return Skip("no_message")
         known = await self._inbox.delivered_id(target)
-        if known is None and not await self._inbox.unconfirmed():
+        if known is None and not await self._inbox.unconfirmed_sends():
             return Skip("no_message")
         reaction = read_reaction(
             event,
@@ -456,7 +456,7 @@ class EventHandler:
 
     async def _beside(self, reaction: InboundMessage, outbound: str) -> InboundMessage:
         """The reaction in the conversation of what it is about, unless others read along only since then."""
-        sent, session = await self._inbox.sent(outbound), reaction.session
+        sent, session = await self._inbox.find_sent(outbound), reaction.session
         thread = session.thread if sent is None else sent.session.thread
         if is_shared(thread) is not is_shared(session.thread):
             return reaction
@@ -473,8 +473,10 @@ class EventHandler:
                     mark = await self._sent.transaction_of_ours(room_id, event_id)
                 except ChannelUnavailable as error:
                     _log.info("matrix.reaction_missed", room=room_id, error=str(error))
-                    await anyio.sleep(backoff.failed(random=random.random(), at_least_s=error.retry_after_s))
-        unconfirmed = await self._inbox.unconfirmed()
+                    await anyio.sleep(
+                        backoff.note_failure(random=random.random(), at_least_s=error.retry_after_s)
+                    )
+        unconfirmed = await self._inbox.unconfirmed_sends()
         # What was confirmed since is no longer among them.
         known = await self._inbox.delivered_id(event_id)
         return known or next((key for key in unconfirmed if mark and transaction_id(key) == mark), None)

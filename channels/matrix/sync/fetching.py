@@ -124,7 +124,7 @@ class DeferredReading:
         self._kept = json.dumps(self._since)
         return dict(self._since)
 
-    def read_again(self, room_id: str) -> None:
+    def note_read_again(self, room_id: str) -> None:
         """Note that a room's messages of an earlier run were read."""
         if room_id not in self._held and not any(room == room_id for room, _ in self._queues):
             self._since.pop(room_id, None)
@@ -137,7 +137,7 @@ class DeferredReading:
     def unpin_room(self, room_id: str) -> None:
         """The reason of `hold` is over: its messages are committed."""
         self._held.discard(room_id)
-        self.read_again(room_id)
+        self.note_read_again(room_id)
 
     def position(self) -> dict[str, str]:
         """The text to commit; empty if nothing has changed. Call it with `commit` held."""
@@ -156,7 +156,7 @@ class DeferredReading:
         waits = (room_id, read.sender.address) in self._queues
         return read.kind == "message" and (waits or self._downloads.wants(read))
 
-    def put(self, room_id: str, read: Read, placed: Place, *, since: str, late: str = "") -> None:
+    def enqueue(self, room_id: str, read: Read, placed: Place, *, since: str, late: str = "") -> None:
         """Queue this message; after a loss the room is read again from ``since`` on."""
         sender = read.sender if isinstance(read, Amendment) else _message(read).sender.address
         if not late:
@@ -206,12 +206,12 @@ class DeferredReading:
 
     async def _store_answers(self, backoff: Backoff) -> None:
         """Wait until it seems worth trying again; a queue that becomes too long waits no longer."""
-        await anyio.sleep(backoff.failed(random=random.random()))
+        await anyio.sleep(backoff.note_failure(random=random.random()))
         async with self._asking:
             while True:
                 with suppress(AttachmentsUnavailable):
                     return await self._downloads.ready()
-                await anyio.sleep(backoff.failed(random=random.random()))
+                await anyio.sleep(backoff.note_failure(random=random.random()))
 
     async def _work_on(self, room_id: str, sender: str, queue: _SenderQueue) -> None:
         """Work off a queue until it is empty or has no places. Raises AttachmentsUnavailable."""
@@ -277,7 +277,7 @@ class DeferredReading:
             queue.items.popleft()
             if not queue.items:
                 del self._queues[room_id, sender]
-                self.read_again(room_id)
+                self.note_read_again(room_id)
             gone = isinstance(read, InboundMessage) and self._is_gone(
                 room_id, read.native_id, read.sender.address
             )

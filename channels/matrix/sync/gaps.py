@@ -80,7 +80,7 @@ class Gaps:
         """Return True if the room's messages are deferred until its gap is filled."""
         return room_id in self._rooms
 
-    def put(self, room_id: str, since: str, events: Sequence[JsonObject] | None = None) -> None:
+    def add_events(self, room_id: str, since: str, events: Sequence[JsonObject] | None = None) -> None:
         """Take over these events of a room, or without them all that came after ``since``."""
         room = self._rooms.get(room_id)
         if room is None:
@@ -107,7 +107,7 @@ class Gaps:
             self._fetching.unpin_room(room_id)
         self._done.clear()
 
-    def answered(self) -> None:
+    def note_answered(self) -> None:
         """An answer of ``/sync`` was committed."""
         self._answers += 1
         self._news.set()
@@ -149,6 +149,6 @@ class Gaps:
                     self._left(room_id, error)
                     return
                 _log.info("matrix.backfill_deferred", room=room_id, error=str(error), tries=tries)
-                await anyio.sleep(backoff.failed(random=random.random()))
+                await anyio.sleep(backoff.note_failure(random=random.random()))
             else:
                 return

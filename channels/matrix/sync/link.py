@@ -29,11 +29,11 @@ class SyncLink:
         age_s = self._clock.monotonic() - (self._answered_at or 0.0)
         return self._answered_at is not None and self.failures == 0 and age_s < _CURRENT_S
 
-    def answered(self) -> None:
+    def note_success(self) -> None:
         """Note that an answer was taken in."""
         self._answered_at = self._clock.monotonic()
         self._backoff.reset()
 
-    def failed(self, *, at_least_s: float | None = None) -> float:
+    def note_failure(self, *, at_least_s: float | None = None) -> float:
         """Note that there was none; returns the pause before the next try."""
-        return self._backoff.failed(random=random.random(), at_least_s=at_least_s)
+        return self._backoff.note_failure(random=random.random(), at_least_s=at_least_s)

@@ -253,10 +253,10 @@ class SyncReceiver:
         self._invites.link_is_up() if self._link.failures else self._invites.wake()
         self._mark_read(found.messages)
         self._expect_answers(found.messages)
-        self.gaps.answered()
-        self._link.answered()
+        self.gaps.note_answered()
+        self._link.note_success()
         if self._decryption is not None:
-            await self._decryption.committed(room.room_id for room in self._rooms)
+            await self._decryption.note_committed(room.room_id for room in self._rooms)
         self._report_up()
         return following
 
@@ -274,7 +274,7 @@ class SyncReceiver:
                 audience=Audience.DIRECT,
                 context={"invitation": room_id},
             )
-            for room_id, inviter, kept_at in self._invites.take_asked()
+            for room_id, inviter, kept_at in self._invites.pop_waiting()
         ]
 
     async def _commit(
@@ -316,7 +316,7 @@ class SyncReceiver:
         """Read what an earlier run has left of rooms; without a position nobody knows where that begins."""
         for room_id, left_at in list(self._again.items()):
             if since is not None and self._rooms.get(room_id) is not None:
-                self.gaps.put(room_id, left_at)
+                self.gaps.add_events(room_id, left_at)
             else:
                 self.fetching.unpin_room(room_id)
             del self._again[room_id]
@@ -336,7 +336,7 @@ class SyncReceiver:
             if known is not None and room_id not in known:
                 continue  # an invitation that was refused
             if self._decryption is not None:
-                self._decryption.left(room_id)
+                self._decryption.forget_room(room_id)
             conversation = self._rooms.conversation_of(room_id)
             if self._rooms.room_of(conversation) == room_id:
                 amendments.append(Amendment(kind="leave", session=SessionKey(self._channel, conversation)))
@@ -370,7 +370,7 @@ class SyncReceiver:
                 continue
             except LinkBroken as error:
                 raise unreachable(error) from error
-            if answer.token_refused:
+            if answer.is_token_refused:
                 # It ends: `Login.renew` raises when it is asked too often in a row.
                 await self._login.renew(used, answer)
                 continue
@@ -379,14 +379,14 @@ class SyncReceiver:
                 raise _PositionLost(f"{answer.errcode} {answer.error}".strip())
             if not answer.good or not following:
                 raise problem(answer)
-            self._login.works()
+            self._login.note_success()
             self.heard_at = self._clock.now()
             if request.since and _is_further_back(following, request.since):
                 raise _PositionLost(f"it was at {request.since} and is at {following}")
             return answer
 
     async def _pause(self, error: ChannelUnavailable) -> None:
-        pause_s = self._link.failed(at_least_s=error.retry_after_s)
+        pause_s = self._link.note_failure(at_least_s=error.retry_after_s)
         failures = self._link.failures
         log = _log.warning if failures & (failures - 1) == 0 else _log.debug
         log("matrix.sync_failed", error=str(error), failures=failures, retry_in_s=round(pause_s, 1))
@@ -408,7 +408,7 @@ class SyncReceiver:
             for message in messages:
                 room_id = message.context.get("room", message.session.conversation)
                 if message.addressed and message.kind == "message" and room_id in self._rooms.secret:
-                    self._decryption.asked(message.sender.address)
+                    self._decryption.prefetch_devices(message.sender.address)
 
     def _report_up(self) -> None:
         facts: dict[str, Any] = {

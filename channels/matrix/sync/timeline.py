@@ -144,7 +144,7 @@ class Timeline:
             is_new = known is not None and room_id not in known
             just_joined = was_just_joined(timeline, self._me.user_id, is_new=is_new)
             if is_new or just_joined:
-                self._events.joined(room_id)
+                self._events.note_joined(room_id)
             entered += [room_id] if just_joined else []
         prev = {room_id: text_of(object_of(joined[room_id], "timeline"), "prev_batch") for room_id in entered}
         said |= await self._first_words({room_id: (said[room_id], prev[room_id]) for room_id in entered})
@@ -157,11 +157,11 @@ class Timeline:
             if room_id not in prev and object_of(room, "timeline").get("limited") is True
         ]
         for room_id in gaps:
-            self.gaps.put(room_id, since)
+            self.gaps.add_events(room_id, since)
         found = TimelineResult()
         for room_id, events in said.items():
             if room_id in self.gaps:
-                self.gaps.put(room_id, since, events)
+                self.gaps.add_events(room_id, since, events)
             else:
                 found.add(await self.read(room_id, events, since=since))
         return found
@@ -177,7 +177,7 @@ class Timeline:
         for room_id, room in self._read_rooms(body).items():
             section = object_of(room, "timeline")
             timeline = events_of(room, "timeline")
-            self._events.missed(room_id)
+            self._events.note_missed(room_id)
             try:
                 timeline = await read_back_to(
                     self._homeserver, room_id, timeline, text_of(section, "prev_batch"), newest_ms=newest_ms
@@ -217,7 +217,7 @@ class Timeline:
                     since is not None and self._fetching.must_defer(room_id, read)
                 ):
                     place = partial(self._placed, room_id)
-                    self._fetching.put(room_id, read, place, since=since or "", late=late)
+                    self._fetching.enqueue(room_id, read, place, since=since or "", late=late)
                     late = ""
                 elif isinstance(read, Amendment):
                     found.amendments.append(read)
@@ -391,7 +391,7 @@ class Timeline:
         if room is None or room.hides_past or room_id in self._doors_seen:
             return
         if self._ask_again_at.get(room_id, 0.0) > anyio.current_time():
-            self._events.missed(room_id)  # too little is shown rather than too much
+            self._events.note_missed(room_id)  # too little is shown rather than too much
             return
         failed: ChannelError | LinkBroken | None = None
         with anyio.move_on_after(min(_ASK_LIMIT_S, self._patience_s)) as limit:
@@ -419,7 +419,7 @@ class Timeline:
         self._leave_gap(room_id, error)
 
     def _leave_gap(self, room_id: str, error: Exception) -> None:
-        self._events.missed(room_id)
+        self._events.note_missed(room_id)
         self._gaps_left += 1
         _log.error("matrix.backfill_abandoned", room=room_id, tries=GAP_TRIES, error=str(error))
 
@@ -437,7 +437,7 @@ class Timeline:
 def _with_edit(
     read: InboundMessage | Amendment | Unfinished | None,
 ) -> Sequence[InboundMessage | Amendment | Unfinished]:
-    """What was read, and a question that was made by an edit as that edit, too."""
+    """Return what was read; a question that an edit made also as that edit."""
     if read is None or isinstance(read, Amendment):
         return [] if read is None else [read]
     return [read, *edit_in(read.message if isinstance(read, Unfinished) else read)]

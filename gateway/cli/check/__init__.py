@@ -371,7 +371,7 @@ async def _check_network(report: CheckReport, settings: Settings) -> dict[str, s
     if servers:
         told = [(server.part, each.ahead_s) for server, each in found if each.ahead_s is not None]
         _note(report, clock_finding(told))
-    return {server.account: server.part for server, each in found if each.failed and server.account}
+    return {server.account: server.part for server, each in found if each.has_failed and server.account}
 
 
 def _note(report: CheckReport, finding: Finding) -> None:

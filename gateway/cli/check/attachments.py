@@ -63,7 +63,7 @@ def attachment_files(
     """Attachments that messages refer to and that are missing, and those that no message refers to."""
     storage = storage or LocalFiles(home.root)
     try:
-        there = {file.path: file for file in storage.stored()}
+        there = {file.path: file for file in storage.list_files()}
     except StorageAway as error:
         yield _away(error)
         return
@@ -110,7 +110,7 @@ def _digest(path: Path) -> str:
 def _shared_contents(storage: Storage) -> Iterator[IntegrityFinding]:
     """The same of a shared storage: everything is fetched."""
     try:
-        for file in storage.stored():
+        for file in storage.list_files():
             try:
                 for _ in read_pieces(storage, file.path, file.size_bytes):
                     pass

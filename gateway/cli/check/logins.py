@@ -110,10 +110,10 @@ class _ClosedInbox:
     async def overheard(self, native_id: str, sender: str) -> SessionKey | None:
         return None
 
-    async def sent(self, outbound_id: str) -> OutboundMessage | None:
+    async def find_sent(self, outbound_id: str) -> OutboundMessage | None:
         return None
 
-    async def unconfirmed(self) -> Sequence[str]:
+    async def unconfirmed_sends(self) -> Sequence[str]:
         return []
 
     async def release_quarantined(self, reason: str, may: Callable[[InboundMessage], bool]) -> int:

@@ -44,7 +44,7 @@ class ProbeResult:
     ahead_s: float | None = None
 
     @property
-    def failed(self) -> bool:
+    def has_failed(self) -> bool:
         """Return True if a login at this server is useless."""
         return self.finding.verdict is FindingLevel.FAILED
 

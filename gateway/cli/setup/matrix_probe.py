@@ -157,7 +157,7 @@ async def _still_in(config: MatrixConfig, state: Path) -> bool:
             answer = await _asked(homeserver, f"{CLIENT}/account/whoami", anonymous=False)
     if answer.good:
         return answer.body.get("user_id") == config.user_id
-    if answer.token_refused:
+    if answer.is_token_refused:
         return False
     raise problem(answer)
 

@@ -44,7 +44,7 @@ class LineFilter:
     level: str = ""
     since: datetime | None = None
 
-    def holds(self, line: LogLine) -> bool:
+    def matches(self, line: LogLine) -> bool:
         """Return True if the line matches."""
         fields = line.fields
         if fields is None:

@@ -247,7 +247,7 @@ def _prepare(
         _, secret, inbox, outbox = examine_copy(database)
     except (StoreUnusable, StoreUnavailable) as error:
         raise BackupRefused(str(error)) from error
-    extent = Extent.of(secret, inbox, outbox)
+    extent = Extent.from_counts(secret, inbox, outbox)
     _make_folders(stage, stage / "state")
     mark = stage / "state" / "gateway-db.json"
     notes = [str(note) for note in looked.head.get("notes") or () if isinstance(note, str)]

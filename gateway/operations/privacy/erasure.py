@@ -131,7 +131,7 @@ def _forget(
     kept.finish()
     finish(layout, person)
     counts["attachments"] = total - left
-    named = (*files_naming(layout.home, person.addresses), *kept.still_named(person.addresses))
+    named = (*files_naming(layout.home, person.addresses), *kept.places_naming(person.addresses))
     return Forgotten(counts, left, named, backups, repeated)
 
 

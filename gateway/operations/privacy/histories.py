@@ -31,7 +31,7 @@ class KeptHistory(Protocol):
         ...
 
     @property
-    def told(self) -> str:
+    def place_text(self) -> str:
         """Its place, for people."""
         ...
 
@@ -64,7 +64,7 @@ class KeptDocument(Protocol):
     """A memory document with its versions."""
 
     @property
-    def told(self) -> tuple[str, str]:
+    def place_text(self) -> tuple[str, str]:
         """Return the places of the document and its versions, for people."""
         ...
 
@@ -124,7 +124,7 @@ class StoredHistories(Protocol):
         """The path of each file that a history names."""
         ...
 
-    def still_named(self, addresses: Collection[str]) -> Iterator[str]:
+    def places_naming(self, addresses: Collection[str]) -> Iterator[str]:
         """The places beside files of the home that still contain one of the addresses."""
         ...
 

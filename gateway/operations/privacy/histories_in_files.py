@@ -61,7 +61,7 @@ class KeptFiles:
         """The path of each file that a history names."""
         return set(named_files(self._layout.sessions))
 
-    def still_named(self, addresses: Collection[str]) -> Iterator[str]:
+    def places_naming(self, addresses: Collection[str]) -> Iterator[str]:
         """Nothing: everything is in files of the home."""
         yield from ()
 
@@ -86,7 +86,7 @@ class _History:
         return self.path.stem
 
     @property
-    def told(self) -> str:
+    def place_text(self) -> str:
         return f"sessions/{self.path.name}"
 
     def exists(self) -> bool:
@@ -133,7 +133,7 @@ class _Document:
     version_file: Path
 
     @property
-    def told(self) -> tuple[str, str]:
+    def place_text(self) -> tuple[str, str]:
         home = self.layout.home
         shown = [
             str(path.relative_to(home) if path.is_relative_to(home) else path)

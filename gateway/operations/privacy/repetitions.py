@@ -102,7 +102,7 @@ def places_of(kept: StoredHistories, database: QueuePlace, found: PersonFiles, w
     for history in kept.histories():
         lines = (line for _, line in history.lines() if line is not None)
         count = sum(_repeats(line, words, found, history.key) for line in lines)
-        told += [f"{history.told} ({count} lines)"] if count else []
+        told += [f"{history.place_text} ({count} lines)"] if count else []
         if words.are_in(history.summary()):
             told.append(f"the summary of {history.key}")
     if database.exists():
@@ -110,7 +110,7 @@ def places_of(kept: StoredHistories, database: QueuePlace, found: PersonFiles, w
         told += [f"{database.name}, {table} ({count} rows)" for table, count in rows.items()]
     for document in kept.documents():
         texts = (document.text() or "", document.raw_versions().decode("utf-8", "replace"))
-        told += [place for place, text in zip(document.told, texts, strict=True) if words.are_in(text)]
+        told += [place for place, text in zip(document.place_text, texts, strict=True) if words.are_in(text)]
     return told
 
 

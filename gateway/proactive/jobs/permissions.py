@@ -73,10 +73,10 @@ async def can_others_read(channel: Channel | None, message: InboundMessage) -> b
 
 async def is_out_of_place(channel: Channel | None, message: InboundMessage) -> bool:
     """Return True if the job's place has other readers now, or the bot has left. Raises `PlaceUnknown`."""
-    return await can_others_read(channel, message) or await bot_has_left(channel, message.session)
+    return await can_others_read(channel, message) or await has_bot_left(channel, message.session)
 
 
-async def bot_has_left(channel: Channel | None, session: SessionKey) -> bool:
+async def has_bot_left(channel: Channel | None, session: SessionKey) -> bool:
     """Return True if the bot has left a conversation. Raises `PlaceUnknown`."""
     if not isinstance(channel, SupportsLeaving):
         return False

@@ -129,7 +129,7 @@ class JobService:
         self._clock = clock
 
     @property
-    def enabled(self) -> bool:
+    def is_enabled(self) -> bool:
         """Return True if jobs run at all."""
         return self._config.enabled
 
@@ -152,7 +152,7 @@ class JobService:
         timing = parse_request(request, now, zone=self.zone, min_interval=shortest)
         if not place.persons:
             await self._check_guest(place, timing, now)
-        mentions = await self.mentioned(place, whom)
+        mentions = await self.mentioned_addresses(place, whom)
         job = Job(
             id=job_id,
             kind=kind,
@@ -174,7 +174,7 @@ class JobService:
         _log.info("job.added", job=job.id, kind=kind.value, channel=place.session.channel)
         return job
 
-    async def mentioned(self, place: JobPlace, whom: str) -> list[str]:
+    async def mentioned_addresses(self, place: JobPlace, whom: str) -> list[str]:
         """Return the named people's addresses, or `EVERYBODY`; empty: the person. Raises `TriggerInvalid`."""
         wanted = [part for each in _BETWEEN.split(whom) if (part := each.strip())]
         nobody_else = {"me"} if place.audience is Audience.GROUP else {"me"} | EVERYBODY_HERE
@@ -247,11 +247,11 @@ class JobService:
                 f"{whose} would run more than {limit} times a day together, which is the limit"
             )
 
-    async def of(self, place: JobPlace) -> list[Job]:
+    async def own_jobs(self, place: JobPlace) -> list[Job]:
         """The jobs that the person may change at a place."""
         return [job for job in await self.plans.jobs() if place.owns(job)]
 
-    async def shown(self, place: JobPlace) -> dict[str, Job]:
+    async def jobs_with_lines(self, place: JobPlace) -> dict[str, Job]:
         """The jobs that may be listed at a place, each with its line; in a shared room those of everybody."""
         return {self._line(job, place): job for job in await self.plans.jobs() if place.shows(job)}
 
@@ -326,7 +326,7 @@ class SessionJobs:
             raise ToolFailed("Nothing was scheduled: the disk accepts no writes now.") from error
         return f"Scheduled as {job.id}, {self._service.timing_text(job, is_new=True)}.", job.id
 
-    async def listed(self) -> str:
+    async def list_text(self) -> str:
         """The jobs, one per line."""
         return "\n".join(await self._shown()) or "There are no jobs."
 
@@ -355,10 +355,10 @@ class SessionJobs:
         return f"{job.id} is {'paused' if action == 'pause' else 'active again'}."
 
     async def _shown(self) -> dict[str, Job]:
-        return await self._read(self._service.shown)
+        return await self._read(self._service.jobs_with_lines)
 
     async def _jobs(self) -> list[Job]:
-        return await self._read(self._service.of)
+        return await self._read(self._service.own_jobs)
 
     async def _read(self, read: Callable[[JobPlace], Awaitable[_T]]) -> _T:
         try:

@@ -92,7 +92,7 @@ class AccountState:
         if self._encryption is not None:
             return
         with self._closed_if_not():
-            encrypted = StateEncryption(self._key.made()).encrypted(KEY_PROOF, *KEY_CHECK)
+            encrypted = StateEncryption(self._key.read_or_create()).encrypt(KEY_PROOF, *KEY_CHECK)
             self._compare(self.call("write_state_key", lambda db: _first(db, *KEY_CHECK, encrypted)))
 
     def check_accounts(self, addresses: Mapping[str, str], *, note: bool) -> None:
@@ -100,12 +100,12 @@ class AccountState:
         if self._encryption is None:
             return  # nobody has stored anything yet
         for name, address in addresses.items():
-            encrypted = self.encryption.encrypted(address.encode(), name, _ADDRESS)
+            encrypted = self.encryption.encrypt(address.encode(), name, _ADDRESS)
             query = partial(_first, folder=name, name=_ADDRESS, content=encrypted)
             found = self.call("write_state", query) if note else self._stored_address(name)
             if found is None:
                 continue
-            other = self.encryption.decrypted(found, name, _ADDRESS).decode()
+            other = self.encryption.decrypt(found, name, _ADDRESS).decode()
             if other.casefold() != address.casefold():
                 raise StoreUnusable(
                     f"In {self._reach.where} the account {name} is {other}, but the configuration of this"
@@ -126,12 +126,12 @@ class AccountState:
             raise
 
     def _compare(self, found: bytes) -> None:
-        known = self._key.known()
+        known = self._key.read()
         if known is None:
             raise wrong_key_error(self._reach.where, is_there=False)
         encryption = StateEncryption(known)
         try:
-            encryption.decrypted(found, *KEY_CHECK)
+            encryption.decrypt(found, *KEY_CHECK)
         except CannotDecrypt as error:
             raise wrong_key_error(self._reach.where, is_there=True) from error
         self._encryption = encryption
@@ -179,7 +179,7 @@ class AccountState:
     def read(self, name: str, run: Callable[[psycopg.Connection], Iterator[_Result]]) -> Iterator[_Result]:
         """Yield a query's results over one state, without time limit, in a thread. Raises StateAway."""
         with self._away(name):
-            db, _ = self._reach.connected()
+            db, _ = self._reach.connect()
             with contextlib.closing(db):
                 transaction = self._reach.transaction(db, name)
                 transaction.execute("SELECT set_config('statement_timeout', '60s', true)")
@@ -204,7 +204,7 @@ class AccountState:
         is_second = False
         while True:
             if self._db is None or self._db.closed:
-                self._db, _ = self._reach.connected()
+                self._db, _ = self._reach.connect()
             transaction = self._reach.transaction(self._db, name)
             committing = False
             try:
@@ -325,11 +325,11 @@ class DatabaseFolder:
         return named_lock("account", f"{self._name}/{name}")
 
     def _encrypted(self, name: str, content: bytes) -> bytes:
-        return self._state.encryption.encrypted(content, self._name, name)
+        return self._state.encryption.encrypt(content, self._name, name)
 
     def _decrypted(self, name: str, encrypted: bytes) -> bytes:
         try:
-            return self._state.encryption.decrypted(encrypted, self._name, name)
+            return self._state.encryption.decrypt(encrypted, self._name, name)
         except CannotDecrypt as error:
             raise OSError(None, f"{name} in {self} is damaged") from error
 

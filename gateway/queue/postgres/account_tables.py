@@ -24,7 +24,7 @@ class AccountTables:
         self._streamed = streamed
         self._where = where
 
-    def used(self) -> bool:
+    def has_content(self) -> bool:
         """Return True if an account has ever stored anything."""
         query = "SELECT 1 FROM account_document WHERE folder <> '' LIMIT 1"
         return self._db.execute(query).fetchone() is not None
@@ -39,22 +39,22 @@ class AccountTables:
         query = "SELECT content FROM account_document WHERE folder = ? AND name = ?"
         found = self._db.execute(query, KEY_CHECK).fetchone()
         if found is None:
-            made = StateEncryption(key.made())
-            self._put(*KEY_CHECK, made.encrypted(KEY_PROOF, *KEY_CHECK))
+            made = StateEncryption(key.read_or_create())
+            self._put(*KEY_CHECK, made.encrypt(KEY_PROOF, *KEY_CHECK))
             return made
-        known = key.known()
+        known = key.read()
         try:
             if known is None:
                 raise wrong_key_error(self._where, is_there=False)
             encryption = StateEncryption(known)
-            encryption.decrypted(bytes(found[0]), *KEY_CHECK)
+            encryption.decrypt(bytes(found[0]), *KEY_CHECK)
         except CannotDecrypt as error:
             raise wrong_key_error(self._where, is_there=True) from error
         return encryption
 
     def add(self, encryption: StateEncryption, folder: str, name: str, content: bytes) -> None:
         """Insert a document."""
-        self._put(folder, name, encryption.encrypted(content, folder, name))
+        self._put(folder, name, encryption.encrypt(content, folder, name))
 
     def _put(self, folder: str, name: str, content: bytes) -> None:
         self._db.execute(
@@ -69,7 +69,7 @@ class AccountTables:
                 yield (
                     folder,
                     name,
-                    None if content is None else encryption.decrypted(bytes(content), folder, name),
+                    None if content is None else encryption.decrypt(bytes(content), folder, name),
                 )
             except CannotDecrypt as error:
                 raise StoreUnusable(f"{name} of {folder} in {self._where} is damaged") from error

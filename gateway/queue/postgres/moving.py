@@ -57,7 +57,7 @@ class PostgresTables:
 
     @classmethod
     @contextmanager
-    def opened(cls, url: str, home: int, holders: Holders | None) -> Iterator[Self]:
+    def open(cls, url: str, home: int, holders: Holders | None) -> Iterator[Self]:
         """Open a transaction, exclusive with ``holders``. Raises LeaseTaken or StoreUnavailable."""
         where = place_of(url)
         try:
@@ -129,11 +129,11 @@ class PostgresTables:
         row = self._db.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
         return None if row is None else str(row[0])
 
-    def used(self) -> list[str]:
+    def filled_tables(self) -> list[str]:
         """Return the tables that have rows."""
         tables = (*COLUMNS, *history_tables.NAMES)
         found = [name for name in tables if self._db.execute(f"SELECT 1 FROM {name} LIMIT 1").fetchone()]
-        return [*found, *(["account_document"] if self.accounts.used() else [])]
+        return [*found, *(["account_document"] if self.accounts.has_content() else [])]
 
     # ── rows ──
 
@@ -159,7 +159,7 @@ class PostgresTables:
         """Clear the recorded facts: nobody waits for signals, and the record grows with each row."""
         self._db.execute("SELECT set_config(?, '', true)", (FACTS,))
 
-    def numbered(self, last_line: int) -> None:
+    def set_next_numbers(self, last_line: int) -> None:
         """Set the next number of each table beyond all existing ones."""
         for table in NUMBERED:
             [last] = self._db.execute(f"SELECT COALESCE(MAX(id), 0) FROM {table}").fetchone()

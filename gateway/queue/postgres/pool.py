@@ -82,9 +82,9 @@ class Pool:
         for thread in self._threads:
             thread.start()
 
-    def connected(self) -> tuple[psycopg.Connection, str]:
+    def connect(self) -> tuple[psycopg.Connection, str]:
         """Return a new connection, and the timeline of its server; called on a thread."""
-        too_early = self.reach.look()
+        too_early = self.reach.retry_error()
         if too_early is not None:
             raise too_early.with_traceback(None)  # raised many times, it would accumulate all their frames
         try:
@@ -92,9 +92,9 @@ class Pool:
             timeline = "" if self.look_only else timeline_of(db)
         except psycopg.Error as error:
             if is_unavailable(error):
-                self.reach.failed(error)
+                self.reach.note_failure(error)
             raise
-        self.reach.succeeded()
+        self.reach.note_success()
         return db, timeline
 
     def transaction(self, db: psycopg.Connection, name: str) -> Transaction:
@@ -180,7 +180,7 @@ class Pool:
         call.error = call.doubt = None
         self._queue.put(call)
 
-    def tell(self, call: Call) -> None:
+    def fail_call(self, call: Call) -> None:
         """Give the caller an error, although the outcome of the call is not known yet."""
         self._on_loop(self._give, call)
 
@@ -304,7 +304,7 @@ class _Serving:
     def _connected(self) -> psycopg.Connection:
         if self._db is not None and not self._db.closed:
             return self._db
-        self._db, self._timeline = self._pool.connected()
+        self._db, self._timeline = self._pool.connect()
         return self._db
 
     def _undo(self, transaction: Transaction) -> None:

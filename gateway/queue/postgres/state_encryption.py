@@ -21,7 +21,7 @@ class StateEncryption:
     def __init__(self, key: str) -> None:
         self._key = hashlib.sha256(b"squidbot state " + key.encode()).digest()
 
-    def encrypted(self, content: bytes, *place: str) -> bytes:
+    def encrypt(self, content: bytes, *place: str) -> bytes:
         """Encrypt the content for this place."""
         nonce = get_random_bytes(_NONCE_BYTES)
         cipher = ChaCha20_Poly1305.new(key=self._key, nonce=nonce)
@@ -29,7 +29,7 @@ class StateEncryption:
         covered, tag = cipher.encrypt_and_digest(content)
         return bytes(nonce + tag + covered)
 
-    def decrypted(self, content: bytes, *place: str) -> bytes:
+    def decrypt(self, content: bytes, *place: str) -> bytes:
         """Decrypt the content. Raises `CannotDecrypt` if this key cannot."""
         nonce, rest = content[:_NONCE_BYTES], content[_NONCE_BYTES:]
         try:

@@ -74,7 +74,7 @@ class PostgresQueue(Queue):
             named = ", ".join(found[:_NAMED])
             raise may_not(self.writer.where, f"it may not read, or not change, {named}{more}")
 
-    async def begun(self, mark: HighWaterMark | None) -> Gap | None:
+    async def check_restored(self, mark: HighWaterMark | None) -> Gap | None:
         """
         Check under the lease that the database was not restored to an earlier moment.
 
@@ -82,7 +82,7 @@ class PostgresQueue(Queue):
         StoreUnusable (a person must decide) or StoreUnavailable.
         """
         where = self.writer.where
-        extent = Extent.of(self.database.secret, *await self.maintenance.last_ids())
+        extent = Extent.from_counts(self.database.secret, *await self.maintenance.last_ids())
         restored = await self.database.writer.call(
             "begin", lambda db: begin(db, where, mark, extent), locks=ALONE
         )
@@ -138,7 +138,7 @@ class PostgresQueue(Queue):
 
         def heard(facts: str) -> None:
             if signals is not None:
-                signals.tell(_read(facts))
+                signals.fire(_read(facts))
 
         def opened() -> psycopg.Connection:
             db = connect(url)

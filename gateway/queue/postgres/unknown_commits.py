@@ -75,19 +75,19 @@ class ServerReach:
         self._not_before = 0.0
         self._why: psycopg.Error | None = None
 
-    def look(self) -> psycopg.Error | None:
+    def retry_error(self) -> psycopg.Error | None:
         """Return why it is too early for another try; None if it is not."""
         with self._lock:
             return self._why if time.monotonic() < self._not_before else None
 
-    def failed(self, why: psycopg.Error) -> None:
+    def note_failure(self, why: psycopg.Error) -> None:
         """Record that the server could not be reached."""
         with self._lock:
             self._pause_s = min(max(_FIRST_PAUSE_S, 2 * self._pause_s), _LONGEST_REACH_S)
             self._not_before = time.monotonic() + self._pause_s * random.uniform(0.5, 1.0)
             self._why = why
 
-    def succeeded(self) -> None:
+    def note_success(self) -> None:
         """Record that the server was reached."""
         with self._lock:
             self._pause_s, self._not_before, self._why = 0.0, 0.0, None
@@ -107,7 +107,7 @@ class Waiting(Protocol):
         """Return True if the pool is closing, so that waits are short."""
         ...
 
-    def connected(self) -> tuple[psycopg.Connection, str]:
+    def connect(self) -> tuple[psycopg.Connection, str]:
         """Return a new connection, and the timeline of its server."""
         ...
 
@@ -115,7 +115,7 @@ class Waiting(Protocol):
         """Repeat a call of which nothing has happened."""
         ...
 
-    def tell(self, call: Call) -> None:
+    def fail_call(self, call: Call) -> None:
         """Give the caller the error."""
         ...
 
@@ -153,7 +153,7 @@ class Doubts:
                 time.sleep(_LOOK_S)
                 continue
             try:
-                db, timeline = self._pool.connected()
+                db, timeline = self._pool.connect()
             except psycopg.Error:
                 pass
             else:
@@ -173,7 +173,7 @@ class Doubts:
                     self._end(call)
                 elif time.monotonic() - since > TOLD_WITHIN_S and call.undo is None and not call.told:
                     call.told = True
-                    self._pool.tell(call)
+                    self._pool.fail_call(call)
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 

@@ -241,7 +241,8 @@ class _Amender:
         if row is None or message is None or message.sender.address != amendment.sender:
             return
         self._withdraw(row, message)
-        copies = "session = ? AND id > ? AND native_id LIKE '% again'"  # see `take_back`
+        # The ids that `take_back` gives to copies.
+        copies = "session = ? AND id > ? AND substr(native_id, length(native_id) - 5) = ' again'"
         for copy in self.db.execute(f"SELECT {_ROW} FROM inbox WHERE {copies}", (row[1], row[0])).fetchall():
             copied = read_payload(copy[4])
             if copied is not None and message.native_id in copied.context.get(COPIES, ()):

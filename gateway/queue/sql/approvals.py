@@ -146,11 +146,11 @@ class QuestionStore(Store):
 
         return await self._writer.call("decide", write, locks=locks)
 
-    async def decided(self, name: str) -> Decided | None:
+    async def find_decision(self, name: str) -> Decided | None:
         """Return a person's decision on a question of the last month, even if its turn has ended."""
         return await self._reader.call("decided", lambda db: _remembered(db, name))
 
-    async def newest_said(self, session: SessionKey) -> list[OutboxRow]:
+    async def newest_rows(self, session: SessionKey) -> list[OutboxRow]:
         """Return a conversation's newest outbox messages, without drafts and voice messages."""
         query = f"SELECT {OUTBOX} FROM outbox WHERE session = ? AND state <> 'held' ORDER BY id DESC LIMIT ?"  # noqa: S608 - constants
         asked = (str(session), _LOOKED_AT)

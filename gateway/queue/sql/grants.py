@@ -48,7 +48,7 @@ class GrantStore(Store):
         raws = await self._reader.call("grants", lambda db: db.execute(_ALL).fetchall())
         return [grant for raw in raws if (grant := _grant(raw)) is not None]
 
-    async def look(self, now: datetime) -> list[Grant]:
+    async def expire(self, now: datetime) -> list[Grant]:
         """Record the time, delete grants that have ended by it, and return the others as they were before."""
         if not await self.rows():
             return []

@@ -171,7 +171,7 @@ class InboxStore(Store):
         raws = await self._reader.call("inbox", lambda db: maintenance_sql.inbox(db, states, key, limit))
         return [inbox_row(raw) for raw in raws]
 
-    async def taken(
+    async def accepted(
         self, channel: str, *, sender: str = "", session: SessionKey | None = None, limit: int = 20
     ) -> list[InboxRow]:
         """

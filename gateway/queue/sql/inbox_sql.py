@@ -289,14 +289,14 @@ def end(db: ConnectionPort, owned: Owned, state: InboxState, now: float, *, erro
     """End a turn's rows in their final state and drop its steps; True if one was edited or withdrawn."""
     rows = db.execute(
         f"UPDATE inbox SET state = ?, ended_at = ?, tail = ?, error = ? WHERE {_claim_condition(state)}"
-        f""" RETURNING withdrawn, payload LIKE '%"{EDITED}"%'""",
+        " RETURNING withdrawn, payload",
         (state.value, now, owned.tail, error, *_proof(owned)),
     ).fetchall()
     _check(len(rows), owned)
     db.execute("DELETE FROM turn_steps WHERE turn = ?", (owned.turn,))
     if state is InboxState.DEAD:
         crash_records.acquit(db, crash_records.turn_item(owned.turn))
-    return any(why == "withdrawn" or edited for why, edited in rows)
+    return any(why == "withdrawn" or f'"{EDITED}"' in payload for why, payload in rows)
 
 
 def return_to_ready(

@@ -126,7 +126,7 @@ class OutboxStore(Store):
             "uncertain", lambda db: outbox_sql.to_uncertain(db, row.id, now), locks=NOTHING
         )
 
-    async def sent(self, row: OutboxRow, provider_id: str, *, into: SessionKey | None = None) -> None:
+    async def record_sent(self, row: OutboxRow, provider_id: str, *, into: SessionKey | None = None) -> None:
         """Record that the server has it; complete rows become SETTLED. ``into``: the history it joins."""
         now = self._now()
         said: Callable[[ConnectionPort], None] | None = None
@@ -169,7 +169,7 @@ class OutboxStore(Store):
         ids = await self._writer.call("pass_on", write, locks=locks)
         return pending(ids, messages, row.inbox_id, [False])[0]
 
-    async def send_failed(
+    async def record_failure(
         self,
         row: OutboxRow,
         error: str,
@@ -237,7 +237,7 @@ class OutboxStore(Store):
         raw = await self._reader.call("outbox_row", lambda db: db.execute(query, (outbox_id,)).fetchone())
         return None if raw is None else outbox_row(raw)
 
-    async def by_key(self, key: str) -> OutboxRow | None:
+    async def find_by_key(self, key: str) -> OutboxRow | None:
         """Return the newest row of the outbox with this key (``OutboundMessage.id``)."""
         raw = await self._reader.call("outbox_by_key", lambda db: outbox_sql.find_by_key(db, key))
         return None if raw is None else outbox_row(raw)
@@ -249,7 +249,7 @@ class OutboxStore(Store):
         found = await self._reader.call("delivered", lambda db: db.execute(query, key).fetchone())
         return None if found is None else str(found[0])
 
-    async def unconfirmed(self, channel: str, account: str) -> list[str]:
+    async def unconfirmed_keys(self, channel: str, account: str) -> list[str]:
         """Return the outbox keys that are SENDING or UNCERTAIN."""
         query = (
             "SELECT key FROM outbox WHERE state IN ('sending', 'uncertain') AND channel = ? AND account = ?"

@@ -36,7 +36,7 @@ class Signals:
             "decided": wakeups.decided.fire,
         }
 
-    def tell(self, facts: Iterable[Fact]) -> None:
+    def fire(self, facts: Iterable[Fact]) -> None:
         """
         Notify the subscribers, before the callers whose results are delivered after this resume.
 

@@ -75,11 +75,11 @@ class TurnStore(Store):
 
         return [step_of(raw) for raw in await self._reader.call("steps", look)]
 
-    async def step_started(self, turn: Turn, step: Step) -> None:
+    async def record_step_start(self, turn: Turn, step: Step) -> None:
         """Record a step (``result`` None) durably before it has an effect."""
         await self._record(turn, step, None)
 
-    async def step_finished(self, turn: Turn, step: Step) -> None:
+    async def record_step_result(self, turn: Turn, step: Step) -> None:
         """Record the result durably; it replaces the record with the same number."""
         await self._record(turn, step, None if step.result is None else to_json(step.result))
 

@@ -71,13 +71,13 @@ class UsageStore(Store):
             for day, session, purpose, model, given, made, calls, cost_usd, cached, thinking in raws
         ]
 
-    async def spent_on(self, day: str) -> Usage:
+    async def usage_on(self, day: str) -> Usage:
         """Return all usage of one day. It reads the rows of that day alone."""
         query = f"SELECT {_SUMS} FROM usage WHERE day = ?"
         *sums, _ = await self._reader.call("spent_on", lambda db: db.execute(query, (day,)).fetchone())
         return _usage(sums)
 
-    async def spent(self, *, since: str, by: By) -> list[Spent]:
+    async def usage_since(self, *, since: str, by: By) -> list[Spent]:
         """Return the usage from a day on: days in order, other groups by the most tokens first."""
         if by not in ("day", "purpose", "session", "model"):
             raise ValueError(f"usage is not kept by {by}")

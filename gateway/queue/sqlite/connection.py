@@ -58,7 +58,7 @@ class Call:
     is_late: bool = False
     at: float = field(default_factory=time.monotonic)
 
-    def failed(self, error: BaseException) -> None:
+    def record_failure(self, error: BaseException) -> None:
         """Record that the call did not happen."""
         self.done, self.value, self.error = False, None, error
 
@@ -167,10 +167,10 @@ class Worker:
             self._serve(self._db, calls)
         except sqlite3.Error as error:
             for call in calls:
-                call.failed(_caused(unavailable(error, self.path, call.name), error))
+                call.record_failure(_caused(unavailable(error, self.path, call.name), error))
         except BaseException as error:  # noqa: BLE001 - the callers get any error, and the thread survives
             for call in calls:
-                call.failed(error)
+                call.record_failure(error)
 
     def _serve(self, db: EmbeddedConnection, calls: Sequence[Call]) -> None:
         raise NotImplementedError
@@ -331,13 +331,13 @@ class Writer(Worker):
                 self._note_commit(call)
             except Exception as error:  # noqa: BLE001 - it belongs to the caller
                 self._undone()
-                call.failed(error)
+                call.record_failure(error)
                 if isinstance(error, sqlite3.Error):
                     self._note_failure(error)
-                    call.failed(unavailable(error, self.path, call.name))
+                    call.record_failure(unavailable(error, self.path, call.name))
                     if needs_reopening(error):
                         for later in calls[number + 1 :]:
-                            later.failed(unavailable(error, self.path, later.name))
+                            later.record_failure(unavailable(error, self.path, later.name))
                         self._disconnect()
                         return
                 if db.in_transaction:
@@ -346,11 +346,11 @@ class Writer(Worker):
     def _note_commit(self, call: Call) -> None:
         """Attach the facts of a commit to this call, for the event loop."""
         if self._watch is not None:
-            call.facts = self._watch.committed()
+            call.facts = self._watch.facts_of_commit()
 
     def _undone(self) -> None:
         if self._watch is not None:
-            self._watch.undone()
+            self._watch.forget_rolled_back()
 
     def _deliver(self, batch: Sequence[Call]) -> None:
         facts = [fact for call in batch for fact in call.facts]
@@ -358,7 +358,7 @@ class Writer(Worker):
         try:
             if self._watch is not None and facts:
                 # Before the results, so that the subscribers are notified before the caller goes on.
-                self._watch.tell(facts)
+                self._watch.fire(facts)
         except Exception:  # noqa: BLE001 - the callers wait for their results
             _log.exception("signal.failed")
         super()._deliver(batch)
@@ -385,7 +385,7 @@ class Reader(Worker):
                 except sqlite3.Error:
                     raise
                 except Exception as error:  # noqa: BLE001 - it belongs to the caller
-                    call.failed(error)
+                    call.record_failure(error)
             db.execute("COMMIT")
         except BaseException:
             self._disconnect()

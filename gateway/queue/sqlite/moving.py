@@ -25,7 +25,7 @@ class EmbeddedTables:
 
     @classmethod
     @contextmanager
-    def opened(cls, file: Path, *, new: bool = False) -> Iterator[Self]:
+    def open(cls, file: Path, *, new: bool = False) -> Iterator[Self]:
         """Open an existing or new file; older tables are updated. Raises StoreUnusable, StoreUnavailable."""
         if new:
             schema.create_file(file)
@@ -73,7 +73,7 @@ class EmbeddedTables:
         columns = ", ".join(COLUMNS[table])
         yield from self._db.execute(f"SELECT {columns} FROM {table}")  # noqa: S608 - constants
 
-    def used(self) -> bool:
+    def has_rows(self) -> bool:
         """Return True if any table has rows."""
         return any(next(self.rows(table), None) is not None for table in COLUMNS)
 

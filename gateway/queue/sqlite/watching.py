@@ -110,11 +110,11 @@ class CommitWatch:
     def _note(self, *fact: Any) -> None:
         self._noted[fact] = None
 
-    def undone(self) -> None:
+    def forget_rolled_back(self) -> None:
         """Forget the facts of a transaction that was rolled back."""
         self._noted.clear()
 
-    def committed(self) -> list[Fact]:
+    def facts_of_commit(self) -> list[Fact]:
         """Return what became true with this commit, each fact once."""
         facts = list(self._noted)
         self._noted.clear()
@@ -122,6 +122,6 @@ class CommitWatch:
 
     # ── on the event loop ──
 
-    def tell(self, facts: Sequence[Fact]) -> None:
+    def fire(self, facts: Sequence[Fact]) -> None:
         """Fire the signals of these facts."""
-        self._signals.tell(facts)
+        self._signals.fire(facts)

@@ -288,7 +288,7 @@ class ReviewQuestions:
             return CommandReply("")
         return await self._about_notice(message, yes=yes) or CommandReply("")
 
-    async def written(self, message: InboundMessage) -> CommandReply | None:
+    async def decide_by_reply(self, message: InboundMessage) -> CommandReply | None:
         """
         Take a reply to the notice: in its first line ``approve`` or ``reject``, with or without the sign of a
         command, and nothing else; or a plain yes or no about a draft or a kept message. None: it is no
@@ -332,7 +332,7 @@ class ReviewQuestions:
         key = message.context.get("outbound")
         if not key:
             return []
-        row = await self._store.outbox.by_key(str(key))
+        row = await self._store.outbox.find_by_key(str(key))
         if row is None:
             return []
         if message.kind == "reaction" and place_of(row.message.session) != place_of(message.session):

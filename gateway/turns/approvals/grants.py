@@ -16,7 +16,7 @@ from datetime import datetime, timedelta, tzinfo
 from agent_core.memory.scopes import person_name
 from agent_core.messages import SessionKey
 from agent_core.ports import Clock
-from agent_core.tools.grants import DEFAULT, LONGEST, Grant, covers, described
+from agent_core.tools.grants import DEFAULT, LONGEST, Grant, covers, describe_scope
 from agent_core.tools.policy import Proposal
 from gateway.queue.shared import SHARED
 from gateway.queue.stores import GrantStore, Turn
@@ -60,7 +60,7 @@ class ToolGrants:
         """A grant that lets a call of a turn pass. Raises `StoreUnavailable`."""
         now = self.now()
         people = [person_name(row.message.sender.address) for row in turn.rows]
-        for grant in await self._store.look(now):
+        for grant in await self._store.expire(now):
             if covers(
                 grant,
                 proposal,
@@ -81,7 +81,7 @@ class ToolGrants:
                 self._zone,
                 words=grant.conversation == room if room else bool(person) or is_owners(grant, access),
             )
-            for grant in await self._store.look(now)
+            for grant in await self._store.expire(now)
             if (not person or person_name(person) in grant.people)
             and (not room or grant.conversation in ("", room))
         ]
@@ -108,6 +108,6 @@ def describe(grant: Grant, zone: tzinfo | None = None, *, words: bool = True) ->
     what = f": `{safe_line(grant.scope.what)}`" if words and grant.scope.kind.value == "call" else ""
     people = ", ".join(f"`{safe_line(each)}`" for each in grant.people)
     return (
-        f"- `{grant.id}`: {described(grant.scope)}{what}, for {people} {where}, until {until}{job}; "
+        f"- `{grant.id}`: {describe_scope(grant.scope)}{what}, for {people} {where}, until {until}{job}; "
         f"given by `{safe_line(grant.by)}`"
     )

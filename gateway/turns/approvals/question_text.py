@@ -18,7 +18,7 @@ from agent_core.models import ToolCall
 from agent_core.provenance import KEPT, Origins, Trust, describe, trust_of
 from agent_core.tools.forms import Form
 from agent_core.tools.grants import Scope
-from agent_core.tools.grants import described as grant_text
+from agent_core.tools.grants import describe_scope as grant_text
 from gateway.turns.approvals.text import fenced_arguments, safe_line, visible
 
 _QUOTED_CHARS = 600
@@ -141,7 +141,7 @@ def attached_text(call: ToolCall, review: str = "", also: Sequence[tuple[ToolCal
 
 def form_text(name: str, form: Form, until: datetime, *, zone: tzinfo | None, email_style: bool) -> str:
     """The question of a server, in full and in its own words, and how to answer it."""
-    told = {"it says": form.message, **{f"it wants: {each.name}": each.described() for each in form.fields}}
+    told = {"it says": form.message, **{f"it wants: {each.name}": each.describe() for each in form.fields}}
     if form.address:
         told["it wants you to open"] = form.address
     size = sum(len(visible(each)) for each in told.values())

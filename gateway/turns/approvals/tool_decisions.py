@@ -22,7 +22,7 @@ from agent_core.memory.scopes import person_name
 from agent_core.messages import Audience, InboundMessage, SessionKey
 from agent_core.provenance import from_json
 from agent_core.tools.forms import NotAnAnswer, form_of, read
-from agent_core.tools.grants import Grant, GrantKind, Scope, described
+from agent_core.tools.grants import Grant, GrantKind, Scope, describe_scope
 from gateway.queue.model import APPROVED, WITHDRAWN, ToolQuestionRow
 from gateway.queue.shared import SHARED
 from gateway.queue.stores import QuestionStore
@@ -200,7 +200,7 @@ class ToolDecisions:
 
     async def explain_decided(self, name: str, message: InboundMessage) -> str | None:
         """Return the reply about a decided question, or None for outsiders. Raises `StoreUnavailable`."""
-        found, decision = await self._store.decided(name), self._access.decide(message)
+        found, decision = await self._store.find_decision(name), self._access.decide(message)
         if found is None or not decision.allowed:
             return None
         here = place_of(found.session) == place_of(message.session)
@@ -289,7 +289,7 @@ def parse_scope(offer: object) -> Scope | None:
 
 def granted_text(grant: Grant) -> str:
     """Return the sentence that follows an approval which also grants such calls."""
-    return f" I allow {described(grant.scope)} as `{grant.id}`; `!grants revoke {grant.id}` ends that."
+    return f" I allow {describe_scope(grant.scope)} as `{grant.id}`; `!grants revoke {grant.id}` ends that."
 
 
 def outcome(name: str, tool: str, verdict: object) -> str:

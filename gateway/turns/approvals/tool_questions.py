@@ -226,7 +226,7 @@ class ToolQuestions:
             for one in await self.commit.retry_until_stored(self.store.questions)
         )
 
-    async def granted(self, turn: Turn, proposal: Proposal) -> Approval | None:
+    async def find_grant(self, turn: Turn, proposal: Proposal) -> Approval | None:
         """The grant that covers a call. It does not change what the call keeps, so no origin is lost."""
         grant = await self.commit.retry_until_stored(lambda: self.grants.covering(turn, proposal))
         if grant is None:
@@ -406,7 +406,7 @@ class Consent:
                 call, "This needs a person's approval, and nobody can be asked here; it was not run."
             )
         if question is None:
-            granted = await self._asking.granted(self._turn, proposal)
+            granted = await self._asking.find_grant(self._turn, proposal)
             return await self._ask(number, digest, proposal) if granted is None else Permission(None, granted)
         decided = question.result
         if decided is None:

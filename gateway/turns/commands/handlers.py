@@ -453,33 +453,33 @@ class CommandHandlers:
             {"path": name},
             asked_by=asked.message.sender.address,
         )
-        await self._store.turns.step_started(asked.turn, Step(0, "command", "trust", {}, None, receipt))
+        await self._store.turns.record_step_start(asked.turn, Step(0, "command", "trust", {}, None, receipt))
         told, failed = await anyio.to_thread.run_sync(self._trusted_file, asked.turn, name)
         result = {"content": told, "is_error": failed}
-        await self._store.turns.step_finished(asked.turn, Step(0, "command", "trust", {}, result))
+        await self._store.turns.record_step_result(asked.turn, Step(0, "command", "trust", {}, result))
         return told
 
     def _trusted_file(self, turn: Turn, name: str) -> tuple[str, bool]:
         files = self._files()
         try:
             place = files.roots.place(name)
-            found = files.found(place)
+            found = files.read_state(place)
         except ToolError as error:
             return f"Nothing was done: {error}", True
         if found is None:
-            return f"There is no file `{safe_line(place.shown)}`. Nothing was done.", True
+            return f"There is no file `{safe_line(place.label)}`. Nothing was done.", True
         if found.status.st_ctime > turn.head.accepted_at.timestamp():
             return (
-                f"`{safe_line(place.shown)}` has changed since you wrote that. Look again; nothing was done.",
+                f"`{safe_line(place.label)}` has changed since you wrote that. Look again; nothing was done.",
                 True,
             )
         try:
-            files.journal.labels.trust(place.shown, found.digest)
+            files.journal.labels.trust(place.label, found.digest)
         except OSError:
             return "The disk accepts no writes at the moment. Nothing was done.", True
         size = len(found.content)
         return (
-            f"`{safe_line(place.shown)}` as it is now ({size} bytes, SHA-256 `{found.digest}`) counts as "
+            f"`{safe_line(place.label)}` as it is now ({size} bytes, SHA-256 `{found.digest}`) counts as "
             "your own words from now on, until the file changes."
         ), False
 

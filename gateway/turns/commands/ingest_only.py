@@ -78,7 +78,7 @@ class IngestOnly:
         when that is taken back, and its own id is what a sign that is taken back undoes.
         """
         message = turn.head.message
-        row = await self._store.outbox.by_key(str(message.context.get("outbound")))
+        row = await self._store.outbox.find_by_key(str(message.context.get("outbound")))
         if row is None or row.message.session != message.session:
             return Completion()  # said to others, or not known any more
         said = safe_line(row.message.text) or ", ".join(file.name for file in row.message.attachments)

@@ -12,7 +12,7 @@ _USE = "Write `!jobs`, `!jobs show ID` or `!jobs stop ID`. Nothing was done."
 async def about_jobs(jobs: BackgroundJobs, place: JobPlace, argument: str) -> str:
     """The answer to the command in a conversation. Raises `StoreUnavailable` or `StorageUnavailable`."""
     what, _, wanted = argument.strip().partition(" ")
-    mine = await jobs.of(place)
+    mine = await jobs.jobs_at(place)
     if not what:
         if not mine:
             return "You have no running background job here, and none has ended in the last week."

@@ -43,7 +43,7 @@ def reminder_of(argument: str) -> tuple[TriggerRequest, str] | None:
 async def about_reminders(jobs: JobService, place: JobPlace, asked: CommandContext) -> str:
     """Make, list or remove a reminder; return the answer. Raises StoreUnavailable; repeatable."""
     argument = asked.command.argument.strip()
-    if not jobs.enabled:
+    if not jobs.is_enabled:
         return "My owner has switched off scheduling here. Nothing was done."
     if argument.lower() in ("", "list"):
         return await _listed(jobs, place)
@@ -73,7 +73,7 @@ def _of_others(argument: str) -> tuple[str, tuple[TriggerRequest, str] | None]:
 
 
 async def _listed(jobs: JobService, place: JobPlace) -> str:
-    mine = ["- " + one_line(told, 200).replace("`", "'") for told in await jobs.shown(place)]
+    mine = ["- " + one_line(told, 200).replace("`", "'") for told in await jobs.jobs_with_lines(place)]
     if not mine:
         return f"Nothing is scheduled for you here. {USE.removesuffix(' Nothing was done.')}"
     whose = "your scheduled jobs" if place.audience is Audience.DIRECT else "the scheduled jobs of this room"
@@ -81,7 +81,7 @@ async def _listed(jobs: JobService, place: JobPlace) -> str:
 
 
 async def _remove(jobs: JobService, place: JobPlace, name: str) -> str:
-    job = next((job for job in await jobs.of(place) if job.id == name), None)
+    job = next((job for job in await jobs.own_jobs(place) if job.id == name), None)
     if job is None or not await jobs.remove(job):
         return f"There is no reminder `{safe_line(name)[:40]}` of yours here."
     return f"`{job.id}` is removed."

@@ -108,7 +108,7 @@ class CommandService:
         if len(commands) > 1:
             return None if None in commands else CommandReply(_EDITED)
         # Below a notice `!approve` means what the notice is about, and needs no name.
-        written = await self.approvals.written(head)
+        written = await self.approvals.decide_by_reply(head)
         (command,) = commands
         if written is not None or command is None:
             return written

@@ -117,7 +117,7 @@ class WordedAnswers:
             return noted
         name, tool = str(noted["name"]), str(noted["tool"])
         question = await self.store.decide(name, noted["verdict"])
-        known = await self.store.decided(name) if question is None else None
+        known = await self.store.find_decision(name) if question is None else None
         counts = (question.verdict or {}).get("verdict") if question else known.verdict if known else ""
         return outcome(name, tool, counts)
 
@@ -143,7 +143,7 @@ class WordedAnswers:
             return None if answer is None else recorded_reply(answer.message)
         ((name, verdict),) = answer.settles.items()
         noted = {"name": name, "tool": answer.message.context["answers"][name], "verdict": verdict}
-        await self.turns.step_finished(turn, Step(_SPOKEN, "spoken", name, noted, {}))
+        await self.turns.record_step_result(turn, Step(_SPOKEN, "spoken", name, noted, {}))
         return noted
 
     def _read(self, message: InboundMessage) -> AnswerReading | None:
@@ -168,7 +168,7 @@ class WordedAnswers:
         if not any(one.form is not None for one in mine):
             return None
         key = message.context.get("outbound")
-        names = _names(await self.outbox.by_key(str(key)), message) if key else []
+        names = _names(await self.outbox.find_by_key(str(key)), message) if key else []
         by_mail = message.channel in self.email_style
         text = _own_lines(message.text) if by_mail else without_name(message.text, message)
         for one in mine:
@@ -176,7 +176,7 @@ class WordedAnswers:
                 return self._as_form(entry, one, text)
         if _is_reply(message) or by_mail or len(here) != 1 or here[0].form is None:
             return None
-        last = next(iter(await self.store.newest_said(message.session)), None)
+        last = next(iter(await self.store.newest_rows(message.session)), None)
         if not _is_of(last, here[0], message) or _may_cross(here[0], entry):
             return None
         if form_of(here[0].form).is_closed and len(text) <= _LONGEST_VALUE:
@@ -217,7 +217,7 @@ class WordedAnswers:
         here = [one for one in mine if _is_here(one, entry)]
         if not here:
             return None
-        rows = await self.store.newest_said(message.session)
+        rows = await self.store.newest_rows(message.session)
         asked = _names(rows[0], message) if rows and rows[0].state is not OutboxState.PENDING else []
         if len(here) > 1:
             is_meant = asked or any(_is_own(one, entry) for one in here)
@@ -253,7 +253,7 @@ class WordedAnswers:
     ) -> Pending | None:
         """An answer in reply to the notice of a question; None: it is none."""
         key = entry.message.context.get("outbound")
-        names = _names(await self.outbox.by_key(str(key)), entry.message) if key else []
+        names = _names(await self.outbox.find_by_key(str(key)), entry.message) if key else []
         if len(names) != 1:
             return None
         if found := [one for one in mine if one.name == names[0]]:

@@ -35,7 +35,7 @@ def test_full_jitter_separates_clients(draws):
 def test_refused_credentials_are_tried_every_five_minutes_at_first_and_every_two_hours_later():
     """Even the luckiest draw does not knock faster than the account's lock-out."""
     backoff = Backoff(AUTH_RETRY)
-    delays = [backoff.failed(up_s=0, random=0.0) for _ in range(8)]
+    delays = [backoff.note_failure(up_s=0, random=0.0) for _ in range(8)]
     assert delays[0] >= 240
     assert 0.8 * 7200 <= delays[-1] <= 7200
     assert delays == sorted(delays)
@@ -44,8 +44,8 @@ def test_refused_credentials_are_tried_every_five_minutes_at_first_and_every_two
 class NaiveBackoff(Backoff):
     """Starts anew on every connect; what the check below must catch."""
 
-    def failed(self, *, random, up_s=0.0, at_least_s=None):
-        return super().failed(up_s=1e9 if up_s > 0 else 0, random=random, at_least_s=at_least_s)
+    def note_failure(self, *, random, up_s=0.0, at_least_s=None):
+        return super().note_failure(up_s=1e9 if up_s > 0 else 0, random=random, at_least_s=at_least_s)
 
 
 def calls_in_an_hour(backoff):
@@ -53,7 +53,7 @@ def calls_in_an_hour(backoff):
     now, calls = 0.0, 0
     while now < 3600:
         calls += 1
-        now += 1 + backoff.failed(up_s=1.0, random=0.5)
+        now += 1 + backoff.note_failure(up_s=1.0, random=0.5)
     return calls
 
 
@@ -67,13 +67,13 @@ def test_a_server_that_accepts_and_drops_is_not_called_every_second():
 def test_a_stable_link_starts_anew():
     """After a minute of being up, the next failure is the first again."""
     backoff = Backoff(BackoffPolicy(first_s=2, cap_s=300, jitter=0), stable_after_s=60)
-    assert [backoff.failed(up_s=0, random=0) for _ in range(3)] == [2, 4, 8]
-    assert backoff.failed(up_s=60, random=0) == 2
+    assert [backoff.note_failure(up_s=0, random=0) for _ in range(3)] == [2, 4, 8]
+    assert backoff.note_failure(up_s=60, random=0) == 2
 
 
 def test_what_the_server_asked_for_outranks_the_cap():
     """Retry-After is obeyed."""
-    assert Backoff(BackoffPolicy()).failed(up_s=0, random=0, at_least_s=900) == 900
+    assert Backoff(BackoffPolicy()).note_failure(up_s=0, random=0, at_least_s=900) == 900
 
 
 @pytest.mark.parametrize("wrong", [{"first_s": 0.1}, {"cap_s": 0.5}, {"factor": 0.5}, {"jitter": 2}])

@@ -97,21 +97,21 @@ def test_experience_corrects_the_guess_slowly_and_within_limits() -> None:
     """One odd report changes little, many move the guess to the truth plus the margin, none move it far."""
     text = "word " * 1000
     truth = int(GUESS.text(text) * 1.5)
-    once = GUESS.corrected(GUESS.text(text), truth)
+    once = GUESS.correct(GUESS.text(text), truth)
     assert GUESS.text(text) < once.text(text) < truth
 
     guess = GUESS
     for _ in range(60):
-        guess = guess.corrected(guess.text(text), truth)
+        guess = guess.correct(guess.text(text), truth)
     assert truth <= guess.text(text) <= truth * 1.2
     for _ in range(200):
-        guess = guess.corrected(1, 10**9)
+        guess = guess.correct(1, 10**9)
     assert guess.factor == 3.0
     for _ in range(200):
-        guess = guess.corrected(10**9, 1)
+        guess = guess.correct(10**9, 1)
     assert guess.factor == 0.5
-    assert guess.corrected(0, 5) is guess
-    assert guess.corrected(5, 0) is guess
+    assert guess.correct(0, 5) is guess
+    assert guess.correct(5, 0) is guess
 
 
 @given(st.text(max_size=400), st.integers(0, 100))
@@ -138,7 +138,7 @@ def test_a_message_has_the_tokens_of_its_text_and_a_short_one_fits_unseen(
     assert list(guess.each([user(text), user("")])) == [frame + guess.text(text), frame]
     if len(text) <= guess.fitting(limit):
         assert guess.text(text) <= limit
-    assert guess.at_most(guess.fitting(limit)) <= max(1, limit)
+    assert guess.max_tokens(guess.fitting(limit)) <= max(1, limit)
 
 
 def test_a_window_keeps_the_newest_and_begins_with_a_question() -> None:

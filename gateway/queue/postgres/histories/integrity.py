@@ -22,9 +22,9 @@ _BACKUP = "bring back a backup of the database; everything else goes on meanwhil
 
 def troubles(kept: KeptTables) -> Iterator[Trouble]:
     """Read every row and report its problems; a daemon may be running."""
-    for name in sorted(str(row[0]) for row in kept.found("SELECT DISTINCT session FROM history")):
+    for name in sorted(str(row[0]) for row in kept.select("SELECT DISTINCT session FROM history")):
         yield from _history(kept, name)
-    for name, raw, _ in kept.found("SELECT session, record, version FROM consolidation ORDER BY session"):
+    for name, raw, _ in kept.select("SELECT session, record, version FROM consolidation ORDER BY session"):
         yield from _record(kept, name, raw)
     yield from _documents(kept)
 
@@ -36,7 +36,7 @@ def _history(kept: KeptTables, name: str) -> Iterator[Trouble]:
         yield Trouble("histories", f"{name!r} is no session", _BACKUP, serious=False)
         return
     bad, unsearched, expected = [], 0, 0
-    for seq, raw, said in history.searched():
+    for seq, raw, said in history.search_lines():
         if seq != expected:
             yield Trouble("histories", f"{name}: lines {expected} to {seq - 1} are missing", _BACKUP)
         expected = seq + 1
@@ -45,7 +45,7 @@ def _history(kept: KeptTables, name: str) -> Iterator[Trouble]:
             bad.append(seq)
             continue
         line = searched_line(value, seq)
-        unsearched += said != (None if line is None else Searched.of(kept.home, line).said)
+        unsearched += said != (None if line is None else Searched.from_line(kept.home, line).said)
     if bad:
         places = ", ".join(map(str, bad[:_SHOWN])) + (" and more" if len(bad) > _SHOWN else "")
         yield Trouble("histories", f"{name}: {len(bad)} lines cannot be read: {places}", _BACKUP)
@@ -71,7 +71,7 @@ def _record(kept: KeptTables, name: str, raw: str) -> Iterator[Trouble]:
 
 def _documents(kept: KeptTables) -> Iterator[Trouble]:
     expected: dict[str, int] = {}
-    for scope, number, raw in kept.found("SELECT scope, version, line FROM memory ORDER BY scope, version"):
+    for scope, number, raw in kept.select("SELECT scope, version, line FROM memory ORDER BY scope, version"):
         version = Version.parse_or_none(raw.encode())
         if version is None or version.document.version != number:
             yield Trouble("memory", f"{scope}: version {number} cannot be read", _BACKUP)

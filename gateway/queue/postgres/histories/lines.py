@@ -60,7 +60,7 @@ def columns_of(home: int, raw: str, seq: int) -> tuple[object, ...]:
     value = as_object(raw.encode())
     message = None if value is None else from_object(value)
     line = searched_line(value, seq)
-    told = None if line is None else Searched.of(home, line)
+    told = None if line is None else Searched.from_line(home, line)
     return (
         None if message is None or message.id is None else _key(message.id),
         raw,

@@ -90,7 +90,7 @@ class KeptTables:
         """Return the path of each file that a history names."""
         return self.read(files_in)
 
-    def still_named(self, addresses: Collection[str]) -> Iterator[str]:
+    def places_naming(self, addresses: Collection[str]) -> Iterator[str]:
         """Yield the histories, summaries and documents that still name one of the addresses."""
         # Lines contain the addresses as JSON encodes them.
         wanted = [json.dumps(address, ensure_ascii=False)[1:-1].lower() for address in addresses]
@@ -105,7 +105,7 @@ class KeptTables:
             ("the memory", "SELECT DISTINCT scope FROM memory WHERE {} ORDER BY scope LIMIT ?", "line"),
         )
         for told, query, column in asked:
-            rows = self.found(query.format(found.format(column)), *wanted, _MOST_TOLD)
+            rows = self.select(query.format(found.format(column)), *wanted, _MOST_TOLD)
             yield from (f"{told} {name}" for (name,) in rows)
 
     def _histories_with(self, condition: str, wanted: Sequence[str]) -> Iterator[str]:
@@ -116,7 +116,7 @@ class KeptTables:
         )
         named: set[str] = set()
         session, seq = "", -1
-        while len(named) < _MOST_TOLD and (rows := self.found(query, *wanted, session, seq, _AT_ONCE)):
+        while len(named) < _MOST_TOLD and (rows := self.select(query, *wanted, session, seq, _AT_ONCE)):
             named |= {name for name, _, is_named in rows if is_named}
             session, seq, _ = rows[-1]
         return iter(sorted(named)[:_MOST_TOLD])
@@ -141,7 +141,7 @@ class KeptTables:
         """Run a change in a transaction."""
         return self._run(work, locks, look_only=False)
 
-    def found(self, text: str, *parameters: object) -> list[Any]:
+    def select(self, text: str, *parameters: object) -> list[Any]:
         """Return the rows of one reading statement."""
         return self.read(lambda db: db.execute(text, parameters).fetchall())
 
@@ -181,7 +181,7 @@ class _History:
         return self.key.file_name
 
     @property
-    def told(self) -> str:
+    def place_text(self) -> str:
         return f"the history of {self.key}"
 
     def exists(self) -> bool:
@@ -197,11 +197,11 @@ class _History:
             yield from rows
             start = rows[-1][0] + 1
 
-    def searched(self) -> Iterator[tuple[int, str, str | None]]:
+    def search_lines(self) -> Iterator[tuple[int, str, str | None]]:
         """Yield each line with its position, and with the words by which it is found."""
         query = "SELECT seq, line, said FROM history WHERE session = ? AND seq >= ? ORDER BY seq LIMIT ?"
         start = 0
-        while rows := self.kept.found(query, str(self.key), start, _AT_ONCE):
+        while rows := self.kept.select(query, str(self.key), start, _AT_ONCE):
             yield from rows
             start = rows[-1][0] + 1
 
@@ -242,7 +242,7 @@ class _Document:
     scope: str
 
     @property
-    def told(self) -> tuple[str, str]:
+    def place_text(self) -> tuple[str, str]:
         return f"the memory {self.scope}", f"the versions of the memory {self.scope}"
 
     def exists(self) -> bool:
@@ -281,5 +281,5 @@ class _Document:
         self.kept.run("DELETE FROM memory WHERE scope = ?", self.scope, lock=named_lock("memory", self.scope))
 
     def _rows(self) -> list[bytes]:
-        rows = self.kept.found("SELECT line FROM memory WHERE scope = ? ORDER BY version", self.scope)
+        rows = self.kept.select("SELECT line FROM memory WHERE scope = ? ORDER BY version", self.scope)
         return [str(raw).encode() for (raw,) in rows]

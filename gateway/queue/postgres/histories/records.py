@@ -55,7 +55,7 @@ def change(
     kept = load(db, session)
     if base_cursor is not None and kept.total and kept.cursor != base_cursor:
         raise CursorMoved(f"the cursor is at {kept.cursor} and not at {base_cursor} any more")
-    record = kept.record.changed(summary=summary, private=private, origins=origins)
+    record = kept.record.replace_fields(summary=summary, private=private, origins=origins)
     place = kept.cursor if cursor is None else min(max(0, cursor), kept.total)
     text = encode(session, replace(record, place=PageMark(place, -1)))
     if kept.version == 0:

@@ -55,7 +55,7 @@ class Searched:
     words: list[str]
 
     @classmethod
-    def of(cls, home: int, line: SearchLine) -> Searched:
+    def from_line(cls, home: int, line: SearchLine) -> Searched:
         """Return the indexed part of a searchable line."""
         text = fold(storable(line.text)[:MOST_TEXT])
         words = {_cut(word) for word in index_words(text)}
@@ -105,7 +105,7 @@ class Searching:
         must = [term for term in query.terms if term.quoted]
         found = {term: self._matching([*must, term], MOST_POSTINGS) for term in query.terms}
         total = self._count(4 * MOST_POSTINGS)
-        statistics = Statistics.of(found, total)
+        statistics = Statistics.from_found(found, total)
         weighed = [(statistics.rarity(term), ids) for term, ids in found.items()]
         weighed += [
             (statistics.rarity(term), self._matching(must, MOST_POSTINGS, _words(term)))
@@ -220,7 +220,7 @@ def recut(db: ConnectionPort, home: int, after: tuple[str, int]) -> tuple[int, t
         if undone := undone_turn(value):
             withdraw(db, session, undone)
         line = searched_line(value, seq)
-        told = None if line is None else Searched.of(home, line)
+        told = None if line is None else Searched.from_line(home, line)
         count += told is not None
         db.execute(
             "UPDATE history SET said = ?, words = array_to_tsvector(CAST(? AS text[]))"

@@ -111,7 +111,7 @@ async def looked_around(tmp_path, monkeypatch, **more):
     process = LiteLLMProcess(command=[sys.executable, "-c", f"{start}\n{run}"], **more)
     try:
         pieces = [piece async for piece in process.ask({"model": "m"}, stream=False, cost=False)]
-        return json.loads(pieces[0].text), process.told
+        return json.loads(pieces[0].text), process.ready_report
     finally:
         await process.aclose()
         control.close()
@@ -198,7 +198,7 @@ async def test_the_real_one_is_warm_and_asks_nobody(tmp_path):
             starts.start_soon(process.start)
             starts.start_soon(process.start)
         assert ticks > 20
-        assert process.told["trouble"] == ""
+        assert process.ready_report["trouble"] == ""
         fake.plan(Say("well ", calls=[Call("memory_write", '{"content": "- tea"}')]))
         client = LiteLLMClient("openai/x", clock=LoopClock(), process=process, api_base=fake.api_base)
         chunks = await collect(client, [Message(role="user", content="hi")])

@@ -142,8 +142,8 @@ def test_what_was_kept_is_counted(usage: dict[str, Any], tokens: TokenCounts) ->
 
 def test_what_was_kept_costs_less() -> None:
     """By the price of the operator or of the list; without one of its own it costs what the rest costs."""
-    assert Price(10.0, 20.0, 1.0).of(TokenCounts(1_000_000, 0, cached=900_000)) == pytest.approx(1.9)
-    assert Price(10.0, 20.0).of(TokenCounts(1_000_000, 0, cached=900_000)) == pytest.approx(10.0)
+    assert Price(10.0, 20.0, 1.0).cost_of(TokenCounts(1_000_000, 0, cached=900_000)) == pytest.approx(1.9)
+    assert Price(10.0, 20.0).cost_of(TokenCounts(1_000_000, 0, cached=900_000)) == pytest.approx(10.0)
     listed = listed_price("openai/gpt-5-mini")
     assert listed is not None
     assert listed.cached_usd_per_million == pytest.approx(0.025)
@@ -182,7 +182,7 @@ async def test_usage_shows_what_was_kept(tmp_path: Path) -> None:
         async with world(tmp_path, settings=settings) as there:
             await there.asked("hello")
             [row] = await there.built.store.usage.rows(days=1)
-            [spent] = await there.built.store.usage.spent(since="0000", by="purpose")
+            [spent] = await there.built.store.usage.usage_since(since="0000", by="purpose")
         assert row.usage == spent.usage.model_copy(update={"model": row.usage.model})
         assert (row.usage.cached_tokens, row.usage.thinking_tokens) == (800, 30)
         assert row.usage.cost_usd == pytest.approx((200 * 100 + 800 * 10) / 1e6)

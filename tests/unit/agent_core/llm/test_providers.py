@@ -161,11 +161,11 @@ def test_prices_are_those_of_the_list():
     assert listed_price("mistral/mistral-large-latest") is not None
     assert listed_price("groq/gpt-5-mini") is None
     assert listed_price("openai/nobody-knows-this") is None
-    assert spec("openai/gpt-5-mini").unpriced() == []
-    assert spec("openrouter/anybody/anything").unpriced() == []
-    assert spec("openai/nobody-knows-this").unpriced() == ["m"]
-    assert spec("openai/gpt-5-mini", api_base="http://own/v1").unpriced() == ["m"]
-    assert spec("ollama/gpt-5-mini").unpriced() == ["m"]
+    assert spec("openai/gpt-5-mini").unpriced_models() == []
+    assert spec("openrouter/anybody/anything").unpriced_models() == []
+    assert spec("openai/nobody-knows-this").unpriced_models() == ["m"]
+    assert spec("openai/gpt-5-mini", api_base="http://own/v1").unpriced_models() == ["m"]
+    assert spec("ollama/gpt-5-mini").unpriced_models() == ["m"]
 
 
 def test_a_key_of_the_environment_goes_to_its_provider_only(monkeypatch):

@@ -115,7 +115,7 @@ async def test_the_process_says_what_it_gave_up() -> None:
     scaled = ScaledPictures(Stored(photo(900, 900)))  # type: ignore[arg-type]
     async with aclosing(scaled.process):
         assert await scaled.picture(PHOTO, **LIMITS) is not None
-        assert scaled.process.told.keys() >= {"landlock", "seccomp"}
+        assert scaled.process.ready_report.keys() >= {"landlock", "seccomp"}
 
 
 async def test_models_that_look_get_them() -> None:

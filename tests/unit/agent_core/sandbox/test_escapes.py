@@ -130,7 +130,7 @@ async def test_a_sandbox_that_holds_nothing_is_seen_through(home, monkeypatch):
     """The negative control of the trial: with each part left out it says what a command could do."""
     told = {}
     rules, program = process.rules_for, process.filter_program
-    everything = lambda version, **_: [("/", process.supported_by(version).files)]  # noqa: E731
+    everything = lambda version, **_: [("/", process.rights_of_version(version).files)]  # noqa: E731
     nothing = lambda *_, **__: b"\x06\x00\x00\x00\x00\x00\xff\x7f"  # noqa: E731 - allow all calls
     for name, replaced in {
         "no rules": (everything, program),

@@ -181,7 +181,7 @@ async def test_a_listed_host_is_reached_by_http_and_by_tls_and_each_connection_i
             (HOST, secure.port, ""),
         ]
         assert all(each.sent > 100 and each.received > 40 for each in one.made)
-        assert one.told() == f"Connections: {HOST}:{plain.port}, {HOST}:{secure.port}"
+        assert one.connections_line() == f"Connections: {HOST}:{plain.port}, {HOST}:{secure.port}"
         # Whose words come is known before one of them can.
         assert heard == [(HOST, 0, 0), (HOST, 1, 0)]
 

@@ -10,9 +10,9 @@ from agent_core.sandbox.rights import (
     Ceilings,
     environment_for,
     folder_problem,
+    rights_of_version,
     rlimits_of,
     rules_for,
-    supported_by,
 )
 
 
@@ -41,12 +41,12 @@ def test_a_folder_that_gives_away_the_home_is_refused():
 
 def test_each_version_is_asked_for_what_it_knows():
     """Landlock refuses a ruleset with a right that it does not know."""
-    assert [supported_by(version).files.bit_length() for version in (1, 2, 3, 4, 5, 6, 9)] == [
+    assert [rights_of_version(version).files.bit_length() for version in (1, 2, 3, 4, 5, 6, 9)] == [
         *(13, 14, 15, 15, 16, 16, 16)
     ]
-    assert (supported_by(3).network, supported_by(4).network) == (0, 3)
-    assert (supported_by(5).scopes, supported_by(6).scopes) == (0, 3)
-    assert [supported_by(version).size for version in (3, 4, 6)] == [8, 16, 24]
+    assert (rights_of_version(3).network, rights_of_version(4).network) == (0, 3)
+    assert (rights_of_version(5).scopes, rights_of_version(6).scopes) == (0, 3)
+    assert [rights_of_version(version).size for version in (3, 4, 6)] == [8, 16, 24]
 
 
 def test_no_rule_lets_devices_be_made_or_opens_what_is_private():

@@ -135,7 +135,7 @@ def test_a_warm_conversation_is_not_read_from_the_disk(tmp_path: Path) -> None:
     file = HistoryFile(tmp_path / "history.jsonl", read_at=counted)
     file.append([line(number) for number in range(100)], PageMark)
     assert read() == 0
-    file.let_go()
+    file.drop_cache()
     assert (file.held_bytes, read(), read()) == (0, 1, 0)
 
 

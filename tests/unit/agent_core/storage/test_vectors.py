@@ -50,7 +50,7 @@ class ScriptedEncoder:
     async def aclose(self) -> None:
         """It is there."""
 
-    async def whole(self, request: Mapping[str, Any], **_: Any) -> str:
+    async def ask_text(self, request: Mapping[str, Any], **_: Any) -> str:
         if "encode" in request:
             print("encoding", flush=True)
             return json.dumps([base64.b64encode(_meaning(text)).decode() for text in request["encode"]])

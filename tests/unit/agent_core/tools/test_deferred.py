@@ -56,7 +56,7 @@ def test_the_best_match_is_loaded_first(query: str, best: str) -> None:
     assert result.found[0] == best
     assert not result.is_error
     tools.load(result.found)
-    assert tools.loaded()[0].name == best
+    assert tools.loaded_definitions()[0].name == best
 
 
 def test_what_is_said_of_a_tool_is_its_first_sentence() -> None:
@@ -126,7 +126,11 @@ def test_the_newest_stay_and_the_order_stays() -> None:
     tools = shelf(**many())
     tools.load(["bank__transfer", "send_file"])
     tools.load(["send_file", "bank__transfer", "delete_file", "gone"])
-    assert [each.name for each in tools.loaded()] == ["bank__transfer", "send_file", "delete_file"]
+    assert [each.name for each in tools.loaded_definitions()] == [
+        "bank__transfer",
+        "send_file",
+        "delete_file",
+    ]
     tools.load(list(many())[:KEPT])
     assert len(tools.found) == KEPT
     assert tools.answers(call("bank__transfer"))

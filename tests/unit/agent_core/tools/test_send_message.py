@@ -20,7 +20,7 @@ class Renaming:
     def is_own(self, to: str) -> bool:
         return to == "email"
 
-    def worded(self, to: str, text: str) -> str:
+    def add_sender(self, to: str, text: str) -> str:
         return text
 
     def describe(self, recipient: str) -> str:

@@ -194,7 +194,7 @@ class Proxied:
     async def serve(self, listener):
         await self.opened("data.example")
 
-    def told(self):
+    def connections_line(self):
         return "Connections: data.example:443; refused: evil.example:443 (not listed)"
 
 

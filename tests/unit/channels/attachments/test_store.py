@@ -135,7 +135,7 @@ async def test_all_files_together_have_a_limit(tmp_path):
     with pytest.raises(AttachmentsFull):
         await store.save("b", "", b"b" * 60)
     await store.save("c", "", b"c" * 40)
-    [listed] = [file for file in await store.stored() if file.path == first.path]
+    [listed] = [file for file in await store.list_files() if file.path == first.path]
     assert await store.remove([listed]) == 1
     await store.save("b", "", b"b" * 60)
 

@@ -31,7 +31,7 @@ def breaker(**limits: Any) -> CircuitBreaker:
 def send(it: CircuitBreaker, now: float, *, thread: str = "t") -> bool:
     if it.may_send(thread, now) is not None:
         return False
-    it.sent(thread, now)
+    it.count_sent(thread, now)
     return True
 
 
@@ -71,13 +71,13 @@ class TestBrake:
         it = breaker(answers_per_hour=10, thread_answers_per_hour=3)
         for number in range(11):
             send(it, 0.0, thread=f"t{number}")
-        assert it.tripped("t", 1.0) is not None
-        same = [it.may_send("t", 1.0, owner=True) or it.sent("t", 1.0, owner=True) for _ in range(11)]
+        assert it.open_reason("t", 1.0) is not None
+        same = [it.may_send("t", 1.0, owner=True) or it.count_sent("t", 1.0, owner=True) for _ in range(11)]
         assert [one is None for one in same] == [True] * 10 + [False]
         assert it.may_send("other", 2.0, owner=True) is None
         it = breaker(answers_per_hour=10)
         for number in range(30):
-            it.sent(f"o{number}", 0.0, owner=True)
+            it.count_sent(f"o{number}", 0.0, owner=True)
         assert it.may_send("t", 1.0) is None, "what the owner gets is nobody else's loop"
 
     def test_it_is_told_once(self) -> None:
@@ -121,8 +121,8 @@ class TestBrake:
         for wall, tripped in ((1_003_700.0, False), (0.0, True)):
             after = breaker(answers_per_hour=1)
             assert after.load(kept, 0.0, wall)
-            assert (after.tripped("t", 10.0) is not None) == tripped
-            assert after.tripped("t", 3601.0) is None
+            assert (after.open_reason("t", 10.0) is not None) == tripped
+            assert after.open_reason("t", 3601.0) is None
 
     @pytest.mark.parametrize("text", ["", "[]", "{}", '{"pulled": [[1]], "sent": [], "bounced": []}', "\0"])
     def test_damaged_is_like_none(self, text: str) -> None:
@@ -149,7 +149,7 @@ class TestPatience:
         for _ in range(8):
             patience.check()
             error = ChannelAuthFailed("no")
-            assert patience.refused(error) is (not pauses)
+            assert patience.count_refusal(error) is (not pauses)
             pauses.append(error.retry_after_s)
             with pytest.raises(ChannelAuthFailed) as caught:
                 patience.check()
@@ -157,6 +157,6 @@ class TestPatience:
             clock.advance(error.retry_after_s or 0)
         assert pauses == [300, 600, 1200, 2400, 4800, 7200, 7200, 7200]
         patience.check()
-        patience.accepted()
-        assert patience.refused(again := ChannelAuthFailed("no"))
+        patience.note_accepted()
+        assert patience.count_refusal(again := ChannelAuthFailed("no"))
         assert again.retry_after_s == 300

@@ -249,7 +249,7 @@ class TestSentAway:
         async with ours(self.script, state="connected") as protocol:
             started = now()
             with pytest.raises(LinkLost) as caught:
-                await protocol.greeted(LIMIT_S)
+                await protocol.wait_greeting(LIMIT_S)
             assert "too many connections" in str(caught.value.__cause__)
             assert now() - started < 5
 

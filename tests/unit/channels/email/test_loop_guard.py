@@ -63,7 +63,7 @@ class TestSafety:
         safety, clock, told = self.make(tmp_path, thread_answers_per_hour=2)
         for _ in range(2):
             safety.before_sending(answer())
-            safety.sent(answer(), "<id>")
+            safety.count_sent(answer(), "<id>")
         for _ in range(3):
             with pytest.raises(ChannelUnavailable, match="circuit breaker") as caught:
                 safety.before_sending(answer())
@@ -83,7 +83,7 @@ class TestSafety:
         reminder = answer("Stretch", context={"message_id": "<m@x>", "job": "abcde"})
         for _ in range(9):
             safety.before_sending(reminder)
-            safety.sent(reminder, "<id>")
+            safety.count_sent(reminder, "<id>")
         safety.before_sending(answer())
         assert told == []
         assert not safety.breaker_is_open(str(THREAD))
@@ -92,7 +92,7 @@ class TestSafety:
         """Whatever kills the process next: the next one knows, says so in the status, and a person can end it."""
         safety, clock, told = self.make(tmp_path, thread_answers_per_hour=1)
         await safety.load()
-        safety.sent(answer(), "<id>")
+        safety.count_sent(answer(), "<id>")
         await safety.save()
         assert not (tmp_path / "answer-brake.json").exists(), "counts are kept every few seconds"
         assert safety.describe() == ""
@@ -120,10 +120,10 @@ class TestSafety:
     async def test_counts_are_kept_in_the_end(self, tmp_path: Path) -> None:
         """An orderly stop loses none of them; in between a file is written every few seconds at most."""
         safety, clock, _ = self.make(tmp_path, thread_answers_per_hour=2)
-        safety.sent(answer(), "<id>")
+        safety.count_sent(answer(), "<id>")
         await safety.save(now=True)
         first = (tmp_path / "answer-brake.json").read_text()
-        safety.sent(answer("other"), "<id2>")
+        safety.count_sent(answer("other"), "<id2>")
         await safety.save()
         assert (tmp_path / "answer-brake.json").read_text() == first
         clock.advance(6)
@@ -137,7 +137,7 @@ class TestSafety:
         def sent(key: str, **more: Any) -> str:
             message = answer(key=key, **more)
             message_id = message_id_of(key, message.session, account="bot@mail.test")
-            safety.sent(message, message_id)
+            safety.count_sent(message, message_id)
             return message_id
 
         def came(
@@ -147,7 +147,9 @@ class TestSafety:
             **more: Any,
         ) -> bool:
             known = {"outside": False, "verified": ""} | more
-            return safety.bounced(BounceReport((message_id,), fate, who, "550"), **known) == {message_id}
+            return safety.undelivered_mails(BounceReport((message_id,), fate, who, "550"), **known) == {
+                message_id
+            }
 
         never_sent = message_id_of("other", THREAD, account="bot@mail.test")
         ours = [sent(f"k{number}") for number in range(6)]

@@ -114,7 +114,7 @@ async def test_one_persons_files_hold_up_nobody(it, monkeypatch, sheds):
     bytes fills the memory, and then no mail is read.
     """
     if not sheds:
-        monkeypatch.setattr(VerificationQueue, "shed", lambda _: None)
+        monkeypatch.setattr(VerificationQueue, "release_excess", lambda _: None)
     said = [mail(number, ALICE, has_file=number % 3 > 0) for number in range(1, 61)]
     async with it.running():
         it.put(*said, mail(61, BOB, has_file=False))

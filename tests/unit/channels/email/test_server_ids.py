@@ -50,7 +50,7 @@ async def test_the_first_word_counts_and_outlives_the_process() -> None:
     again = ServerIds("bot@mail.test")
     again.learn("<1@ses>", OTHER)
     assert await again.to_commit(inbox) == {}
-    again.committed(["<1@ses>"])
+    again.note_committed(["<1@ses>"])
     assert await again.ours(inbox, ["<1@ses>"]) == {"<1@ses>": OWN}
     assert await again.ours(inbox, [OTHER, "<1@ses>"]) == {}, "our own id needs no table"
     assert await again.ours(inbox, ["<2@ses>"]) == {}

@@ -185,11 +185,11 @@ def test_talk_is_bounded(lines, messages, chars):
     for number, (place, said) in enumerate(lines):
         talk.remember((ROOM, str(place)), f"${number}", Background(kind="talk", sender=ALICE, text=said))
     for place in range(6):
-        told = talk.seen_by((ROOM, str(place)), ALICE, keep=False)
+        told = talk.lines_for((ROOM, str(place)), ALICE, keep=False)
         assert len(told) <= messages
         assert sum(len(line.text) for line in told) <= chars
         assert all(len(line.text) <= 1000 for line in told)
-        assert talk.seen_by((ROOM, str(place)), ALICE, keep=True) == ()
+        assert talk.lines_for((ROOM, str(place)), ALICE, keep=True) == ()
 
 
 # ── threads ──

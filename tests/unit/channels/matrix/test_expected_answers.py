@@ -56,10 +56,10 @@ async def test_they_are_asked_for_beside_everything_else(reading, keys):
     async with anyio.create_task_group() as group:
         group.start_soon(reading.run, tell, tell)
         await anyio.wait_all_tasks_blocked()
-        reading.asked(ANN)
+        reading.prefetch_devices(ANN)
         await anyio.wait_all_tasks_blocked()
-        reading.asked("@bob:hs.test")
-        reading.asked("@cid:hs.test")
+        reading.prefetch_devices("@bob:hs.test")
+        reading.prefetch_devices("@cid:hs.test")
         await anyio.wait_all_tasks_blocked()
         assert keys.asked == [[ANN, BOT]]
         keys.held.set()
@@ -72,7 +72,7 @@ async def test_people_of_other_servers_are_left_to_the_sending(reading, keys):
     """It has a limit of time for each of them, and owes them the key beyond that."""
     async with anyio.create_task_group() as group:
         group.start_soon(reading.run, tell, tell)
-        reading.asked(FAR)
+        reading.prefetch_devices(FAR)
         await anyio.wait_all_tasks_blocked()
         assert keys.asked == []
         group.cancel_scope.cancel()
@@ -97,7 +97,7 @@ def test_only_what_is_answered_in_an_encrypted_room_counts():
     heard = []
     receiver = SyncReceiver.__new__(SyncReceiver)
     receiver._rooms = SimpleNamespace(secret={"!secret"})
-    receiver._decryption = SimpleNamespace(asked=heard.append)
+    receiver._decryption = SimpleNamespace(prefetch_devices=heard.append)
     receiver._expect_answers([said("overheard", addressed=False), said("in clear", room="!plain")])
     assert heard == []
     receiver._expect_answers(

@@ -78,8 +78,8 @@ async def test_a_strangers_is_left_open_and_refused_after_two_weeks(it):
     """No join is tried, over a restart too; what exceeds a few of one inviter is declined at once."""
     it.server.on("POST", "/leave$", HttpAnswer(200, {}))
     it.invites.learn(invitation("!a", "!b", "!c", "!d", inviter=MALLORY, is_direct=True))
-    assert [room for room, *_ in it.invites.take_asked()] == ["!a", "!b", "!c"]
-    assert it.invites.take_asked() == []
+    assert [room for room, *_ in it.invites.pop_waiting()] == ["!a", "!b", "!c"]
+    assert it.invites.pop_waiting() == []
     async with it.working():
         await anyio.sleep(10)
     assert [call.path for call in it.server.asked("POST", "/leave$")] == [
@@ -100,7 +100,7 @@ async def test_a_stranger_whom_the_owner_lets_in_is_followed(it):
     it.server.on("POST", "/join$", HttpAnswer(200, {}))
     it.invites.learn(invitation("!a", inviter=MALLORY, is_direct=True))
     it.invites.learn(invitation("!a", inviter=MALLORY, is_direct=True))
-    first, second = it.invites.take_asked()
+    first, second = it.invites.pop_waiting()
     assert first == second
     async with it.working():
         await anyio.sleep(1)
@@ -119,7 +119,7 @@ async def test_a_forged_invitation_of_a_stranger_is_not_kept(it):
         invitation("!a", inviter="@other:hs.test")["rooms"]["invite"]["!a"]["invite_state"]["events"][1]
     )
     it.invites.learn(both)
-    assert it.invites.take_asked() == []
+    assert it.invites.pop_waiting() == []
 
 
 async def test_a_direct_room_is_marked_in_the_account(it):

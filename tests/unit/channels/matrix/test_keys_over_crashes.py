@@ -23,7 +23,7 @@ from tests.clock import ManualClock
 from tests.doubles.homeserver import ScriptedHomeserver
 
 BOT, ALICE, ROOM = "@bot:hs.test", "@alice:hs.test", "!room:hs.test"
-STEPS = ("receive", "learn_devices", "learn_claimed", "room_key_for", "key_given", "encrypt")
+STEPS = ("receive", "learn_devices", "start_sessions", "room_key_for", "note_key_sent", "encrypt")
 REQUESTS = ("query", "claim", "to_device")
 SAID = ("hello", "again")
 
@@ -54,14 +54,14 @@ class World:
         self.add_device("FIRST")
         first = self.start()
         self.bot_keys = first.new_keys(None)
-        first.keys_uploaded()
+        first.note_uploaded()
         first.close()
 
     # ── the person ──
     def add_device(self, name):
         machine = OlmMachine(self.folder, ALICE, name, "key")
         self.uploads[name] = machine.new_keys(None)
-        machine.keys_uploaded()
+        machine.note_uploaded()
         self.devices[name] = machine
 
     def alice_says_something(self):
@@ -72,7 +72,7 @@ class World:
         her.receive(self.taken_by("FIRST"))
         if her.strangers([bot]):
             key_id, key = self.bot_keys["one_time_keys"].popitem()
-            her.learn_claimed({BOT: {"DEV": {key_id: key}}})
+            her.start_sessions({BOT: {"DEV": {key_id: key}}})
         room = f"!other{len(self.sent['DEV'])}:hs.test"
         [body] = her.room_key_for(room, {bot}).values()
         self.sent["DEV"].append({"type": "m.room.encrypted", "sender": ALICE, "content": body})
@@ -226,7 +226,7 @@ async def test_what_has_gone_into_the_room_can_be_read(world, moment):
         assert len(one.room) >= len(SAID) == len(one.her_keys)
         if not one.deaths:
             break
-    assert nth > (1 if moment in ("claim", "learn_claimed") else 2)
+    assert nth > (1 if moment in ("claim", "start_sessions") else 2)
 
 
 async def test_with_a_store_that_forgets_it_could_not(world):

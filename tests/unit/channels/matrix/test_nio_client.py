@@ -235,7 +235,7 @@ async def test_soft_logout_does_not_confuse_the_client():
         server.status = 401
         server.body = '{"errcode": "M_UNKNOWN_TOKEN", "soft_logout": true}'
         answer = await homeserver.sync(ASK)
-        assert answer.token_refused
+        assert answer.is_token_refused
         assert answer.soft_logout
         server.status, server.body = 200, '{"next_batch": "n"}'
         homeserver.credentials = MatrixCredentials(BOT, "DEV", "new")

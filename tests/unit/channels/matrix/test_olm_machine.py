@@ -29,7 +29,7 @@ class Pair:
     def open(tmp_path, name):
         machine = OlmMachine(tmp_path, f"@{name}:hs.test", name.upper(), "key")
         machine.upload = machine.new_keys(None)
-        machine.keys_uploaded()
+        machine.note_uploaded()
         return machine
 
     @staticmethod
@@ -38,7 +38,7 @@ class Pair:
 
     def meet(self):
         key_id, key = next(iter(self.bot.upload["one_time_keys"].items()))
-        self.alice.learn_claimed({self.bot.user_id: {self.bot.device_id: {key_id: key}}})
+        self.alice.start_sessions({self.bot.user_id: {self.bot.device_id: {key_id: key}}})
 
     def key_event(self):
         """The to-device event with which alice gives her room key to the bot."""
@@ -46,7 +46,7 @@ class Pair:
         if self.alice.strangers([device]):
             self.meet()
         [body] = self.alice.room_key_for(ROOM, {device}).values()
-        self.alice.key_given(ROOM, [device])
+        self.alice.note_key_sent(ROOM, [device])
         return {"type": "m.room.encrypted", "sender": self.alice.user_id, "content": body}
 
     def say(self, text, **content):
@@ -273,7 +273,7 @@ def test_one_time_keys_are_refilled_from_none(pair):
     assert pair.bot.new_keys(None) is None
     assert pair.bot.new_keys(40) is None
     body = pair.bot.new_keys(0)
-    pair.bot.keys_uploaded()
+    pair.bot.note_uploaded()
 
     assert len(body["one_time_keys"]) == 50
     assert "device_keys" not in body

@@ -39,7 +39,7 @@ def add(store, *sessions):
 
 
 def has(store, session, room=ROOM):
-    return bool(store.room_keys.of(room, session.id))
+    return bool(store.room_keys.keys_of(room, session.id))
 
 
 def live(store, days, **known):
@@ -77,7 +77,7 @@ def test_a_key_that_is_used_stays(store):
     old = key()
     add(store, old, key())
     live(store, UNUSED_DAYS)
-    store.room_keys.used(old.id)
+    store.room_keys.mark_used(old.id)
     live(store, UNUSED_DAYS)
     assert has(store, old)
     live(store, 2)
@@ -135,7 +135,7 @@ def test_ten_thousand_keys_are_not_in_memory(store):
             store._database.execute_sql("INSERT INTO squidbot_room_keys VALUES (?, ?, ?, ?, ?, ?)", row)
     del sample
     for number in range(10_000):
-        assert store.room_keys.of(f"!{number % 2000}:x", f"session {number}")
+        assert store.room_keys.keys_of(f"!{number % 2000}:x", f"session {number}")
     gc.collect()
     alive = sum(1 for one in gc.get_objects() if isinstance(one, InboundGroupSession))
 
@@ -149,7 +149,7 @@ def test_what_reads_less_never_replaces_what_reads_more(store):
     assert add(store, key(group=group, index=3)) == [True]
     assert add(store, key(group=group, index=5), key(group=group, index=3)) == [False, False]
     assert add(store, key(group=group)) == [True]
-    [kept] = store.room_keys.of(ROOM, group.session_id)
+    [kept] = store.room_keys.keys_of(ROOM, group.session_id)
 
     assert kept.first_known_index == 0
 
@@ -213,7 +213,7 @@ def test_sessions_between_devices_are_few(tmp_path):
     [device] = pair.alice.devices_of([pair.bot.user_id])
     for _ in range(20):
         key_id, value = next(keys)
-        pair.alice.learn_claimed({pair.bot.user_id: {pair.bot.device_id: {key_id: value}}})
+        pair.alice.start_sessions({pair.bot.user_id: {pair.bot.device_id: {key_id: value}}})
     before = len(pair.alice._olm.session_store[device.curve25519])
     pair.alice.upkeep("1", waiting=[], rooms=[])
 

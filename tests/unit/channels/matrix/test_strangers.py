@@ -193,7 +193,7 @@ async def test_two_hundred_poisoned_events(tmp_path):
     before = pair.bot.generation
     found = pair.bot.receive([*poison[:100], pair.key_event(), *poison[100:]])
     clear = pair.bot.decrypt("!room:hs.test", pair.say("hello"))
-    wedged = pair.bot.wedged()
+    wedged = pair.bot.broken_devices()
     pair.close()
 
     assert found == 1
@@ -213,10 +213,10 @@ class Wedged:
     def new_keys(self, _count):
         return None
 
-    def wedged(self):
+    def broken_devices(self):
         return [Device(STRANGER, "DEVICE", "curve")]
 
-    def learn_claimed(self, _keys):
+    def start_sessions(self, _keys):
         self.learned += 1
 
     def take_outgoing(self):

@@ -38,7 +38,7 @@ def shown_at(settings, *, seconds, refused=()):
                 refused = tuple(one for one in refused if one != len(found))
                 pace.slow_down(now, 3.0)
                 continue
-            pace.shown(now)
+            pace.note_shown(now)
             found.append(now)
     return found
 
@@ -83,12 +83,12 @@ class Sender:
         self.looks.append((name, message.text, previewed))
         return self.events.setdefault(name, f"$e{len(self.events)}")
 
-    async def take_back_unfinished(self, preview):
+    async def redact_unfinished(self, preview):
         if self.errors and (error := self.errors.pop(0)) is not None:
             raise error
         self.looked_for.append((preview.session.conversation, preview.id))
 
-    async def take_back(self, room_id, event_id, name):
+    async def redact(self, room_id, event_id, name):
         if self.errors and (error := self.errors.pop(0)) is not None:
             raise error
         self.redacted.append((room_id, event_id))
@@ -162,7 +162,7 @@ async def test_a_torso_is_taken_back(stage):
         shown.began(SESSION, ROOM, ASKED)
         await speak(shown, 3)
         sender.errors = [ChannelUnavailable("away"), None]
-        shown.ended(ROOM, ASKED, stage)
+        shown.end_preview(ROOM, ASKED, stage)
         await anyio.sleep(2)
         assert sender.redacted == []
         await anyio.sleep(300)
@@ -177,11 +177,11 @@ async def test_what_another_life_has_shown_is_looked_for():
     sender.errors = [ChannelUnavailable("away"), None]
     kept = {"event_id": "$gone", "left_over": True}
     async with showing(sender) as shown:
-        shown.ended(ROOM, kept, AckState.FAILED)
+        shown.end_preview(ROOM, kept, AckState.FAILED)
         await anyio.sleep(60)
         found = list(sender.looked_for)
         sender.errors = [ChannelUnavailable("away")] * 100
-        shown.ended(ROOM, {**kept, "event_id": "$other"}, AckState.FAILED)
+        shown.end_preview(ROOM, {**kept, "event_id": "$other"}, AckState.FAILED)
         await anyio.sleep(600)
 
     assert [(room, "$gone" in name) for room, name in found] == [(ROOM, True)]
@@ -195,7 +195,7 @@ async def test_a_turn_that_ends_before_it_shows_anything_is_looked_after_too():
     async with showing(sender) as shown:
         await anyio.sleep(1)  # it waits for news
         shown.began(SESSION, ROOM, ASKED)
-        shown.ended(ROOM, ASKED, AckState.FAILED)
+        shown.end_preview(ROOM, ASKED, AckState.FAILED)
         await anyio.sleep(60)
 
     assert [room for room, _ in sender.looked_for] == [ROOM]
@@ -207,7 +207,7 @@ async def test_a_turn_that_begins_again_goes_on_with_its_event():
     async with showing(sender) as shown:
         shown.began(SESSION, ROOM, ASKED)
         await speak(shown, 3)
-        shown.ended(ROOM, ASKED, AckState.FAILED)
+        shown.end_preview(ROOM, ASKED, AckState.FAILED)
         shown.began(SESSION, ROOM, ASKED)
         await speak(shown, 3, start=100)
         await anyio.sleep(60)

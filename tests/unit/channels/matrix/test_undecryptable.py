@@ -25,7 +25,7 @@ def waiting(count=1, *, session="s", at=0.0):
 def test_references_survive_and_hold_no_text():
     """What is dumped is loaded again, told or not, and contains ids only."""
     one = waiting(2)
-    one.notified([next(iter(one._references.values()))])
+    one.finish_notice([next(iter(one._references.values()))])
     again = UndecryptableEvents()
     again.load(one.dump())
 
@@ -64,7 +64,7 @@ def test_people_are_told_after_a_while_and_once():
     one = waiting(3)
     assert one.due_notices(PATIENCE_S - 1) == []
     [(room, text, references)] = one.due_notices(PATIENCE_S)
-    one.notified(references, now=PATIENCE_S)
+    one.finish_notice(references, now=PATIENCE_S)
     one.add(ROOM, "$later", "s", sender=NIA, now=20.0)
 
     assert (room, len(references)) == (ROOM, 3)
@@ -86,7 +86,7 @@ def test_after_a_long_time_there_is_another_notice():
     """Silence lasts for a while, not for ever."""
     one = waiting()
     [(_, _, references)] = one.due_notices(PATIENCE_S)
-    one.notified(references, now=PATIENCE_S)
+    one.finish_notice(references, now=PATIENCE_S)
     one.add(ROOM, "$later", "s", sender=NIA, now=5000.0)
 
     assert len(one.due_notices(5000.0 + PATIENCE_S)) == 1
@@ -114,7 +114,7 @@ def test_malformed_reasons_are_harmless():
 def test_very_old_references_are_dropped():
     """A key that has not come in two weeks is not waited for any longer."""
     one = waiting()
-    one.notified(list(one._references.values()))
+    one.finish_notice(list(one._references.values()))
     one.due_notices(20 * 86_400.0)
 
     assert len(one) == 0

@@ -88,7 +88,7 @@ class TestSpending:
         gate = anyio.Event()
         llm = Costly(gate=gate)
         await spent_in_parallel(Metering(store, store.usage, limits(3_000), clock), llm, gate, 8)
-        total = Amount.of(await store.usage.spent_on("2026-01-01"))
+        total = Amount.from_usage(await store.usage.usage_on("2026-01-01"))
         assert 3_000 <= total.tokens < 3_000 + 1_000
         assert llm.calls == 3
 
@@ -97,7 +97,7 @@ class TestSpending:
         gate = anyio.Event()
         llm = Costly(gate=gate)
         await spent_in_parallel(BlindToOthers(store, store.usage, limits(3_000), clock), llm, gate, 8)
-        assert Amount.of(await store.usage.spent_on("2026-01-01")).tokens > 3_000 + 1_000
+        assert Amount.from_usage(await store.usage.usage_on("2026-01-01")).tokens > 3_000 + 1_000
 
     @pytest.mark.parametrize(("usd", "begun"), [(0.5, 2), (None, 3)])
     async def test_a_known_price_is_reserved(self, store, clock, usd, begun):
@@ -111,7 +111,7 @@ class TestSpending:
                 await meter.enter(1_000, usd)
         for meter in meters:
             await meter.end()
-        assert (await spending.spent()).usd == 0.0
+        assert (await spending.amount_today()).usd == 0.0
 
     async def test_a_day_is_that_of_the_zone(self, tmp_path, clock):
         """At 23:00 UTC it is tomorrow in Berlin: spent today in the one is not spent today in the other."""
@@ -120,8 +120,8 @@ class TestSpending:
         async with await SqliteQueue.open(tmp_path / "b.db", clock=clock, zone=berlin) as store:
             spending = Metering(store, store.usage, limits(5_000, zone="Europe/Berlin"), clock)
             await say(Costly(), spending)
-            assert (await store.usage.spent_on("2026-01-02")).calls == 1
-            assert (await spending.spent()).tokens == 1_000
+            assert (await store.usage.usage_on("2026-01-02")).calls == 1
+            assert (await spending.amount_today()).tokens == 1_000
 
     async def test_a_new_day_and_a_clock_that_jumps(self, store, clock):
         """Each decision is about the day that it is: the next day is empty, and coming back finds what was."""
@@ -147,7 +147,7 @@ class TestSpending:
         """Nothing if nothing came of it; an estimate if it broke in the middle."""
         with pytest.raises(ModelUnavailable):
             await say(Broken(after_text=after_text), Metering(store, store.usage, limits(), clock))
-        spent = await store.usage.spent_on("2026-01-01")
+        spent = await store.usage.usage_on("2026-01-01")
         assert spent.calls == calls
         assert (spent.completion_tokens > 50) is after_text
 
@@ -157,7 +157,7 @@ class TestSpending:
         await say(Costly(told=False), spending)
         with anyio.move_on_after(0.02):
             await say(Costly(gate=anyio.Event()), spending)
-        spent = await store.usage.spent_on("2026-01-01")
+        spent = await store.usage.usage_on("2026-01-01")
         assert spent.calls == 2
         assert 0 < spent.completion_tokens < spent.prompt_tokens
 
@@ -195,7 +195,7 @@ class TestSpending:
             for purpose in (Purpose.CHAT, Purpose.HEARTBEAT, Purpose.BACKGROUND)
             if await spending.refusal(purpose, owner=True)
         ]
-        spent = (await spending.spent()).tokens
+        spent = (await spending.amount_today()).tokens
         if shares:
             assert (spent, refused) == (90_000, [Purpose.HEARTBEAT, Purpose.BACKGROUND])
         else:
@@ -246,7 +246,7 @@ class TestWithinARun:
                 said, meter.unrecorded = result.reply, [result.usage]
         await meter.end()
         assert said
-        spent = await store.usage.spent_on("2026-01-01")
+        spent = await store.usage.usage_on("2026-01-01")
         return spent.calls, "no tools" if journey.model.requests[-1][-1].ends_tools else "tools"
 
     async def test_the_budget_is_looked_at_before_each_call(self, store, clock):

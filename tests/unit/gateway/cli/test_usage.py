@@ -142,12 +142,12 @@ class TestUsage:
         took = []
         for by in ("day", "session"):
             steps[0] = 0
-            rows = await store.usage.spent(since="2026-01-01", by=by)
+            rows = await store.usage.usage_since(since="2026-01-01", by=by)
             took.append(steps[0])
             assert sum(row.usage.calls for row in rows) == 100_000
         assert all(2_000 < each < 10_000 for each in took), took
         steps[0] = 0
-        await store.usage.spent_on("2026-03-03")
+        await store.usage.usage_on("2026-03-03")
         assert steps[0] < 50
 
 

@@ -36,17 +36,17 @@ def test_what_is_asked_for():
         LineFilter(level="warning"),
         LineFilter(since=NOW - timedelta(minutes=10)),
     ):
-        assert wanted.holds(one)
+        assert wanted.matches(one)
     for wanted in (
         LineFilter(session="email"),
         LineFilter(turn="18"),
         LineFilter(level="error"),
         LineFilter(since=NOW - timedelta(minutes=9)),
     ):
-        assert not wanted.holds(one)
+        assert not wanted.matches(one)
     other = parse_line("Traceback (most recent call last):\n")
-    assert LineFilter().holds(other)
-    assert not LineFilter(level="info").holds(other)
+    assert LineFilter().matches(other)
+    assert not LineFilter(level="info").matches(other)
 
 
 def test_times():

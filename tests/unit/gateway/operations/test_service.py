@@ -297,9 +297,9 @@ class TestStatus:
         )
         await bench.store.outbox.sending(apology)
         if delivered:
-            await bench.store.outbox.sent(apology, "$x")
+            await bench.store.outbox.record_sent(apology, "$x")
         else:
-            await bench.store.outbox.send_failed(apology, "no such room", delay_s=None)
+            await bench.store.outbox.record_failure(apology, "no such room", delay_s=None)
         report = await bench.ask.status()
         assert report["given_up"] == int(delivered)
         assert [one["inbox"] for one in report["stuck"]] == ([] if delivered else [row, row])
@@ -312,7 +312,7 @@ class TestStatus:
         sent = NewOutbound("matrix", "bot", ROOM, "hello", OutboundKind.MESSAGE)
         [row] = await bench.store.outbox.post([sent])
         await bench.store.outbox.sending(row)
-        await bench.store.outbox.send_failed(row, why, delay_s=None)
+        await bench.store.outbox.record_failure(row, why, delay_s=None)
         shown = render.status(await bench.ask.status(reasons=True))
         assert (f"\n  d{row.id}  matrix: not sent: {why}" in shown) is (why != "forgotten")
         assert f"error     {why}" in render.draft(await bench.ask.drafts_show(row.id))
@@ -371,7 +371,7 @@ async def test_answered_messages_do_not_count_as_stuck(bench):
         turn, Completion(outbound=[NewOutbound("matrix", "bot", ROOM, "hi")])
     )
     await bench.store.outbox.sending(rows[0])
-    await bench.store.outbox.sent(rows[0], "$x")
+    await bench.store.outbox.record_sent(rows[0], "$x")
     report = await bench.ask.status()
     assert report["stuck"] == []
     assert report["work"]["inbox"]["settled"] == 1

@@ -72,7 +72,7 @@ class TestOwnerNotes:
         status = ChannelStatus(
             "email", "bot@mail.test", LinkState.FAILED, owner.clock.now(), "wrong password"
         )
-        owner.notes.channel_changed(status)
+        owner.notes.note_channel(status)
         (row,) = await owner.told()
         assert row.message.kind is OutboundKind.ALERT
         assert row.message.text.count("stopped") == 1

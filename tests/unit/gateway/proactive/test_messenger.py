@@ -49,14 +49,14 @@ def messenger(
 def counting(store: SqliteQueue) -> list[int]:
     """How many rows each look at what was written has read from now on."""
     read: list[int] = []
-    taken = store.inbox.taken
+    taken = store.inbox.accepted
 
     async def counted(*given: object, **more: object) -> list[object]:
         found = await taken(*given, **more)
         read.append(len(found))
         return found
 
-    store.inbox.taken = counted
+    store.inbox.accepted = counted
     return read
 
 

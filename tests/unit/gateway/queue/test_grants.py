@@ -72,10 +72,13 @@ async def test_looking_notes_the_time_and_forgets_what_is_over(tmp_path: Path) -
     path, minute = tmp_path / "gateway.db", timedelta(minutes=1)
     await fill(path, GRANT, replace(GRANT, id="g000002", until=EPOCH + 30 * minute))
     async with await SqliteQueue.open(path, clock=ManualClock()) as store:
-        assert {grant.id for grant in await store.grants.look(EPOCH + 10 * minute)} == {"g000001", "g000002"}
-        (left,) = await store.grants.look(EPOCH + 30 * minute)
+        assert {grant.id for grant in await store.grants.expire(EPOCH + 10 * minute)} == {
+            "g000001",
+            "g000002",
+        }
+        (left,) = await store.grants.expire(EPOCH + 30 * minute)
         assert (left.id, left.seen_at) == ("g000001", EPOCH + 10 * minute)
-        assert await store.grants.look(EPOCH + 29 * minute) == []
+        assert await store.grants.expire(EPOCH + 29 * minute) == []
         assert await store.grants.rows() == []
 
 

@@ -256,14 +256,14 @@ async def test_another_place_waits(world, how, monkeypatch):
 async def test_what_is_done_under_it_is_cancelled_when_it_is_lost(world):
     one, done = world.keeper("one"), []
     with pytest.raises(LeaseLost):
-        async with one.held():
+        async with one.hold():
             world.server.away = True
             await anyio.sleep(25)
             done.append("too late")
     assert not done
     world.server.away = False
     with pytest.raises(ValueError, match="its own"):
-        async with world.keeper("one").held():
+        async with world.keeper("one").hold():
             raise ValueError("its own")
     assert await world.is_free()
 

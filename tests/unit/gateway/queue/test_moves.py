@@ -58,7 +58,7 @@ EVERY_WAY = [
     (running, SETTLED, lambda store, turn: store.turns.complete(turn, Completion())),
     (running, DEAD, lambda store, turn: store.turns.dead_letter(turn, "no")),
     (running, IGNORED, lambda store, _: store.inbox.accept("matrix", BOT, [], {}, [STOP])),
-    (answered, SETTLED, lambda store, row: store.outbox.sent(row, "$sent")),
+    (answered, SETTLED, lambda store, row: store.outbox.record_sent(row, "$sent")),
     (dead, READY, lambda store, _: store.inbox.requeue(1)),
     (dead, IGNORED, lambda store, _: store.inbox.drop(1)),
     (quarantined, READY, lambda store, _: store.inbox.admit(1)),
@@ -154,7 +154,7 @@ async def unknown(store):
 
 async def dead_send(store):
     row = await sending(store)
-    await store.outbox.send_failed(row, "refused", delay_s=None)
+    await store.outbox.record_failure(row, "refused", delay_s=None)
     return row
 
 
@@ -165,28 +165,43 @@ async def held(store):
 OUT = OutboxState
 EVERY_WAY_OUT = [
     (OUT.PENDING, pending_send, OUT.SENDING, lambda store, row: store.outbox.sending(row)),
-    (OUT.PENDING, pending_send, OUT.DEAD, lambda store, row: store.outbox.send_failed(row, "", delay_s=None)),
+    (
+        OUT.PENDING,
+        pending_send,
+        OUT.DEAD,
+        lambda store, row: store.outbox.record_failure(row, "", delay_s=None),
+    ),
     (OUT.PENDING, pending_send, OUT.DEAD, lambda store, _: store.inbox.drop(1)),
-    (OUT.SENDING, sending, OUT.PENDING, lambda store, row: store.outbox.send_failed(row, "", delay_s=1)),
+    (OUT.SENDING, sending, OUT.PENDING, lambda store, row: store.outbox.record_failure(row, "", delay_s=1)),
     (OUT.SENDING, sending, OUT.PENDING, lambda store, _: store.maintenance.recover()),
     (OUT.SENDING, sending, OUT.UNCERTAIN, lambda store, row: store.outbox.uncertain(row)),
     (
         OUT.SENDING,
         sending,
         OUT.UNCERTAIN,
-        lambda store, row: store.outbox.send_failed(row, "", delay_s=1, certain=False),
+        lambda store, row: store.outbox.record_failure(row, "", delay_s=1, certain=False),
     ),
-    (OUT.SENDING, sending, OUT.SENT, lambda store, row: store.outbox.sent(row, "$sent")),
-    (OUT.SENDING, sending, OUT.DEAD, lambda store, row: store.outbox.send_failed(row, "", delay_s=None)),
+    (OUT.SENDING, sending, OUT.SENT, lambda store, row: store.outbox.record_sent(row, "$sent")),
+    (OUT.SENDING, sending, OUT.DEAD, lambda store, row: store.outbox.record_failure(row, "", delay_s=None)),
     (OUT.UNCERTAIN, uncertain, OUT.SENDING, lambda store, row: store.outbox.sending(row)),
     (OUT.UNCERTAIN, uncertain, OUT.SENDING, lambda store, row: store.outbox.probing(row)),
-    (OUT.UNCERTAIN, uncertain, OUT.PENDING, lambda store, row: store.outbox.send_failed(row, "", delay_s=1)),
-    (OUT.UNCERTAIN, uncertain, OUT.SENT, lambda store, row: store.outbox.sent(row, "$sent")),
-    (OUT.UNCERTAIN, uncertain, OUT.DEAD, lambda store, row: store.outbox.send_failed(row, "", delay_s=None)),
+    (
+        OUT.UNCERTAIN,
+        uncertain,
+        OUT.PENDING,
+        lambda store, row: store.outbox.record_failure(row, "", delay_s=1),
+    ),
+    (OUT.UNCERTAIN, uncertain, OUT.SENT, lambda store, row: store.outbox.record_sent(row, "$sent")),
+    (
+        OUT.UNCERTAIN,
+        uncertain,
+        OUT.DEAD,
+        lambda store, row: store.outbox.record_failure(row, "", delay_s=None),
+    ),
     (OUT.UNCERTAIN, uncertain, OUT.UNKNOWN, lambda store, row: store.outbox.needs_review(row, "")),
     (OUT.DEAD, dead_send, OUT.PENDING, lambda store, _: store.inbox.requeue(1)),
     (OUT.UNKNOWN, unknown, OUT.PENDING, lambda store, _: store.inbox.requeue(1)),
-    (OUT.UNKNOWN, unknown, OUT.SENT, lambda store, row: store.outbox.sent(row, "$sent")),
+    (OUT.UNKNOWN, unknown, OUT.SENT, lambda store, row: store.outbox.record_sent(row, "$sent")),
     (OUT.UNKNOWN, unknown, OUT.DEAD, lambda store, _: store.inbox.drop(1)),
     (OUT.UNKNOWN, unknown, OUT.DEAD, lambda store, row: store.outbox.reject(row.id)),
     (OUT.HELD, held, OUT.PENDING, lambda store, row: store.outbox.approve(row.id)),

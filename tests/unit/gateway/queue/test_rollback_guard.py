@@ -20,13 +20,18 @@ from gateway.queue.rollback_guard import (
 )
 from tests.clock import EPOCH, ManualClock
 
-NOW = Extent.of("secret", 100, 90)
+NOW = Extent.from_counts("secret", 100, 90)
 
 
 class TestOlderCopy:
     @pytest.mark.parametrize(
         "extent",
-        [NOW, Extent.of("secret", 101, 90), Extent.of("secret", 100, 91), Extent.of("secret", 500, 0)],
+        [
+            NOW,
+            Extent.from_counts("secret", 101, 90),
+            Extent.from_counts("secret", 100, 91),
+            Extent.from_counts("secret", 500, 0),
+        ],
     )
     def test_what_goes_on_is_no_older_copy(self, extent):
         """As many messages as noted or more, whatever the answers."""
@@ -35,7 +40,7 @@ class TestOlderCopy:
 
     def test_fewer_messages_than_noted_are_told_with_what_follows(self):
         """When it had how many, and that people may be answered twice."""
-        told = older_copy(HighWaterMark(NOW, EPOCH), Extent.of("secret", 60, 90))
+        told = older_copy(HighWaterMark(NOW, EPOCH), Extent.from_counts("secret", 60, 90))
         assert told is not None
         assert "older copy" in told
         assert f"{EPOCH:%Y-%m-%d %H:%M} UTC it had 100 messages, now it has 60" in told
@@ -44,13 +49,13 @@ class TestOlderCopy:
 
     def test_another_database_is_told_even_if_it_has_more(self):
         """One that was begun anew, or came from elsewhere."""
-        told = older_copy(HighWaterMark(NOW, EPOCH), Extent.of("other", 4000, 1))
+        told = older_copy(HighWaterMark(NOW, EPOCH), Extent.from_counts("other", 4000, 1))
         assert told is not None
         assert "another one than before" in told
 
     def test_a_new_one_in_the_place_of_one_that_is_gone_promises_nothing(self):
         """Nothing is fetched again then, because no position is known: so it is not said either."""
-        told = older_copy(HighWaterMark(NOW, EPOCH), Extent.of("other", 0, 0))
+        told = older_copy(HighWaterMark(NOW, EPOCH), Extent.from_counts("other", 0, 0))
         assert told is not None
         assert "is gone" in told
         assert "not answered any more" in told
@@ -73,16 +78,16 @@ class TestKeeper:
         def keeper():
             return RollbackGuard(path, extent, clock)
 
-        assert await keeper().look() is None
+        assert await keeper().check() is None
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
-        extents[0] = Extent.of("secret", 60, 50)
+        extents[0] = Extent.from_counts("secret", 60, 50)
         clock.advance(60)
         with structlog.testing.capture_logs() as logs:
-            assert "older copy" in (await keeper().look() or "")
+            assert "older copy" in (await keeper().check() or "")
         assert [line["event"] for line in logs] == ["rollback_guard.older_copy_found"]
         again = keeper()
-        assert await again.look() is None
-        extents[0] = Extent.of("secret", 61, 50)
+        assert await again.check() is None
+        extents[0] = Extent.from_counts("secret", 61, 50)
         await again.note()
         found = read_high_water_mark(path)
         assert found is not None
@@ -100,17 +105,21 @@ class TestKeeper:
         def keeper():
             return RollbackGuard(path, extent, ManualClock())
 
-        assert await keeper().look(refuses=True) is None
-        for one in (Extent.of("secret", 60, 50), Extent.of("secret", 99, 90), Extent.of("other", 400, 1)):
+        assert await keeper().check(refuses=True) is None
+        for one in (
+            Extent.from_counts("secret", 60, 50),
+            Extent.from_counts("secret", 99, 90),
+            Extent.from_counts("other", 400, 1),
+        ):
             extents.append(one)
             with pytest.raises(ConfigInvalid, match="restored") as caught:
-                await keeper().look(refuses=True)
+                await keeper().check(refuses=True)
             assert caught.value.exit_code == 78
-        for one in (NOW, Extent.of("secret", 101, 0)):
+        for one in (NOW, Extent.from_counts("secret", 101, 0)):
             extents.append(one)
-            assert await keeper().look(refuses=True) is None
-        extents.append(Extent.of("new", 0, 0))
-        assert "is gone" in (await keeper().look(refuses=True) or "")
+            assert await keeper().check(refuses=True) is None
+        extents.append(Extent.from_counts("new", 0, 0))
+        assert "is gone" in (await keeper().check(refuses=True) or "")
 
     async def test_a_mark_that_is_missing_or_damaged_says_nothing(self, tmp_path):
         """It is a hint, and is made anew."""
@@ -124,7 +133,7 @@ class TestKeeper:
                 path.write_bytes(content)
             assert read_high_water_mark(path) is None
             assert warning_of(path, EPOCH) is None
-            assert await RollbackGuard(path, extent, ManualClock()).look() is None
+            assert await RollbackGuard(path, extent, ManualClock()).check() is None
             assert read_high_water_mark(path) is not None
 
     async def test_a_disk_that_takes_no_mark_stops_nothing(self, tmp_path):
@@ -133,12 +142,12 @@ class TestKeeper:
         async def extent():
             return NOW
 
-        assert await RollbackGuard(tmp_path / "no" / "mark.json", extent, ManualClock()).look() is None
+        assert await RollbackGuard(tmp_path / "no" / "mark.json", extent, ManualClock()).check() is None
 
 
 def test_all_until_the_loss_may_have_been_answered():
     """Also what was sent before the backup and fetched only after it: a mail has its date in whole seconds."""
     gap = Gap(EPOCH, EPOCH + timedelta(hours=1))
-    assert gap.holds(EPOCH - timedelta(seconds=0.5))
-    assert gap.holds(EPOCH + timedelta(hours=1))
-    assert not gap.holds(EPOCH + timedelta(hours=1, seconds=1))
+    assert gap.covers(EPOCH - timedelta(seconds=0.5))
+    assert gap.covers(EPOCH + timedelta(hours=1))
+    assert not gap.covers(EPOCH + timedelta(hours=1, seconds=1))

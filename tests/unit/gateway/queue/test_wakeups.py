@@ -115,26 +115,26 @@ async def approved(house: House):
 async def apologised(house: House):
     row = (await house.store.turns.complete(await running(house), reply("Hi")))[0]
     await house.store.outbox.sending(row)
-    return house.store.outbox.send_failed(row, "no", delay_s=None, apology="Sorry")
+    return house.store.outbox.record_failure(row, "no", delay_s=None, apology="Sorry")
 
 
 async def link_up(house: House):
     row = await sent_once(house)
-    await house.store.outbox.send_failed(row, "no link", delay_s=600.0, waits_for="link:email")
+    await house.store.outbox.record_failure(row, "no link", delay_s=600.0, waits_for="link:email")
     return house.store.maintenance.due_now("link:email")
 
 
 async def unsure_link_up(house: House):
     row = await sent_once(house)
     await house.store.outbox.uncertain(row)
-    await house.store.outbox.send_failed(row, "?", delay_s=600.0, certain=False, waits_for="link:email")
+    await house.store.outbox.record_failure(row, "?", delay_s=600.0, certain=False, waits_for="link:email")
     return house.store.maintenance.due_now("link:email")
 
 
 async def requeued(house: House):
     rows = await house.store.turns.complete(await running(house), reply("Hi"))
     await house.store.outbox.sending(rows[0])
-    await house.store.outbox.send_failed(rows[0], "no", delay_s=None)
+    await house.store.outbox.record_failure(rows[0], "no", delay_s=None)
     return house.store.inbox.requeue(rows[0].inbox_id)
 
 
@@ -163,7 +163,7 @@ async def test_what_cannot_be_sent_yet_is_not_told(house):
     for call in (
         house.store.outbox.sending(row),
         house.store.outbox.uncertain(row),
-        house.store.outbox.sent(row, "id"),
+        house.store.outbox.record_sent(row, "id"),
         house.store.outbox.next_sends("email", "bot@mail.test"),
         house.store.outbox.post([], once=("budget", "today")),
     ):
@@ -277,8 +277,8 @@ async def test_lines_of_every_history_are_told(house):
     assert await house.told("history", digest) == [OTHER]
     [row] = await house.store.outbox.post([replace(NOTE, remembered=True)])
     await house.store.outbox.sending(row)
-    assert await house.told("history", house.store.outbox.sent(row, "id", into=OTHER)) == [OTHER]
-    done = house.store.journal.filed([line.id for line in await house.store.journal.lines()])
+    assert await house.told("history", house.store.outbox.record_sent(row, "id", into=OTHER)) == [OTHER]
+    done = house.store.journal.delete_filed([line.id for line in await house.store.journal.lines()])
     assert await house.told("history", done) == []
 
 
@@ -297,7 +297,7 @@ async def test_a_job_that_is_due_sooner_is_told(house):
     """A new one, one that goes on, one that is earlier; not one that is paused, has run or was removed."""
     store, soon, later = house.store, EPOCH, EPOCH + timedelta(hours=2)
     assert await house.told("jobs", store.jobs.add_job(JOB, at_most=9)) == ["j1"]
-    assert await house.told("jobs", store.jobs.job_fired("j1", 0, soon, later)) == []
+    assert await house.told("jobs", store.jobs.record_fired("j1", 0, soon, later)) == []
     assert await house.told("jobs", store.jobs.set_job_state("j1", JobState.PAUSED, later)) == []
     assert await house.told("jobs", store.jobs.set_job_state("j1", JobState.ACTIVE, later)) == ["j1"]
     assert await house.told("jobs", store.jobs.set_job_state("j1", JobState.ACTIVE, soon)) == ["j1"]
@@ -458,6 +458,6 @@ async def test_a_damaged_row_keeps_no_other_session_from_its_wake_up(house):
     assert [one.session for one in told] == [OTHER]
     watch = CommitWatch(Signals(wakeups := Wakeups(), lambda: 0.0))
     wakeups.outbox.connect((heard := []).append)
-    watch.tell([("session", str(ROOM), "soon", "matrix", "chat", 1, "x", 1), ("outbox", "matrix")])
+    watch.fire([("session", str(ROOM), "soon", "matrix", "chat", 1, "x", 1), ("outbox", "matrix")])
     await anyio.sleep(0)
     assert heard == ["matrix"]

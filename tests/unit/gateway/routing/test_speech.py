@@ -126,9 +126,9 @@ async def test_where_the_bot_has_left_nothing_is_spoken(world: World) -> None:
     _, row = await world.answer()
     with pytest.raises(ChannelUnavailable):
         await world.deliver(row, world.channel(to=Left(knows=False)))
-    await world.store.outbox.send_failed(row, "not connected", delay_s=0.0)
+    await world.store.outbox.record_failure(row, "not connected", delay_s=0.0)
     receipt = await world.deliver(row, world.channel(to=Left()))
-    await world.store.outbox.sent(row, receipt.provider_id)
+    await world.store.outbox.record_sent(row, receipt.provider_id)
     assert world.voice.asked == []
     assert [each.state for each in await world.rows()] == [OutboxState.PENDING, OutboxState.SENT]
     assert world.counts.state() == {
@@ -189,7 +189,7 @@ async def test_what_is_spoken_goes_out_behind_its_text(world: World) -> None:
     )
     assert world.counts.state() == {"spoken": 1, "not_spoken": 0, "trouble": None}
     assert world.for_owner == [True]
-    assert (await world.store.approvals.newest_said(ROOM))[0].message.text == "*Read* this"
+    assert (await world.store.approvals.newest_rows(ROOM))[0].message.text == "*Read* this"
 
 
 async def test_a_mail_says_what_it_brings(world: World) -> None:
@@ -205,9 +205,9 @@ async def test_what_was_refused_for_good_leaves_no_dead_letter(world: World) -> 
     text, row = await world.answer()
     world.voice.script = [ModelRefused("no such voice")]
     receipt = await world.deliver(row)
-    await world.store.outbox.sent(row, receipt.provider_id)
+    await world.store.outbox.record_sent(row, receipt.provider_id)
     await world.store.outbox.sending(text)
-    await world.store.outbox.sent(text, "$text")
+    await world.store.outbox.record_sent(text, "$text")
     assert [each.state for each in await world.rows()] == [OutboxState.SENT] * 2
     assert world.counts.state() == {"spoken": 0, "not_spoken": 1, "trouble": "no such voice"}
     [question] = await world.store.inbox.rows()
@@ -248,7 +248,7 @@ async def test_without_its_text_nothing_is_spoken(world: World) -> None:
     """A voice message never comes alone: a text that was refused for good is not read out either."""
     text, row = await world.answer()
     await world.store.outbox.sending(text)
-    await world.store.outbox.send_failed(text, "refused", delay_s=None)
+    await world.store.outbox.record_failure(text, "refused", delay_s=None)
     await world.deliver(row)
     assert world.voice.asked == []
     assert world.counts.state()["trouble"] == "its text did not arrive"

@@ -116,7 +116,7 @@ async def test_a_command_that_never_comes_back_is_told():
             await anyio.sleep(10 * BESIDE_S if session == A else 1)
 
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(beside.run, world.watchdog.beside(hangs))
+            tasks.start_soon(beside.run, world.watchdog.watch(hangs))
             beside.wake(B)
             beside.wake(A)
             await anyio.sleep(BESIDE_S - 1)

@@ -49,10 +49,10 @@ async def test_what_waits_for_credit_is_due_when_a_model_has_some_again() -> Non
 
     store = SimpleNamespace(maintenance=SimpleNamespace(due_now=due_now))
     deferrals = DeferralWakeups(store, clock=LoopClock(), zone=UTC, wakeups=wakeups)  # type: ignore[arg-type]
-    await deferrals.look()
+    await deferrals.wake_due()
     wakeups.credit.fire("clever")
-    await deferrals.look()
-    await deferrals.look()
+    await deferrals.wake_due()
+    await deferrals.wake_due()
     assert due == [BUDGET]
 
 

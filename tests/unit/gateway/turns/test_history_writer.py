@@ -81,13 +81,13 @@ async def test_what_is_committed_while_a_flush_runs_is_not_forgotten(store: Sqli
     memory = Shelf()
     history = HistoryWriter(store, memory)
     await answered(store, ANN, 1)
-    history.committed(ANN)
+    history.note_lines(ANN)
     memory.gate = anyio.Event()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(history.flush, ANN)
         await memory.entered.wait()
         await answered(store, ANN, 2)
-        history.committed(ANN)
+        history.note_lines(ANN)
         memory.gate.set()
     await history.flush(ANN)
 
@@ -101,7 +101,7 @@ async def test_a_quiet_session_gets_its_lines_too(store: SqliteQueue) -> None:
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(history.run)
         await answered(store, ANN, 1)
-        history.committed(ANN)
+        history.note_lines(ANN)
         with anyio.fail_after(60):
             while (await store.maintenance.stats()).journal_lines:
                 await anyio.sleep(0.05)
@@ -152,7 +152,7 @@ async def test_lines_that_wait_for_the_disk_are_not_appended_again(store: Sqlite
     history = HistoryWriter(store, memory)
     for number in range(4):
         await answered(store, ANN, number)
-        history.committed(ANN)
+        history.note_lines(ANN)
         with pytest.raises(StorageUnavailable):
             await history.sync()
 

@@ -61,7 +61,7 @@ async def test_typing_is_seen_as_long_as_a_turn_takes():
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(hints.run)
         begun = anyio.current_time()
-        async with sink.shown():
+        async with sink.show_typing():
             await anyio.sleep(120)
         await sink.hide()
         await anyio.sleep(5)
@@ -80,7 +80,7 @@ async def test_a_sign_that_hangs_costs_a_turn_nothing():
     """A channel that does not come back from showing it: the turn ends when it ends."""
     sink = ReplySink(Typing(TypingAndReceipts(Server(), "@bot:hs.test"), hangs=True), ROOM)
     begun = anyio.current_time()
-    async with sink.shown():
+    async with sink.show_typing():
         await anyio.sleep(30)
     assert anyio.current_time() - begun < 31
     await sink.hide()

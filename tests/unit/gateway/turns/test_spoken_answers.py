@@ -75,7 +75,7 @@ def of(
     answers = SpokenAnswers(
         wished, access=access, channels=CHANNELS, redactor=Redactor(["the-configured-secret"])
     )
-    return answers.of(asked, Plan(asked, Purpose.CHAT, hold=hold), reply, parts=parts)
+    return answers.rows_to_speak(asked, Plan(asked, Purpose.CHAT, hold=hold), reply, parts=parts)
 
 
 @pytest.mark.parametrize(

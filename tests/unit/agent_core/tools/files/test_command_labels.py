@@ -49,12 +49,12 @@ class Desk(FileDesk):
 
     def put(self, path, text, *, origins=()):
         place = self.journaled.roots.place(path, write=True)
-        self.journaled.put(place, lambda _: text.encode(), kind="write", by=By(origins=origins))
+        self.journaled.replace(place, lambda _: text.encode(), kind="write", by=By(origins=origins))
 
     def shown(self, path):
         """What read_file gives, and whose words."""
         place = self.journaled.roots.place(path)
-        found = self.journaled.found(place)
+        found = self.journaled.read_state(place)
         return found.content, self.journaled.origins_of(place, found.digest, found.status.st_mtime)
 
 

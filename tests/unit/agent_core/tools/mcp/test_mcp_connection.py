@@ -21,10 +21,10 @@ class Link:
 
     why = ""
 
-    async def wait_ended(self):
+    async def wait_end(self):
         await anyio.sleep_forever()
 
-    async def wait_changed(self):
+    async def wait_change(self):
         await anyio.sleep(1)
 
 

@@ -213,12 +213,12 @@ def session(kind: ScopeKind) -> Session:
 def test_who_has_the_tools_at_all(allow, kinds):
     search = SearchSettings(provider="kagi", key="a")
     for kind in ScopeKind:
-        tools = WebTools(WebSettings(allow=allow, search=search), ManualClock()).of(session(kind))
+        tools = WebTools(WebSettings(allow=allow, search=search), ManualClock()).tools_for(session(kind))
         assert [each.name for each in tools] == (["web_fetch", "web_search"] if kind in kinds else [])
 
 
 def test_without_a_provider_there_is_no_search():
-    tools = WebTools(WebSettings(), ManualClock()).of(session(ScopeKind.OWNER))
+    tools = WebTools(WebSettings(), ManualClock()).tools_for(session(ScopeKind.OWNER))
     assert [each.name for each in tools] == ["web_fetch"]
 
 
