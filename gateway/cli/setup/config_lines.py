@@ -36,6 +36,7 @@ _NOTES: dict[tuple[str, ...], str] = {
     ("voice",): "Voice messages. The provider gets all of them; see docs/voice.md.",
     ("voice", "transcribe"): "turns them into text",
     ("voice", "speak"): "speaks answers; same: only answers to voice messages",
+    ("gateway", "http"): "for your browser: squidbot console gives you a link; docs/console.md",
     ("channels",): "Where people talk to squidbot. allow_from names who else may; you always may.",
     **{
         ("channels", kind, name): note
@@ -84,7 +85,10 @@ class VoiceAnswers:
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """All answers. A channel that is None is left as it is, or switched off if it is in ``off``."""
+    """
+    All answers. A channel that is None is left as it is, or switched off if it is in ``off``. ``console`` is
+    the address of a new console.
+    """
 
     owner: tuple[str, ...]
     model: ModelOffer | None = None
@@ -93,6 +97,7 @@ class Answers:
     email: EmailAnswers | None = None
     off: frozenset[str] = frozenset()
     timezone: str = ""
+    console: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +137,7 @@ def settings_of(answers: Answers, now: Tree) -> Tree:
             part: {"provider": voice.provider, "model": model} for part, model in spoken if voice and model
         },
         "channels": channels,
+        "gateway": {"http": {"listen": answers.console, "console": True}} if answers.console else {},
     }
     return {name: part for name, part in whole.items() if part}
 

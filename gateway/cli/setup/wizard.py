@@ -27,7 +27,7 @@ from gateway.cli.setup.model_probe import key_variable
 from gateway.cli.setup.options import Given, InitRefused
 from gateway.cli.setup.owner_questions import ask_model, ask_owner, ask_timezone, ask_voice
 from gateway.cli.setup.systemd import Installed, Kind, SystemPlaces, install
-from gateway.cli.setup.workspace import begin_workspace
+from gateway.cli.setup.workspace import begin_workspace, free_address
 from gateway.errors import StateUnusable, describe
 from gateway.settings import Settings
 from gateway.system.home import Home
@@ -183,7 +183,18 @@ class Init:
             kind for kind, asked in (("matrix", matrix), ("email", email)) if asked.off
         )  # fmt: skip
         planned = plan(
-            existing, Answers(owner, model, voice, matrix.answers, email.answers, off, zone), self.environ
+            existing,
+            Answers(
+                owner,
+                model,
+                voice,
+                matrix.answers,
+                email.answers,
+                off,
+                zone,
+                console="" if existing.is_there else free_address(),
+            ),
+            self.environ,
         )
         say = self.dialogue.say
         say()

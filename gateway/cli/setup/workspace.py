@@ -1,7 +1,12 @@
-"""The files with which a workspace begins: comments that say what belongs there, so none changes a prompt."""
+"""
+What a new home begins with: the address of its console, and the files of its workspace, which are comments
+that say what belongs there, so none changes a prompt.
+"""
 
 from __future__ import annotations
 
+import socket
+from contextlib import suppress
 from pathlib import Path
 
 from agent_core.files import make_folder, write_new
@@ -15,6 +20,7 @@ only if there is something to say. For example:
 - [ ] Is there frost in the forecast for the next night?
 -->
 """
+_PORTS = range(8811, 8831)  # of the first twenty homes on one machine
 _FILES = {FILE_NAME: STARTER, "HEARTBEAT.md": _CHECKLIST}
 
 
@@ -36,3 +42,12 @@ def begin_workspace(folder: Path) -> bool:
         except OSError:
             continue
     return made
+
+
+def free_address() -> str:
+    """Return an address of this machine that nothing listens on now; empty if there is none."""
+    for port in _PORTS:
+        with suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+            return f"127.0.0.1:{port}"
+    return ""

@@ -26,7 +26,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from gateway.errors import GatewayError, describe
 from gateway.operations.http.console.views import ACTIONS, VIEWS
 from gateway.operations.service import Operations
+from gateway.operations.views import key_of
 from gateway.queue.lease import LeaseTaken
+from gateway.queue.shared import SHARED
+from gateway.routing.conversations import place_name
 from gateway.settings import is_loopback
 from gateway.system.console_logins import SESSION_S, ConsoleLogins, ConsoleSession
 
@@ -258,4 +261,7 @@ def _when(at: str | None) -> str:
 
 def _place(row: Mapping[str, Any]) -> str:
     """The room or the person of a row, by name where that is known."""
-    return str(row.get("room") or row.get("session") or "")
+    key = key_of(row.get("session"))
+    if key is None:
+        return str(row.get("session") or "")
+    return place_name(key) if key == SHARED else f"{row.get('room') or key.conversation} ({key.channel})"
