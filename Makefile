@@ -63,6 +63,9 @@ soak: setup        ## half an hour under load on real servers: does anything gro
 image:             ## build the container image squidbot (needs Docker with BuildKit)
 	DOCKER_BUILDKIT=1 docker build -t squidbot .
 
+dist: $(UV)       ## source archive and wheel in dist/; the same commit makes the same bytes
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(UV) build -q --python $(PYTHON) --out-dir dist
+
 service-test: setup ## prove image, compose file and systemd unit for real (needs root on Debian; eight minutes)
 	@deploy/service-test-needs
 	SQUIDBOT_DEPLOY_TESTS=1 .venv/bin/pytest -q -rs tests/deploy
