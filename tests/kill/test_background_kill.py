@@ -195,7 +195,7 @@ def test_a_command_dies_with_the_process_and_says_so(moment: str, children: Nurs
     assert len([text for text in texts if "Background command" in text]) == 1, texts
     assert "restart of squidbot ended it" in texts[-1]
     begun = (work / "begun").read_text() if (work / "begun").exists() else ""
-    assert begun == ("" if "started" in moment else "x\n")
+    assert begun == ("" if "step_start" in moment else "x\n")
 
 
 def test_a_job_that_is_not_recognised_is_done_twice(children: Nursery, tmp_path: Path) -> None:

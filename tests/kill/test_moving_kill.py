@@ -47,7 +47,7 @@ STEPS: list[tuple[Any, str, int, bool]] = [
     (PostgresTables, "_take", 1, False),
     (PostgresTables, "add", 4, False),
     (PostgresTables, "add", 9, True),
-    (PostgresTables, "numbered", 1, False),
+    (PostgresTables, "set_next_numbers", 1, False),
     (PostgresTables, "add_history", 2, False),
     (PostgresTables, "add_record", 1, False),
     (PostgresTables, "add_versions", 1, False),
