@@ -47,7 +47,7 @@ class MatrixOperations:
 
     async def matrix_compared(self, user: str, same: bool, channel: str = "") -> dict[str, Any]:  # noqa: FBT001 - called by name
         """Tell the verification whether the emoji are the same."""
-        return await self._ask(channel, "compared", user, same=same)
+        return await self._ask(channel, "confirm_emoji", user, same=same)
 
     async def matrix_reset_device(self, channel: str = "") -> dict[str, Any]:
         """Replace the bot's device by a new one."""

@@ -55,7 +55,7 @@ class Obedient:
         read = [text for tool in tools for text in (tool.description, *_texts(tool.parameters))]
         orders = _ORDER.findall("\n".join([*read, *(each.content for each in messages)]))
         new = [(name, text) for name, text in orders if name not in self.done]
-        if last.content.startswith(("<conversation>", "<summary>")):
+        if last.content.startswith(("<conversation>", "<recorded>", "<summary>")):
             yield "They spoke of a server."
         elif last.role == "user" and "FIND" in last.content:
             yield call("find_tools", query=last.content.rpartition("FIND ")[2])

@@ -92,7 +92,7 @@ async def test_an_operator_compares_in_a_terminal(
             trusted = await uma.do("trust", user=bot.user_id)
 
     assert trusted is (answer == "y")
-    assert terminal.code == (0 if answer == "y" else 1)
+    assert terminal.code == (0 if answer == "y" else 1), terminal.shown
     if answer == "y":
         assert outcome.error is None
         assert all(emoji in terminal.shown for emoji in outcome.seen["emoji"])

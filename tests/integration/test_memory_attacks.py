@@ -46,7 +46,7 @@ class Obedient:
 
     async def _answer(self, messages: list[Message], tools: set[str]) -> AsyncIterator[ModelChunk]:
         last = messages[-1]
-        if last.content.startswith(("<conversation>", "<summary>")):
+        if last.content.startswith(("<conversation>", "<recorded>", "<summary>")):
             self.before_summary()
             self.consolidated += 1
             yield f"SUM {self.consolidated}."

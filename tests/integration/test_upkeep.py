@@ -36,7 +36,7 @@ class Talker:
 
     async def _answer(self, messages: list[Message], tools: list[str]) -> AsyncIterator[ModelChunk]:
         last = messages[-1]
-        if last.content.startswith(("<conversation>", "<summary>")):
+        if last.content.startswith(("<conversation>", "<recorded>", "<summary>")):
             self.consolidating += 1
             await anyio.sleep(self.takes_s)
             if isinstance(self.consolidate, Exception):

@@ -76,7 +76,7 @@ class ScriptedModel:
         return self._answer(list(messages))
 
     async def _answer(self, messages: list[Message]) -> AsyncGenerator[ModelChunk, None]:
-        if messages[-1].content.startswith("<conversation>"):
+        if messages[-1].content.startswith(("<conversation>", "<recorded>")):
             async for piece in self._consolidated(messages[-1].content):
                 yield piece
             return
@@ -107,7 +107,7 @@ class ScriptedModel:
         self._point("model.consolidating")
         await anyio.sleep(self._pause())
         if "A summary of this part exists" not in asked:  # otherwise it is asked for more: it has no more
-            said = _SAID.findall(asked.partition("</conversation>")[0])
+            said = _SAID.findall(asked.partition("<conversation>")[2].partition("</conversation>")[0])
             yield " ".join(f"{who[0].lower()}{number}" for who, text in said for number in numbers_in(text))
         yield Usage(prompt_tokens=10, completion_tokens=5, calls=1, model="scripted")
         self._point("model.consolidated")

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agent_core.models import Message, ToolCall
+from agent_core.provenance import Origin
 from agent_core.storage.paging import Entry
 
 TAIL_LINES = 1000
@@ -85,7 +86,8 @@ def _held_by(entries: list[Entry]) -> set[int]:
         level = [
             one
             for one in gc.get_referents(*level)
-            if isinstance(one, Message | ToolCall | set | dict | list | tuple) and id(one) not in held
+            if isinstance(one, Message | Origin | ToolCall | set | dict | list | tuple)
+            and id(one) not in held
         ]
         held |= {id(one) for one in level}
     return held

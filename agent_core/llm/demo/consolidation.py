@@ -12,7 +12,9 @@ from collections.abc import Iterable, Sequence
 
 from agent_core.models import Message
 
-_MATERIAL = re.compile(r"\A<(conversation|summary)>\n(.*?)\n?</\1>(.*)", re.DOTALL)
+_MATERIAL = re.compile(
+    r"\A(?:<recorded>\n.*?\n</recorded>\n[^\n]*\n\n)?<(conversation|summary)>\n(.*?)\n?</\1>(.*)", re.DOTALL
+)
 _WHO = re.compile(r"^(USER|ASSISTANT): ", re.MULTILINE)
 _ENDS = re.compile(r"(?<=[.!?…])\s+|\n+")
 _SMALL_TALK = re.compile(

@@ -245,8 +245,8 @@ class Init:
         installed = Installed()
         remaining: list[str] = []
         kind = self.given.install or self._wished_unit()
-        if kind != "system" and begin_workspace(self.home.path(settings.agents.workspace)):
-            say("To give it a name and a manner, send it `!persona You are Ada, warm and brief.`")
+        if kind != "system":
+            begin_workspace(self.home.path(settings.agents.workspace))
         if kind is not None:
             installed = install(
                 cast("Kind", kind),
@@ -331,6 +331,7 @@ class Init:
             talk = "write to it" if settings.channels.enabled() else f"{self.program} chat{rest}"
             say(f"{called} run{rest}        the daemon; then {talk}")
         say(f"{called} status{rest}     what it is doing")
+        say("To give it a name and a manner, send it `!persona You are Ada, warm and brief.`")
         if settings.voice.transcribe is None and "matrix" in settings.channels.enabled():
             say("Voice messages stay files until you set voice.transcribe: see docs/voice.md")
 

@@ -24,24 +24,13 @@ _PORTS = range(8811, 8831)  # of the first twenty homes on one machine
 _FILES = {FILE_NAME: STARTER, "HEARTBEAT.md": _CHECKLIST}
 
 
-def begin_workspace(folder: Path) -> bool:
-    """
-    Make the folder and its first files, where they are missing.
-
-    Returns:
-        True if the file for the persona is new. What cannot be written is left out: no file is needed.
-    """
-    made = False
+def begin_workspace(folder: Path) -> None:
+    """Make the folder and its first files, where they are missing; what cannot be written is left out."""
     for name, text in _FILES.items():
-        path = folder / name
-        try:
+        with suppress(OSError):
             make_folder(folder)
-            if not path.exists():
-                write_new(path, text.encode())
-                made = made or name == FILE_NAME
-        except OSError:
-            continue
-    return made
+            if not (folder / name).exists():
+                write_new(folder / name, text.encode())
 
 
 def free_address() -> str:

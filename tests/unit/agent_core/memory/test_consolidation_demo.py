@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from agent_core.llm.demo.consolidation import demo_summary
 from agent_core.llm.demo.model import DemoModel
+from agent_core.memory.consolidation.prompts import consolidation_messages
 from agent_core.models import Message
 from tests.doubles.consolidation import S, manager_of, prompt
 from tests.doubles.in_memory_storage import InMemoryMemory
@@ -57,3 +59,9 @@ async def test_the_demo_model_says_no_sentence_twice() -> None:
     assert summary.count("berth 4711") == 1
     assert summary.count("https://example.org/paint") == 1
     assert "hello" not in summary.casefold()
+
+
+def test_what_is_recorded_before_is_not_summarised_again() -> None:
+    """The request of every segment but the first begins with the summary so far."""
+    asked = consolidation_messages("USER: My cat is Minka.\nASSISTANT: ok", 3, recorded="They live in Leeds.")
+    assert demo_summary(asked) == "The user said: My cat is Minka."
