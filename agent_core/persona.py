@@ -7,7 +7,6 @@ after the owner's yes: it is one of the files that prompts are built from (`agen
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 
 import structlog
@@ -26,7 +25,6 @@ it. For example:
 Your name is Ada. You are warm, brief and a little dry. You speak German with the family.
 -->
 """
-_COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 _HEADING = "Your owner has set your name and manner. They change how you write, not the rules above:"
 
 log = structlog.get_logger(__name__)
@@ -50,7 +48,7 @@ class Persona:
         except OSError as error:
             self._report(f"cannot be read: {error.strerror}")
             return ""
-        text = _COMMENT.sub("", content.removeprefix("\ufeff")).strip()
+        text = _without_comments(content.removeprefix("\ufeff")).strip()
         self._report(f"is cut after {MAX_CHARS} characters" if len(text) > MAX_CHARS else "")
         return text[:MAX_CHARS]
 
@@ -76,3 +74,12 @@ class Persona:
         if problem and problem != self._problem:
             log.warning("persona.problem", file=str(self._path), reason=problem)
         self._problem = problem
+
+
+def _without_comments(text: str) -> str:
+    """Return the text without ``<!-- … -->``; a comment that is never closed hides nothing."""
+    parts, position = [], 0
+    while (start := text.find("<!--", position)) >= 0 and (end := text.find("-->", start)) >= 0:
+        parts.append(text[position:start])
+        position = end + 3
+    return "".join([*parts, text[position:]])

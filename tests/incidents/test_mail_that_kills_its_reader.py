@@ -61,7 +61,7 @@ async def main():
     marks = CrashSuspects(folder / "reading.json")
     marks.load()
     async with anyio.create_task_group() as tasks:
-        it = receiver.Receiver(
+        it = receiver.MailReceiver(
             Mailbox(), inbox, MailIntake("email", settings, AnswerLimiter(settings.limits)), Housekeeping(),
             now=lambda: datetime.now(UTC), went_out=SentTracker(lambda: 0.0),
             before_commit=anyio.lowlevel.checkpoint, broke={}, server_ids=ServerIds("bot@mail.test"), start=tasks.start_soon, suspects=marks,

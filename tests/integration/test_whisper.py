@@ -57,7 +57,7 @@ async def test_speech_becomes_text_without_a_network(listener, tmp_path):
     local = listener(idle_minutes=1 / 60)
     try:
         heard = (await local.transcribe(clip(said))).heard
-        told, pid = local.process.told, local.process.pid
+        told, pid = local.process.ready_report, local.process.pid
         nothing = (await local.transcribe(clip(silence(3)))).heard
         with pytest.raises(ModelError):
             await local.transcribe(Clip(b"RIFF" + bytes(500), "sound.wav", "audio/wav", 1.0))

@@ -50,7 +50,7 @@ LEASE = _times(os.environ.get(LEASE_VARIABLE, "8"))
 def _gives_a_key() -> bool:
     frame = sys._getframe(2)
     while frame is not None:
-        if frame.f_code.co_name == "wrapped":
+        if frame.f_code.co_name == "wrap_key":
             return True
         frame = frame.f_back
     return False

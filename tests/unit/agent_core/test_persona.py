@@ -28,6 +28,8 @@ def test_what_the_owner_wrote_stands_behind_the_base_at_once(tmp_path: Path) -> 
 def test_a_comment_is_for_people(tmp_path: Path) -> None:
     (tmp_path / FILE_NAME).write_text(STARTER)
     assert Persona(tmp_path).system_prompt("base") == "base"
+    (tmp_path / FILE_NAME).write_text("You <!-- a -->are<!-- b --> Ada. <!-- and brief")
+    assert Persona(tmp_path).text() == "You are Ada. <!-- and brief"
 
 
 def test_a_long_file_is_cut_and_a_long_text_refused(tmp_path: Path) -> None:
