@@ -12,9 +12,7 @@ from collections.abc import Iterable, Sequence
 
 from agent_core.models import Message
 
-_MATERIAL = re.compile(
-    r"\A(?:<recorded>\n.*?\n</recorded>\n[^\n]*\n\n)?<(conversation|summary)>\n(.*?)\n?</\1>(.*)", re.DOTALL
-)
+_MATERIAL = re.compile(r"\A<(conversation|summary)>\n(.*?)\n?</\1>(.*)", re.DOTALL)
 _WHO = re.compile(r"^(USER|ASSISTANT): ", re.MULTILINE)
 _ENDS = re.compile(r"(?<=[.!?…])\s+|\n+")
 _SMALL_TALK = re.compile(
@@ -30,7 +28,10 @@ _SENTENCE_CHARS = 300
 
 def demo_summary(messages: Sequence[Message]) -> str | None:
     """The demo model's summary of a conversation or a summary; None if the request is not a consolidation."""
-    found = _MATERIAL.search(messages[-1].content) if messages and messages[-1].role == "user" else None
+    asked = messages[-1].content if messages and messages[-1].role == "user" else ""
+    if asked.startswith("<recorded>\n"):  # it stays as it is
+        asked = asked.partition("\n</recorded>\n")[2].partition("\n\n")[2]
+    found = _MATERIAL.search(asked)
     if found is None:
         return None
     if missing := between(found[3], "<missing>\n", "</missing>"):
