@@ -64,7 +64,7 @@ def test_models_can_be_had_in_it(engine: Engine, image: str) -> None:
         "anyio.run(one.start)\n"
         "for name in ('sts', 'bedrock-runtime'):\n"
         "    boto3.client(name, region_name='eu-central-1', aws_access_key_id='x', aws_secret_access_key='y')\n"
-        "print(one.told.get('trouble') == '')",
+        "print(one.ready_report.get('trouble') == '')",
     )  # fmt: skip
     assert told.splitlines()[-1] == "True"
 
