@@ -187,7 +187,7 @@ class Inbox(Protocol):
         """The outbox id that was delivered as ``provider_id``, or None: to recognise the bot's own echo."""
         ...
 
-    async def overheard(self, native_id: str, sender: str) -> SessionKey | None:
+    async def ignored_session(self, native_id: str, sender: str) -> SessionKey | None:
         """
         The conversation of a message of this sender that was accepted and was not meant for the bot
         (`InboundMessage.addressed`); None: there is none.

@@ -32,7 +32,7 @@ class AgentLoop:
         registry: ToolRegistry,
         llm: LLMPort,
         *,
-        system_prompt: str | Callable[[], str],
+        system_prompt: Callable[[], str],
         clock: Clock,
         limits: TurnLimits = TurnLimits(),  # noqa: B008 - a frozen value
         approve_tools: Collection[str] = (),
@@ -84,12 +84,11 @@ class AgentLoop:
         """
         began_at = self._clock.now()
         limits = limits or self._limits
-        base = self._system_prompt
         turn = AgentRun(
             session,
             user_message,
             memory=self._memory,
-            system_prompt=base if isinstance(base, str) else base(),
+            system_prompt=self._system_prompt(),
             llm=llm or self._llm,
             tools=self._tools(extra_tools or ()),
             channel=channel,

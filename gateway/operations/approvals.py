@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable, Container, Mapping
 from typing import Any
 
+from agent_core.models import ToolCall
 from agent_core.provenance import describe, from_json
 from agent_core.tools.forms import Form, NotAnAnswer, form_of
 from gateway.errors import GatewayError, NotFound
@@ -15,6 +15,8 @@ from gateway.queue.model import ToolQuestionRow
 from gateway.queue.states import IllegalMove, OutboxState
 from gateway.queue.stores import OutboxRow, QuestionStore, Queue
 from gateway.routing.access import LOCAL_ADDRESS, Access
+from gateway.turns.approvals.question_text import whole_text
+from gateway.turns.approvals.text import extra_fields
 from gateway.turns.approvals.tool_decisions import (
     DECLINED,
     clean_name,
@@ -106,13 +108,17 @@ def _shown(question: ToolQuestionRow) -> Mapping[str, Any]:
         "session": str(question.session),
         "asked": list(question.asked),
         "tool": question.tool,
-        "arguments": json.dumps(question.arguments, ensure_ascii=False, indent=2),
-        "review": question.review,
+        "text": _whole_text(question),
         "because": describe(from_json(question.origins)),
         "form": None if question.form is None else _form(form_of(question.form)),
         "until": question.until.isoformat(),
         "verdict": None if question.verdict is None else question.verdict.get("verdict"),
     }
+
+
+def _whole_text(question: ToolQuestionRow) -> str:
+    calls = [(ToolCall.model_validate(call), review) for call, review in question.calls]
+    return whole_text(*calls[0], calls[1:]) if calls else ""
 
 
 def _form(form: Form) -> dict[str, Any]:
@@ -149,7 +155,7 @@ class DraftOperations(ToolApprovalOperations):
         row = await self._store.outbox.row(id)
         if row is None:
             raise NotFound(f"there is no draft {id}; `squidbot inbox list --held` lists the drafts")
-        return draft(row)
+        return {**draft(row), "also": extra_fields(row.message, sender="")}
 
     async def drafts_approve(self, id: int, text: str | None = None) -> dict[str, Any]:  # noqa: A002
         """Send a draft, with another text if one is given."""

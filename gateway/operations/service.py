@@ -45,6 +45,7 @@ from gateway.queue.stores import InboxRow, QuestionStore, Queue
 from gateway.routing.access import Access
 from gateway.routing.let_in import let_in, shut_out, was_refused
 from gateway.system.console_logins import ConsoleLogins
+from gateway.turns.approvals.text import extra_fields
 
 if TYPE_CHECKING:
     from agent_core.tools.files.journaled_files import JournaledFiles
@@ -165,7 +166,8 @@ class Operations(
         if found is None:
             raise NotFound(f"there is no message {id}; `squidbot inbox list` lists the messages")
         row, outbound = found
-        return {"row": inbox_row(row), "outbound": [outbox_row(sent) for sent in outbound]}
+        also = extra_fields(row.message, sender=row.message.sender.address)
+        return {"row": {**inbox_row(row), "also": also}, "outbound": [outbox_row(sent) for sent in outbound]}
 
     async def inbox_retry(self, id: int) -> dict[str, Any]:  # noqa: A002
         """Retry a failed message from the beginning, unless its sender has taken it back."""

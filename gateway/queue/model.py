@@ -432,7 +432,7 @@ class ToolQuestionRow:
         offer, origins: The possible grant (`agent_core.tools.grants.Scope`) and the named sources, as JSON.
         proof: The strength of the senders' proof; see `proof_level`.
         form: A server's form (`agent_core.tools.forms.Form`) as JSON, or None.
-        arguments, review: The call, and what the tool says that it would do.
+        calls: All calls that the answer decides, as JSON values, each with what its tool shows of it.
     """
 
     name: str
@@ -450,8 +450,7 @@ class ToolQuestionRow:
     origins: Any = None
     form: Any = None
     proof: int = 0
-    arguments: Mapping[str, Any] = field(default_factory=dict)
-    review: str = ""
+    calls: tuple[tuple[Mapping[str, Any], str], ...] = ()
 
 
 class Decided(NamedTuple):

@@ -295,7 +295,7 @@ class ChannelInbox:
         """The outbox id that was delivered as ``provider_id``."""
         return await self._store.outbox.outbox_id_of(self._channel, self._account, provider_id)
 
-    async def overheard(self, native_id: str, sender: str) -> SessionKey | None:
+    async def ignored_session(self, native_id: str, sender: str) -> SessionKey | None:
         """The conversation of a message of this sender that was not meant for the bot."""
         row = await self._store.inbox.find_by_key(self._channel, self._account, native_id)
         theirs = row is not None and row.message.sender.address == sender

@@ -31,7 +31,7 @@ class ConsoleSession:
     """
 
     until: float
-    csrf: str = field(default_factory=lambda: secrets.token_urlsafe(24))
+    csrf: str = field(default_factory=lambda: secrets.token_urlsafe(24), repr=False)
 
 
 class ConsoleLogins:

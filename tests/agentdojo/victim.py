@@ -142,7 +142,7 @@ class _Run:
         for name, function in self._runtime.functions.items():
             registry.register(_Tool(name, function, self))
         limits = TurnLimits(steps=10_000, tokens=10**12, tool_result_chars=10**7)
-        loop = AgentLoop(self, registry, self, system_prompt="", clock=_Clock(), limits=limits)
+        loop = AgentLoop(self, registry, self, system_prompt=str, clock=_Clock(), limits=limits)
         return (await loop.run(_OWNER, self._query, _Sink(), consent=self)).reply
 
     # ── the model ──

@@ -199,7 +199,7 @@ class Journey:
             self.memory,
             self.registry,
             self.model,
-            system_prompt="Be good.",
+            system_prompt=lambda: "Be good.",
             limits=TurnLimits(**limits),
             clock=self.clock,
         )

@@ -87,7 +87,7 @@ class MemoryInbox:
         await anyio.lowlevel.checkpoint()
         return self.delivered.get(provider_id)
 
-    async def overheard(self, native_id: str, sender: str) -> SessionKey | None:
+    async def ignored_session(self, native_id: str, sender: str) -> SessionKey | None:
         await anyio.lowlevel.checkpoint()
         for each in self.accepted:
             if (each.native_id, each.sender.address, each.addressed) == (native_id, sender, False):

@@ -46,7 +46,7 @@ async def converse(fake, client, storage, turns=60):
     registry = ToolRegistry()
     registry.register(look)
     memory = MemoryManager(storage, llm=client, window=lambda: client.window or 32_000)
-    loop = AgentLoop(memory, registry, client, system_prompt=BASE_PROMPT, clock=LoopClock())
+    loop = AgentLoop(memory, registry, client, system_prompt=lambda: BASE_PROMPT, clock=LoopClock())
     read = []
     for number in range(turns):
         said = f"The code {number} is word{number}. " + "It is good weather and we talk of it. " * 20

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,17 +16,21 @@ import pytest
 from yarl import URL
 
 from gateway.app.daemon import make_operations
+from gateway.operations.http import console as console_package
 from gateway.operations.http.console.server import Console
 from gateway.operations.http.console.views import ACTIONS, VIEWS
 from gateway.operations.http.health import Health, serve
-from gateway.operations.service import OPERATIONS
+from gateway.operations.service import OPERATIONS, Operations
 from gateway.queue.states import OutboxState
 from gateway.settings import Settings
 from gateway.system.clock import SystemClock
 from gateway.system.console_logins import LINK_S, SESSION_S, ConsoleLogins
 from tests.clock import ManualClock
+from tests.doubles.loopback import LoopbackServer
 from tests.integration.gateway_world import World
 from tests.integration.test_approvals import ANN, BOB, BOBS, SETTINGS, deciding, held, notices
+from tests.integration.test_questions_together import three_tools
+from tests.integration.test_tool_approval import Wishful, Writer, answers, asking, question
 
 BAD = "<script>alert('x')</script>\"'&"
 
@@ -38,6 +43,8 @@ class Browser:
     url: str
     logins: ConsoleLogins
     csrf: str = ""
+    elsewhere: str = ""
+    """Why another process is the daemon."""
 
     async def enter(self) -> None:
         link = self.logins.new_link()
@@ -76,7 +83,11 @@ async def looking(one: World, *, clock: Any = None) -> AsyncIterator[Browser]:
     logins = ConsoleLogins(clock or SystemClock(), "http://127.0.0.1:0")
     operations = make_operations(one.built, Settings.model_validate(SETTINGS))
     health = Health(list, operations.status)
-    app = health.app(host="127.0.0.1", more=Console(operations, logins).routes())
+
+    async def not_here() -> str:
+        return browser.elsewhere
+
+    app = health.app(host="127.0.0.1", more=Console(operations, logins, not_here).routes())
     jar = aiohttp.CookieJar(unsafe=True)
     async with (
         serve(app, host="127.0.0.1", port=0) as port,
@@ -100,12 +111,17 @@ async def test_a_draft_is_edited_and_sent_by_a_click_and_only_once(tmp_path: Pat
             "echo: may I come?" not in page
         )  # the words of an answer to somebody else, until they are asked for
         assert "echo: may I come?" in await browser.page(f"draft?id={draft}")
-        status, after = await browser.do("drafts_approve", id=str(draft), text="Yes, do.", back="waiting")
+        form = {"id": str(draft), "back": "waiting"}
+        status, after = await browser.do(
+            "drafts_approve", **form, text="Yes,\r\ndo."
+        )  # as browsers send lines
         assert (status, "Approved" in after) == (200, True)
         (answer,) = await one.server.answers(1, conversation=BOBS)
-        assert answer.text == "Yes, do."
-        await browser.do("drafts_approve", id=str(draft), text="Twice?", back="waiting")
-        assert [each.text for each in one.server.seen(BOBS)] == ["Yes, do."]
+        assert answer.text == "Yes,\ndo."
+        for late in ("drafts_approve", "drafts_reject"):
+            _, after = await browser.do(late, **form)
+            assert "Nothing was changed" in after
+        assert [each.text for each in one.server.seen(BOBS)] == ["Yes,\ndo."]
 
 
 async def test_every_page_opens_and_every_button_is_an_operation(tmp_path: Path) -> None:
@@ -200,6 +216,72 @@ async def test_a_cookie_that_was_set_before_is_not_taken_over(tmp_path: Path) ->
         await browser.enter()
         cookies = browser.client.cookie_jar.filter_cookies(URL(f"{browser.url}/console"))
         assert cookies["squidbot_console"].value != "planted"
+
+
+async def test_a_tool_call_is_shown_whole_and_run_once(tmp_path: Path) -> None:
+    """With all calls that the answer decides, and nothing in them that a browser would hide."""
+    tool = Writer()
+    hidden = "one\u202etwo"
+    async with asking(tmp_path, tool, model=Wishful()) as one, looking(one) as browser:
+        await one.asked(f"write {hidden}", person=ANN)
+        ((name, page),) = [
+            (row["name"], await browser.page("waiting"))
+            for row in (await make_operations(one.built, Settings()).calls_list())["rows"]
+        ]
+        assert "write_down" in page
+        assert "two" in page
+        assert "\u202e" not in page
+        status, after = await browser.do("calls_decide", call=name, yes="true", back="waiting")
+        assert (status, "Decided" in after) == (200, True)
+        with anyio.fail_after(60):
+            while not tool.written:
+                await anyio.sleep(0.02)
+        await browser.do("calls_decide", call=name, yes="true", back="waiting")
+    assert tool.written == [hidden]
+
+
+async def test_calls_that_are_asked_about_together_are_all_shown(tmp_path: Path) -> None:
+    """A yes is a yes to all of them."""
+    server = LoopbackServer()
+    async with three_tools(tmp_path, server) as (one, tools), looking(one) as browser:
+        server.say(ANN, "go")
+        _, name = await question(one, f"dm-{ANN}")
+        page = await browser.page("waiting")
+        assert [page.count(each) for each in ("write_down-1", "note-1", "run_it-1")] == [1, 1, 1]
+        await browser.do("calls_decide", call=name, yes="false")
+        await answers(one, f"dm-{ANN}", 1)
+    assert [each.written for each in tools if each.name != "look"] == [[], [], []]
+
+
+async def test_where_another_process_is_the_daemon_nothing_is_decided(tmp_path: Path) -> None:
+    async with deciding(tmp_path, "strangers") as one, looking(one) as browser:
+        browser.elsewhere = "the daemon of this home runs on another machine"
+        assert "on another machine" in await browser.page("waiting", status=400)
+        status, text = await browser.do("inbox_drop", id="1")
+    assert (status, "on another machine" in text) == (400, True)
+
+
+_ACT = re.compile(r'act\(session, "(\w+)", "[^"]+", "(\w+)"(?:, \{([^}]*)\})?')
+_FORM = re.compile(r'action="/console/do/(\w+)">(.*?)</form>', re.DOTALL)
+
+
+def forms_in(text: str) -> list[tuple[str, str, set[str]]]:
+    """Each form of a template: the operation, where it leads back to, and the names of its fields."""
+    found = [(name, back, set(re.findall(r'"(\w+)":', fields))) for name, back, fields in _ACT.findall(text)]
+    for name, inner in _FORM.findall(text):
+        fields = set(re.findall(r'name="(\w+)"', inner)) - {"csrf", "back"}
+        found += [(name, back, fields) for back in re.findall(r'name="back" value="(\w+)"', inner)]
+    return found
+
+
+def test_each_form_fits_its_operation() -> None:
+    """The names of its fields are parameters; all actions have a form, and each leads back to a page."""
+    folder = Path(console_package.__file__).parent / "templates"
+    forms = [form for page in folder.glob("*.html") for form in forms_in(page.read_text())]
+    assert {name for name, _, _ in forms} == set(ACTIONS)
+    assert {back for _, back, _ in forms} <= set(VIEWS)
+    for name, _, fields in forms:
+        assert fields <= set(inspect.signature(getattr(Operations, name)).parameters), name
 
 
 async def test_a_refusal_is_told_in_words(tmp_path: Path) -> None:

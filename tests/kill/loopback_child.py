@@ -58,7 +58,7 @@ class Journal:
     async def delivered_id(self, provider_id):
         return None
 
-    async def overheard(self, native_id, sender):
+    async def ignored_session(self, native_id, sender):
         return None
 
     async def find_sent(self, outbound_id):

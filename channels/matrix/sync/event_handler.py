@@ -318,7 +318,7 @@ class EventHandler:
             return None
         if (place := self._talk.place_of(room_id, target, sender)) is not None:
             root = place[1]
-        elif (heard := await self._inbox.overheard(target, sender)) is not None:
+        elif (heard := await self._inbox.ignored_session(target, sender)) is not None:
             root = (heard.thread or "").removeprefix(SHARED)
         else:
             return None

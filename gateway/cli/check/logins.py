@@ -107,7 +107,7 @@ class _ClosedInbox:
     async def delivered_id(self, provider_id: str) -> str | None:
         return None
 
-    async def overheard(self, native_id: str, sender: str) -> SessionKey | None:
+    async def ignored_session(self, native_id: str, sender: str) -> SessionKey | None:
         return None
 
     async def find_sent(self, outbound_id: str) -> OutboundMessage | None:

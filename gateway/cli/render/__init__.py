@@ -268,7 +268,8 @@ def draft(row: Mapping[str, Any]) -> str:
         *answers,
         *error,
     ]
-    return "\n".join([*head, f"  written   {_time(row['created_at'])}", "", quote(row["text"])])
+    also = [f"  {plain_line(name)}: {plain_line(value)}" for name, value in row["also"].items()]
+    return "\n".join([*head, f"  written   {_time(row['created_at'])}", *also, "", quote(row["text"])])
 
 
 def inbox_row(answer: Mapping[str, Any]) -> str:
@@ -286,6 +287,7 @@ def inbox_row(answer: Mapping[str, Any]) -> str:
     ):
         if value:
             lines.append(f"  {label:<9} {plain_line(str(value))}")
+    lines += [f"  {plain_line(name)}: {plain_line(value)}" for name, value in row["also"].items()]
     lines += ["", quote(row["text"])]
     for sent in answer["outbound"]:
         said = f" ({sent['error']})" if sent["error"] else ""

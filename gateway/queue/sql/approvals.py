@@ -260,7 +260,8 @@ def _question(raw: Raw) -> ToolQuestionRow | None:
     key = session_or_none(session)
     try:
         told = load_json(request)
-        tools = [str(each["call"]["name"]) for each in (told, *told.get("also", ()))]
+        decided = (told, *told.get("also", ()))
+        tools = [str(each["call"]["name"]) for each in decided]
         return (
             None
             if key is None
@@ -278,8 +279,7 @@ def _question(raw: Raw) -> ToolQuestionRow | None:
                 origins=told.get("origins"),
                 proof=int(told.get("proof", 0)),
                 further=bool(told.get("further")),
-                arguments=dict(told["call"].get("arguments") or {}),
-                review=str(told.get("review") or ""),
+                calls=tuple((each["call"], str(each.get("review") or "")) for each in decided),
                 people=tuple(str(address) for address in told.get("people", told["asked"])),
                 places=tuple(
                     place for each in told.get("places", ()) if (place := session_or_none(str(each)))

@@ -132,6 +132,12 @@ def attached_text(call: ToolCall, review: str = "", also: Sequence[tuple[ToolCal
     is_small = len(told) <= _MOST_QUOTED and lines <= _QUOTED_LINES
     if is_small and all(len(value) <= each for value in told.values()):
         return ""
+    return whole_text(call, review, also)
+
+
+def whole_text(call: ToolCall, review: str = "", also: Sequence[tuple[ToolCall, str]] = ()) -> str:
+    """Return all that a question is about, each part under its name; nothing in it can look like another."""
+    told = {key: visible(value) for key, value in _form_lines(call, review, also).items()}
     parts = [
         f"{safe_line(key)}:\n{value}".removeprefix(":\n").replace("\n", "\n    ")
         for key, value in told.items()

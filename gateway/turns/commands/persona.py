@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import anyio.to_thread
 
-from agent_core.persona import MAX_CHARS, Persona
+from agent_core.persona import Persona
 from gateway.turns.approvals.text import visible
 from gateway.turns.commands.asked import NOT_HERE, CommandContext
 
@@ -25,11 +25,11 @@ class PersonaCommand:
         if not wanted:
             text = await anyio.to_thread.run_sync(self._persona.text)
             return f"{visible(text)}\n\n{_HOW}" if text else f"I have no persona of my own. {_HOW}"
-        if len(wanted) > MAX_CHARS:
-            return f"That is too long: at most {MAX_CHARS} characters fit. Nothing was changed."
         remove = wanted.lower() == "remove"
         try:
             await anyio.to_thread.run_sync(self._persona.write, "" if remove else wanted)
+        except ValueError as error:
+            return f"Not changed: that is too long ({error})."
         except OSError as error:
             return f"Not changed: the file PERSONA.md cannot be written ({error.strerror})."
         if remove:

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 import anyio
 import structlog
@@ -32,16 +33,13 @@ from gateway.queue.shared import SHARED
 from gateway.routing.conversations import place_name
 from gateway.settings import is_loopback
 from gateway.system.console_logins import SESSION_S, ConsoleLogins, ConsoleSession
+from gateway.turns.approvals.text import visible
 
 _HERE = Path(__file__).parent
 _COOKIE = "squidbot_console"
 _LIMIT_S = 30.0
-_SHOWS_WORDS = frozenset({"message", "draft", "conversation", "memory"})
+_NOTHING_CHANGED = "Nothing was changed: this was decided or done before."
 _log = structlog.get_logger(__name__)
-
-
-async def _is_here() -> str:
-    return ""
 
 
 class Console:
@@ -53,13 +51,13 @@ class Console:
     """
 
     def __init__(
-        self, operations: Operations, logins: ConsoleLogins, not_here: Callable[[], Awaitable[str]] = _is_here
+        self, operations: Operations, logins: ConsoleLogins, not_here: Callable[[], Awaitable[str]]
     ) -> None:
         self._operations = operations
         self._not_here = not_here
         self._logins = logins
         address = urlsplit(logins.address)
-        self._host, self._secure = address.hostname or "", address.scheme == "https"
+        self._host, self._scheme = address.hostname or "", address.scheme
         files = {
             name: (_HERE / "templates" / name).read_text(encoding="utf-8")
             for name in ("style.css", "live.js")
@@ -72,7 +70,7 @@ class Console:
             lstrip_blocks=True,
         )
         self._page.globals.update(style=files["style.css"], script=files["live.js"], views=VIEWS)
-        self._page.filters.update(when=_when, place=_place)
+        self._page.filters.update(when=_when, place=_place, visible=visible)
         self._headers = {
             "Content-Security-Policy": (
                 f"default-src 'none'; style-src {_hash_of(files['style.css'])}; "
@@ -125,7 +123,7 @@ class Console:
             path="/console",
             httponly=True,
             samesite="Strict",
-            secure=self._secure,
+            secure=self._scheme == "https",
         )
         return answer
 
@@ -153,16 +151,16 @@ class Console:
 
     def _check_origin(self, request: web.Request) -> None:
         self._check_host(request)
-        origin = urlsplit(request.headers.get("Origin", ""))
-        if not origin.netloc or origin.netloc != request.host:
+        if request.headers.get("Origin") != f"{self._scheme}://{request.host}":
             _log.warning("console.refused", why="a form of another page")
             raise _Refused(403, "This form comes from another page; nothing was done.")
 
     async def _form_of(self, request: web.Request) -> tuple[ConsoleSession, dict[str, str]]:
         session = self._session_of(request)
         self._check_origin(request)
-        form = {name: value for name, value in (await request.post()).items() if isinstance(value, str)}
-        if form.pop("csrf", "") != session.csrf:
+        posted = (await request.post()).items()
+        form = {name: value.replace("\r\n", "\n") for name, value in posted if isinstance(value, str)}
+        if not secrets.compare_digest(form.pop("csrf", "").encode(), session.csrf.encode()):
             _log.warning("console.refused", why="a form without the secret of its session")
             raise _Refused(403, "This form is not of your session; nothing was done.")
         return session, form
@@ -174,9 +172,10 @@ class Console:
         name = request.match_info["view"]
         if name not in VIEWS:
             raise _Refused(404, "There is no such page.")
-        if name in _SHOWS_WORDS:
+        if VIEWS[name].shows_words:
             _log.info("console.shown", view=name, of=request.query_string)
-        said = request.query.get("said", "")
+        said = ACTIONS.get(request.query.get("said", ""), "")
+        said = _NOTHING_CHANGED if said and "unchanged" in request.query else said
         try:
             with anyio.fail_after(_LIMIT_S):
                 shown = await VIEWS[name].load(self._call, request.query)
@@ -184,7 +183,7 @@ class Console:
             return self._render(
                 "problem.html", status=_status_of(error), session=session, name=name, text=_text_of(error)
             )
-        return self._render(f"{name}.html", session=session, name=name, said=ACTIONS.get(said, ""), **shown)
+        return self._render(f"{name}.html", session=session, name=name, said=said, **shown)
 
     async def _do(self, request: web.Request) -> web.Response:
         session, form = await self._form_of(request)
@@ -193,9 +192,7 @@ class Console:
             raise _Refused(404, "There is no such action; nothing was done.")
         try:
             with anyio.fail_after(_LIMIT_S):
-                await self._call(
-                    name, **{key: value for key, value in form.items() if value != "" or key == "text"}
-                )
+                done = await self._call(name, **form)
         except Exception as error:  # noqa: BLE001 - the page says so
             return self._render(
                 "problem.html", status=_status_of(error), session=session, name="", text=_text_of(error)
@@ -206,8 +203,9 @@ class Console:
             of={key: form[key] for key in ("id", "call", "address") if key in form},
         )
         view = back if back in VIEWS else "now"
-        rest = f"&scope={form['scope']}" if view == "memory" and form.get("scope", "").isalnum() else ""
-        return web.Response(status=303, headers={"Location": f"/console/{view}?said={name}{rest}"})
+        query = {"said": name} | ({"unchanged": ""} if done.get("changed") is False else {})
+        query |= {"scope": form["scope"]} if view == "memory" and "scope" in form else {}
+        return web.Response(status=303, headers={"Location": f"/console/{view}?{urlencode(query)}"})
 
     async def _call(self, operation: str, **arguments: Any) -> dict[str, Any]:
         if operation != "status" and (refusal := await self._not_here()):

@@ -44,12 +44,14 @@ class View:
         load: Reads what its template shows.
         in_menu: It stands in the menu; the others are reached from a row of another page.
         live: It is fetched again every few seconds.
+        shows_words: It shows what others may have said, so opening it is logged.
     """
 
     title: str
     load: Callable[[Call, Query], Awaitable[dict[str, Any]]]
     in_menu: bool = True
     live: bool = False
+    shows_words: bool = False
 
 
 async def _now(call: Call, _query: Query) -> dict[str, Any]:
@@ -90,7 +92,8 @@ async def _conversations(call: Call, _query: Query) -> dict[str, Any]:
 async def _conversation(call: Call, query: Query) -> dict[str, Any]:
     session = query.get("session", "")
     about = await call("sessions_show", session=session, limit=1)
-    start = int(query.get("start") or max(0, int(about["messages"]) - _PAGE))
+    given = query.get("start", "")
+    start = int(given) if given.isdecimal() else max(0, int(about["messages"]) - _PAGE)
     page = await call("sessions_page", session=session, start=start, limit=_PAGE)
     return {"about": about, "page": page, "before": max(0, start - _PAGE) if start else None}
 
@@ -130,12 +133,12 @@ VIEWS: Mapping[str, View] = {
     "now": View("Now", _now, live=True),
     "waiting": View("Waiting for you", _waiting, live=True),
     "conversations": View("Conversations", _conversations),
-    "memory": View("Memory", _memory),
+    "memory": View("Memory", _memory, shows_words=True),
     "schedule": View("Schedule", _schedule),
     "effects": View("Files and effects", _effects),
     "cost": View("Cost", _cost),
     "messages": View("Messages", _messages),
-    "message": View("Message", _message, in_menu=False),
-    "draft": View("Draft", _draft, in_menu=False),
-    "conversation": View("Conversation", _conversation, in_menu=False),
+    "message": View("Message", _message, in_menu=False, shows_words=True),
+    "draft": View("Draft", _draft, in_menu=False, shows_words=True),
+    "conversation": View("Conversation", _conversation, in_menu=False, shows_words=True),
 }

@@ -38,7 +38,7 @@ class House:
             self.manager,
             ToolRegistry(),
             llm or build_models(LLMSpec(), LoopClock()).pool(),
-            system_prompt=BASE_PROMPT,
+            system_prompt=lambda: BASE_PROMPT,
             limits=TurnLimits(seconds=20),
             clock=LoopClock(),
         )

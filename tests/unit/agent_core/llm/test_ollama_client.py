@@ -219,7 +219,7 @@ class TestWindows:
         memory = MemoryManager(storage)
         for number in range(60):
             await memory.persist_exchange("test/room", f"fact {number} " + "word " * 90, "noted")
-        loop = AgentLoop(memory, ToolRegistry(), pool, system_prompt="Be good.", clock=LoopClock())
+        loop = AgentLoop(memory, ToolRegistry(), pool, system_prompt=lambda: "Be good.", clock=LoopClock())
         result = await loop.run(session(), "And now?", Sink())
         assert result.reply == "ok"
         assert fake.cuts == 0

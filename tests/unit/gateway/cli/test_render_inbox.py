@@ -33,11 +33,14 @@ def test_a_reminder_is_no_message_of_its_person(kind: str, text: str | None, sho
 
 @pytest.mark.parametrize("cut", ["\n", "\r", "\x0b", "\x85", "\u2028"])
 def test_no_sender_writes_a_line_of_ours(cut: str) -> None:
-    """Neither an address nor a text makes a line that looks like the list's own."""
+    """Neither an address, a text nor a subject makes a line that looks like the list's own."""
     forged = f"x{cut}message 8: settled"
     row = {**ROW, "session": forged, "sender": forged, "verified": True, "attempts": 1, "deferrals": 0}
     shown = render.inbox_row(
-        {"row": {**row, "next_at": None, "error": forged, "text": forged}, "outbound": []}
+        {
+            "row": {**row, "next_at": None, "error": forged, "text": forged, "also": {"Subject": forged}},
+            "outbound": [],
+        }
     )
     lines = [line for each in shown.split("\n") for line in each.splitlines()]
     assert [line for line in lines if line.startswith("message")] == ["message 7: settled"]

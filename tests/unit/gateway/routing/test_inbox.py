@@ -183,9 +183,9 @@ class TestTaking:
             await bench.inbox.accept([says("a", addressed=False), says("b")])
 
         async def second(bench):
-            assert await bench.inbox.overheard("a", ALICE) == ROOM
+            assert await bench.inbox.ignored_session("a", ALICE) == ROOM
             for native_id, sender in (("a", BOB), ("b", ALICE), ("c", ALICE)):
-                assert await bench.inbox.overheard(native_id, sender) is None
+                assert await bench.inbox.ignored_session(native_id, sender) is None
 
         await on_store(tmp_path, first)
         await on_store(tmp_path, second)
