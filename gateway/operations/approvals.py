@@ -117,6 +117,8 @@ def _shown(question: ToolQuestionRow) -> Mapping[str, Any]:
 
 
 def _whole_text(question: ToolQuestionRow) -> str:
+    if question.form is not None:  # what its server asks stands in the form, and no call is behind it
+        return ""
     calls = [(ToolCall.model_validate(call), review) for call, review in question.calls]
     return whole_text(*calls[0], calls[1:]) if calls else ""
 
