@@ -208,9 +208,7 @@ def _report_skills(report: CheckReport, folder: Path) -> None:
     """Name the skills that the assistant does not get, or gets without what they need."""
     loader = SkillsLoader(folder)
     lacking = [f"{one.name} lacks {', '.join(one.missing)}" for one in loader.list_skills() if one.missing]
-    astray = [
-        f"{path}: belongs into a folder of its own, as SKILL.md" for path in sorted(folder.glob("*.md"))
-    ]
+    astray = [f"{path}: should be a folder with SKILL.md" for path in sorted(folder.glob("*.md"))]
     for told in [*loader.problems, *lacking, *astray]:
         report.add("skill", FindingLevel.WARNING, told, "docs/skills.md shows how a skill is written")
 

@@ -278,5 +278,5 @@ def test_a_skill_that_the_assistant_does_not_get(tmp_path):
     _report_skills(report, tmp_path)
     told = "\n".join(one.text for one in report.findings)
     assert len(report.findings) == 3
-    assert "name must be a word" in told and "no-such-program" in told and "tea.md: belongs" in told
+    assert "name must be a word" in told and "no-such-program" in told and "tea.md: should be" in told
     assert "good" not in told
