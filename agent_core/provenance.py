@@ -184,7 +184,8 @@ def _origin_text(origin: Origin) -> str:
     # One line, and no character in it that could end a quotation of ours or turn the direction of text.
     where = "".join(char for char in origin.where if char.isprintable() and char != "`").strip() or "unknown"
     named = _NAMES[origin.kind].format(f"`{where}`")
-    return f"{named}, {origin.at:%H:%M} UTC on {origin.at.day} {origin.at:%B}" if origin.at else named
+    at = origin.at.astimezone() if origin.at else None  # as all times that people see
+    return f"{named}, {at:%H:%M %Z} on {at.day} {at:%B}" if at else named
 
 
 def _time(origin: Origin) -> float:

@@ -7,6 +7,7 @@ opens it for writing. A home that does not exist yet is not made by looking at i
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Mapping
@@ -61,7 +62,12 @@ class OperationsClient:
             try:
                 if holder_of(self._home) is not None:
                     refuse_chat(self._home)
-                    return ControlClient(self._home).call(name, given)
+                    daemon = ControlClient(self._home)
+                    result = daemon.call(name, given)
+                    if daemon.timezone:
+                        os.environ["TZ"] = daemon.timezone
+                        time.tzset()
+                    return result
                 return self._directly(name, given)
             except ChatOpen:
                 raise

@@ -246,8 +246,9 @@ def notice_text(wait_s: float, now: datetime) -> str:
         if minutes > 1
         else "a minute"
     )
+    at, now = at.astimezone(), now.astimezone()
     day = "" if at.date() == now.date() else f"{at:%Y-%m-%d} "
     return (
         "You have written more than I may answer at once. Your message waits; I will answer it at about "
-        f"{day}{at:%H:%M} UTC, in {span}. What you write until then is answered after it."
+        f"{day}{at:%H:%M %Z}, in {span}. What you write until then is answered after it."
     )

@@ -394,7 +394,7 @@ def file_changes(answer: Mapping[str, Any], path: str | None) -> str:
     rows = [
         (
             one["id"],
-            one["at"][:16].replace("T", " "),
+            _time(one["at"])[:16],
             one["what"]
             + (f" of {one['undoes']}" if one["undoes"] else "")
             + ("" if one["made"] else " (not done)"),
@@ -406,7 +406,7 @@ def file_changes(answer: Mapping[str, Any], path: str | None) -> str:
     made = [plain_line(each) for each in answer.get("made_by_commands", ())]
     if not rows and not made:
         return f"no change of {plain_line(path)} is recorded" if path else "no file was changed"
-    texts = [table(("change", "at (UTC)", "what", "file", "made of"), rows)] if rows else []
+    texts = [table(("change", "at", "what", "file", "made of"), rows)] if rows else []
     texts += ["made or changed by commands, without earlier versions: " + ", ".join(made)] if made else []
     return "\n".join(texts)
 
