@@ -37,7 +37,7 @@ from gateway.operations.control.server import serve_control
 from gateway.operations.http.health import Health, serve
 from gateway.operations.privacy.erasure_journal import broken_off, check_moved
 from gateway.operations.schedule import schedule_context
-from gateway.operations.send import access_of, accounts_of
+from gateway.operations.send import accounts_of
 from gateway.operations.service import Operations
 from gateway.operations.usage import Costs
 from gateway.queue.lease import lost_lease_speaks
@@ -249,7 +249,7 @@ def make_operations(built: Gateway, settings: Settings) -> Operations:
         status=built.status.read,
         upkeep=built.post_turn,
         accounts=accounts_of(settings),
-        access=access_of(settings),
+        access=built.conversations.access,
         channels=built.channels,
         planned=schedule_context(built.proactive, built.conversations),
         costs=Costs(

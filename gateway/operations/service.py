@@ -31,6 +31,7 @@ from gateway.operations.files import FILE_OPERATIONS, FileOperations
 from gateway.operations.grants import GRANT_OPERATIONS, GrantOperations
 from gateway.operations.mcp import MCP_OPERATIONS, McpOperations
 from gateway.operations.memory import MemoryOperations
+from gateway.operations.people import PEOPLE_OPERATIONS, PeopleOperations
 from gateway.operations.receipts import ReceiptOperations
 from gateway.operations.schedule import PLAN_OPERATIONS, PlannedJob, PlanOperations
 from gateway.operations.send import SendOperations
@@ -43,7 +44,7 @@ from gateway.proactive.background_jobs import BackgroundJobs
 from gateway.queue.states import IllegalMove, InboxState
 from gateway.queue.stores import InboxRow, QuestionStore, Queue
 from gateway.routing.access import Access
-from gateway.routing.let_in import let_in, shut_out, was_refused
+from gateway.routing.let_in import was_refused
 from gateway.system.console_logins import ConsoleLogins
 from gateway.turns.approvals.text import extra_fields
 
@@ -71,6 +72,7 @@ class Operations(
     FileOperations,
     BackgroundOperations,
     McpOperations,
+    PeopleOperations,
     ConsoleOperations,
 ):
     """
@@ -183,19 +185,6 @@ class Operations(
         await self.inbox_show(id)
         return {"id": id, "changed": await self._store.inbox.drop(id)}
 
-    async def inbox_allow(self, address: str, remove: bool = False) -> dict[str, Any]:  # noqa: FBT001, FBT002
-        """Let somebody in beside the settings, and answer what was kept of them; with ``remove`` no more."""
-        change = shut_out if remove else let_in
-        done = await change(self._store, self._access, address)
-        if done.problem:
-            raise RequestInvalid(f"{done.address} {done.problem}")
-        return {
-            "address": done.address,
-            "channels": list(done.channels),
-            "messages": done.messages,
-            "running": self._report is not None,
-        }
-
     async def inbox_release(self, id: int) -> dict[str, Any]:  # noqa: A002
         """Release a quarantined message: it is answered, and its sender counts as verified for it."""
         await self.inbox_show(id)
@@ -215,7 +204,6 @@ OPERATIONS = frozenset(
         "inbox_retry",
         "inbox_drop",
         "inbox_release",
-        "inbox_allow",
         "drafts_list",
         "drafts_show",
         "drafts_approve",
@@ -243,5 +231,6 @@ OPERATIONS = frozenset(
         *FILE_OPERATIONS,
         *JOB_OPERATIONS,
         *MCP_OPERATIONS,
+        *PEOPLE_OPERATIONS,
     }
 )

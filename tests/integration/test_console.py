@@ -262,15 +262,14 @@ async def test_where_another_process_is_the_daemon_nothing_is_decided(tmp_path: 
 
 
 _ACT = re.compile(r'act\(session, "(\w+)", "[^"]+", "(\w+)"(?:, \{([^}]*)\})?')
-_FORM = re.compile(r'action="/console/do/(\w+)">(.*?)</form>', re.DOTALL)
+_FORM = re.compile(r'form\(session, "(\w+)", "(\w+)"(?:, \{([^}]*)\})?\) %\}(.*?)\{% endcall', re.DOTALL)
 
 
 def forms_in(text: str) -> list[tuple[str, str, set[str]]]:
     """Each form of a template: the operation, where it leads back to, and the names of its fields."""
     found = [(name, back, set(re.findall(r'"(\w+)":', fields))) for name, back, fields in _ACT.findall(text)]
-    for name, inner in _FORM.findall(text):
-        fields = set(re.findall(r'name="(\w+)"', inner)) - {"csrf", "back"}
-        found += [(name, back, fields) for back in re.findall(r'name="back" value="(\w+)"', inner)]
+    for name, back, fields, inner in _FORM.findall(text):
+        found.append((name, back, set(re.findall(r'"(\w+)":', fields) + re.findall(r' name="(\w+)"', inner))))
     return found
 
 

@@ -17,7 +17,7 @@ ACTIONS: Mapping[str, str] = {
     "drafts_approve": "Approved; it is being sent.",
     "drafts_reject": "Rejected; nothing is sent.",
     "inbox_release": "Released; it is being answered.",
-    "inbox_allow": "Let in; what was kept is being answered.",
+    "inbox_allow": "Done. What was kept of somebody who may write now is being answered.",
     "inbox_retry": "It is tried again.",
     "inbox_drop": "Dropped.",
     "grants_revoke": "Revoked.",
@@ -69,6 +69,10 @@ async def _waiting(call: Call, _query: Query) -> dict[str, Any]:
         "refused": (await call("inbox_list", refused=True))["rows"],
         "grants": (await call("grants_list"))["rows"],
     }
+
+
+async def _people(call: Call, _query: Query) -> dict[str, Any]:
+    return {"people": (await call("people_list"))["rows"]}
 
 
 async def _messages(call: Call, query: Query) -> dict[str, Any]:
@@ -134,6 +138,7 @@ VIEWS: Mapping[str, View] = {
     "waiting": View("Waiting for you", _waiting, live=True),
     "conversations": View("Conversations", _conversations),
     "memory": View("Memory", _memory, shows_words=True),
+    "people": View("People", _people),
     "schedule": View("Schedule", _schedule),
     "effects": View("Files and effects", _effects),
     "cost": View("Cost", _cost),
