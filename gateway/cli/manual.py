@@ -94,6 +94,7 @@ EXAMPLES = {
     "sessions list": "squidbot sessions list --limit 20",
     "sessions reindex": "squidbot sessions reindex",
     "sessions reset": "squidbot sessions reset terminal/main --yes",
+    "sessions search": "squidbot sessions search 'locker code' --days 90",
     "sessions show": "squidbot sessions show terminal/main --limit 50",
     "status": "squidbot status --json",
     "trust file": "squidbot trust file notes/trip.md",

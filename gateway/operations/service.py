@@ -212,6 +212,7 @@ OPERATIONS = frozenset(
         "sessions_list",
         "sessions_show",
         "sessions_page",
+        "sessions_search",
         "sessions_reindex",
         "sessions_reset",
         "memory_diff",

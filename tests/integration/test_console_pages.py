@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import html
+import re
 from pathlib import Path
+from urllib.parse import quote
 
 import anyio
 
+from agent_core.messages import SessionKey
+from agent_core.models import Message
 from tests.integration.test_approvals import ANN, BOB, BOBS, deciding
 from tests.integration.test_console import BAD, looking
 
@@ -41,3 +46,44 @@ async def test_an_address_that_is_none_is_refused_as_text(tmp_path: Path) -> Non
         status, text = await browser.do("inbox_allow", address=BAD, back="people")
         assert (status, "no address of a channel" in text) == (400, True)
         assert "<script>alert" not in text
+
+
+async def test_what_was_said_is_found_with_its_place(tmp_path: Path) -> None:
+    """The owner's own; somebody else's only in the conversation that is opened, and the log notes which."""
+    async with deciding(tmp_path, "none") as one, looking(one) as browser:
+        await one.asked(f"the locker code is 4711 {BAD}", person=ANN)
+        await one.asked("my locker code is 0815", person=BOB)
+        with anyio.fail_after(60):
+            while "4711" not in (page := await browser.page("search?q=locker+code")):
+                await anyio.sleep(0.02)
+        assert "0815" not in page
+        assert "<script>alert" not in page
+        link = re.search(r'href="/console/(conversation\?session=[^"]+#m\d+)"', page)
+        assert link is not None
+        opened = await browser.page(html.unescape(link[1]))
+        assert "4711" in opened
+        assert f'id="{link[1].partition("#")[2]}"' in opened
+        assert "nothing" in await browser.page("search?q=locker&place=elsewhere")
+        bobs = f"session={quote(str(SessionKey('matrix', BOBS)), safe='')}"
+        with anyio.fail_after(60):
+            while "0815" not in (page := await browser.page(f"search?q=locker&{bobs}")):
+                await anyio.sleep(0.02)
+        assert "4711" not in page
+        await browser.page("search?q=locker&session=nothing", status=400)
+        await browser.page("search?q=locker&days=99999999999999999999")
+
+
+async def test_a_conversation_is_read_page_by_page(tmp_path: Path) -> None:
+    """From its newest messages back to the first, each message once."""
+    async with deciding(tmp_path, "none") as one, looking(one) as browser:
+        session = str(SessionKey("matrix", f"dm-{ANN}"))
+        said = [Message(role="user", content=f"number {each}.", sender=ANN) for each in range(250)]
+        await one.built.memory.append_message(session, *said)
+        found: list[str] = []
+        path = f"conversation?session={quote(session, safe='')}"
+        while path:
+            page = await browser.page(path)
+            found = [*re.findall(r"number \d+\.", page), *found]
+            earlier = re.search(r'href="/console/(conversation[^"]+)">earlier', page)
+            path = html.unescape(earlier[1]) if earlier else ""
+        assert found == [each.content for each in said]

@@ -173,7 +173,12 @@ class Console:
         if name not in VIEWS:
             raise _Refused(404, "There is no such page.")
         if VIEWS[name].shows_words:
-            _log.info("console.shown", view=name, of=request.query_string)
+            shown_keys = ("id", "session", "scope")
+            _log.info(
+                "console.shown",
+                view=name,
+                of={key: request.query[key] for key in shown_keys if key in request.query},
+            )
         said = ACTIONS.get(request.query.get("said", ""), "")
         said = _NOTHING_CHANGED if said and "unchanged" in request.query else said
         try:

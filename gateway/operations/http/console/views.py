@@ -10,6 +10,7 @@ Call = Callable[..., Awaitable[dict[str, Any]]]
 """Calls an operation by its name, with its arguments."""
 Query = Mapping[str, str]
 _PAGE = 100
+_DIGITS = 12
 
 ACTIONS: Mapping[str, str] = {
     "calls_decide": "Decided.",
@@ -89,17 +90,37 @@ async def _draft(call: Call, query: Query) -> dict[str, Any]:
     return {"draft": await call("drafts_show", id=query.get("id", ""))}
 
 
-async def _conversations(call: Call, _query: Query) -> dict[str, Any]:
-    return await call("sessions_list")
+async def _conversations(call: Call, query: Query) -> dict[str, Any]:
+    start = _number(query, "start") or 0
+    return {**await call("sessions_list", start=start, limit=_PAGE), "start": start, "size": _PAGE}
+
+
+async def _search(call: Call, query: Query) -> dict[str, Any]:
+    asked = {name: query.get(name, "") for name in ("q", "session", "place", "person", "days")}
+    found = None
+    if asked["q"].strip():
+        where = {name: asked[name] for name in ("session", "place", "person")}
+        found = await call("sessions_search", query=asked["q"], days=_number(query, "days") or 0, **where)
+    return {"asked": asked, "found": found}
 
 
 async def _conversation(call: Call, query: Query) -> dict[str, Any]:
-    session = query.get("session", "")
-    about = await call("sessions_show", session=session, limit=1)
-    given = query.get("start", "")
-    start = int(given) if given.isdecimal() else max(0, int(about["messages"]) - _PAGE)
-    page = await call("sessions_page", session=session, start=start, limit=_PAGE)
-    return {"about": about, "page": page, "before": max(0, start - _PAGE) if start else None}
+    session, start = query.get("session", ""), _number(query, "start")
+    limit = min(_number(query, "limit") or _PAGE, _PAGE)
+    page = await call("sessions_page", session=session, start=start, limit=limit)
+    about = await call("sessions_show", session=session, limit=1) if start is None else {}
+    first = page["start"]
+    return {
+        "page": page,
+        "summary": about.get("summary", ""),
+        "lines": list(zip(page["positions"], page["messages"], strict=True)),
+        "before": max(0, first - _PAGE) if first else None,
+    }
+
+
+def _number(query: Query, name: str) -> int | None:
+    given = query.get(name, "")
+    return int(given) if given.isascii() and given.isdecimal() and len(given) < _DIGITS else None
 
 
 async def _memory(call: Call, query: Query) -> dict[str, Any]:
@@ -137,6 +158,7 @@ VIEWS: Mapping[str, View] = {
     "now": View("Now", _now, live=True),
     "waiting": View("Waiting for you", _waiting, live=True),
     "conversations": View("Conversations", _conversations),
+    "search": View("Search", _search, shows_words=True),
     "memory": View("Memory", _memory, shows_words=True),
     "people": View("People", _people),
     "schedule": View("Schedule", _schedule),
