@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+from datetime import timedelta
 from pathlib import Path
 from urllib.parse import quote
 
@@ -13,6 +14,8 @@ from agent_core.messages import SessionKey
 from agent_core.models import Message
 from tests.integration.test_approvals import ANN, BOB, BOBS, deciding
 from tests.integration.test_console import BAD, looking
+from tests.integration.test_grants import Machine, does
+from tests.integration.test_tool_approval import answers, asking, question
 
 
 async def test_somebody_is_let_in_and_removed_by_clicks(tmp_path: Path) -> None:
@@ -87,3 +90,38 @@ async def test_a_conversation_is_read_page_by_page(tmp_path: Path) -> None:
             earlier = re.search(r'href="/console/(conversation[^"]+)">earlier', page)
             path = html.unescape(earlier[1]) if earlier else ""
         assert found == [each.content for each in said]
+
+
+async def test_calls_like_one_are_approved_for_an_hour(tmp_path: Path) -> None:
+    """By one click; the next one is not asked about, and a second click changes nothing."""
+    tool = Machine()
+    async with asking(tmp_path, tool) as one, looking(one) as browser:
+        one.server.say(ANN, "write git status")
+        _, name = await question(one, f"dm-{ANN}")
+        page = await browser.page("waiting")
+        assert "An hour covers exactly this call of write_down" in page
+        status, after = await browser.do("calls_grant", call=name, back="waiting")
+        assert (status, "for an hour" in after, "Grants" in after) == (200, True, True)
+        await answers(one, f"dm-{ANN}", 1)
+        assert await does(one, "git status", 2) == "so: wrote git status"
+        (granted,) = await one.built.store.grants.rows()
+        assert (granted.conversation, granted.until - granted.at) == (
+            str(SessionKey("matrix", f"dm-{ANN}")),
+            timedelta(hours=1),
+        )
+        status, again = await browser.do("calls_grant", call=name, back="waiting")
+        assert (status, f"no tool call {name} waits" in again) == (400, True)
+        await browser.do("grants_revoke", grant=granted.id, back="waiting")
+        assert await one.built.store.grants.rows() == []
+
+
+async def test_a_call_is_rejected_with_a_reason(tmp_path: Path) -> None:
+    tool = Machine()
+    async with asking(tmp_path, tool) as one, looking(one) as browser:
+        one.server.say(ANN, "write rm -rf")
+        _, name = await question(one, f"dm-{ANN}")
+        await browser.do("calls_decide", call=name, yes="false", why=f"too much {BAD}", back="waiting")
+        (answer,) = await answers(one, f"dm-{ANN}", 1)
+        assert "too much" in answer
+        assert "<script>alert" not in await browser.page("messages?state=all")
+    assert tool.written == []

@@ -14,6 +14,7 @@ _DIGITS = 12
 
 ACTIONS: Mapping[str, str] = {
     "calls_decide": "Decided.",
+    "calls_grant": "Approved, and calls like it there for an hour.",
     "calls_answer": "Answered.",
     "drafts_approve": "Approved; it is being sent.",
     "drafts_reject": "Rejected; nothing is sent.",
