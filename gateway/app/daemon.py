@@ -241,7 +241,7 @@ def _keep_settings(settings: Settings, home: Home) -> None:
         _log.warning("settings.not_kept", path=str(home.last_good), error=str(error))
 
 
-def make_operations(built: Gateway, settings: Settings) -> Operations:
+def make_operations(built: Gateway, settings: Settings, home: Home | None = None) -> Operations:
     """Return what an operator may ask of a running gateway."""
     return Operations(
         built.store,
@@ -261,6 +261,8 @@ def make_operations(built: Gateway, settings: Settings) -> Operations:
         background=built.proactive.background_jobs,
         mcp=built.mcp,
         console=built.console,
+        settings=settings,
+        home=home,
     )
 
 
@@ -280,7 +282,7 @@ async def _serve(stack: AsyncExitStack, built: Gateway, settings: Settings, home
         lambda: disk_usage(home.root).free,
     )
 
-    operations = make_operations(built, settings)
+    operations = make_operations(built, settings, home)
     health = Health(
         lambda: [] if built.stands_by else built.supervisor.statuses(),
         operations.status,

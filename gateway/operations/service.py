@@ -26,6 +26,7 @@ from gateway.operations.arguments import (
 )
 from gateway.operations.background import JOB_OPERATIONS, BackgroundOperations
 from gateway.operations.channels import MAIL_OPERATIONS, MATRIX_OPERATIONS, MailOperations, MatrixOperations
+from gateway.operations.configuration import CONFIGURATION_OPERATIONS, ConfigurationOperations
 from gateway.operations.console import ConsoleOperations
 from gateway.operations.files import FILE_OPERATIONS, FileOperations
 from gateway.operations.grants import GRANT_OPERATIONS, GrantOperations
@@ -45,7 +46,9 @@ from gateway.queue.states import IllegalMove, InboxState
 from gateway.queue.stores import InboxRow, QuestionStore, Queue
 from gateway.routing.access import Access
 from gateway.routing.let_in import was_refused
+from gateway.settings import Settings
 from gateway.system.console_logins import ConsoleLogins
+from gateway.system.home import Home
 from gateway.turns.approvals.text import extra_fields
 
 if TYPE_CHECKING:
@@ -73,6 +76,7 @@ class Operations(
     BackgroundOperations,
     McpOperations,
     PeopleOperations,
+    ConfigurationOperations,
     ConsoleOperations,
 ):
     """
@@ -84,6 +88,7 @@ class Operations(
         questions: Tool calls that wait for an approval.
         waiting: Names of questions of MCP servers with a waiting call.
         console: Who is let into the console, if it is served.
+        settings, home: Those of the running daemon.
     """
 
     def __init__(
@@ -104,7 +109,11 @@ class Operations(
         background: BackgroundJobs | None = None,
         mcp: McpServers | None = None,
         console: ConsoleLogins | None = None,
+        settings: Settings | None = None,
+        home: Home | None = None,
     ) -> None:
+        self._settings = settings
+        self._home = home
         self._console = console
         self._questions = questions
         self._waiting = waiting
@@ -224,6 +233,7 @@ OPERATIONS = frozenset(
         "usage",
         "receipts",
         *CALL_OPERATIONS,
+        *CONFIGURATION_OPERATIONS,
         *GRANT_OPERATIONS,
         *MATRIX_OPERATIONS,
         *MAIL_OPERATIONS,

@@ -25,6 +25,7 @@ from gateway.queue.states import OutboxState
 from gateway.settings import Settings
 from gateway.system.clock import SystemClock
 from gateway.system.console_logins import LINK_S, SESSION_S, ConsoleLogins
+from gateway.system.home import Home
 from tests.clock import ManualClock
 from tests.doubles.loopback import LoopbackServer
 from tests.integration.gateway_world import World
@@ -78,10 +79,12 @@ class Browser:
 
 
 @asynccontextmanager
-async def looking(one: World, *, clock: Any = None) -> AsyncIterator[Browser]:
+async def looking(
+    one: World, *, clock: Any = None, settings: Settings | None = None, home: Home | None = None
+) -> AsyncIterator[Browser]:
     """A browser that has come in to the console of a gateway."""
     logins = ConsoleLogins(clock or SystemClock(), "http://127.0.0.1:0")
-    operations = make_operations(one.built, Settings.model_validate(SETTINGS))
+    operations = make_operations(one.built, settings or Settings.model_validate(SETTINGS), home)
     health = Health(list, operations.status)
 
     async def not_here() -> str:
@@ -126,7 +129,11 @@ async def test_a_draft_is_edited_and_sent_by_a_click_and_only_once(tmp_path: Pat
 
 async def test_every_page_opens_and_every_button_is_an_operation(tmp_path: Path) -> None:
     """With words of strangers that would be script: in no page do they stand as they are."""
-    async with deciding(tmp_path, "strangers") as one, looking(one) as browser:
+    settings = Settings.model_validate({**SETTINGS, "gateway": {"log": {"file": "squidbot.log"}}})
+    async with (
+        deciding(tmp_path, "strangers") as one,
+        looking(one, settings=settings, home=Home(tmp_path)) as browser,
+    ):
         await one.asked(f"hello {BAD}", person=ANN)
         one.server.say(BOB, f"let me in {BAD}")
         await notices(one)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import html
+import json
 import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 from urllib.parse import quote
@@ -12,8 +15,11 @@ import anyio
 
 from agent_core.messages import SessionKey
 from agent_core.models import Message
+from gateway.settings import load_settings
+from gateway.settings.last_good import keep_last_good
+from gateway.system.home import open_home
 from tests.integration.test_approvals import ANN, BOB, BOBS, deciding
-from tests.integration.test_console import BAD, looking
+from tests.integration.test_console import BAD, Browser, looking
 from tests.integration.test_grants import Machine, does
 from tests.integration.test_tool_approval import answers, asking, question
 
@@ -125,3 +131,104 @@ async def test_a_call_is_rejected_with_a_reason(tmp_path: Path) -> None:
         assert "too much" in answer
         assert "<script>alert" not in await browser.page("messages?state=all")
     assert tool.written == []
+
+
+CONFIG = """\
+gateway:
+  http: {listen: "127.0.0.1:8811", console: true}
+  log: {file: logs/squidbot.log}
+tools:
+  web:
+    search: {provider: brave, key: hunter2hunter2}
+# the end
+"""
+
+
+@asynccontextmanager
+async def configured(root: Path) -> AsyncIterator[tuple[Browser, Path]]:
+    """The console of a daemon that has started with `CONFIG`."""
+    home = open_home(root)
+    home.config_file.write_text(CONFIG)
+    settings = load_settings(home.config_file)
+    keep_last_good(settings, home.last_good)
+    async with deciding(root, "none") as one, looking(one, settings=settings, home=home) as browser:
+        yield browser, home.config_file
+
+
+def text_in(page: str) -> str:
+    found = re.search(r"<textarea[^>]*>(.*?)</textarea>", page, re.DOTALL)
+    assert found is not None
+    return html.unescape(found[1])
+
+
+async def test_settings_are_checked_before_they_are_saved_and_restored(tmp_path: Path) -> None:
+    async with configured(tmp_path) as (browser, file):
+        page = await browser.page("settings")
+        assert "hunter2" not in page
+        version = re.search(r'name="version" value="([^"]+)"', page)
+        assert version is not None
+        form = {"version": version[1]}
+        shown = text_in(page)
+        _, answer = await browser.do(
+            "settings_write", text=shown.replace("true", "maybe"), save="true", **form
+        )
+        assert "Nothing was saved" in answer
+        assert "maybe" in text_in(answer)  # nothing that was typed is lost
+        changed = shown.replace("# the end", f"# changed {BAD}")
+        _, answer = await browser.do("settings_write", text=changed, save="false", **form)
+        assert "not saved yet" in answer
+        assert file.read_text() == CONFIG
+        _, answer = await browser.do("settings_write", text=changed, save="true", **form)
+        assert "Saved." in answer
+        assert "<script>alert" not in answer
+        assert file.read_text() == CONFIG.replace("# the end", f"# changed {BAD}")
+        status, answer = await browser.do("settings_write", text=changed, save="true", **form)
+        assert (status, "was changed meanwhile" in answer) == (400, True)
+        _, answer = await browser.do("settings_restore", back="settings")
+        assert "is back" in answer
+        assert file.read_text() == CONFIG
+
+
+async def test_a_masked_value_stays_or_is_replaced_as_a_whole(tmp_path: Path) -> None:
+    """No mask is ever saved in the place of a secret, and no secret moves to another line."""
+    async with configured(tmp_path) as (browser, file):
+        page = await browser.page("settings")
+        shown = text_in(page)
+        version = re.search(r'name="version" value="([^"]+)"', page)
+        assert version is not None
+        (masked,) = [line for line in shown.splitlines() if "***" in line]
+        for bad in (masked.replace("brave", "evil"), masked.partition("  #")[0], f"{masked[:-1]}5"):
+            text = shown.replace(masked, bad)
+            status, told = await browser.do("settings_write", text=text, version=version[1], save="true")
+            assert (status, "can only stay as it is" in told) == (400, True)
+            assert file.read_text() == CONFIG
+        text = shown.replace(masked, '    search: {provider: brave, key: "${BRAVE_KEY}"}')
+        _, told = await browser.do("settings_write", text=text, version=version[1], save="true")
+        assert "BRAVE_KEY" in told
+        assert file.read_text() == CONFIG
+
+
+async def test_the_log_is_shown_by_level(tmp_path: Path) -> None:
+    async with configured(tmp_path) as (browser, file):
+        log = file.parent / "logs" / "squidbot.log"
+        log.parent.mkdir(exist_ok=True)
+        rows = [
+            {"time": "2026-01-01T00:00:00Z", "level": level, "event": f"e.{level}", "what": BAD}
+            for level in ("info", "warning", "error")
+        ]
+        log.write_text("".join(json.dumps(row) + "\n" for row in rows) + "cut of")
+        page = await browser.page("log?level=warning")
+        assert [name in page for name in ("e.info", "e.warning", "e.error")] == [False, True, True]
+        assert page.index("e.error") < page.index("e.warning")
+        assert "<script>alert" not in page
+        await browser.page("log?level=nothing", status=400)
+
+
+async def test_a_check_runs_on_demand_and_never_twice_at_once(tmp_path: Path) -> None:
+    """What `squidbot check` of this home finds; the program is another process, as in a shell."""
+    async with configured(tmp_path) as (browser, file):
+        before = await browser.page("check")
+        assert "finding" not in before
+        file.write_text(CONFIG.replace("true", "maybe"))
+        status, page = await browser.do("check_run", back="check")
+        assert (status, "Problems" in page, "console" in page) == (200, True, True)

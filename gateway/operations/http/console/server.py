@@ -25,7 +25,8 @@ from aiohttp import web
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from gateway.errors import GatewayError, describe
-from gateway.operations.http.console.views import ACTIONS, VIEWS
+from gateway.operations.configuration import CHECK_LIMIT_S
+from gateway.operations.http.console.views import ACTIONS, RESULT_PAGES, VIEWS
 from gateway.operations.service import Operations
 from gateway.operations.views import key_of
 from gateway.queue.lease import LeaseTaken
@@ -196,8 +197,10 @@ class Console:
         if name not in ACTIONS:
             raise _Refused(404, "There is no such action; nothing was done.")
         try:
-            with anyio.fail_after(_LIMIT_S):
+            with anyio.fail_after(_LIMIT_S + CHECK_LIMIT_S):
                 done = await self._call(name, **form)
+                page = RESULT_PAGES.get(name)
+                shown = await VIEWS[page].load(self._call, {}) if page else {}
         except Exception as error:  # noqa: BLE001 - the page says so
             return self._render(
                 "problem.html", status=_status_of(error), session=session, name="", text=_text_of(error)
@@ -207,6 +210,8 @@ class Console:
             operation=name,
             of={key: form[key] for key in ("id", "call", "address") if key in form},
         )
+        if page:
+            return self._render(f"{page}.html", session=session, name=page, **{**shown, "result": done})
         view = back if back in VIEWS else "now"
         query = {"said": name} | ({"unchanged": ""} if done.get("changed") is False else {})
         query |= {"scope": form["scope"]} if view == "memory" and "scope" in form else {}

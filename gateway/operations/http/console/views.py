@@ -32,8 +32,14 @@ ACTIONS: Mapping[str, str] = {
     "heartbeat_now": "The check-in has run.",
     "jobs_stop": "Stopped.",
     "files_undo": "Undone, as a new change.",
+    "settings_write": "Looked at.",
+    "settings_restore": "The configuration of the last start is back; the other one is kept beside it.",
+    "check_run": "Checked.",
 }
 """The operations that a form may call, and what the next page says of it."""
+
+RESULT_PAGES: Mapping[str, str] = {"settings_write": "settings", "check_run": "check"}
+"""The actions whose outcome is a page of its own, instead of a sentence above another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +81,18 @@ async def _waiting(call: Call, _query: Query) -> dict[str, Any]:
 
 async def _people(call: Call, _query: Query) -> dict[str, Any]:
     return {"people": (await call("people_list"))["rows"]}
+
+
+async def _settings(call: Call, _query: Query) -> dict[str, Any]:
+    return {"config": await call("settings_show"), "result": None}
+
+
+async def _log(call: Call, query: Query) -> dict[str, Any]:
+    return await call("log_lines", level=query.get("level", "info"))
+
+
+async def _check(_call: Call, _query: Query) -> dict[str, Any]:
+    return {"result": None}
 
 
 async def _messages(call: Call, query: Query) -> dict[str, Any]:
@@ -166,6 +184,9 @@ VIEWS: Mapping[str, View] = {
     "effects": View("Files and effects", _effects),
     "cost": View("Cost", _cost),
     "messages": View("Messages", _messages),
+    "settings": View("Settings", _settings),
+    "log": View("Log", _log),
+    "check": View("Check", _check),
     "message": View("Message", _message, in_menu=False, shows_words=True),
     "draft": View("Draft", _draft, in_menu=False, shows_words=True),
     "conversation": View("Conversation", _conversation, in_menu=False, shows_words=True),
