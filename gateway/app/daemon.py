@@ -295,16 +295,18 @@ async def _serve(stack: AsyncExitStack, built: Gateway, settings: Settings, home
         host, port = parse_listen(settings.gateway.http.listen)
         more: list[web.AbstractRouteDef] = []
         day = None
-        if settings.gateway.http.status_page:
-            from gateway.operations.http.samples import DayHistory  # noqa: PLC0415 - few want the page
-            from gateway.operations.http.status_page import StatusPage  # noqa: PLC0415
+        if settings.gateway.http.status_page or built.console is not None:
+            from gateway.operations.http.samples import DayHistory  # noqa: PLC0415 - few want the pages
 
             day = DayHistory(built.store.maintenance.stats, built.clock)
+        if day is not None and settings.gateway.http.status_page:
+            from gateway.operations.http.status_page import StatusPage  # noqa: PLC0415 - as above
+
             more = StatusPage(operations.status, day, built.clock, stuck=watchdog.reason).routes()
-        if built.console is not None:
+        if day is not None and built.console is not None:
             from gateway.operations.http.console.server import Console  # noqa: PLC0415 - as above
 
-            more += Console(operations, built.console, built.not_here).routes()
+            more += Console(operations, built.console, built.not_here, day).routes()
         app = health.app(host=host, more=more)
         chosen = await stack.enter_async_context(serve(app, host=host, port=port))
         if day is not None:  # a group would wrap the reason why the port cannot be used

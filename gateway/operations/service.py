@@ -207,6 +207,7 @@ class Operations(
 OPERATIONS = frozenset(
     {
         "status",
+        "turns_list",
         "console_link",
         "inbox_list",
         "inbox_show",

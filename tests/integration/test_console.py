@@ -20,6 +20,7 @@ from gateway.operations.http import console as console_package
 from gateway.operations.http.console.server import Console
 from gateway.operations.http.console.views import ACTIONS, VIEWS
 from gateway.operations.http.health import Health, serve
+from gateway.operations.http.samples import DayHistory
 from gateway.operations.service import OPERATIONS, Operations
 from gateway.queue.states import OutboxState
 from gateway.settings import Settings
@@ -87,10 +88,12 @@ async def looking(
     operations = make_operations(one.built, settings or Settings.model_validate(SETTINGS), home)
     health = Health(list, operations.status)
 
+    day = DayHistory(one.built.store.maintenance.stats, one.built.clock)
+
     async def not_here() -> str:
         return browser.elsewhere
 
-    app = health.app(host="127.0.0.1", more=Console(operations, logins, not_here).routes())
+    app = health.app(host="127.0.0.1", more=Console(operations, logins, not_here, day).routes())
     jar = aiohttp.CookieJar(unsafe=True)
     async with (
         serve(app, host="127.0.0.1", port=0) as port,

@@ -9,12 +9,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import anyio
 
 from agent_core.messages import SessionKey
-from agent_core.models import Message
+from agent_core.models import Message, ToolResult
 from gateway.settings import load_settings
 from gateway.settings.last_good import keep_last_good
 from gateway.system.home import open_home
@@ -232,3 +233,33 @@ async def test_a_check_runs_on_demand_and_never_twice_at_once(tmp_path: Path) ->
         file.write_text(CONFIG.replace("true", "maybe"))
         status, page = await browser.do("check_run", back="check")
         assert (status, "Problems" in page, "console" in page) == (200, True, True)
+
+
+class Slow(Machine):
+    """Works until it is told to end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.end = anyio.Event()
+
+    async def execute(self, **arguments: Any) -> ToolResult:
+        await self.end.wait()
+        return await super().execute(**arguments)
+
+
+async def test_a_turn_at_work_is_shown_with_its_step_and_the_day_as_charts(tmp_path: Path) -> None:
+    tool = Slow()
+    async with asking(tmp_path, tool) as one, looking(one) as browser:
+        assert "uses write_down" not in await browser.page("now")
+        one.server.say(ANN, "write a book")
+        _, name = await question(one, f"dm-{ANN}")
+        await browser.do("calls_decide", call=name, yes="true")
+        with anyio.fail_after(60):
+            while "uses write_down" not in (page := await browser.page("now")):
+                await anyio.sleep(0.02)
+        assert page.count("<svg") == 4
+        tool.end.set()
+        await answers(one, f"dm-{ANN}", 1)
+        with anyio.fail_after(60):
+            while "uses write_down" in await browser.page("now"):
+                await anyio.sleep(0.02)

@@ -14,7 +14,7 @@ import base64
 import hashlib
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
@@ -27,6 +27,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from gateway.errors import GatewayError, describe
 from gateway.operations.configuration import CHECK_LIMIT_S
 from gateway.operations.http.console.views import ACTIONS, RESULT_PAGES, VIEWS
+from gateway.operations.http.samples import DayHistory
+from gateway.operations.http.status_page import day_charts
 from gateway.operations.service import Operations
 from gateway.operations.views import key_of
 from gateway.queue.lease import LeaseTaken
@@ -49,10 +51,15 @@ class Console:
 
     Args:
         not_here: Why another process is the daemon of this home; empty if it is this one.
+        day: The samples of the charts.
     """
 
     def __init__(
-        self, operations: Operations, logins: ConsoleLogins, not_here: Callable[[], Awaitable[str]]
+        self,
+        operations: Operations,
+        logins: ConsoleLogins,
+        not_here: Callable[[], Awaitable[str]],
+        day: DayHistory,
     ) -> None:
         self._operations = operations
         self._not_here = not_here
@@ -71,6 +78,7 @@ class Console:
             lstrip_blocks=True,
         )
         self._page.globals.update(style=files["style.css"], script=files["live.js"], views=VIEWS)
+        self._page.globals["charts"] = lambda: day_charts(day.samples(), datetime.now(UTC))
         self._page.filters.update(when=_when, place=_place, visible=visible)
         self._headers = {
             "Content-Security-Policy": (

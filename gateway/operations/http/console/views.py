@@ -65,6 +65,7 @@ class View:
 async def _now(call: Call, _query: Query) -> dict[str, Any]:
     return {
         "report": await call("status", reasons=True),
+        "turns": (await call("turns_list"))["rows"],
         "jobs": (await call("jobs_list", open_only=True))["jobs"],
     }
 
