@@ -294,7 +294,7 @@ async def _serve(stack: AsyncExitStack, built: Gateway, settings: Settings, home
     if settings.gateway.http is not None:
         host, port = parse_listen(settings.gateway.http.listen)
         more: list[web.AbstractRouteDef] = []
-        day = None
+        day = streams = None
         if settings.gateway.http.status_page or built.console is not None:
             from gateway.operations.http.samples import DayHistory  # noqa: PLC0415 - few want the pages
 
@@ -305,10 +305,14 @@ async def _serve(stack: AsyncExitStack, built: Gateway, settings: Settings, home
             more = StatusPage(operations.status, day, built.clock, stuck=watchdog.reason).routes()
         if day is not None and built.console is not None:
             from gateway.operations.http.console.server import Console  # noqa: PLC0415 - as above
+            from gateway.operations.http.console.streams import ChangeStreams  # noqa: PLC0415
 
-            more += Console(operations, built.console, built.not_here, day).routes()
+            streams = ChangeStreams(built.wakeups.changes())
+            more += Console(operations, built.console, built.not_here, day, streams).routes()
         app = health.app(host=host, more=more)
         chosen = await stack.enter_async_context(serve(app, host=host, port=port))
+        if streams is not None:
+            stack.callback(streams.end)
         if day is not None:  # a group would wrap the reason why the port cannot be used
             tasks = await stack.enter_async_context(anyio.create_task_group())
             tasks.start_soon(day.run)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import re
 from collections.abc import AsyncIterator
@@ -18,6 +19,7 @@ from yarl import URL
 from gateway.app.daemon import make_operations
 from gateway.operations.http import console as console_package
 from gateway.operations.http.console.server import Console
+from gateway.operations.http.console.streams import MOST_STREAMS, ChangeStreams
 from gateway.operations.http.console.views import ACTIONS, VIEWS
 from gateway.operations.http.health import Health, serve
 from gateway.operations.http.samples import DayHistory
@@ -44,6 +46,7 @@ class Browser:
     client: aiohttp.ClientSession
     url: str
     logins: ConsoleLogins
+    streams: ChangeStreams
     csrf: str = ""
     elsewhere: str = ""
     """Why another process is the daemon."""
@@ -88,21 +91,25 @@ async def looking(
     operations = make_operations(one.built, settings or Settings.model_validate(SETTINGS), home)
     health = Health(list, operations.status)
 
+    streams = ChangeStreams(one.built.wakeups.changes())
     day = DayHistory(one.built.store.maintenance.stats, one.built.clock)
 
     async def not_here() -> str:
         return browser.elsewhere
 
-    app = health.app(host="127.0.0.1", more=Console(operations, logins, not_here, day).routes())
+    app = health.app(host="127.0.0.1", more=Console(operations, logins, not_here, day, streams).routes())
     jar = aiohttp.CookieJar(unsafe=True)
     async with (
         serve(app, host="127.0.0.1", port=0) as port,
         aiohttp.ClientSession(cookie_jar=jar) as client,
     ):
         logins.address = f"http://127.0.0.1:{port}"
-        browser = Browser(client, logins.address, logins)
+        browser = Browser(client, logins.address, logins, streams)
         await browser.enter()
-        yield browser
+        try:
+            yield browser
+        finally:
+            streams.end()
 
 
 async def test_a_draft_is_edited_and_sent_by_a_click_and_only_once(tmp_path: Path) -> None:
@@ -313,6 +320,47 @@ async def test_the_policy_allows_nothing_but_its_own(tmp_path: Path) -> None:
         assert "default-src 'none'" in policy
         assert "unsafe" not in policy
         assert len(cookie.value) > 40
+
+
+async def test_a_change_is_told_at_once_and_only_to_a_session(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with deciding(tmp_path, "strangers") as one, looking(one, clock=clock) as browser:
+        url = f"{browser.url}/console/changes"
+        async with browser.client.get(url) as stream:
+            assert stream.content_type == "text/event-stream"
+            one.server.say(BOB, "may I come?")
+            with anyio.fail_after(20):  # a change, not the quiet time
+                assert await stream.content.readuntil(b"\n\n") == b"data: \n\n"
+            clock.advance(SESSION_S)
+            one.server.say(BOB, "or tomorrow?")
+            with anyio.fail_after(60):
+                await stream.content.read()  # ends with its session
+        await browser.page("changes", status=401)
+        await browser.page("changes", status=403, headers={"Host": "rebound.example"})
+
+
+async def test_a_page_that_stays_open_and_pages_that_are_closed_leave_nothing_behind(tmp_path: Path) -> None:
+    """A week of visits: no stream, no task, no subscriber is left, and there are never too many."""
+    async with deciding(tmp_path, "none") as one, looking(one) as browser:
+        subscribers = len(one.built.wakeups.outbox._subscribers)
+        tasks = len(asyncio.all_tasks())
+        for _ in range(7):
+            open_ones = [
+                await browser.client.get(f"{browser.url}/console/changes") for _ in range(MOST_STREAMS + 3)
+            ]
+            with anyio.fail_after(60):
+                while browser.streams.count != MOST_STREAMS:
+                    await anyio.sleep(0.02)
+            for each in open_ones:
+                each.close()
+            one.built.wakeups.outbox.fire("matrix")
+            with anyio.fail_after(60):
+                while browser.streams.count:
+                    await anyio.sleep(0.02)
+        assert len(one.built.wakeups.outbox._subscribers) == subscribers
+        with anyio.fail_after(60):
+            while len(asyncio.all_tasks()) > tasks + 2:
+                await anyio.sleep(0.02)
 
 
 async def test_the_owner_gets_a_link_in_a_chat_and_nobody_else(tmp_path: Path) -> None:

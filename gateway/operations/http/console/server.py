@@ -26,6 +26,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from gateway.errors import GatewayError, describe
 from gateway.operations.configuration import CHECK_LIMIT_S
+from gateway.operations.http.console.streams import ChangeStreams
 from gateway.operations.http.console.views import ACTIONS, RESULT_PAGES, VIEWS
 from gateway.operations.http.samples import DayHistory
 from gateway.operations.http.status_page import day_charts
@@ -52,6 +53,7 @@ class Console:
     Args:
         not_here: Why another process is the daemon of this home; empty if it is this one.
         day: The samples of the charts.
+        streams: Tell the browser when to renew a page.
     """
 
     def __init__(
@@ -60,9 +62,11 @@ class Console:
         logins: ConsoleLogins,
         not_here: Callable[[], Awaitable[str]],
         day: DayHistory,
+        streams: ChangeStreams,
     ) -> None:
         self._operations = operations
         self._not_here = not_here
+        self._streams = streams
         self._logins = logins
         address = urlsplit(logins.address)
         self._host, self._scheme = address.hostname or "", address.scheme
@@ -101,6 +105,7 @@ class Console:
             web.get("/console/enter", self._door),
             web.post("/console/enter", self._enter),
             web.post("/console/leave", self._leave),
+            web.get("/console/changes", self._changes),
             web.get("/console/{view}", self._show),
             web.post("/console/do/{operation}", self._do),
         ]
@@ -198,6 +203,13 @@ class Console:
                 "problem.html", status=_status_of(error), session=session, name=name, text=_text_of(error)
             )
         return self._render(f"{name}.html", session=session, name=name, said=said, **shown)
+
+    async def _changes(self, request: web.Request) -> web.StreamResponse:
+        self._session_of(request)
+        secret = request.cookies.get(_COOKIE, "")
+        return await self._streams.serve(
+            request, self._headers, lambda: self._logins.find(secret) is not None
+        )
 
     async def _do(self, request: web.Request) -> web.Response:
         session, form = await self._form_of(request)
