@@ -36,6 +36,7 @@ from tests.integration.test_approvals import ANN, BOB, BOBS, SETTINGS, deciding,
 from tests.integration.test_questions_together import three_tools
 from tests.integration.test_tool_approval import Wishful, Writer, answers, asking, question
 
+WITH_LOG = Settings.model_validate({**SETTINGS, "gateway": {"log": {"file": "squidbot.log"}}})
 BAD = "<script>alert('x')</script>\"'&"
 
 
@@ -139,10 +140,9 @@ async def test_a_draft_is_edited_and_sent_by_a_click_and_only_once(tmp_path: Pat
 
 async def test_every_page_opens_and_every_button_is_an_operation(tmp_path: Path) -> None:
     """With words of strangers that would be script: in no page do they stand as they are."""
-    settings = Settings.model_validate({**SETTINGS, "gateway": {"log": {"file": "squidbot.log"}}})
     async with (
         deciding(tmp_path, "strangers") as one,
-        looking(one, settings=settings, home=Home(tmp_path)) as browser,
+        looking(one, settings=WITH_LOG, home=Home(tmp_path)) as browser,
     ):
         await one.asked(f"hello {BAD}", person=ANN)
         one.server.say(BOB, f"let me in {BAD}")
