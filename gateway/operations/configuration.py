@@ -24,7 +24,7 @@ import anyio.to_thread
 
 from agent_core import files
 from gateway.errors import ConfigInvalid, GatewayError, NotFound, StateUnusable
-from gateway.observability.logs.lines import LineFilter, format_line, parse_line
+from gateway.observability.logs.lines import LEVELS, LineFilter, format_line, parse_line
 from gateway.observability.logs.reader import from_journal, newest_lines
 from gateway.observability.redaction import MASK
 from gateway.operations.arguments import RequestInvalid, within
@@ -80,8 +80,9 @@ class ConfigurationOperations:
 
         def read() -> list[str]:
             raw = newest_lines(file) if file is not None else _journal()
-            lines = map(parse_line, islice(raw, _SCANNED_LINES))
-            wanted = LineFilter(level=level)
+            marks = [f'"{name}"' for name in LEVELS[LEVELS.index(level) :]]  # most lines need no reading
+            marked = (line for line in islice(raw, _SCANNED_LINES) if any(mark in line for mark in marks))
+            lines, wanted = map(parse_line, marked), LineFilter(level=level)
             return [format_line(line) for line in islice(filter(wanted.matches, lines), within(limit))]
 
         return {"level": level, "file": str(file or ""), "lines": await anyio.to_thread.run_sync(read)}

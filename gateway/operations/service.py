@@ -45,7 +45,7 @@ from gateway.proactive.background_jobs import BackgroundJobs
 from gateway.queue.states import IllegalMove, InboxState
 from gateway.queue.stores import InboxRow, QuestionStore, Queue
 from gateway.routing.access import Access
-from gateway.routing.let_in import was_refused
+from gateway.routing.let_in import refused_rows
 from gateway.settings import Settings
 from gateway.system.console_logins import ConsoleLogins
 from gateway.system.home import Home
@@ -54,9 +54,6 @@ from gateway.turns.approvals.text import extra_fields
 if TYPE_CHECKING:
     from agent_core.tools.files.journaled_files import JournaledFiles
     from agent_core.tools.mcp.servers import McpServers
-
-
-_MOST_LOOKED_AT = 5_000
 
 
 class Operations(
@@ -154,9 +151,7 @@ class Operations(
         that were ignored. ``refused``: only what somebody may have written for an answer, and was not let in.
         """
         if refused:
-            kept = [InboxState.QUARANTINED, InboxState.IGNORED]
-            rows = await self._store.inbox.rows(states=kept, limit=_MOST_LOOKED_AT)
-            rows = [row for row in rows if was_refused(row, self._access)][: within(limit)]
+            rows = await refused_rows(self._store, self._access, limit=within(limit))
             return {"rows": [inbox_row(row, preview=80, words=self._may_show(row)) for row in rows]}
         rows = await self._store.inbox.rows(
             states=[parse_state(state) for state in states or ()],

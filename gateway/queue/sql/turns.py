@@ -79,9 +79,9 @@ class TurnStore(Store):
     async def running(self) -> list[RunningTurn]:
         """Return the turns at work, the longest one first, each with its newest recorded step."""
 
-        def look(db: ConnectionPort) -> list[tuple[Any, Any]]:
+        def collect(db: ConnectionPort) -> list[tuple[Any, Any]]:
             turns = db.execute(
-                "SELECT session, turn, MIN(accepted_at), COUNT(*) FROM inbox WHERE state = 'running'"
+                "SELECT session, turn, COUNT(*), MIN(accepted_at) FROM inbox WHERE state = 'running'"
                 " GROUP BY session, turn ORDER BY MIN(accepted_at)"
             ).fetchall()
             query = (
@@ -91,7 +91,7 @@ class TurnStore(Store):
             return [(each, db.execute(query, (each[1],)).fetchone()) for each in turns]
 
         found = []
-        for (session, _, since, messages), raw in await self._reader.call("running", look):
+        for (session, _, messages, since), raw in await self._reader.call("running", collect):
             step = None if raw is None else step_of(raw)
             tool = (
                 step.request["call"]["name"] if step and step.kind == "tool" and step.result is None else ""

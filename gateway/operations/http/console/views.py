@@ -10,6 +10,7 @@ Call = Callable[..., Awaitable[dict[str, Any]]]
 """Calls an operation by its name, with its arguments."""
 Query = Mapping[str, str]
 _PAGE = 100
+_LISTED = 50
 _DIGITS = 12
 
 ACTIONS: Mapping[str, str] = {
@@ -112,7 +113,7 @@ async def _draft(call: Call, query: Query) -> dict[str, Any]:
 
 async def _conversations(call: Call, query: Query) -> dict[str, Any]:
     start = _number(query, "start") or 0
-    return {**await call("sessions_list", start=start, limit=_PAGE), "start": start, "size": _PAGE}
+    return {**await call("sessions_list", start=start, limit=_LISTED), "start": start, "size": _LISTED}
 
 
 async def _search(call: Call, query: Query) -> dict[str, Any]:
