@@ -263,6 +263,7 @@ def make_operations(built: Gateway, settings: Settings, home: Home | None = None
         console=built.console,
         settings=settings,
         home=home,
+        retry=built.supervisor.retry,
     )
 
 

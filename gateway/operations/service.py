@@ -25,7 +25,13 @@ from gateway.operations.arguments import (
     within,
 )
 from gateway.operations.background import JOB_OPERATIONS, BackgroundOperations
-from gateway.operations.channels import MAIL_OPERATIONS, MATRIX_OPERATIONS, MailOperations, MatrixOperations
+from gateway.operations.channels import (
+    MAIL_OPERATIONS,
+    MATRIX_OPERATIONS,
+    RETRY,
+    MailOperations,
+    MatrixOperations,
+)
 from gateway.operations.configuration import CONFIGURATION_OPERATIONS, ConfigurationOperations
 from gateway.operations.console import ConsoleOperations
 from gateway.operations.files import FILE_OPERATIONS, FileOperations
@@ -86,6 +92,7 @@ class Operations(
         waiting: Names of questions of MCP servers with a waiting call.
         console: Who is let into the console, if it is served.
         settings, home: Those of the running daemon.
+        retry: Connects a channel again that waits after a failure.
     """
 
     def __init__(
@@ -108,10 +115,12 @@ class Operations(
         console: ConsoleLogins | None = None,
         settings: Settings | None = None,
         home: Home | None = None,
+        retry: Callable[[str], None] | None = None,
     ) -> None:
         self._settings = settings
         self._home = home
         self._console = console
+        self._retry = retry
         self._questions = questions
         self._waiting = waiting
         self._files = files
@@ -233,6 +242,7 @@ OPERATIONS = frozenset(
         *GRANT_OPERATIONS,
         *MATRIX_OPERATIONS,
         *MAIL_OPERATIONS,
+        RETRY,
         *PLAN_OPERATIONS,
         *BACKUP_OPERATIONS,
         *FILE_OPERATIONS,
