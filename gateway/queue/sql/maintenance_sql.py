@@ -172,7 +172,7 @@ def _newest(
 ) -> list[Raw]:
     found: list[Raw] = []
     for state in set(states):
-        column = UNINDEXED_STATE if state in _COMMON and not where else "state"
+        column = UNINDEXED_STATE if state in _COMMON and "session" not in where else "state"
         found += db.execute(
             f"{select} WHERE {column} = ?{where} ORDER BY id DESC LIMIT ?", (state.value, *arguments, limit)
         )
