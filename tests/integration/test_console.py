@@ -16,6 +16,7 @@ import anyio
 import pytest
 from yarl import URL
 
+from agent_core.messages import InboundMessage, Sender, SessionKey
 from gateway.app.daemon import make_operations
 from gateway.operations.http import console as console_package
 from gateway.operations.http.console.server import Console
@@ -138,15 +139,31 @@ async def test_a_draft_is_edited_and_sent_by_a_click_and_only_once(tmp_path: Pat
         assert [each.text for each in one.server.seen(BOBS)] == ["Yes,\ndo."]
 
 
+def stranger_with_script() -> InboundMessage:
+    """A mail whose name, subject, file and address would be script."""
+    return InboundMessage(
+        channel="matrix",
+        account="bot",
+        native_id=f"<{BAD}>",
+        session=SessionKey("matrix", f"dm-{BAD}"),
+        sender=Sender(address=f"{BAD}@hs.test", verified=True),
+        text=BAD,
+        received_at=SystemClock().now(),
+        context={"subject": BAD, "doubt": BAD, "display_name": BAD},
+    )
+
+
 async def test_every_page_opens_and_every_button_is_an_operation(tmp_path: Path) -> None:
     """With words of strangers that would be script: in no page do they stand as they are."""
     async with (
         deciding(tmp_path, "strangers") as one,
         looking(one, settings=WITH_LOG, home=Home(tmp_path)) as browser,
     ):
+        one.built.channels["matrix"].room_name = lambda _place: f"a room {BAD}"  # type: ignore[attr-defined]
         await one.asked(f"hello {BAD}", person=ANN)
         one.server.say(BOB, f"let me in {BAD}")
         await notices(one)
+        await one.hand_over(stranger_with_script())
         (draft,) = await held(one)
         operations = make_operations(one.built, Settings())
         with anyio.fail_after(60):
@@ -155,13 +172,15 @@ async def test_every_page_opens_and_every_button_is_an_operation(tmp_path: Path)
         session = sessions[0]["session"]
         rows = await one.built.store.inbox.rows(limit=5)
         details = {
-            "message": f"?id={rows[0].id}",
+            "message": f"?id={max(row.id for row in rows)}",
+            "search": f"?q={URL.build(path=BAD).raw_path}&place={URL.build(path=BAD).raw_path}",
             "draft": f"?id={draft}",
             "conversation": f"?session={URL.build(path=session).raw_path}",
             "messages": "?state=all",
         }
         pages = [await browser.page(name + details.get(name, "")) for name in VIEWS]
-    assert any("&lt;script&gt;" in page for page in pages)
+    assert sum("&lt;script&gt;" in page for page in pages) > 5
+    assert sum("a room &lt;script" in page for page in pages) > 3
     assert not any("<script>alert" in page for page in pages)
     assert set(ACTIONS) <= set(OPERATIONS)
 
@@ -189,6 +208,33 @@ async def test_a_form_of_another_page_does_nothing(
         rows = await one.built.store.outbox.rows(states=[OutboxState.HELD])
     assert found == status
     assert len(rows) == (0 if status == 200 else 1)
+
+
+async def test_no_action_at_all_is_done_for_another_page(tmp_path: Path, monkeypatch: Any) -> None:
+    """Every operation that a form may call; the control is that the same form of the console gets to it."""
+    called: list[str] = []
+
+    async def call(_self: Operations, name: str, _arguments: Any) -> dict[str, Any]:
+        called.append(name)
+        return {}
+
+    async with deciding(tmp_path, "none") as one, looking(one) as browser:
+        monkeypatch.setattr(Operations, "call", call)
+        for name in ACTIONS:
+            for attack in (
+                {"headers": {"Origin": "https://evil.example"}},
+                {"headers": {"Origin": "null"}},
+                {"headers": {"Origin": browser.url, "Host": "rebound.example"}},
+                {"csrf": "guessed"},
+                {"csrf": ""},
+            ):
+                status, _ = await browser.do(name, **attack)  # type: ignore[arg-type]
+                assert (status, called) == (403, []), (name, attack)
+            await browser.page(f"do/{name}", status=405)
+        await browser.do("people_list")  # an operation that no form calls
+        assert called == []
+        await browser.do("grants_revoke", grant="g1")
+        assert called[0] == "grants_revoke"
 
 
 async def test_nobody_comes_in_without_a_link_that_counts(tmp_path: Path) -> None:

@@ -131,6 +131,12 @@ async def test_a_person_decides_in_a_browser(tmp_path: Path) -> None:
             PICTURE.parent.mkdir(exist_ok=True)
             shown = await page.ask("Page.captureScreenshot", format="png")
             PICTURE.write_bytes(base64.b64decode(shown["data"]))
+        await page.value("window.kept = true")
+        one.server.say(BOB, "or on Friday?")
+        await page.until(
+            "document.body.textContent.includes('or on Friday') || document.querySelectorAll('article').length > 1"
+        )
+        assert await page.value("window.kept")  # renewed by its stream, and not opened again
         await page.open(f"{console.url}/console/draft?id={draft}")
         await page.value("document.querySelector('textarea').value = 'Yes, on Thursday.'")
         await page.value("document.querySelector('form.wide button').click()")
