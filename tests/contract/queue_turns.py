@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import timedelta
+
 import pytest
 
 from agent_core.messages import Sender, SessionKey
 from agent_core.models import Message, Purpose, Usage
+from gateway.queue.model import Step
 from gateway.queue.shared import SHARED
 from gateway.queue.states import InboxState, OutboxState
 from gateway.queue.stores import Completion, Queue
@@ -89,6 +93,29 @@ class TurnsContract:
                 place,
             )  # where it was said
             await answer(store, turn)
+
+    async def test_turns_at_work_are_told_with_their_step(self, store: Queue, clock: ManualClock):
+        """The longest one first; a tool only while it runs, and nothing that waits or is over."""
+        await accept(store, "waits", session=SHARED)
+        await accept(store, "a", "b")
+        clock.advance(5)
+        await accept(store, "c", session=OTHER)
+        first, second = await claim(store, merge=5), await claim(store, OTHER)
+        used = Step(4, "tool", "d", {"call": {"name": "shell"}}, None)
+        await store.turns.record_step_start(first, step(3))
+        await store.turns.record_step_result(first, step(3, result={"content": "done"}))
+        await store.turns.record_step_start(first, used)
+        told = [
+            (row.session, row.since, row.messages, row.number, row.tool)
+            for row in await store.turns.running()
+        ]
+        later = EPOCH + timedelta(seconds=5)
+        assert told == [(ROOM, EPOCH, 2, 4, "shell"), (OTHER, later, 1, 0, "")]
+        await store.turns.record_step_result(first, replace(used, result={"content": "done"}))
+        assert [row.tool for row in await store.turns.running()] == ["", ""]
+        await answer(store, first)
+        await answer(store, second)
+        assert await store.turns.running() == []
 
     async def test_an_answer_commits_everything_together(self, store: Queue, clock: ManualClock):
         """Rows, answers, history and usage are there after `complete`, and the steps are gone."""

@@ -93,9 +93,8 @@ class TurnStore(Store):
         found = []
         for (session, _, messages, since), raw in await self._reader.call("running", collect):
             step = None if raw is None else step_of(raw)
-            tool = (
-                step.request["call"]["name"] if step and step.kind == "tool" and step.result is None else ""
-            )
+            is_used = step is not None and step.kind == "tool" and step.result is None
+            tool = step.request.get("call", {}).get("name", "") if step is not None and is_used else ""
             if (key := session_or_none(session)) is not None:
                 number = 0 if step is None else step.number
                 found.append(RunningTurn(key, datetime.fromtimestamp(since, UTC), messages, number, tool))
