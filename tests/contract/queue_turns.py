@@ -16,12 +16,14 @@ from gateway.queue.stores import Completion, Queue
 from tests.clock import EPOCH, ManualClock
 from tests.contract.queue_accept import natives
 from tests.contract.queue_data import (
+    BOT,
     OTHER,
     ROOM,
     accept,
     answer,
     claim,
     out,
+    pending,
     reply,
     step,
 )
@@ -116,6 +118,23 @@ class TurnsContract:
         await answer(store, first)
         await answer(store, second)
         assert await store.turns.running() == []
+
+    async def test_rows_are_found_by_their_error(self, store: Queue):
+        """Of one conversation or of all, newest first; without states none that was ignored."""
+        for number, why in enumerate(("over_limit", "unreadable_key", "name_too_long", "over_limit")):
+            entry = replace(pending(f"i{number}"), ignore=why)
+            await store.inbox.accept(ROOM.channel, BOT, [entry], {})
+        await accept(store, "open", session=OTHER)
+
+        async def found(*errors: str, **more: object) -> list[str]:
+            rows = await store.inbox.rows(states=[InboxState.IGNORED], errors=errors, **more)  # type: ignore[arg-type]
+            return [row.message.native_id for row in rows]
+
+        assert await found("over_limit", "unreadable_%") == ["i3", "i1", "i0"]
+        assert await found("over_limit", limit=1) == ["i3"]
+        assert await found("over_limit", session=OTHER) == []
+        assert [row.message.native_id for row in await store.inbox.rows(session=OTHER)] == ["open"]
+        assert await store.inbox.rows(session=ROOM) == []
 
     async def test_an_answer_commits_everything_together(self, store: Queue, clock: ManualClock):
         """Rows, answers, history and usage are there after `complete`, and the steps are gone."""
