@@ -68,6 +68,7 @@ EXAMPLES = {
     "init": "squidbot init --install user",
     "logs": "squidbot logs --level warning --since 2h --follow",
     "did": "squidbot did --since 2d",
+    "person list": "squidbot person list",
     "person move": "squidbot person move @bob:old.example @bob:new.example",
     "matrix devices": "squidbot matrix devices --user @alice:example.org",
     "matrix reset-device": "squidbot matrix reset-device --yes",
