@@ -8,6 +8,7 @@ import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -19,6 +20,7 @@ from agent_core.models import Message, ToolResult
 from gateway.settings import load_settings
 from gateway.settings.last_good import keep_last_good
 from gateway.system.home import open_home
+from tests.command_line import squidbot
 from tests.integration.test_approvals import ANN, BOB, BOBS, deciding
 from tests.integration.test_console import BAD, Browser, looking
 from tests.integration.test_grants import Machine, does
@@ -263,3 +265,23 @@ async def test_a_turn_at_work_is_shown_with_its_step_and_the_day_as_charts(tmp_p
         with anyio.fail_after(60):
             while "uses write_down" in await browser.page("now"):
                 await anyio.sleep(0.02)
+
+
+async def test_the_same_at_the_shell_without_a_daemon(tmp_path: Path) -> None:
+    """Who may write, and the search; nothing that was said can steer the terminal."""
+
+    async def command(*arguments: str) -> str:
+        done = await anyio.to_thread.run_sync(partial(squidbot, tmp_path, *arguments))
+        assert done.returncode == 0, done.stdout + done.stderr
+        return str(done.stdout)
+
+    async with deciding(tmp_path, "none") as one, looking(one) as browser:
+        await one.asked("the locker code is 4711\x1b[2J", person=ANN)
+        with anyio.fail_after(60):
+            while "4711" not in await browser.page("search?q=locker"):
+                await anyio.sleep(0.02)
+    found = await command("sessions", "search", "locker code")
+    assert "4711" in found
+    assert "\x1b" not in found
+    assert await command("sessions", "search", "nowhere") == "nothing was found\n"
+    assert await command("person", "list") == "nobody\n"
