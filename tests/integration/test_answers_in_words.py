@@ -96,7 +96,7 @@ async def test_what_begins_with_a_word_is_asked_back_about(tmp_path, monkeypatch
         asked = (await one.asked(word, person=BOB)).text
         assert asked.startswith(f"Is that a yes or a no to `{name}` (to use `write_down`)? It still waits.")
         assert (await one.asked("yes", person=BOB)).text == asked
-        monkeypatch.setattr(worded_answers, "_CROSSED", timedelta(0))
+        monkeypatch.setattr(worded_answers, "_REPEATED", timedelta(0))
         assert tool.written == []
         one.server.say(BOB, "ok")
         assert "so: wrote it" in await answers(one, f"dm-{BOB}", 4)

@@ -20,6 +20,7 @@ import structlog
 
 from agent_core.memory.scopes import person_name
 from agent_core.messages import Audience, InboundMessage, SessionKey
+from agent_core.models import ToolCall
 from agent_core.provenance import from_json
 from agent_core.tools.forms import NotAnAnswer, form_of, read
 from agent_core.tools.grants import Grant, GrantKind, Scope, describe_scope
@@ -204,7 +205,7 @@ class ToolDecisions:
     async def overview(self, message: InboundMessage, *, everywhere: bool) -> list[str]:
         """List this person's questions, ``everywhere`` or here. Raises `StoreUnavailable`."""
         return [
-            f"- `{one.name}`: {question_subject(one)}"
+            f"- `{one.name}`: {question_subject(one, details=message.session in (one.session, *one.places))}"
             for one in await self._store.questions()
             if one.verdict is None
             and not self.has_ended(one)
@@ -264,9 +265,14 @@ def has_ended(question: ToolQuestionRow, waiting: Container[str]) -> bool:
     return question.form is not None and question.verdict is None and question.name not in waiting
 
 
-def question_subject(question: ToolQuestionRow) -> str:
-    """The subject of a question, in a few words."""
-    return f"{'to use' if question.form is None else 'an answer for'} `{question.tool}`"
+def question_subject(question: ToolQuestionRow, *, details: bool = False) -> str:
+    """Return the subject of a question in a few words, with ``details`` what the first call is given."""
+    subject = f"{'to use' if question.form is None else 'an answer for'} `{question.tool}`"
+    if not details or question.form is not None or not question.calls:
+        return subject
+    given = ToolCall.model_validate(question.calls[0][0]).arguments.values()
+    said = safe_line(", ".join(map(str, given)), 60)
+    return f"{subject} ({said})" if said else subject
 
 
 def grant_of(question: ToolQuestionRow, terms: Terms, *, by: str, now: datetime) -> Grant | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
@@ -298,8 +299,9 @@ class CommandHandlers:
 
     async def _approve(self, asked: CommandContext) -> CommandReply | str:
         name = asked.command.argument
-        if not name or is_call(clean_name(name)):
-            return await self._about_calls(asked, clean_name(name), yes=True)
+        names, rest = _names_of_calls(name)
+        if not name or (names and not rest):
+            return await self._about_calls(asked, names, yes=True)
         if not asked.owner:
             return NOT_HERE
         return await self._approvals.decide(name, yes=True)
@@ -320,11 +322,16 @@ class CommandHandlers:
         """List the people whom the owner may admit, with no more of their words than the daily note has."""
         return refused_text(await let_in.refused_rows(self._store, self._access, limit=_LISTED))
 
-    async def _about_calls(self, asked: CommandContext, name: str, *, yes: bool, why: str = "") -> str:
-        """Decide about a tool, for whoever may; without a name, what waits."""
-        if name:
+    async def _about_calls(
+        self, asked: CommandContext, names: Sequence[str], *, yes: bool, why: str = ""
+    ) -> str:
+        """Decide about tools, for whoever may; without a name, what waits."""
+        decided = []
+        for name in names:
             told = await self._approvals.calls.decide(name, asked.message, yes=yes, why=why)
-            return told or f"Nothing waits for you under the name `{name}` now."
+            decided.append(told or f"Nothing waits for you under the name `{name}` now.")
+        if decided:
+            return "\n".join(decided)
         lines = await self._approvals.calls.overview(asked.message, everywhere=asked.owner)
         if asked.owner:
             return await self._approvals.overview(lines)
@@ -500,8 +507,16 @@ class CommandHandlers:
 
     async def _reject(self, asked: CommandContext) -> CommandReply | str:
         name, _, why = asked.command.argument.partition(" ")
-        if not name or is_call(clean_name(name)):
-            return await self._about_calls(asked, clean_name(name), yes=False, why=why.strip())
+        names, rest = _names_of_calls(asked.command.argument)
+        if not name or names:
+            return await self._about_calls(asked, names, yes=False, why=rest)
         if not asked.owner:
             return NOT_HERE
         return await self._approvals.decide(name, yes=False, why=why.strip())
+
+
+def _names_of_calls(argument: str) -> tuple[list[str], str]:
+    """The names of calls with which an argument begins, and the rest."""
+    words = argument.replace(",", " ").split()
+    names = list(takewhile(is_call, map(clean_name, words)))
+    return names, argument if not names else " ".join(argument.split()[len(names) :])

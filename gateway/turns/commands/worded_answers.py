@@ -42,6 +42,8 @@ from gateway.turns.commands.parsing import without_name
 from gateway.turns.user_input import HEARD
 
 _CROSSED = timedelta(seconds=5)
+_REPEATED = timedelta(seconds=2)
+"""An answer to what was asked back that comes sooner may be the one before, sent twice."""
 _LONGEST_VALUE = 300
 _SPOKEN = -1_000_000
 """The number of the step that is a decision by voice; those of transcripts are greater."""
@@ -62,7 +64,7 @@ def recorded_reply(message: InboundMessage) -> str | None:
         verdict = message.context["settled"]
         granted = message.context.get("granted", "") if verdict == APPROVED else ""
         return f"{outcome(names[0], str(noted[names[0]]), verdict)}{granted}"
-    lines = [f"- `{name}`: to use `{tool}`" for name, tool in noted.items()]
+    lines = [f"- `{name}`: {subject}" for name, subject in noted.items()]
     how = "Answer the question itself, or write `!approve` or `!reject` with its name"
     return "\n".join([f"I cannot tell which question you mean, so I have decided nothing. {how}:", *lines])
 
@@ -221,7 +223,8 @@ class WordedAnswers:
         asked = _names(rows[0], message) if rows and rows[0].state is not OutboxState.PENDING else []
         if len(here) > 1:
             is_meant = asked or any(_is_own(one, entry) for one in here)
-            return _answering(entry, {one.name: one.tool for one in here}) if is_meant else None
+            about = {one.name: question_subject(one, details=True) for one in here}
+            return _answering(entry, about) if is_meant else None
         (question,) = here
         later = list(takewhile(lambda row: question.name not in _names(row, message), rows))
         notice = next(iter(rows[len(later) :]), None)
@@ -332,8 +335,9 @@ def _asked_back(entry: Pending, question: ToolQuestionRow) -> Pending:
     return _misread(
         entry,
         question,
-        f"Is that a yes or a no to `{question.name}` ({question_subject(question)})? It still waits. Answer "
-        "only `yes` or `no`, and send me anything else separately.",
+        f"Is that a yes or a no to `{question.name}` ({question_subject(question)})? It still waits. "
+        "Reply to this message with `yes` or `no`, or write "
+        f"`!approve {question.name}` or `!reject {question.name}`.",
     )
 
 
@@ -381,8 +385,8 @@ def _may_cross(question: ToolQuestionRow, entry: Pending, notice: OutboxRow | No
     """
     at, message = question.at, entry.message
     if notice is not None and "answers" in notice.message.context:
-        at = notice.message.created_at
-    elif not question.further:
+        return message.received_at - notice.message.created_at < _REPEATED
+    if not question.further:
         wanted_it = person_name(message.sender.address) in map(person_name, question.people)
         at = None if wanted_it or _is_own(question, entry) else at
     return at is not None and message.received_at - at < _CROSSED
