@@ -280,11 +280,12 @@ class HistoryTail:
 
 @dataclass(frozen=True, slots=True)
 class SearchHit:
-    """A found message with its neighbours; ``at`` is its place among them."""
+    """A found message with its neighbours; ``at`` is its place among them, ``position`` in the history."""
 
     session_id: str
     messages: tuple[Message, ...]
     at: int
+    position: int = 0
 
 
 @dataclass(frozen=True, slots=True)

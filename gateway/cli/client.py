@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from gateway.turns.post_turn import OfflinePostTurn
 
 _STARTING_LIMIT_S = 10.0
-_ONLY_LOOKS = re.compile(r"(?:\w+_)?(?:list|show|log|logs|history|diff|page|receipts|status|usage)")
-_ABOUT_SESSIONS = ("sessions_show", "sessions_reindex")
+_ONLY_LOOKS = re.compile(r"(?:\w+_)?(?:list|show|log|logs|history|diff|page|search|receipts|status|usage)")
+_ABOUT_SESSIONS = ("sessions_show", "sessions_search", "sessions_reindex")
 
 
 def asker(home: Path | None, config: Path | None, *, verbose: bool = False) -> OperationsClient:

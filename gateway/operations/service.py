@@ -32,11 +32,13 @@ from gateway.operations.channels import (
     MailOperations,
     MatrixOperations,
 )
+from gateway.operations.configuration import CONFIGURATION_OPERATIONS, ConfigurationOperations
 from gateway.operations.console import ConsoleOperations
 from gateway.operations.files import FILE_OPERATIONS, FileOperations
 from gateway.operations.grants import GRANT_OPERATIONS, GrantOperations
 from gateway.operations.mcp import MCP_OPERATIONS, McpOperations
 from gateway.operations.memory import MemoryOperations
+from gateway.operations.people import PEOPLE_OPERATIONS, PeopleOperations
 from gateway.operations.receipts import ReceiptOperations
 from gateway.operations.schedule import PLAN_OPERATIONS, PlannedJob, PlanOperations
 from gateway.operations.send import SendOperations
@@ -49,16 +51,15 @@ from gateway.proactive.background_jobs import BackgroundJobs
 from gateway.queue.states import IllegalMove, InboxState
 from gateway.queue.stores import InboxRow, QuestionStore, Queue
 from gateway.routing.access import Access
-from gateway.routing.let_in import let_in, shut_out, was_refused
+from gateway.routing.let_in import refused_rows
+from gateway.settings import Settings
 from gateway.system.console_logins import ConsoleLogins
+from gateway.system.home import Home
 from gateway.turns.approvals.text import extra_fields
 
 if TYPE_CHECKING:
     from agent_core.tools.files.journaled_files import JournaledFiles
     from agent_core.tools.mcp.servers import McpServers
-
-
-_MOST_LOOKED_AT = 5_000
 
 
 class Operations(
@@ -77,6 +78,8 @@ class Operations(
     FileOperations,
     BackgroundOperations,
     McpOperations,
+    PeopleOperations,
+    ConfigurationOperations,
     ConsoleOperations,
 ):
     """
@@ -88,6 +91,7 @@ class Operations(
         questions: Tool calls that wait for an approval.
         waiting: Names of questions of MCP servers with a waiting call.
         console: Who is let into the console, if it is served.
+        settings, home: Those of the running daemon.
         retry: Connects a channel again that waits after a failure.
     """
 
@@ -109,8 +113,12 @@ class Operations(
         background: BackgroundJobs | None = None,
         mcp: McpServers | None = None,
         console: ConsoleLogins | None = None,
+        settings: Settings | None = None,
+        home: Home | None = None,
         retry: Callable[[str], None] | None = None,
     ) -> None:
+        self._settings = settings
+        self._home = home
         self._console = console
         self._retry = retry
         self._questions = questions
@@ -152,9 +160,7 @@ class Operations(
         that were ignored. ``refused``: only what somebody may have written for an answer, and was not let in.
         """
         if refused:
-            kept = [InboxState.QUARANTINED, InboxState.IGNORED]
-            rows = await self._store.inbox.rows(states=kept, limit=_MOST_LOOKED_AT)
-            rows = [row for row in rows if was_refused(row, self._access)][: within(limit)]
+            rows = await refused_rows(self._store, self._access, limit=within(limit))
             return {"rows": [inbox_row(row, preview=80, words=self._may_show(row)) for row in rows]}
         rows = await self._store.inbox.rows(
             states=[parse_state(state) for state in states or ()],
@@ -192,19 +198,6 @@ class Operations(
         await self.inbox_show(id)
         return {"id": id, "changed": await self._store.inbox.drop(id)}
 
-    async def inbox_allow(self, address: str, remove: bool = False) -> dict[str, Any]:  # noqa: FBT001, FBT002
-        """Let somebody in beside the settings, and answer what was kept of them; with ``remove`` no more."""
-        change = shut_out if remove else let_in
-        done = await change(self._store, self._access, address)
-        if done.problem:
-            raise RequestInvalid(f"{done.address} {done.problem}")
-        return {
-            "address": done.address,
-            "channels": list(done.channels),
-            "messages": done.messages,
-            "running": self._report is not None,
-        }
-
     async def inbox_release(self, id: int) -> dict[str, Any]:  # noqa: A002
         """Release a quarantined message: it is answered, and its sender counts as verified for it."""
         await self.inbox_show(id)
@@ -218,13 +211,13 @@ class Operations(
 OPERATIONS = frozenset(
     {
         "status",
+        "turns_list",
         "console_link",
         "inbox_list",
         "inbox_show",
         "inbox_retry",
         "inbox_drop",
         "inbox_release",
-        "inbox_allow",
         "drafts_list",
         "drafts_show",
         "drafts_approve",
@@ -233,6 +226,7 @@ OPERATIONS = frozenset(
         "sessions_list",
         "sessions_show",
         "sessions_page",
+        "sessions_search",
         "sessions_reindex",
         "sessions_reset",
         "memory_diff",
@@ -244,6 +238,7 @@ OPERATIONS = frozenset(
         "usage",
         "receipts",
         *CALL_OPERATIONS,
+        *CONFIGURATION_OPERATIONS,
         *GRANT_OPERATIONS,
         *MATRIX_OPERATIONS,
         *MAIL_OPERATIONS,
@@ -253,5 +248,6 @@ OPERATIONS = frozenset(
         *FILE_OPERATIONS,
         *JOB_OPERATIONS,
         *MCP_OPERATIONS,
+        *PEOPLE_OPERATIONS,
     }
 )

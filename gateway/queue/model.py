@@ -453,6 +453,16 @@ class ToolQuestionRow:
     calls: tuple[tuple[Mapping[str, Any], str], ...] = ()
 
 
+class RunningTurn(NamedTuple):
+    """A turn at work: since when, and the tool that its step ``number`` uses ("": the model)."""
+
+    session: SessionKey
+    since: datetime
+    messages: int
+    number: int
+    tool: str
+
+
 class Decided(NamedTuple):
     """The decision on a question, the conversation of its turn, and the tool in question."""
 

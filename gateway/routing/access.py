@@ -166,6 +166,18 @@ class Access:
         """The other people whom the settings of this channel name by address."""
         return sorted(self._exact.get(channel, frozenset()) | self._let_in.get(channel, frozenset()))
 
+    def people(self, channel: str) -> list[tuple[str, Role, bool]]:
+        """Each who may write on this channel, the owner first, with True for those let in by hand."""
+        exact, extra = self._exact.get(channel, frozenset()), self._let_in.get(channel, frozenset())
+        names = ["everybody"] if channel in self._everybody else []
+        names += sorted(f"everybody of {server}" for _, server in self._servers.get(channel, ()))
+        mine = self.owner_on(channel)
+        rows = [(address, Role.OWNER, False) for address in mine]
+        rows += [(name, Role.ALLOWED, False) for name in names]
+        return rows + [
+            (address, Role.ALLOWED, address not in exact) for address in sorted((exact | extra) - set(mine))
+        ]
+
     def server_group(self, channel: str, address: str) -> str:
         """Return the server whose people are allowed; "" for the owner and people listed by address."""
         normal = normalise(address)

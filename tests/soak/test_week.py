@@ -149,7 +149,7 @@ async def weeks(root, **overrides):
         mail=Server(clock),
         **overrides,
     ) as home:
-        store, search = home.built.store, home.built.post_turn._search
+        store, search = home.built.store, home.built.post_turn.search
         limiters = [
             home.built.memory._limiter,
             search._limiter,

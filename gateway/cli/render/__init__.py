@@ -320,6 +320,18 @@ def sessions(answer: Mapping[str, Any]) -> str:
     return f"{shown}\n… and {more} more (--limit)" if more else shown
 
 
+def found_messages(answer: Mapping[str, Any]) -> str:
+    """`Operations.sessions_search`."""
+    lines = [
+        plain_line(f"{row.get('room') or row['session']}  {row['who']}: {row['text']}")
+        for row in answer["rows"]
+    ]
+    times = [_time(row["at"]) if row["at"] else "-" for row in answer["rows"]]
+    lines = [f"{at}  {line}" for at, line in zip(times, lines, strict=True)] or ["nothing was found"]
+    lines += [f"… and {answer['more']} more that fit less well (--limit)"] if answer["more"] else []
+    return "\n".join(lines if answer["complete"] else [*lines, "older messages cannot be searched yet"])
+
+
 def session(answer: Mapping[str, Any]) -> str:
     """`Operations.sessions_show`."""
     lines = [f"{plain_line(answer['session'])}: {answer['messages']} messages"]

@@ -164,11 +164,22 @@ class InboxStore(Store):
         )
 
     async def rows(
-        self, *, states: Sequence[InboxState] = (), session: SessionKey | None = None, limit: int = 50
+        self,
+        *,
+        states: Sequence[InboxState] = (),
+        session: SessionKey | None = None,
+        errors: Sequence[str] = (),
+        limit: int = 50,
     ) -> list[InboxRow]:
-        """Return rows, newest first. Without states: all but IGNORED."""
+        """
+        Return rows, newest first. Without states: all but IGNORED.
+
+        ``errors`` are patterns of SQL's LIKE; a row's error must fit one of them.
+        """
         key = None if session is None else str(session)
-        raws = await self._reader.call("inbox", lambda db: maintenance_sql.inbox(db, states, key, limit))
+        raws = await self._reader.call(
+            "inbox", lambda db: maintenance_sql.inbox(db, states, key, errors, limit)
+        )
         return [inbox_row(raw) for raw in raws]
 
     async def accepted(

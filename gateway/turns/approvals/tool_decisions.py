@@ -180,24 +180,14 @@ class ToolDecisions:
         self, question: ToolQuestionRow, message: InboundMessage, terms: Terms, now: datetime
     ) -> Grant | str:
         """The grant that a message gives with its yes to a question, or why it gives none."""
-        scope = parse_scope(question.offer)
-        if scope is None:
+        given = grant_of(question, terms, by=message.sender.address, now=now)
+        if given is None:
             return (
                 f"Calls like `{question.name}` cannot be granted in advance; you can approve only this one."
             )
         if terms.everywhere and self._access.decide(message).role is not Role.OWNER:
             return "Only my owner can give a grant beyond this conversation. Nothing was done."
-        return Grant(
-            id=f"g{question.name[1:]}",
-            scope=scope,
-            conversation="" if terms.everywhere else str(question.session),
-            people=tuple(dict.fromkeys(map(person_name, question.people))),
-            by=message.sender.address,
-            at=now,
-            until=now + timedelta(seconds=terms.seconds),
-            turn=question.turn if terms.turn else "",
-            origins=from_json(question.origins),
-        )
+        return given
 
     async def explain_decided(self, name: str, message: InboundMessage) -> str | None:
         """Return the reply about a decided question, or None for outsiders. Raises `StoreUnavailable`."""
@@ -283,6 +273,22 @@ def question_subject(question: ToolQuestionRow, *, details: bool = False) -> str
     given = ToolCall.model_validate(question.calls[0][0]).arguments.values()
     said = safe_line(", ".join(map(str, given)), 60)
     return f"{subject} ({said})" if said else subject
+
+
+def grant_of(question: ToolQuestionRow, terms: Terms, *, by: str, now: datetime) -> Grant | None:
+    """Return the grant that a yes to a question gives on these terms; None if it offers none."""
+    scope = parse_scope(question.offer)
+    return scope and Grant(
+        id=f"g{question.name[1:]}",
+        scope=scope,
+        conversation="" if terms.everywhere else str(question.session),
+        people=tuple(dict.fromkeys(map(person_name, question.people))),
+        by=by,
+        at=now,
+        until=now + timedelta(seconds=terms.seconds),
+        turn=question.turn if terms.turn else "",
+        origins=from_json(question.origins),
+    )
 
 
 def parse_scope(offer: object) -> Scope | None:

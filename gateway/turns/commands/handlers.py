@@ -59,6 +59,7 @@ if TYPE_CHECKING:
 
 _DAYS = 30
 _LOOKED_AT = 5000
+_LISTED = 500
 _CHANGES = 10
 _RECEIPTS = 10
 _NO_GRANTS = "There are no grants."
@@ -319,9 +320,7 @@ class CommandHandlers:
 
     async def _refused(self) -> str:
         """List the people whom the owner may admit, with no more of their words than the daily note has."""
-        states = [InboxState.QUARANTINED, InboxState.IGNORED]
-        rows = await self._store.inbox.rows(states=states, limit=_LOOKED_AT)
-        return refused_text([row for row in rows if let_in.was_refused(row, self._access)])
+        return refused_text(await let_in.refused_rows(self._store, self._access, limit=_LISTED))
 
     async def _about_calls(
         self, asked: CommandContext, names: Sequence[str], *, yes: bool, why: str = ""
