@@ -257,7 +257,7 @@ class Quotation(_Sparse):
 
 @dataclass(frozen=True, kw_only=True)
 class FileTranscript(_Sparse):
-    """What was heard in a sound file; ``why_not``: why nothing was."""
+    """The words of a sound file, or why there are none."""
 
     name: str = ""
     text: str = ""
@@ -268,7 +268,7 @@ class FileTranscript(_Sparse):
 
 @dataclass(frozen=True, kw_only=True)
 class LineNote(_Sparse):
-    """Where a message stands in the history that is only noted there: its line, or the line it takes back."""
+    """The place in the history of a message that is only noted there: its line, or the line it takes back."""
 
     turn: str | None = None
     id: str = ""
@@ -355,7 +355,7 @@ class MessageNotes(_Sparse):
 @dataclass(frozen=True, kw_only=True)
 class MessageContext(_Sparse):
     """
-    What a channel knows of a message besides its words, and gets back with every answer.
+    The channel's knowledge of a message besides its words, given back with every answer.
 
     The gateway reads the fields. ``route`` is the channel's own (the event to reply to, the References of a
     mail), JSON that nobody else opens; a key that is no field here goes there, too.

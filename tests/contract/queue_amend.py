@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from agent_core.messages import Amendment, Attachment, Sender, SessionKey
+from agent_core.messages import Amendment, Attachment, LineNote, MessageContext, Sender, SessionKey
 from gateway.queue.model import Accepted, EffectReceipt, Turn
 from gateway.queue.states import InboxState, OutboxState
 from gateway.queue.stores import LostTurn, Queue
@@ -69,7 +69,7 @@ class AmendContract:
         await amend(store, replace("a", "better"), replace("b", "forged", sender="@eve:hs.test"))
         turn = await claim(store, merge=5)
         assert [row.message.text for row in turn.rows] == ["better", "text of b"]
-        assert turn.head.message.context == {"event_id": "a"}
+        assert turn.head.message.context == MessageContext(route={"event_id": "a"})
 
     async def test_an_edit_may_come_with_its_message(self, store: Queue, clock: ManualClock):
         """Amendments are applied after the messages of their batch; the returned rows are those after it."""
@@ -240,7 +240,7 @@ class AmendContract:
         assert [row.message.text for row in await store.outbox.rows()][-1:] == ["both"]
         while (note := await store.turns.claim(ROOM)) is not None:
             assert note.head.message.text == ""
-            assert note.head.message.context.noted["undoes"].startswith(turn.id)
+            assert note.head.message.context.noted.undoes.startswith(turn.id)
             await answer(store, note)
 
     async def test_an_edit_of_an_answered_message_is_noted(self, store: Queue, clock: ManualClock):
@@ -251,7 +251,7 @@ class AmendContract:
             await amend(store, replace("a", text), replace("a", "forged", sender="@eve:hs.test"))
         notes = [(await claim_and_answer(store)).head.message for _ in range(2)]
         assert [each.text.rpartition("\n")[2] for each in notes] == ["better", "best"]
-        assert len({each.context.noted["id"] for each in notes}) == 2
+        assert len({each.context.noted.id for each in notes}) == 2
         assert await store.turns.claim(ROOM) is None
 
     async def test_a_deletion_of_an_answered_message_is_noted(self, store: Queue, clock: ManualClock):
@@ -264,7 +264,7 @@ class AmendContract:
         for name in ("b", "b", "a"):
             await amend(store, withdraw(name))
             while (note := await store.turns.claim(ROOM)) is not None:
-                gone.append((note.head.message.context.noted["undoes"], note.head.message.text))
+                gone.append((note.head.message.context.noted.undoes, note.head.message.text))
                 await answer(store, note)
         assert gone == [(f"{turn.id}.1", ""), (turn.id, "")]
 
@@ -274,7 +274,7 @@ class AmendContract:
         turn = await claim(store, merge=2)
         await amend(store, withdraw("a"))
         await answer(store, turn)
-        assert (await claim(store)).head.message.context.noted == {"undoes": f"{turn.id}.0"}
+        assert (await claim(store)).head.message.context.noted == LineNote(undoes=f"{turn.id}.0")
 
     @pytest.mark.parametrize("how", ["a stop", "a person's own stop", "a leave"])
     async def test_a_note_stays_when_messages_are_taken_away(
@@ -299,7 +299,7 @@ class AmendContract:
         assert done.stopped == ()
         assert await states(store) == {"a": (InboxState.IGNORED, "withdrawn"), "b": (InboxState.READY, None)}
         (gone,) = await store.inbox.rows(states=[InboxState.IGNORED])
-        assert (gone.message.text, gone.message.context) == ("", {})
+        assert (gone.message.text, gone.message.context) == ("", MessageContext())
         assert [row.message.native_id for row in (await claim(store, merge=5)).rows] == ["b"]
         assert await accept(store, "a") == [], "it must not come again"
 

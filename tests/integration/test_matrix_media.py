@@ -94,7 +94,7 @@ async def test_files_of_every_kind_arrive(make_bot, alice, version):
     assert [await read_all(bot, message) for message in messages] == [[picture], [notes], [voice], [picture]]
     assert all("media" not in message.context.route for message in messages)
     recorded = [message.context.spoken for message in messages]
-    assert recorded == [None, None, [messages[2].attachments[0].sha256], None]
+    assert recorded == [(), (), (messages[2].attachments[0].sha256,), ()]
 
 
 @pytest.mark.parametrize("version", ["11", "12"])

@@ -154,7 +154,7 @@ class PersonWorker(Worker):
     async def answer_it(self, turn: Turn) -> None:
         head = turn.head.message
         if head.context.noted is not None:
-            line = Message(role="system", content=f"undoes {head.context.noted['undoes']}", id=f"{turn.id}.0")
+            line = Message(role="system", content=f"undoes {head.context.noted.undoes}", id=f"{turn.id}.0")
             kept = [] if self.life.control == "forgets-notes" else [line]
             await self.store.turns.complete(turn, Completion(history=kept))
         elif is_stop(int(head.text[1:])):

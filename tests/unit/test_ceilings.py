@@ -21,7 +21,7 @@ CEILINGS = {
     "lines of gateway that name a channel": 74,
     "full folders": 3,
     "class names used twice": 2,
-    "untyped keys of a message's context": 67,
+    "untyped keys of a message's context": 0,
 }
 
 

@@ -111,9 +111,8 @@ def read_event(  # noqa: PLR0911 - a chain of reasons to say no
         direct=direct,
         mode=me.threads,
     )
-    answered = replies_to(content)
     context = MessageContext(
-        in_reply_to=answered if EVENT_ID.fullmatch(answered) else "",
+        in_reply_to=replies_to(content),
         unreadable=f"I cannot read {what}. Please say it in words." if what else "",
         # How it is called here: its name in front of a command is passed over.
         names=() if direct else me.names,
@@ -157,7 +156,8 @@ def replies_to(content: JsonObject) -> str:
     relation = object_of(content, "m.relates_to")
     if relation.get("rel_type") == "m.thread" and relation.get("is_falling_back") is True:
         return ""
-    return text_of(object_of(relation, "m.in_reply_to"), "event_id")
+    answered = text_of(object_of(relation, "m.in_reply_to"), "event_id")
+    return answered if EVENT_ID.fullmatch(answered) else ""
 
 
 def _unreadable_in(kind: Any, content: JsonObject) -> str:

@@ -55,7 +55,7 @@ class Media:
 
 @dataclass(frozen=True, kw_only=True)
 class FileNote:
-    """What is needed to fetch the file of an event; ``remark`` stands for it in the text until then."""
+    """The data for fetching the file of an event; ``remark`` stands for it in the text until then."""
 
     type: str = ""
     content: dict[str, Any] = field(default_factory=dict)
