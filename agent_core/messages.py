@@ -241,8 +241,7 @@ class _Sparse:
 class Speech(_Sparse):
     """An answer that is to be spoken or is: for whom, and duration and waveform of a voice message."""
 
-    owner: bool = False
-    """The owner is among those who asked."""
+    owner: bool = False  # the owner is among those who asked
     duration_ms: int | None = None
     waveform: tuple[int, ...] = ()
 
@@ -308,34 +307,24 @@ class OrderNote(_Sparse):
 class MessageNotes(_Sparse):
     """The gateway's own notes with a message; the inbox drops what a channel put here."""
 
-    admitted: bool = False
-    """A person has released it from quarantine; nothing proves its sender."""
+    admitted: bool = False  # a person has released it from quarantine; nothing proves its sender
     # An answer to questions:
-    answers: dict[str, str] = field(default_factory=dict)
-    """The questions that it answers, with their tools."""
+    answers: dict[str, str] = field(default_factory=dict)  # the questions that it answers, with their tools
     settled: str = ""
     granted: str = ""
-    misread: str = ""
-    """It decides nothing, and this is the reply."""
-    approves: tuple[str, ...] = ()
-    """The items that an answer to this notice decides."""
+    misread: str = ""  # it decides nothing, and this is the reply
+    approves: tuple[str, ...] = ()  # the items that an answer to this notice decides
     # What has become of it:
-    stopped: int = 0
-    """How many messages this ``!stop`` withdrew."""
-    edited: str | None = None
-    """The newest text of a message that a turn had taken already."""
-    edit_count: int = 0
-    """How often it was edited after its answer."""
+    stopped: int = 0  # how many messages this ``!stop`` withdrew
+    edited: str | None = None  # the newest text of a message that a turn had taken already
+    edit_count: int = 0  # how often it was edited after its answer
     redacted: bool = False
-    begun_anew: int = 0
-    """How many turns with it were ended by an edit."""
+    begun_anew: int = 0  # how many turns with it were ended by an edit
     # A question that is asked anew:
-    asked_by: int | None = None
-    """The row of the command that asks it."""
-    copies: tuple[str, ...] = ()
-    """The native ids of the messages whose words it has."""
-    replaces: tuple[str, ...] = ()
-    """The provider ids of its earlier answer, part by part."""
+    asked_by: int | None = None  # the row of the command that asks it
+    copies: tuple[str, ...] = ()  # the native ids of the messages whose words it has
+    replaces: tuple[str, ...] | None = None
+    """The provider ids of its earlier answer, part by part; None: that stays."""
     done_before: dict[str, int] = field(default_factory=dict)
     """How often which tool was used to answer it before."""
     known_words: dict[str, dict[str, Any]] | None = None
@@ -348,8 +337,7 @@ class MessageNotes(_Sparse):
     """Whom a reminder reminds, as in `OutboundMessage.rings_for`; empty: its person."""
     origins: JsonValue = None
     """The origins of the text, see `provenance.from_json`; None: the words of its person."""
-    scope: str | None = None
-    """The scope that alone may see the line that it becomes, see `Message.scope`."""
+    scope: str | None = None  # the scope that alone may see the line that it becomes, see `Message.scope`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -362,70 +350,46 @@ class MessageContext(_Sparse):
     """
 
     # Whether and when it is answered:
-    refused: str = ""
-    """A reason: it is only remembered as seen."""
-    refusal: str = ""
-    """All that its sender is told, instead of an answer."""
-    quarantine: str = ""
-    """A reason: it is kept until a person lets it in."""
-    invitation: str = ""
-    """It is an invitation to this place and not a message."""
-    doubt: str = ""
-    """A reason, for people, why its sender is not verified."""
+    refused: str = ""  # a reason: it is only remembered as seen
+    refusal: str = ""  # all that its sender is told, instead of an answer
+    quarantine: str = ""  # a reason: it is kept until a person lets it in
+    invitation: str = ""  # it is an invitation to this place and not a message
+    doubt: str = ""  # a reason, for people, why its sender is not verified
     proof: int | None = None
     """How well its sender is proved, compared with others of this channel; None: as well as possible."""
     allowed_here: bool | None = None
     """The rule of this very place for a proven sender; None: there is none beside ``allow_from``."""
-    moderator: bool = False
-    """Its sender has a moderator's rights among those who read along."""
-    read_only: bool = False
-    """It is for the history, and nobody is answered."""
-    not_named: bool = False
-    """It comes to the bot as everything in its room does, and does not name it."""
-    unreadable: str = ""
-    """A sentence, all that its sender is told of a message that could not be read."""
-    wait_s: float = 0.0
-    """It is answered no sooner than so many seconds after it was accepted."""
+    moderator: bool = False  # its sender has a moderator's rights among those who read along
+    read_only: bool = False  # it is for the history, and nobody is answered
+    not_named: bool = False  # it comes to the bot as everything in its room does, and does not name it
+    unreadable: str = ""  # a sentence, all that its sender is told of a message that could not be read
+    wait_s: float = 0.0  # it is answered no sooner than so many seconds after it was accepted
     tell_wait: bool = False
     noted: LineNote | None = None
     """It is only noted in the history, where the next question finds it; nobody is answered."""
     # What it is about:
-    subject: str | None = None
-    """None: this channel has no subjects."""
-    reply_to: str = ""
-    """The recipient of answers, if that is not the sender."""
+    subject: str | None = None  # None: this channel has no subjects
+    reply_to: str = ""  # the recipient of answers, if that is not the sender
     cc: tuple[str, ...] = ()
-    names: tuple[str, ...] = ()
-    """Names by which people here address the bot."""
-    in_reply_to: str = ""
-    """The native id of the message that it answers."""
-    outbound: str = ""
-    """The id of the message of ours (`OutboundMessage.id`) that it answers or reacts to."""
+    names: tuple[str, ...] = ()  # names by which people here address the bot
+    in_reply_to: str = ""  # the native id of the message that it answers
+    outbound: str = ""  # the id of the message of ours (`OutboundMessage.id`) that it answers or reacts to
     seen_at: AwareDatetime | None = None
     """Its place among what was said here, whatever others say of its time."""
     visible_from: AwareDatetime | None = None
     """Its sender came then, and sees nothing of what was said before."""
-    spoken: tuple[str, ...] = ()
-    """The hashes of those of its files that were recorded as voice messages."""
-    others_words: bool = False
-    """Its text, or what stands above it, may have words of others in it."""
+    spoken: tuple[str, ...] = ()  # the hashes of those of its files that were recorded as voice messages
+    others_words: bool = False  # its text, or what stands above it, may have words of others in it
     quoted: Quotation | None = None
-    watched: bool = False
-    """A tick that shows what a watched command has written."""
-    forced: bool = False
-    """A tick that a person wants now."""
+    watched: bool = False  # a tick that shows what a watched command has written
+    forced: bool = False  # a tick that a person wants now
     # An answer or notice:
-    person: str = ""
-    """For this person alone, wherever the channel finds them."""
-    part: int = 0
-    """0 is the first part of an answer."""
-    edits: str = ""
-    """The provider id that it takes the place of."""
-    headline: str = ""
-    """Its subject, on channels that have one."""
+    person: str = ""  # for this person alone, wherever the channel finds them
+    part: int = 0  # 0 is the first part of an answer
+    edits: str = ""  # the provider id that it takes the place of
+    headline: str = ""  # its subject, on channels that have one
     speech: Speech | None = None
-    left_over: str = ""
-    """The native id of a message of which nothing else was kept."""
+    left_over: str = ""  # the native id of a message of which nothing else was kept
     route: dict[str, Any] = field(default_factory=dict)
     notes: MessageNotes = field(default_factory=MessageNotes)
 

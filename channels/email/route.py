@@ -15,16 +15,12 @@ class MailRoute:
     uidvalidity: int | None = None
     message_id: str | None = None
     references: tuple[str, ...] = ()
-    own: str = ""
-    """Our address in this conversation, if it is not that of the account."""
-    redirected_by: str = ""
-    """Who asked, where the answer goes to somebody else."""
-    answers: str = ""
-    """Our Message-ID that it answers, until the store has said which message that was."""
+    own: str = ""  # our address in this conversation, if it is not that of the account
+    redirected_by: str = ""  # who asked, where the answer goes to somebody else
+    answers: str = ""  # our Message-ID that it answers, until the store has said which message that was
     others_subject: bool = False
     """Its subject may be somebody else's words, and so is that of the answers to it."""
-    evidence: str = ""
-    """What proves its sender."""
+    evidence: str = ""  # what proves its sender
 
 
 def route_of(context: MessageContext) -> MailRoute:

@@ -61,11 +61,11 @@ class TurnCommit:
         part (`MessageNotes.replaces`).
         """
         message = turn.rows[-1].message
-        replaces = message.notes.replaces if kind is OutboundKind.REPLY else ()
+        replaces = (message.notes.replaces or ()) if kind is OutboundKind.REPLY else ()
         capabilities = self._channels[turn.channel].capabilities
         parts = list(message_parts(text, attachments, capabilities))
         parts += [(_ABOVE, ())] * (len(replaces) - len(parts))
-        common = replace(message.context, notes=replace(message.notes, replaces=()))
+        common = replace(message.context, notes=replace(message.notes, replaces=None))
         return [
             NewOutbound(
                 channel=turn.channel,

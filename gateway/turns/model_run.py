@@ -83,7 +83,7 @@ class ModelRun:
         """Run the model; None: the turn waits for an approval. Raises AgentError or LostTurn."""
         # Nobody reads along in a draft that waits for approval, or sees an answer half that is given anew.
         channel = self.channels[turn.channel]
-        unseen = plan.hold or turn.rows[-1].message.notes.replaces
+        unseen = plan.hold or turn.rows[-1].message.notes.replaces is not None
         sink = ReplySink(channel, turn.place, previews=not unseen, quiet=plan.quiet)
         steps: Sequence[Step] = ()
         if not turn.is_new:

@@ -64,7 +64,8 @@ def may_be_silent(turn: Turn) -> bool:
     return all(
         row.message.kind == "message"
         and row.message.context.not_named
-        and not (row.message.notes.replaces or row.message.notes.done_before)
+        and row.message.notes.replaces is None
+        and not row.message.notes.done_before
         for row in turn.rows
     )
 

@@ -15,11 +15,9 @@ class MatrixRoute:
     event_id: str = ""
     sender: str = ""
     direct: bool = False
-    room: str = ""
-    """The room in which it was said, if its session began in an earlier one."""
+    room: str = ""  # the room in which it was said, if its session began in an earlier one
     thread: str | None = None
-    media: FileNote | None = None
-    """The file that is still to be fetched."""
+    media: FileNote | None = None  # the file that is still to be fetched
 
 
 def route_of(context: MessageContext) -> MatrixRoute:
