@@ -27,6 +27,7 @@ from agent_core.messages import (
     OutboundMessage,
     Quotation,
     Sender,
+    SessionKey,
 )
 from channels.email.compose.message import subject_of, texts_of
 from channels.email.config import EmailConfig, MailAnswerLimits
@@ -254,62 +255,27 @@ class MailIntake:
         """
         headers = arrival.headers
         verdict = inspect(headers, self._own, claims=arrival.claims, verification=verification)
-        doubt = doubt or verdict.doubt
-        message_id = headers.message_id()
         if (copy := self._own_copy(arrival, verdict)) is not None:
             return copy
         person = verdict.address or self._claimed(headers)
         explained = arrival.mail is not None and self._is_explained(headers, verdict)
         if explained:
             verdict = replace(verdict, refused=None)
-        native_id = native_id_of(
-            message_id,
-            person,
-            arrival.digest,
-            verified=verdict.verified,
-            refused=bool({verdict.refused, arrival.trouble} & _BY_UNSIGNED_FIELDS),
-        )
-        if explained:  # the same for all of them, so that it is said once
-            native_id = native_id_of(_EXPLAINED, person, "", verified=True)
-        references = headers.references()
-        own_references = tuple(ours.get(each, each) for each in references)
-        word = self._word_of_address(headers)
-        tag = (
-            tag_of_address(word)
-            if word
-            else thread_tag(message_id or native_id, own_references, account=self.account)
-        )
-        # What two have said to each other is not quoted to a third, just because a header says so.
-        whom = f"{person}<{verdict.reply_to}>" if verdict.is_redirected else person
-        if read_only := self._read_only(person):
-            whom = NOBODY  # so that no answer can go there, whoever lets it out of quarantine
-        session = session_of(self._channel, tag, whom)
+        native_id, session = self._names(arrival, verdict, person, ours, explained=explained)
         refused, quarantine, place = self._judged(
             arrival, verdict, native_id, str(session), person, taken_at=now or arrival.received_at
         )
-        others_subject = has_others_subject(
-            arrival.mail, arrival.headers, own_references, account=self.account
-        )
-        route = MailRoute(
-            uid=arrival.uid,
-            uidvalidity=uidvalidity,
-            message_id=message_id,
-            references=(*references[:1], *references[1:][-MAX_REFERENCES_KEPT:]),
-            others_subject=others_subject,
-            evidence=verdict.authentication,
-        )
-        context = MessageContext(
-            subject=self._without_secrets(headers.subject()),
-            reply_to="" if read_only else verdict.reply_to or (person if "@" in person else ""),
-            proof=strength(verdict.authentication),
-            doubt="" if verdict.verified else doubt,
-            others_words=others_subject or (arrival.mail is not None and arrival.mail.is_mixed),
+        context, route = self._known(arrival, verdict, person, ours)
+        route = replace(route, uidvalidity=uidvalidity)
+        context = replace(
+            context,
+            doubt="" if verdict.verified else doubt or verdict.doubt,
             quarantine=quarantine,
             refused=refused,
         )
         if not refused:
-            route = self._for_the_answer(route, arrival, verdict, word, ours)
-            context = _how_to_answer(context, arrival, verdict, place, read_only=read_only)
+            route = self._for_the_answer(route, arrival, verdict, ours)
+            context = _how_to_answer(context, arrival, verdict, place, read_only=self._read_only(person))
             context = replace(
                 context,
                 quoted=self._quotation(arrival),
@@ -329,6 +295,61 @@ class MailIntake:
             context=context.with_route(route),
             background=() if refused else self._background(arrival.mail),
         )
+
+    def _names(
+        self,
+        arrival: Arrival,
+        verdict: SenderVerdict,
+        person: str,
+        ours: Mapping[str, str],
+        *,
+        explained: bool,
+    ) -> tuple[str, SessionKey]:
+        """Return the native id and the session of a mail."""
+        message_id = arrival.headers.message_id()
+        native_id = native_id_of(
+            message_id,
+            person,
+            arrival.digest,
+            verified=verdict.verified,
+            refused=bool({verdict.refused, arrival.trouble} & _BY_UNSIGNED_FIELDS),
+        )
+        if explained:  # the same for all of them, so that it is said once
+            native_id = native_id_of(_EXPLAINED, person, "", verified=True)
+        references = tuple(ours.get(each, each) for each in arrival.headers.references())
+        word = self._word_of_address(arrival.headers)
+        tag = (
+            tag_of_address(word)
+            if word
+            else thread_tag(message_id or native_id, references, account=self.account)
+        )
+        # What two have said to each other is not quoted to a third, just because a header says so.
+        whom = f"{person}<{verdict.reply_to}>" if verdict.is_redirected else person
+        # So that no answer can go to who is only read, whoever lets it out of quarantine.
+        return native_id, session_of(self._channel, tag, NOBODY if self._read_only(person) else whom)
+
+    def _known(
+        self, arrival: Arrival, verdict: SenderVerdict, person: str, ours: Mapping[str, str]
+    ) -> tuple[MessageContext, MailRoute]:
+        """Return the facts about a mail, whether it is answered or not."""
+        references, mail = arrival.headers.references(), arrival.mail
+        own_references = tuple(ours.get(each, each) for each in references)
+        others_subject = has_others_subject(mail, arrival.headers, own_references, account=self.account)
+        route = MailRoute(
+            uid=arrival.uid,
+            message_id=arrival.headers.message_id(),
+            references=(*references[:1], *references[1:][-MAX_REFERENCES_KEPT:]),
+            others_subject=others_subject,
+            evidence=verdict.authentication,
+        )
+        back = verdict.reply_to or (person if "@" in person else "")
+        context = MessageContext(
+            subject=self._without_secrets(arrival.headers.subject()),
+            reply_to="" if self._read_only(person) else back,
+            proof=strength(verdict.authentication),
+            others_words=others_subject or (mail is not None and mail.is_mixed),
+        )
+        return context, route
 
     def answering(
         self, message: InboundMessage, arrival: Arrival, sent: OutboundMessage, *, formatted: bool
@@ -372,10 +393,11 @@ class MailIntake:
         return found and replace(found, text=self._without_secrets(found.text))
 
     def _for_the_answer(
-        self, route: MailRoute, arrival: Arrival, verdict: SenderVerdict, word: str, ours: Mapping[str, str]
+        self, route: MailRoute, arrival: Arrival, verdict: SenderVerdict, ours: Mapping[str, str]
     ) -> MailRoute:
         """Add our address there, who asked, and what it answers."""
         local, _, domain = self.account.rpartition("@")
+        word = self._word_of_address(arrival.headers)
         answered = arrival.headers.in_reply_to() or ""
         answered = ours.get(answered, answered)
         return replace(
