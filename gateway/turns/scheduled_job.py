@@ -257,7 +257,7 @@ class JobTurns:
                 context,
                 attachments=files,
                 hold=hold,
-                rings_for=tuple(map(str, mentions)) if isinstance(mentions, list) else None,
+                rings_for=mentions or None,
             )
             for part, files in message_parts(text, attachments, self.channels[turn.channel].capabilities)
         ]

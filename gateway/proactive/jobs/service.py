@@ -256,7 +256,10 @@ class JobService:
             return self.describe(job)
         before = place.since is not None and job.created_at < place.since and not place.owns(job)
         private = job.audience is Audience.DIRECT  # made before others came in
-        return f"{self.describe(job, words=not (before or private))} (for {job.person})"
+        named = job.context.notes.mentions
+        whom = "everybody" if EVERYBODY in named else ", ".join(named)
+        about = f"for {whom}, from {job.person}" if named else f"for {job.person}"
+        return f"{self.describe(job, words=not (before or private))} ({about})"
 
     async def set_paused(self, job: Job, *, paused: bool) -> Job | None:
         """Pause or resume a job; missed runs are skipped. Raises TimingInvalid or StoreUnavailable."""
