@@ -176,7 +176,7 @@ ModelChunk = str | ToolCall | Usage | AnswerEnd
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ModelAnswer:
     """
     A model's answer. ``usage`` is None if the server did not report it; ``is_cut``: the output limit ended
     the text; ``reasoning`` goes back to the model within the turn.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent_core.messages import Sender, SessionKey
+from agent_core.messages import MessageContext, Sender, SessionKey
 from agent_core.models import Message, Purpose, Usage
 from gateway.queue.shared import SHARED
 from gateway.queue.states import InboxState, OutboxState
@@ -139,9 +139,15 @@ class TurnsContract:
         await accept(store, "a", "b")
         rows = await store.turns.complete(
             await claim(store, merge=2),
-            Completion(outbound=[out("x"), out("y", context={"own": 1}), out("z", session=OTHER)]),
+            Completion(
+                outbound=[out("x"), out("y", context=MessageContext(cc=("own",))), out("z", session=OTHER)]
+            ),
         )
-        assert [row.message.context for row in rows] == [{"event_id": "b"}, {"own": 1}, {}]
+        assert [(row.message.context.route, row.message.context.cc) for row in rows] == [
+            ({"event_id": "b"}, ()),
+            ({}, ("own",)),
+            ({}, ()),
+        ]
 
     async def test_a_retry_keeps_the_order(self, store: Queue, clock: ManualClock):
         """The head waits for its time and its session with it; nobody else does. Then it is first again."""

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from agent_core.errors import ToolRetry
-from agent_core.messages import Audience, OutboundKind, SessionKey
+from agent_core.messages import Audience, MessageContext, OutboundKind, SessionKey
 from gateway.proactive.jobs.scheduler import NOT_ALLOWED
 from gateway.proactive.jobs.service import JobPlace, SessionJobs
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest
@@ -155,7 +155,7 @@ class TestRulesOfARoom:
         """Who may talk there by the rule of the room alone has jobs, and not any more when it has changed."""
         clock = ManualClock(START)
         async with await SqliteQueue.open(tmp_path / "g.db", clock=clock) as store:
-            context = {} if before is None else {"allowed_here": before}
+            context = MessageContext(allowed_here=before)
             timing = Interval(3600, START + timedelta(hours=1))
             job = Job(
                 *("abcde", JobKind.REMIND, "x", str(timing), BOBS, "bot", BOB, START, Audience.GROUP),
@@ -178,7 +178,7 @@ class TestRulesOfARoom:
             said = row.message.model_copy(
                 update={
                     "sender": row.message.sender.model_copy(update={"address": BOB}),
-                    "context": {"allowed_here": True, "read_only": True},
+                    "context": MessageContext(allowed_here=True, read_only=True),
                 }
             )
             session = _session_of(said)
