@@ -109,7 +109,9 @@ async def test_an_answer_by_the_servers_id_alone(bot: Bot) -> None:
     reply = wanted(bot.inbox)[-1]
     assert reply.session == session
     assert reply.context.outbound == begun.id
-    assert reply.context.route["references"] == (given,), "our answer threads by what people's programs know"
+    assert list(reply.context.route["references"]) == [given], (
+        "our answer threads by what people's programs know"
+    )
 
 
 async def test_somebody_elses_answer_by_that_id_is_not_in_that_conversation(bot: Bot, tmp_path: Path) -> None:

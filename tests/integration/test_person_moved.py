@@ -96,7 +96,7 @@ async def test_everything_goes_along_and_nothing_of_anybody_else(tmp_path):
     assert f"write to {OLD}" in told
     assert f'"sender":"{NEW}"' in told
     assert rows(home, "SELECT person, text, context FROM jobs WHERE id = 'job0'") == [
-        (NEW, f"call {OLD}", json.dumps({"to": NEW}, separators=(",", ":")))
+        (NEW, f"call {OLD}", json.dumps({"cc": [NEW]}, separators=(",", ":")))
     ]
     assert rows(home, "SELECT people, given_by FROM grants") == [(json.dumps([NEW]), NEW)]
     assert (f"digest matrix {NEW}",) in rows(home, "SELECT topic FROM once")

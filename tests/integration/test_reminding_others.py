@@ -5,7 +5,7 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from agent_core.messages import EVERYBODY, Audience, SessionKey
+from agent_core.messages import EVERYBODY, Audience, MessageContext, SessionKey
 from channels.base import ChannelUnavailable
 from gateway.proactive.jobs.service import JobPlace
 from gateway.proactive.jobs.triggers import TriggerInvalid
@@ -85,7 +85,7 @@ async def test_many_are_notified_for_a_moderator_alone(tmp_path, here):
         guest = JobPlace(ROOM, "bot", BOB, Audience.GROUP)
         with pytest.raises(TriggerInvalid, match="only a moderator"):
             await desk.mentioned_addresses(guest, "everybody")
-        moderator = JobPlace(ROOM, "bot", BOB, Audience.GROUP, {"moderator": True})
+        moderator = JobPlace(ROOM, "bot", BOB, Audience.GROUP, MessageContext(moderator=True))
         assert await desk.mentioned_addresses(moderator, "us") == [EVERYBODY]
         assert await desk.mentioned_addresses(guest, "Cid & P3") == [CID, "@p3:hs.test"]
         with pytest.raises(TriggerInvalid, match="only in a room"):

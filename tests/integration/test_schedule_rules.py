@@ -155,7 +155,7 @@ class TestRulesOfARoom:
         """Who may talk there by the rule of the room alone has jobs, and not any more when it has changed."""
         clock = ManualClock(START)
         async with await SqliteQueue.open(tmp_path / "g.db", clock=clock) as store:
-            context = {} if before is None else {"allowed_here": before}
+            context = MessageContext(allowed_here=before)
             timing = Interval(3600, START + timedelta(hours=1))
             job = Job(
                 *("abcde", JobKind.REMIND, "x", str(timing), BOBS, "bot", BOB, START, Audience.GROUP),

@@ -77,7 +77,6 @@ async def test_the_model_leaves_alone_what_does_not_name_it(tmp_path: Path) -> N
     ("text", "context"),
     [
         (NO_REPLY, {}),  # it was named
-        (NO_REPLY, {"not_named": True, "done_before": {"shell": 1}}),  # it is asked anew
         (f"I say {NO_REPLY}", {"not_named": True}),
         (f"{NO_REPLY} and this", {"not_named": True}),
     ],
