@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from agent_core.memory_ports import SearchPort
+from agent_core.memory_ports import SearchPort, SearchRequest
 from agent_core.models import MemoryScope, Message, SearchHit
 from agent_core.prompt import Passage, remembered_text, searched_words
 from agent_core.prompt_budget import TokenEstimate
@@ -66,7 +66,9 @@ class QuestionLookup:
         if word_count(words) <= _FEW_WORDS:
             words = f"{words} {_question_before(shown)}"
             least /= 2  # the best hit is that question
-        answer = await self._search.search(scope, words, since=since, least=least, max_results=_LOOKED_AT)
+        answer = await self._search.search(
+            SearchRequest(scope, words, since, least=least, max_results=_LOOKED_AT)
+        )
         known = {(each.kind, each.where) for each in origins}
         found: list[Passage] = []
         sources: list[Origins] = []

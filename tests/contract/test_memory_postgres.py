@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent_core.memory_ports import MemoryPort
+from agent_core.memory_ports import MemoryPort, SearchRequest
 from agent_core.models import Message
 from agent_core.storage.search_index.text import Filters, parse_query
 from gateway.queue.postgres.histories.memory import PostgresMemory, PostgresSearch
@@ -69,7 +69,7 @@ async def test_ten_megabytes_are_a_line_like_any_other(postgres: PostgresServer,
 
         [line] = (await memory.load_history(A)).messages
         assert line.content == text
-        [hit] = (await search.search(OWNER, "boiler")).hits
+        [hit] = (await search.search(SearchRequest(OWNER, "boiler"))).hits
         assert len(hit.messages[0].content) == 20_000
 
 
@@ -85,12 +85,12 @@ async def test_the_words_can_be_cut_anew(postgres: PostgresServer, tables: str) 
         await queue.database.writer.call(
             "test", lambda db: db.execute("UPDATE history SET said = NULL, words = NULL"), locks=()
         )
-        assert not (await search.search(OWNER, "tea")).hits
+        assert not (await search.search(SearchRequest(OWNER, "tea"))).hits
 
         found = await search.rebuild()
 
         assert (found["sessions"], found["messages"]) == (2, 1103)
-        assert (await search.search(OWNER, "tea")).hits
+        assert (await search.search(SearchRequest(OWNER, "tea"))).hits
 
 
 async def test_a_search_uses_the_index(postgres: PostgresServer, tables: str) -> None:
@@ -135,8 +135,8 @@ async def test_both_engines_agree(
                 await each.append_message(A, line)
         await house.index.update_all()
         for asked in made.asked:
-            ours = await house.index.search(OWNER, asked.query)
-            theirs = await search.search(OWNER, asked.query)
+            ours = await house.index.search(SearchRequest(OWNER, asked.query))
+            theirs = await search.search(SearchRequest(OWNER, asked.query))
             assert [hit.messages[hit.at].id for hit in ours.hits] == [
                 hit.messages[hit.at].id for hit in theirs.hits
             ], asked.query

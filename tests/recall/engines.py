@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from agent_core.memory.manager import MemoryManager
+from agent_core.memory_ports import SearchRequest
 from agent_core.storage.search_index import SearchIndex
 from agent_core.tools.search_history import SearchHistoryTool
 from tests.recall.histories import Asked, History
@@ -42,7 +43,7 @@ async def squidbot(history: History, home: Path, *, vectors: bool = False) -> tu
     by_time = {message.timestamp: number for number, message in enumerate(tail.messages)}
 
     async def search(query: str) -> list[set[int]]:
-        found = await house.index.search(OWNER, query, max_results=BEST)
+        found = await house.index.search(SearchRequest(OWNER, query, max_results=BEST))
         return [{by_time[each.timestamp] for each in hit.messages} for hit in found.hits]
 
     return search, house

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from agent_core.errors import StorageUnavailable
+from agent_core.memory_ports import SearchRequest
 from agent_core.messages import SessionKey
 from agent_core.models import HistoryTail, MemoryDocument, MemoryScope, Message, SearchAnswer
 from agent_core.provenance import Origins
@@ -220,32 +221,24 @@ class PostgresMemory(_Tables):
 class PostgresSearch(_Tables):
     """The search over the tables: implements `SearchPort`. Lines are indexed by their transaction."""
 
-    async def search(
-        self,
-        scope: MemoryScope,
-        query: str,
-        *,
-        since: datetime | None = None,
-        place: Callable[[str], bool] | None = None,
-        person: str = "",
-        least: float = 0.0,
-        max_results: int = 10,
-    ) -> SearchAnswer:
+    async def search(self, asked: SearchRequest) -> SearchAnswer:
         """See `SearchPort`."""
-        asked = parse_query(query)
-        if not asked.terms or max_results < 1:
+        query = parse_query(asked.query)
+        if not query.terms or asked.max_results < 1:
             return SearchAnswer()
 
         sessions = None
-        if place is not None:
-            sessions = frozenset(filter(place, await self._read("sessions", lines.sessions)))
-        filters = Filters(line_time(since), sessions, tuple(fold(person).split()))
+        if asked.place is not None:
+            sessions = frozenset(filter(asked.place, await self._read("sessions", lines.sessions)))
+        filters = Filters(line_time(asked.since), sessions, tuple(fold(asked.person).split()))
 
         def look(db: ConnectionPort) -> SearchAnswer:
-            searched = search.Searching(db, self._home, str(scope), filters)
-            found, statistics = searched.candidates(asked)
-            ranked = rank(asked, statistics, found, least=least)
-            hits, used = chosen((search.around(db, str(scope), row) for row in ranked), max_results)
+            searched = search.Searching(db, self._home, str(asked.scope), filters)
+            found, statistics = searched.candidates(query)
+            ranked = rank(query, statistics, found, least=asked.least)
+            hits, used = chosen(
+                (search.around(db, str(asked.scope), row) for row in ranked), asked.max_results
+            )
             return SearchAnswer(hits, more=len(ranked) - used)
 
         return await self._read("search", look)
