@@ -14,7 +14,7 @@ from datetime import datetime
 
 from agent_core.memory_ports import SearchPort, SearchRequest
 from agent_core.models import MemoryScope, Message, SearchHit
-from agent_core.prompt import Passage, remembered_text, searched_words
+from agent_core.prompt import Passage, remembered_text, searched_words, without_sender, without_tags
 from agent_core.prompt_budget import TokenEstimate
 from agent_core.provenance import Origins, join_origins
 from agent_core.text import excerpt, one_line, word_count
@@ -78,15 +78,16 @@ class QuestionLookup:
             if (
                 not turn
                 or _is_shown(hit, session_id, shown)
+                or not _says_more(hit.messages[hit.at].content, words, shown)
                 or any((each.kind, each.where) not in known for each in of_turn)
             ):
                 continue
             line = hit.messages[hit.at]
-            shown_hit = excerpt(line.content, words, _HIT_CHARS)
+            shown_hit = excerpt(without_tags(line.content), words, _HIT_CHARS)
             beside = _QUESTION_CHARS if line.role == "assistant" else _TURN_CHARS - len(shown_hit)
             said = [
-                (_who(each), shown_hit if each is line else excerpt(each.content, words, beside))
-                for each in turn
+                (_who(one), shown_hit if one is line else excerpt(without_tags(one.content), words, beside))
+                for one in turn
             ]
             passage = (f"{_day(turn[0])}, {'here' if hit.session_id == session_id else hit.session_id}", said)
             if estimate.text(remembered_text([*found, passage])) > max_tokens:
@@ -128,6 +129,15 @@ def _is_shown(hit: SearchHit, session_id: str, shown: Sequence[Message]) -> bool
     line, first = hit.messages[hit.at], shown[0].timestamp
     later = first is not None and line.timestamp is not None and line.timestamp >= first
     return later or any(line.content == each.content for each in shown)
+
+
+def _says_more(text: str, words: str, shown: Sequence[Message]) -> bool:
+    """Return False if a text has words of a question only in lines that are shown, as a thread's start."""
+    known = {line for each in shown for line in each.content.splitlines()}
+    lines = text.splitlines()
+    more = [line for line in lines if without_sender(line) not in known]
+    told = "\n".join(more).lower()
+    return len(more) == len(lines) or any(word in told for word in words.lower().split() if len(word) > 2)
 
 
 def _day(line: Message) -> str:
