@@ -148,6 +148,7 @@ class SearchRequest:
         place: Returns True for a session whose messages are searched; called in the event loop.
         person: Only senders in whose addresses each word of it begins a word.
         least: Messages worth less than this part of the best one are left out.
+        waits: False: a part of the search that would have to start first is left out, as vectors are.
     """
 
     scope: MemoryScope
@@ -157,6 +158,7 @@ class SearchRequest:
     person: str = ""
     least: float = 0.0
     max_results: int = 10
+    waits: bool = True
 
 
 class SearchPort(Protocol):

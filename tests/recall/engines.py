@@ -39,6 +39,7 @@ async def squidbot(history: History, home: Path, *, vectors: bool = False) -> tu
     for number, (_, text) in enumerate(history.messages):
         await house.say(A, text, days=2 if number in starts else 0.0005)
     await house.index.update_all()
+    await house.found("tea")  # the process of the vectors runs, as in a conversation
     tail = await house.memory.load_segment(A, start=0, max_messages=len(history.messages))
     by_time = {message.timestamp: number for number, message in enumerate(tail.messages)}
 

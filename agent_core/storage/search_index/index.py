@@ -91,7 +91,7 @@ class SearchIndex:
         filters = Filters(line_time(asked.since), sessions, tuple(fold(asked.person).split()))
         alike: list[int] = []
         if self.vectors is not None and not query.has_quoted:
-            alike = await self.vectors.nearest(str(asked.scope), asked.query, since_ms=filters.since_ms)
+            alike = await self.vectors.nearest(asked, since_ms=filters.since_ms)
         async with self._reading:
             return await self._in_thread(lambda: self._search(asked, query, filters, alike))
 

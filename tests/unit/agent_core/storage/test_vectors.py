@@ -13,8 +13,10 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
+from agent_core.memory.manager import MemoryManager
 from agent_core.messages import SessionKey
 from agent_core.models import Message
 from agent_core.storage.search_index import SearchIndex, vectors
@@ -90,6 +92,33 @@ async def scripted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIter
     await house.index.aclose()
 
 
+class SlowEncoder(ScriptedEncoder):
+    """It starts only when it may."""
+
+    may_start = anyio.Event()
+    pid = None  # type: ignore[assignment]
+
+    async def start(self) -> None:
+        await self.may_start.wait()
+        self.pid = 1
+
+    async def ask_text(self, request: Mapping[str, Any], **more: Any) -> str:
+        await self.start()
+        return await super().ask_text(request, **more)
+
+
+@pytest.fixture
+async def slow(scripted: _House, monkeypatch: pytest.MonkeyPatch) -> _House:
+    """A home with vectors, and a process that does not start yet."""
+    await scripted.say(A, "Minka is our cat.", "How nice!")
+    await scripted.index.update_all()
+    await scripted.index.aclose()
+    monkeypatch.setattr(vectors, "ChildProcess", SlowEncoder)
+    monkeypatch.setattr(SlowEncoder, "may_start", anyio.Event())
+    scripted.index = scripted.opened()
+    return scripted
+
+
 def orphans(house: House) -> int:
     """The number of vectors whose text is gone."""
     db = sqlite3.connect(house.home / "search.db")
@@ -155,6 +184,34 @@ async def test_an_index_from_before_the_setting_is_searched_and_kept(scripted: _
     assert not scripted.index._damaged
     await scripted.index.update_all()
     assert await scripted.found("pet") == ["Minka is our cat."]
+
+
+async def test_a_turn_does_not_wait_for_the_process(slow: _House):
+    """The words alone are looked up; what follows the turn starts it for the next one."""
+    manager = MemoryManager(slow.memory, search=slow.index)
+    assert [each.role for each in await manager.build_messages(B, "sys", "The pet name?")] == [
+        "system",
+        "user",
+    ]
+    assert "Minka" in (await manager.build_messages(B, "sys", "Our cat name?"))[1].content
+    SlowEncoder.may_start.set()
+    await slow.index.update(A)
+    assert "Minka" in (await manager.build_messages(B, "sys", "The pet name?"))[1].content
+
+
+async def test_a_search_of_the_model_waits_for_the_process(slow: _House):
+    """The control: the same process is not there at once, and a search that waits finds what it knows."""
+    found: list[str] = []
+
+    async def search() -> None:
+        found.extend(await slow.found("pet name"))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(search)
+        await anyio.wait_all_tasks_blocked()
+        assert await slow.found("pet name", waits=False) == found == []
+        SlowEncoder.may_start.set()
+    assert found == await slow.found("pet name", waits=False) == ["Minka is our cat."]
 
 
 async def test_what_is_not_encoded_yet_is_found_by_its_words(scripted: _House):
