@@ -5,7 +5,7 @@ Theory of operation. The store of the histories keeps the vectors of each line b
 them with its text. `fill` has the lines encoded that have none yet, a few at a time and in the order
 in which they were said, so it goes on where it was interrupted, and sends the child what it lacks of
 the scopes that were searched. `nearest` has it search in one scope only. What it answers are numbers
-of lines, and the store looks up whether they are still there and in that scope. A turn does not wait
+of vectors, and the store looks up whether they are still there and in that scope. A turn does not wait
 for the child to start: its question is searched by its words, and `fill`, which follows each turn,
 starts the child for the next one.
 
@@ -68,11 +68,13 @@ class VectorStore(Protocol):
     """
     The vectors beside the lines of the histories.
 
-    A line is what JSON can hold: the number of a row, or the parts of its key. No method fails: what cannot
-    be read or written now is left for the next time.
+    The vectors of a line have one number, and no number is used twice. No method fails: None or False says
+    that it could not be done now.
     """
 
-    async def without_vectors(self, session_id: str, after: int, limit: int) -> list[tuple[int, Any, str]]:
+    async def without_vectors(
+        self, session_id: str, after: int, limit: int
+    ) -> list[tuple[int, Any, str]] | None:
         """Return position, line and text of the first lines of a session after a position without vectors."""
         ...
 
@@ -80,8 +82,8 @@ class VectorStore(Protocol):
         """Add position, line, text and vectors of lines; lines whose text has changed are left out."""
         ...
 
-    async def vectors_after(self, scope: str, mark: int, limit: int) -> list[tuple[int, Any, int, bytes]]:
-        """Return number, line, time in ms and vectors of what a scope got after a number, in order."""
+    async def vectors_after(self, scope: str, mark: int, limit: int) -> list[tuple[int, int, bytes]] | None:
+        """Return number, time in ms and vectors of what a scope got after a number, in order."""
         ...
 
 
@@ -131,9 +133,10 @@ class Vectors:
 
     async def _fill(self, session_id: str) -> bool:
         """Encode what a session has new. False: it cannot be done now."""
-        while lines := await self._store.without_vectors(
-            session_id, self._filled.get(session_id, -1), _LINES
-        ):
+        while True:
+            lines = await self._store.without_vectors(session_id, self._filled.get(session_id, -1), _LINES)
+            if not lines:
+                return lines is not None
             encoded = await self._asked({"encode": [text for *_, text in lines]}, _ENCODING_LIMIT_S)
             if not isinstance(encoded, list) or len(encoded) != len(lines):
                 return False
@@ -145,7 +148,6 @@ class Vectors:
             self._filled[session_id] = lines[-1][0]
             await self._send_due()
             await anyio.sleep(_BETWEEN_S)
-        return True
 
     def forget_progress(self, session_id: str | None = None) -> None:
         """Look at all lines again the next time, or at those of a session: the vectors may be gone."""
@@ -164,8 +166,8 @@ class Vectors:
             async with self._sending:
                 await self._send(scope)
 
-    async def nearest(self, asked: SearchRequest, *, since_ms: int) -> list[Any]:
-        """Return the lines of a scope that mean something like a query, the best first. Never fails."""
+    async def nearest(self, asked: SearchRequest, *, since_ms: int) -> list[int]:
+        """Return the vectors of a scope that mean something like a query, the best first. Never fails."""
         if not self._usable:
             return []
         scope = str(asked.scope)
@@ -204,8 +206,10 @@ class Vectors:
         mark, is_known = sent.get(scope, 0), scope in sent
         while True:
             rows = await self._store.vectors_after(scope, mark, _PAGE)
+            if rows is None:
+                return None
             after, mark = mark, rows[-1][0] if rows else mark
-            told = [(line, ms, base64.b64encode(raw).decode()) for _, line, ms, raw in rows]
+            told = [(number, ms, base64.b64encode(raw).decode()) for number, ms, raw in rows]
             adding = {"add": told, "scope": scope, "after": after, "mark": mark}
             if (rows or not is_known) and not await self._asked(adding, _SEARCH_LIMIT_S):
                 self._sent = (None, {})

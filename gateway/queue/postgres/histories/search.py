@@ -47,6 +47,17 @@ def _cut(word: str) -> str:
     return word if len(raw) <= _LONGEST_WORD else raw[:_LONGEST_WORD].decode("utf-8", "ignore")
 
 
+def folded_text(text: str) -> str:
+    """Return the searched part of a text, with a blank before and after each word."""
+    return f" {fold(storable(text)[:MOST_TEXT])} "
+
+
+def text_of(raw: str, seq: int) -> str:
+    """Return the searched part of a line's text as it was said."""
+    line = _searched(raw, seq)
+    return "" if line is None else line.text
+
+
 @dataclass(frozen=True, slots=True)
 class Searched:
     """The indexed part of a line. ``said`` has a blank before and after each word."""
@@ -57,10 +68,10 @@ class Searched:
     @classmethod
     def from_line(cls, home: int, line: SearchLine) -> Searched:
         """Return the indexed part of a searchable line."""
-        text = fold(storable(line.text)[:MOST_TEXT])
-        words = {_cut(word) for word in index_words(text)}
+        said = folded_text(line.text)
+        words = {_cut(word) for word in index_words(said)}
         words |= {_cut(_SENDER + word) for word in fold(storable(line.sender or "")).split()}
-        return cls(f" {text} ", [*sorted(words), label(home, line.scope)])
+        return cls(said, [*sorted(words), label(home, line.scope)])
 
 
 def _lexeme(word: str) -> str:
@@ -144,6 +155,23 @@ class Searching:
             (" & ".join(words), self.scope, self.filters.since_ms, *there, *phrases, limit),
         )
         return [(int(at), str(session), int(seq)) for at, session, seq in rows.fetchall()]
+
+    def rows_of(self, vectors: Sequence[int]) -> list[RowId]:
+        """Return the lines of vectors that are there, in the scope and searched, in the same order."""
+        rows = self.db.execute(
+            "SELECT v.id, h.at, h.session, h.seq, h.line FROM vectors AS v"
+            " JOIN history AS h ON h.session = v.session AND h.seq = v.seq"
+            " WHERE v.id = ANY(?) AND h.scope = ? AND h.said IS NOT NULL",
+            (list(vectors), self.scope),
+        )
+        there: dict[int, RowId] = {}
+        for number, at, session, seq, raw in rows.fetchall():
+            line = _searched(raw, seq)
+            if line is None or not self.filters.accepts(session):
+                continue
+            if self.filters.is_said(at, line.sender):
+                there[number] = int(at), session, seq
+        return [there[number] for number in vectors if number in there]
 
 
 def _lines(db: ConnectionPort, chosen: Sequence[RowId], scope: str) -> dict[RowId, Candidate]:
