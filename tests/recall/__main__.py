@@ -27,7 +27,7 @@ from tests.recall.engines import (
 from tests.recall.histories import FORMS, LANGUAGES, Asked, History, history
 from tests.recall.longmemeval import read_longmemeval
 from tests.recall.remembering import PLACES, remember
-from tests.recall.speed import measure_lookup, measure_speed
+from tests.recall.speed import measure_lookup, measure_speed, measure_vectors
 
 VECTORS = "with vectors"
 ENGINES = ("squidbot", "FTS5, OR", "rank_bm25", "FTS5, all words")
@@ -140,6 +140,8 @@ def main() -> None:
     if options.speed:
         print(measure_speed(200_000))
         print(measure_lookup(200_000))
+        if not missing_for_vectors():
+            print(measure_vectors(200_000))
         return
     if options.longmemeval:
         histories: Iterable[History] = read_longmemeval(options.longmemeval)

@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from contextlib import closing, suppress
 from pathlib import Path
 
 import anyio
@@ -70,6 +71,17 @@ def orphans(house: House) -> int:
     """The number of vectors whose text is gone."""
     db = sqlite3.connect(house.home / "search.db")
     return db.execute("SELECT count(*) FROM vectors WHERE line NOT IN (SELECT id FROM lines)").fetchone()[0]
+
+
+def rows_of_vectors(index: Path, like: str) -> list[bytes]:
+    """The vectors of the lines with a text; none while the index is being made."""
+    with (
+        suppress(sqlite3.OperationalError),
+        closing(sqlite3.connect(f"file:{index}?mode=ro", uri=True)) as db,
+    ):
+        query = "SELECT v.vectors FROM vectors v JOIN lines l ON l.id = v.line WHERE l.text LIKE ?"
+        return [raw for (raw,) in db.execute(query, (f"%{like}%",))]
+    return []
 
 
 def kept(house: House) -> int:
@@ -183,6 +195,7 @@ async def test_vectors_are_erased_with_their_text(scripted: _House):
 
 _FILLS = """
 import anyio, sys
+from contextlib import closing, suppress
 from pathlib import Path
 import pytest
 from tests.doubles.encoder import use_encoder
