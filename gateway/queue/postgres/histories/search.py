@@ -92,6 +92,10 @@ def _expression(term: Term) -> str:
     return f"({' | '.join(wanted)})"
 
 
+def _has_no_forms(term: Term) -> bool:
+    return _expression(term) == f"({_words(term)})"
+
+
 def _alike(begin: str, end: str) -> str:
     """Return the words that begin or end so."""
     return f"({_lexeme(begin)}:* | {_lexeme(TAIL + end[::-1])}:*)"
@@ -119,7 +123,10 @@ class Searching:
         statistics = Statistics.from_found(found, total)
         weighed = [(statistics.rarity(term), ids) for term, ids in found.items()]
         weighed += [
-            (statistics.rarity(term), self._matching(must, MOST_POSTINGS, _words(term)))
+            (
+                statistics.rarity(term),
+                ids if _has_no_forms(term) else self._matching(must, MOST_POSTINGS, _words(term)),
+            )
             for term, ids in found.items()
             if len(ids) > MOST_CANDIDATES
         ]
@@ -136,11 +143,12 @@ class Searching:
 
     def _count(self, limit: int) -> int:
         """Return the number of rows of the scope, up to a limit: in no order, so that no more are read."""
-        rows = self.db.execute(
-            "SELECT 1 FROM history WHERE words @@ CAST(? AS tsquery) AND scope = ? LIMIT ?",
+        [count] = self.db.execute(
+            "SELECT count(*) FROM (SELECT 1 FROM history WHERE words @@ CAST(? AS tsquery) AND scope = ?"
+            " LIMIT ?) AS few",
             (_lexeme(label(self.home, self.scope)), self.scope, limit),
-        )
-        return len(rows.fetchall())
+        ).fetchone()
+        return int(count)
 
     def _matching(self, terms: Sequence[Term], limit: int, *more: str) -> list[RowId]:
         """Return the newest rows with all of the terms, and with ``more``, expressions."""
