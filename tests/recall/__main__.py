@@ -38,12 +38,12 @@ CACHEABLE = "cacheable"
 Shares = dict[tuple[str, str], list[tuple[Asked, str, float]]]
 
 
-def remembered(histories: Iterable[History]) -> Counter[tuple[str, str]]:
+def remembered(histories: Iterable[History], *, vectors: bool = False) -> Counter[tuple[str, str]]:
     """Return the counts of `remember` for all histories together."""
     counted: Counter[tuple[str, str]] = Counter()
     for made in histories:
         with tempfile.TemporaryDirectory() as home:
-            counted += anyio.run(remember, made, Path(home))
+            counted += anyio.run(partial(remember, made, Path(home), vectors=vectors))
     return counted
 
 
@@ -152,7 +152,9 @@ def main() -> None:
     shares = anyio.run(partial(measure, histories, vectors=not missing_for_vectors()))
     _print(shares)
     if isinstance(histories, list):
-        _print_remembered(remembered(histories))
+        for vectors in (False, True)[: 1 + (not missing_for_vectors())]:
+            print(f"\n{VECTORS if vectors else 'by words'}", end="")
+            _print_remembered(remembered(histories, vectors=vectors))
     if options.missed:
         for form in FORMS:
             for asked, language, share in shares["squidbot", form]:

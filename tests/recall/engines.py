@@ -27,14 +27,14 @@ def _with_neighbours(number: int) -> set[int]:
     return {number - 1, number, number + 1}
 
 
-class _HouseWithVectors(House):
+class HouseWithVectors(House):
     def opened(self) -> SearchIndex:
         return SearchIndex(self.home / "search.db", self.memory.layout, vectors=True)
 
 
 async def squidbot(history: History, home: Path, *, vectors: bool = False) -> tuple[Search, House]:
     """The index of squidbot over the history in ``home``, and its parts."""
-    house = _HouseWithVectors(home) if vectors else House(home)
+    house = HouseWithVectors(home) if vectors else House(home)
     starts = set(history.starts)
     for number, (_, text) in enumerate(history.messages):
         await house.say(A, text, days=2 if number in starts else 0.0005)

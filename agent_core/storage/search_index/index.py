@@ -146,7 +146,7 @@ class SearchIndex:
         try:
             if alike and self._reader is not None:
                 near_ids = lines_of_scope(self._reader.connection, alike, scope, filters)
-                ranked = fuse(ranked, near_ids, least=asked.least)
+                ranked = fuse(ranked, near_ids)
             hits, used = chosen(self._found(ranked, scanned, undone, sound), asked.max_results)
         except sqlite3.Error as error:
             self._note_unusable(error)

