@@ -77,8 +77,7 @@ class QuestionLookup:
             of_turn = join_origins(*(line.sources for line in turn))
             if (
                 not turn
-                or _is_shown(hit, session_id, shown)
-                or not _says_more(hit.messages[hit.at].content, words, shown)
+                or _is_shown(hit, session_id, shown, words)
                 or any((each.kind, each.where) not in known for each in of_turn)
             ):
                 continue
@@ -126,10 +125,10 @@ def _is_from(line: Message, since: datetime) -> bool:
     return line.timestamp is not None and line.timestamp >= since
 
 
-def _is_shown(hit: SearchHit, session_id: str, shown: Sequence[Message]) -> bool:
-    """Return True if the prompt has the message already, or one said before it in the same conversation."""
+def _is_shown(hit: SearchHit, session_id: str, shown: Sequence[Message], words: str) -> bool:
+    """Return True if the prompt has what was found already, or what was said before it there."""
     if hit.session_id != session_id or not shown:
-        return False
+        return not _says_more(hit.messages[hit.at].content, words, shown)
     line, first = hit.messages[hit.at], shown[0].timestamp
     later = first is not None and line.timestamp is not None and line.timestamp >= first
     return later or any(line.content == each.content for each in shown)
