@@ -132,6 +132,7 @@ def _print(shares: Shares) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=6)
+    parser.add_argument("--first", type=int, default=0, help="the first seed: other histories")
     parser.add_argument("--missed", action="store_true", help="print what squidbot did not find")
     parser.add_argument("--speed", action="store_true", help="measure 200,000 messages instead")
     parser.add_argument("--longmemeval", type=Path, metavar="FILE", help="the public file instead")
@@ -147,7 +148,8 @@ def main() -> None:
         histories: Iterable[History] = read_longmemeval(options.longmemeval)
         print(f"R@5 in percent, {options.longmemeval.name}\n")
     else:
-        histories = [history(each, seed) for seed in range(options.seeds) for each in LANGUAGES]
+        seeds = range(options.first, options.first + options.seeds)
+        histories = [history(each, seed) for seed in seeds for each in LANGUAGES]
         print(f"R@5 in percent, {len(LANGUAGES) * options.seeds} made-up histories of 45 sittings\n")
     shares = anyio.run(partial(measure, histories, vectors=not missing_for_vectors()))
     _print(shares)
