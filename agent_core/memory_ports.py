@@ -8,6 +8,7 @@ Both ports are called with the session's id, ``str(SessionKey)``, or with a scop
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -135,6 +136,31 @@ class MemoryPort(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class SearchRequest:
+    """
+    A search in the messages of a scope.
+
+    Args:
+        query: Data: no character has a meaning of its own, except that words between double quotes must
+            occur as they stand, one after the other.
+        since: Nothing said before is found.
+        place: Returns True for a session whose messages are searched; called in the event loop.
+        person: Only senders in whose addresses each word of it begins a word.
+        least: Messages worth less than this part of the best one are left out.
+        waits: False: a part of the search that would have to start first is left out, as vectors are.
+    """
+
+    scope: MemoryScope
+    query: str
+    since: datetime | None = None
+    place: Callable[[str], bool] | None = None
+    person: str = ""
+    least: float = 0.0
+    max_results: int = 10
+    waits: bool = True
+
+
 class SearchPort(Protocol):
     """
     Search in the histories of one scope.
@@ -143,25 +169,10 @@ class SearchPort(Protocol):
     does not say whose it is is found by nobody.
     """
 
-    async def search(
-        self,
-        scope: MemoryScope,
-        query: str,
-        *,
-        since: datetime | None = None,
-        place: Callable[[str], bool] | None = None,
-        person: str = "",
-        least: float = 0.0,
-        max_results: int = 10,
-    ) -> SearchAnswer:
+    async def search(self, asked: SearchRequest) -> SearchAnswer:
         """
-        Messages with words of ``query``, the best first: rare words count more than common ones, forms of a
-        word a little less than the word itself. The query is data: no character has a meaning of its own,
-        except that words between double quotes must occur as they stand, one after the other.
-
-        ``place`` says of a session whether its messages are searched, and is called in the event loop;
-        ``person`` limits it to messages of senders in whose addresses each word of it begins a word. Messages
-        that are worth less than the part ``least`` of the best one are left out.
+        Messages with words of the query, the best first: rare words count more than common ones, forms of a
+        word a little less than the word itself.
 
         Never fails because of a damaged index: then it looks through the newest messages.
         """

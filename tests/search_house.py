@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from agent_core.memory_ports import SearchRequest
 from agent_core.models import MemoryScope, Message, ScopeKind
 from agent_core.storage import JsonlMemory
 from agent_core.storage.search_index import SearchIndex
@@ -61,7 +62,7 @@ class House:
             )
 
     async def found(self, query: str, scope: MemoryScope = OWNER, **more: Any) -> list[str]:
-        answer = await self.index.search(scope, query, **more)
+        answer = await self.index.search(SearchRequest(scope, query, **more))
         return [hit.messages[hit.at].content for hit in answer.hits]
 
 
@@ -71,10 +72,10 @@ async def complete_house(home: Path, *, indexed: bool) -> AsyncIterator[House]:
     house = House(home)
     search = house.index.search
 
-    async def up_to_date(*arguments: Any, **named: Any) -> Any:
+    async def up_to_date(asked: SearchRequest) -> Any:
         if indexed:
             await house.index.update_all()
-        answer = await search(*arguments, **named)
+        answer = await search(asked)
         assert answer.complete
         return answer
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from agent_core.memory_ports import SearchPort
+from agent_core.memory_ports import SearchPort, SearchRequest
 from agent_core.models import MemoryScope, Message, SearchHit
 from agent_core.prompt import Passage, remembered_text, searched_words, without_sender, without_tags
 from agent_core.prompt_budget import TokenEstimate
@@ -66,7 +66,9 @@ class QuestionLookup:
         if word_count(words) <= _FEW_WORDS:
             words = f"{words} {_question_before(shown)}"
             least /= 2  # the best hit is that question
-        answer = await self._search.search(scope, words, since=since, least=least, max_results=_LOOKED_AT)
+        answer = await self._search.search(
+            SearchRequest(scope, words, since, least=least, max_results=_LOOKED_AT, waits=False)
+        )
         known = {(each.kind, each.where) for each in origins}
         found: list[Passage] = []
         sources: list[Origins] = []
@@ -79,14 +81,7 @@ class QuestionLookup:
                 or any((each.kind, each.where) not in known for each in of_turn)
             ):
                 continue
-            line = hit.messages[hit.at]
-            shown_hit = excerpt(without_tags(line.content), words, _HIT_CHARS)
-            beside = _QUESTION_CHARS if line.role == "assistant" else _TURN_CHARS - len(shown_hit)
-            said = [
-                (_who(one), shown_hit if one is line else excerpt(without_tags(one.content), words, beside))
-                for one in turn
-            ]
-            passage = (f"{_day(turn[0])}, {'here' if hit.session_id == session_id else hit.session_id}", said)
+            passage = _passage(hit, turn, words, "here" if hit.session_id == session_id else hit.session_id)
             if estimate.text(remembered_text([*found, passage])) > max_tokens:
                 break
             found.append(passage)
@@ -113,6 +108,17 @@ def _turn_of(hit: SearchHit) -> Sequence[Message]:
     elif line.role == "user" and end < len(hit.messages) and hit.messages[end].role == "assistant":
         end += 1
     return hit.messages[start:end]
+
+
+def _passage(hit: SearchHit, turn: Sequence[Message], words: str, place: str) -> Passage:
+    line = hit.messages[hit.at]
+    shown = excerpt(without_tags(line.content), words, _HIT_CHARS)
+    beside = _QUESTION_CHARS if line.role == "assistant" else _TURN_CHARS - len(shown)
+    said = [
+        (_who(one), shown if one is line else excerpt(without_tags(one.content), words, beside))
+        for one in turn
+    ]
+    return f"{_day(turn[0])}, {place}", said
 
 
 def _is_from(line: Message, since: datetime) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from agent_core.memory_ports import SearchPort
+from agent_core.memory_ports import SearchPort, SearchRequest
 from agent_core.models import MemoryScope, Message, SearchAnswer, SearchHit, ToolResult
 from agent_core.ports import Clock
 from agent_core.prompt import fence
@@ -76,12 +76,14 @@ class SearchHistoryTool:
             since = start if since is None else max(start, since)
         place = str(arguments.get("place") or "").strip().casefold()
         answer = await self._search.search(
-            self._scope,
-            query,
-            since=since,
-            place=(lambda session: self._is_called(session, place)) if place else None,
-            person=str(arguments.get("person") or ""),
-            max_results=count,
+            SearchRequest(
+                self._scope,
+                query,
+                since,
+                place=(lambda session: self._is_called(session, place)) if place else None,
+                person=str(arguments.get("person") or ""),
+                max_results=count,
+            )
         )
         shown = [line for hit in answer.hits for line in hit.messages]
         return ToolResult(

@@ -107,7 +107,7 @@ def build_agent(env: Environment, queue: Queue, state: AccountState | None) -> A
     limits = settings.llm.budget.limits(settings.agents.heartbeat.timezone)
     metering = Metering(queue, queue.usage, limits, clock)
     workspace = home.path(settings.agents.workspace)
-    beside = memory_in_database(queue)
+    beside = memory_in_database(queue, vectors=settings.memory.vectors)
     kept = beside or _in_files(env)
     if beside is not None and (left := left_in_files(Layout(home.root, workspace))):
         _log.warning("history.files_not_used", detail=left)

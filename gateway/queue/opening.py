@@ -83,11 +83,11 @@ async def opened_queue(
         return await PostgresQueue.open(store, clock=clock, zone=zone, wakeups=wakeups)
 
 
-def memory_in_database(queue: Queue) -> MemoryInDatabase | None:
+def memory_in_database(queue: Queue, *, vectors: bool = False) -> MemoryInDatabase | None:
     """Return the histories and memory in an opened queue's database; None: they are files of the home."""
     found: MemoryInDatabase | None = None
     if (beside := getattr(queue, "memory_in_database", None)) is not None:
-        found = beside()
+        found = beside(vectors=vectors)
     return found
 
 

@@ -54,7 +54,6 @@ def check_whole(source: Source) -> list[Problem]:
     problems = _aliases(source.data)
     problems += _target(source.data)
     problems += _tools(source.data)
-    problems += _vectors(source.data)
     spec = _sound_part(source.data.get("llm"))
     if spec is not None:
         found = check_references(spec, _pool_references(source.data))
@@ -99,15 +98,6 @@ def _tools(data: Mapping[str, Any]) -> list[Problem]:
         for number, name in enumerate(wanted if isinstance(wanted, list) else ())
         if isinstance(name, str) and name not in TOOLS and not (others and name.startswith(others))
     ]
-
-
-def _vectors(data: Mapping[str, Any]) -> list[Problem]:
-    """The vectors stand in the search index of the home folder, which PostgreSQL does not use."""
-    match data:
-        case {"memory": {"vectors": True}, "gateway": {"store": str()}}:
-            said = "searching by meaning does not work with PostgreSQL yet; remove this setting"
-            return [Problem(("memory", "vectors"), said)]
-    return []
 
 
 def _target(data: Mapping[str, Any]) -> list[Problem]:

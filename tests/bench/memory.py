@@ -14,6 +14,7 @@ from pathlib import Path
 import anyio
 
 from agent_core.memory.manager import MemoryManager
+from agent_core.memory_ports import SearchRequest
 from agent_core.messages import InboundMessage, Sender, SessionKey
 from agent_core.models import MemoryScope, Message, ScopeKind
 from agent_core.storage import JsonlMemory
@@ -176,7 +177,7 @@ async def _search(home: Path, count: int) -> list[Figure]:
     for number in range(200):
         query = " ".join(_CHANCE.sample(_VOCABULARY[: 50 if number % 2 else 5000], 1 + number % 3))
         begun = time.perf_counter()
-        await index.search(OWNER, query)
+        await index.search(SearchRequest(OWNER, query))
         took.append((time.perf_counter() - begun) * 1000)
     await index.aclose()
     size = (home / "search.db").stat().st_size / 1e6

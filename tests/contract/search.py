@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 
+from agent_core.memory_ports import SearchRequest
 from agent_core.models import Attachment, MemoryScope, Message, ScopeKind
 from agent_core.prompt import attachment_lines, transcript_line
 from tests.search_house import BOB, OWNER, A, B, House, R
@@ -43,16 +44,16 @@ class SearchContract:
         assert await house.found("tea", person="x") == await house.found("tea", person="@X:hs")
         assert await house.found("tea", person="x") == ["tea two", "tea one"]
         assert await house.found("tea", person="eve") == await house.found("x", person="x") == []
-        more = (await house.index.search(OWNER, "tea", max_results=1)).more
+        more = (await house.index.search(SearchRequest(OWNER, "tea", max_results=1))).more
         assert more == 1
 
     async def test_a_hit_comes_with_its_neighbours(self, house: House) -> None:
         """The message before and the one after; hits side by side are shown once."""
         await house.say(A, "before", "the tea", "after", "more")
-        (hit,) = (await house.index.search(OWNER, "tea")).hits
+        (hit,) = (await house.index.search(SearchRequest(OWNER, "tea"))).hits
         assert ([message.content for message in hit.messages], hit.at) == (["before", "the tea", "after"], 1)
         await house.say(A, "tea again", "tea still")
-        hits = (await house.index.search(OWNER, "tea")).hits
+        hits = (await house.index.search(SearchRequest(OWNER, "tea"))).hits
         assert [[message.content for message in hit.messages] for hit in hits] == [
             ["tea again", "tea still"],
             ["before", "the tea", "after"],
@@ -69,7 +70,7 @@ class SearchContract:
 
         assert await house.found("secret") == ["the secret of the owner", "the owner alone had a secret here"]
         assert await house.found("secret", BOB) == ["the secret of bob"]
-        (hit,) = (await house.index.search(ROOM, "secret")).hits
+        (hit,) = (await house.index.search(SearchRequest(ROOM, "secret"))).hits
         assert [each.content for each in hit.messages] == [
             "the secret of the room",
             "the room again without a secret",
@@ -77,7 +78,7 @@ class SearchContract:
         for scope in (OWNER, BOB, ROOM, MemoryScope(ScopeKind.PERSON, "@eve:hs")):
             shown = {
                 each.content
-                for hit in (await house.index.search(scope, "secret")).hits
+                for hit in (await house.index.search(SearchRequest(scope, "secret"))).hits
                 for each in hit.messages
             }
             own = {OWNER: "owner", BOB: "bob", ROOM: "room"}.get(scope, "nobody at all")
@@ -232,7 +233,7 @@ class SearchContract:
         await house.say(A, "What goes into the soup instead of cream?", "I would take cashews.", turn="t1")
         await house.say(A, "The soup was too hot, and soup again tomorrow", "Yes.", turn="t2")
         await house.say(A, "Cashews are dear, cashews and nuts", "Yes.", turn="t3")
-        hits = (await house.index.search(OWNER, "soup cashews")).hits
+        hits = (await house.index.search(SearchRequest(OWNER, "soup cashews"))).hits
         assert hits[0].messages[hits[0].at].turn == "t1"
         await house.say(A, "x", "x", "lamp", turn="t4")
         await house.say(A, "the blue shade", "x", "lamp and blue far away", turn="t5")
@@ -259,7 +260,7 @@ class SearchContract:
         assert (await house.found("wrong tea"))[0] == "the wrong tea"
         mark = Message(role="system", content="taken back", id="u", turn="u", scope="owner", undoes=undone)
         await house.memory.append_message(A, mark)
-        hits = (await house.index.search(OWNER, "wrong tea")).hits
+        hits = (await house.index.search(SearchRequest(OWNER, "wrong tea"))).hits
         assert [each.content for hit in hits for each in hit.messages] == ["tea one", "tea three"]
         assert hits[0].messages[hits[0].at].turn == "t3"
 

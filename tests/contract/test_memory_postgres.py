@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from agent_core.memory_ports import MemoryPort
+from agent_core.memory_ports import MemoryPort, SearchRequest
 from agent_core.models import Message
+from agent_core.storage.search_index import SearchIndex
 from agent_core.storage.search_index.text import Filters, parse_query
 from gateway.queue.postgres.histories.memory import PostgresMemory, PostgresSearch
 from gateway.queue.postgres.histories.search import Searching
@@ -17,6 +18,8 @@ from gateway.queue.sql.engine import ConnectionPort, Cursor, Parameters
 from tests.clock import ManualClock
 from tests.contract.memory import MemoryContract
 from tests.contract.search import SearchContract
+from tests.contract.vectors import VectorsContract
+from tests.doubles.encoder import BeginningsEncoder, use_encoder
 from tests.postgres_server import PostgresServer
 from tests.recall.histories import history
 from tests.search_house import OWNER, A, B, House
@@ -58,6 +61,23 @@ class TestSearch(SearchContract):
             assert not list(tmp_path.iterdir())
 
 
+class TestVectors(VectorsContract):
+    """Beside the lines."""
+
+    @pytest.fixture
+    async def house(
+        self, tmp_path: Path, postgres: PostgresServer, tables: str, monkeypatch: pytest.MonkeyPatch
+    ) -> AsyncIterator[House]:
+        use_encoder(monkeypatch)
+        house = House(tmp_path)
+        url = postgres.url(postgres.new_database(template=tables))
+        async with await PostgresQueue.open(url, clock=house.clock) as queue:
+            house.memory = PostgresMemory(queue.database, HOME)
+            house.index = PostgresSearch(queue.database, HOME, vectors=True)
+            yield house
+            await house.index.aclose()
+
+
 async def test_ten_megabytes_are_a_line_like_any_other(postgres: PostgresServer, tables: str) -> None:
     """Of which the beginning is searched."""
     clock = ManualClock()
@@ -69,7 +89,7 @@ async def test_ten_megabytes_are_a_line_like_any_other(postgres: PostgresServer,
 
         [line] = (await memory.load_history(A)).messages
         assert line.content == text
-        [hit] = (await search.search(OWNER, "boiler")).hits
+        [hit] = (await search.search(SearchRequest(OWNER, "boiler"))).hits
         assert len(hit.messages[0].content) == 20_000
 
 
@@ -85,12 +105,12 @@ async def test_the_words_can_be_cut_anew(postgres: PostgresServer, tables: str) 
         await queue.database.writer.call(
             "test", lambda db: db.execute("UPDATE history SET said = NULL, words = NULL"), locks=()
         )
-        assert not (await search.search(OWNER, "tea")).hits
+        assert not (await search.search(SearchRequest(OWNER, "tea"))).hits
 
         found = await search.rebuild()
 
         assert (found["sessions"], found["messages"]) == (2, 1103)
-        assert (await search.search(OWNER, "tea")).hits
+        assert (await search.search(SearchRequest(OWNER, "tea"))).hits
 
 
 async def test_a_search_uses_the_index(postgres: PostgresServer, tables: str) -> None:
@@ -118,15 +138,25 @@ async def test_a_search_uses_the_index(postgres: PostgresServer, tables: str) ->
 
 
 @pytest.mark.parametrize("language", ["en", "de", "ja", "ru"])
+@pytest.mark.parametrize("by_meaning", [False, True])
 async def test_both_engines_agree(
-    postgres: PostgresServer, tables: str, language: str, tmp_path: Path
+    postgres: PostgresServer,
+    tables: str,
+    language: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    by_meaning: bool,
 ) -> None:
     """The same hits in the same order for every question of a made-up history."""
+    use_encoder(monkeypatch, BeginningsEncoder)
     made = history(language, 0, sittings=12)
     house = House(tmp_path)
     url = postgres.url(postgres.new_database(template=tables))
     async with await PostgresQueue.open(url, clock=house.clock) as queue:
-        memory, search = PostgresMemory(queue.database, HOME), PostgresSearch(queue.database, HOME)
+        memory = PostgresMemory(queue.database, HOME)
+        search = PostgresSearch(queue.database, HOME, vectors=by_meaning)
+        house.index = SearchIndex(tmp_path / "search.db", house.memory.layout, vectors=by_meaning)
         for role, text in made.messages:
             house.clock.advance(60)
             house.said += 1
@@ -134,9 +164,10 @@ async def test_both_engines_agree(
             for each in (house.memory, memory):
                 await each.append_message(A, line)
         await house.index.update_all()
+        await search.update_all()
         for asked in made.asked:
-            ours = await house.index.search(OWNER, asked.query)
-            theirs = await search.search(OWNER, asked.query)
+            ours = await house.index.search(SearchRequest(OWNER, asked.query))
+            theirs = await search.search(SearchRequest(OWNER, asked.query))
             assert [hit.messages[hit.at].id for hit in ours.hits] == [
                 hit.messages[hit.at].id for hit in theirs.hits
             ], asked.query

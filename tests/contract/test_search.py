@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from agent_core.models import MemoryScope
+from agent_core.memory_ports import SearchRequest
 from tests.contract.search import SearchContract
 from tests.search_house import OWNER, House, complete_house
 
@@ -27,8 +28,8 @@ async def test_the_contract_catches_a_search_over_all_scopes(tmp_path: Path) -> 
     house = House(tmp_path)
     search = house.index.search
 
-    async def over_all(_: MemoryScope, query: str, **named: Any) -> Any:
-        return await search(OWNER, query, **named)
+    async def over_all(asked: SearchRequest) -> Any:
+        return await search(replace(asked, scope=OWNER))
 
     house.index.search = over_all  # type: ignore[method-assign]
     with pytest.raises(AssertionError):

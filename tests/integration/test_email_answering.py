@@ -10,6 +10,7 @@ import pytest
 from anyio.to_thread import run_sync
 
 from agent_core.memory.scopes import OWNER
+from agent_core.memory_ports import SearchRequest
 from agent_core.messages import OutboundKind
 from agent_core.models import MemoryScope, ScopeKind
 from agent_core.storage.search_index import SearchIndex
@@ -204,8 +205,10 @@ async def test_who_is_read_and_never_answered(server: MailServer, tmp_path: Path
         alone = (await memory.load_history(str(own.message.session))).messages
         index = SearchIndex(tmp_path / "index.db", memory.layout)
         await index.rebuild()
-        bobs = await index.search(MemoryScope(ScopeKind.PERSON, one.bob.address), "Zebra", max_results=9)
-        found = await index.search(OWNER, "Zebra", max_results=9)
+        bobs = await index.search(
+            SearchRequest(MemoryScope(ScopeKind.PERSON, one.bob.address), "Zebra", max_results=9)
+        )
+        found = await index.search(SearchRequest(OWNER, "Zebra", max_results=9))
         await index.aclose()
         sent = await one.built.store.outbox.rows(limit=50)
     assert [message.role for message in theirs] == ["user", "assistant", "user", "user", "assistant"]
@@ -335,9 +338,9 @@ async def test_a_reaction_is_a_line_of_its_own_conversation(server: MailServer, 
         index = SearchIndex(tmp_path / "index.db", one.built.memory.layout)
         await index.rebuild()
         bobs = await index.search(
-            MemoryScope(ScopeKind.PERSON, lines[0].sender or ""), "Zebra", max_results=9
+            SearchRequest(MemoryScope(ScopeKind.PERSON, lines[0].sender or ""), "Zebra", max_results=9)
         )
-        owners = await index.search(OWNER, "Zebra", max_results=9)
+        owners = await index.search(SearchRequest(OWNER, "Zebra", max_results=9))
         await index.aclose()
         mails = await run_sync(one.bob.list)
     assert [line.role for line in lines] == ["user", "assistant", "user", "user", "assistant"]

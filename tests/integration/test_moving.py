@@ -15,6 +15,7 @@ import anyio
 import psycopg
 import pytest
 
+from agent_core.memory_ports import SearchRequest
 from agent_core.messages import SessionKey
 from agent_core.models import MemoryScope, Message, ScopeKind
 from agent_core.storage.jsonl import JsonlMemory
@@ -181,7 +182,7 @@ async def test_everything_is_there_and_goes_on(url: str, tmp_path: Path):
         for scope in (BOB, LONG, MemoryScope(ScopeKind.OWNER)):
             assert await beside.memory.memory_versions(scope) == await was.memory_versions(scope)
         assert (await beside.memory.load_global_memory(MemoryScope(ScopeKind.OWNER))).text == "- by hand\n"
-        found = await beside.search.search(LONG, "four")
+        found = await beside.search.search(SearchRequest(LONG, "four"))
         assert found.hits
         [row] = await accept(store, "new", session=OTHER)
         assert not await accept(store, "d\0e", "a", session=OTHER)

@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from agent_core.errors import StorageUnavailable
+from agent_core.memory_ports import SearchRequest
 from agent_core.messages import Attachment, Sender, SessionKey
 from agent_core.models import MemoryScope, Message, ScopeKind
 from agent_core.provenance import untrusted_origin
@@ -152,7 +153,7 @@ async def test_a_server_that_is_away_is_a_storage_that_is_away(postgres: Postgre
                 memory.load_history(str(ROOM)),
                 memory.save_global_memory(OWNER, "two"),
                 beside(store).named_files(),
-                beside(store).search.search(OWNER, "one"),
+                beside(store).search.search(SearchRequest(OWNER, "one")),
             ):
                 with pytest.raises(StorageUnavailable):
                     await call
@@ -270,7 +271,9 @@ async def test_a_person_is_exported_and_forgotten(url: str, tmp_path: Path) -> N
             "friday\n",
             "friday\ntea\n",
         ]
-        assert (await search.search(ROOMS, "nobody")).hits and not (await search.search(ROOMS, "canary")).hits
+        assert (await search.search(SearchRequest(ROOMS, "nobody"))).hits and not (
+            await search.search(SearchRequest(ROOMS, "canary"))
+        ).hits
     assert not forget_person(layout, place, bob, now=EPOCH).counts["lines"]
     assert not [one for one in table_troubles(ServerDatabase(url)) if one.serious]
 

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from agent_core.memory_ports import SearchRequest
 from agent_core.storage.search_index import index as index_module
 from agent_core.storage.search_index.files import Budget
 from agent_core.storage.search_index.index import SearchIndex
@@ -103,7 +104,7 @@ async def faults_after(home: Path, kind: str) -> list[str]:
         if caught_up:
             await house.index.update_all()
         for number in (0, 50, 120, LINES - 1):
-            answer = await house.index.search(OWNER, f"number{number}")
+            answer = await house.index.search(SearchRequest(OWNER, f"number{number}"))
             if not answer.hits and (answer.complete or caught_up):
                 faults.append(f"{number} is said not to be there")
         if not caught_up and kind == "erase" and await house.found(SECRET):

@@ -27,7 +27,7 @@ from tests.recall.engines import (
 from tests.recall.histories import FORMS, LANGUAGES, Asked, History, history
 from tests.recall.longmemeval import read_longmemeval
 from tests.recall.remembering import PLACES, remember
-from tests.recall.speed import measure_lookup, measure_speed
+from tests.recall.speed import measure_lookup, measure_speed, measure_vectors
 
 VECTORS = "with vectors"
 ENGINES = ("squidbot", "FTS5, OR", "rank_bm25", "FTS5, all words")
@@ -38,12 +38,12 @@ CACHEABLE = "cacheable"
 Shares = dict[tuple[str, str], list[tuple[Asked, str, float]]]
 
 
-def remembered(histories: Iterable[History]) -> Counter[tuple[str, str]]:
+def remembered(histories: Iterable[History], *, vectors: bool = False) -> Counter[tuple[str, str]]:
     """Return the counts of `remember` for all histories together."""
     counted: Counter[tuple[str, str]] = Counter()
     for made in histories:
         with tempfile.TemporaryDirectory() as home:
-            counted += anyio.run(remember, made, Path(home))
+            counted += anyio.run(partial(remember, made, Path(home), vectors=vectors))
     return counted
 
 
@@ -132,6 +132,7 @@ def _print(shares: Shares) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=6)
+    parser.add_argument("--first", type=int, default=0, help="the first seed: other histories")
     parser.add_argument("--missed", action="store_true", help="print what squidbot did not find")
     parser.add_argument("--speed", action="store_true", help="measure 200,000 messages instead")
     parser.add_argument("--longmemeval", type=Path, metavar="FILE", help="the public file instead")
@@ -140,17 +141,22 @@ def main() -> None:
     if options.speed:
         print(measure_speed(200_000))
         print(measure_lookup(200_000))
+        if not missing_for_vectors():
+            print(measure_vectors(200_000))
         return
     if options.longmemeval:
         histories: Iterable[History] = read_longmemeval(options.longmemeval)
         print(f"R@5 in percent, {options.longmemeval.name}\n")
     else:
-        histories = [history(each, seed) for seed in range(options.seeds) for each in LANGUAGES]
+        seeds = range(options.first, options.first + options.seeds)
+        histories = [history(each, seed) for seed in seeds for each in LANGUAGES]
         print(f"R@5 in percent, {len(LANGUAGES) * options.seeds} made-up histories of 45 sittings\n")
     shares = anyio.run(partial(measure, histories, vectors=not missing_for_vectors()))
     _print(shares)
     if isinstance(histories, list):
-        _print_remembered(remembered(histories))
+        for vectors in (False, True)[: 1 + (not missing_for_vectors())]:
+            print(f"\n{VECTORS if vectors else 'by words'}", end="")
+            _print_remembered(remembered(histories, vectors=vectors))
     if options.missed:
         for form in FORMS:
             for asked, language, share in shares["squidbot", form]:

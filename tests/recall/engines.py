@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from agent_core.memory.manager import MemoryManager
+from agent_core.memory_ports import SearchRequest
 from agent_core.storage.search_index import SearchIndex
 from agent_core.tools.search_history import SearchHistoryTool
 from tests.recall.histories import Asked, History
@@ -26,23 +27,24 @@ def _with_neighbours(number: int) -> set[int]:
     return {number - 1, number, number + 1}
 
 
-class _HouseWithVectors(House):
+class HouseWithVectors(House):
     def opened(self) -> SearchIndex:
         return SearchIndex(self.home / "search.db", self.memory.layout, vectors=True)
 
 
 async def squidbot(history: History, home: Path, *, vectors: bool = False) -> tuple[Search, House]:
     """The index of squidbot over the history in ``home``, and its parts."""
-    house = _HouseWithVectors(home) if vectors else House(home)
+    house = HouseWithVectors(home) if vectors else House(home)
     starts = set(history.starts)
     for number, (_, text) in enumerate(history.messages):
         await house.say(A, text, days=2 if number in starts else 0.0005)
     await house.index.update_all()
+    await house.found("tea")  # the process of the vectors runs, as in a conversation
     tail = await house.memory.load_segment(A, start=0, max_messages=len(history.messages))
     by_time = {message.timestamp: number for number, message in enumerate(tail.messages)}
 
     async def search(query: str) -> list[set[int]]:
-        found = await house.index.search(OWNER, query, max_results=BEST)
+        found = await house.index.search(SearchRequest(OWNER, query, max_results=BEST))
         return [{by_time[each.timestamp] for each in hit.messages} for hit in found.hits]
 
     return search, house

@@ -18,6 +18,7 @@ from pathlib import Path
 from agent_core.memory.manager import MemoryManager
 from agent_core.models import Message
 from tests.doubles.consolidation import ScriptedLLM, material_in
+from tests.recall.engines import HouseWithVectors
 from tests.recall.histories import History, Told
 from tests.search_house import A, B, House
 
@@ -108,14 +109,14 @@ class Summariser(ScriptedLLM):
         return "\n".join(kept)
 
 
-async def remember(history: History, home: Path) -> Counter[tuple[str, str]]:
+async def remember(history: History, home: Path, *, vectors: bool = False) -> Counter[tuple[str, str]]:
     """
     Say a history, consolidate it on the way, ask its questions, and count by place what the prompts had.
 
     Counted are ``time asked``, ``time value`` (the fact is there), ``time day`` (and the day on which it was
     said stands before it), ``update asked``, ``only old``, ``both``, ``only new``.
     """
-    house = House(home)
+    house = HouseWithVectors(home) if vectors else House(home)
     manager = MemoryManager(house.memory, search=house.index, llm=Summariser(history))
     starts = set(history.starts)
     days: list[str] = []
@@ -126,6 +127,7 @@ async def remember(history: History, home: Path) -> Counter[tuple[str, str]]:
         days.append(f"{house.clock.now().astimezone():%Y-%m-%d}")
     await manager.consolidate_if_due(A)
     await house.index.update_all()
+    await house.found("tea")  # the process of the vectors runs, as in a conversation
     counted: Counter[tuple[str, str]] = Counter()
     for asked in history.asked:
         told = [fact for fact in history.told if fact.topic == asked.topic]

@@ -6,16 +6,19 @@ The messages are those of the histories; a search is a question, key words or fi
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import tempfile
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from itertools import cycle, islice
 from pathlib import Path
 
 import anyio
 
+from agent_core.memory_ports import SearchRequest
 from agent_core.messages import SessionKey
 from agent_core.models import Message
 from agent_core.storage.layout import Layout
@@ -32,6 +35,7 @@ from gateway.system.home import open_home
 from tests.clock import EPOCH
 from tests.doubles.loopback import LoopbackChannel, LoopbackServer
 from tests.recall.histories import LANGUAGES, History, history
+from tests.search_house import OWNER
 
 _BATCH = 400
 
@@ -144,6 +148,55 @@ async def _turns(folder: Path, count: int) -> str:
         f"from a message to its answer the processor works {without:.1f} ms without a lookup,"
         f" {with_it:.1f} ms with one"
     )
+
+
+def measure_vectors(count: int) -> str:
+    """Return the rates and the memory of the encoder's process over so many messages, as text."""
+    with tempfile.TemporaryDirectory() as folder:
+        return anyio.run(_vectors, Path(folder), count)
+
+
+async def _vectors(folder: Path, count: int) -> str:
+    configure_logs("error")
+    made = [history(language, seed) for language in LANGUAGES for seed in range(4)]
+    layout = Layout(folder, folder)
+    _write(layout.history(SessionKey.parse("loopback/old")), made, count)
+    index = SearchIndex(folder / "search.db", layout, vectors=True)
+    assert index.vectors is not None
+    await index._follow_all()
+    start = time.monotonic()
+    await index.update_all()
+    seconds = time.monotonic() - start
+    await index.vectors.process.aclose()
+    start = time.monotonic()
+    request = partial(SearchRequest, OWNER, max_results=5)
+    index.vectors._asked_for[str(OWNER)] = None
+    await index.update_all()
+    loaded = time.monotonic() - start
+    took, worked = [], []
+    for query in dict.fromkeys(asked.query for each in made for asked in each.asked):
+        start, at_work = time.monotonic(), _processor_s(index.vectors.process.pid)
+        await index.search(request(query, waits=False))
+        took.append(1000 * (time.monotonic() - start))
+        worked.append(1000 * (_processor_s(index.vectors.process.pid) - at_work))
+    status = Path(f"/proc/{index.vectors.process.pid}/status").read_text()
+    peak, now = (int(status.partition(f"{name}:")[2].split()[0]) >> 10 for name in ("VmHWM", "VmRSS"))
+    await index.aclose()
+    size = (folder / "search.db").stat().st_size >> 20
+    took.sort()
+    worked.sort()
+    return (
+        f"{count:,} messages with vectors: {count / seconds:,.0f} a second are encoded, the file takes {size} MB;"
+        f" a process that starts is ready after {loaded:.1f} s and takes {now} MB (most {peak});"
+        f" a search takes {took[len(took) // 2]:.0f} ms, p95 {took[len(took) * 95 // 100]:.0f} ms,"
+        f" of a processor {worked[len(worked) // 2]:.0f} ms, p95 {worked[len(worked) * 95 // 100]:.0f} ms"
+    )
+
+
+def _processor_s(pid: int | None) -> float:
+    """The processor time of this process and of another one."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return time.process_time() + (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _write(path: Path, made: list[History], count: int) -> None:

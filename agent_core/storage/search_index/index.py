@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from datetime import datetime
 from functools import partial
 from heapq import nlargest
 from itertools import islice
@@ -24,8 +23,9 @@ import anyio
 import anyio.to_thread
 import structlog
 
+from agent_core.memory_ports import SearchRequest
 from agent_core.messages import SessionKey
-from agent_core.models import MemoryScope, SearchAnswer
+from agent_core.models import SearchAnswer
 from agent_core.storage.layout import Layout
 from agent_core.storage.search_index.files import (
     Budget,
@@ -78,38 +78,25 @@ class SearchIndex:
 
     # ── searching ──
 
-    async def search(
-        self,
-        scope: MemoryScope,
-        query: str,
-        *,
-        since: datetime | None = None,
-        place: Callable[[str], bool] | None = None,
-        person: str = "",
-        least: float = 0.0,
-        max_results: int = 10,
-    ) -> SearchAnswer:
+    async def search(self, asked: SearchRequest) -> SearchAnswer:
         """See `SearchPort`."""
-        asked = parse_query(query)
-        if not asked.terms or max_results < 1:
+        query = parse_query(asked.query)
+        if not query.terms or asked.max_results < 1:
             return SearchAnswer()
 
         sessions = None
-        if place is not None:
+        if asked.place is not None:
             names = await self._in_thread(lambda: [name for name, _ in self._histories()])
-            sessions = frozenset(filter(place, names))
-        filters = Filters(line_time(since), sessions, tuple(fold(person).split()))
+            sessions = frozenset(filter(asked.place, names))
+        filters = Filters(line_time(asked.since), sessions, tuple(fold(asked.person).split()))
         alike: list[int] = []
-        if self.vectors is not None and not asked.has_quoted:
-            alike = await self.vectors.nearest(str(scope), query, since_ms=filters.since_ms)
+        if self.vectors is not None and not query.has_quoted:
+            alike = await self.vectors.nearest(asked, since_ms=filters.since_ms)
         async with self._reading:
-            return await self._in_thread(
-                lambda: self._search(str(scope), asked, filters, least, max_results, alike=alike)
-            )
+            return await self._in_thread(lambda: self._search(asked, query, filters, alike))
 
-    def _search(
-        self, scope: str, query: Query, filters: Filters, least: float, limit: int, *, alike: list[int]
-    ) -> SearchAnswer:
+    def _search(self, asked: SearchRequest, query: Query, filters: Filters, alike: list[int]) -> SearchAnswer:
+        scope = str(asked.scope)
         marks: dict[str, Mark] = {}
         lines: dict[int, tuple[SearchLine, SearchLine | None]] = {}
         statistics = Statistics()
@@ -154,13 +141,13 @@ class SearchIndex:
         }
         for number, (_, near, at) in enumerate(scanned):
             candidates[-1 - number] = candidate_of(near[at], answer_in(near, at))
-        ranked = rank(query, statistics, candidates, least=least)
+        ranked = rank(query, statistics, candidates, least=asked.least)
         sound: dict[str, bool] = {}
         try:
             if alike and self._reader is not None:
                 near_ids = lines_of_scope(self._reader.connection, alike, scope, filters)
-                ranked = fuse(ranked, near_ids, least=least)
-            hits, used = chosen(self._found(ranked, scanned, undone, sound), limit)
+                ranked = fuse(ranked, near_ids)
+            hits, used = chosen(self._found(ranked, scanned, undone, sound), asked.max_results)
         except sqlite3.Error as error:
             self._note_unusable(error)
             return SearchAnswer((), complete=False)

@@ -65,7 +65,8 @@ def choose_candidates(postings: Sequence[tuple[float, Iterable[_Id]]]) -> list[_
     for weight, ids in postings:
         for each in ids:
             weights[each] = weights.get(each, 0.0) + weight
-    return nlargest(MOST_CANDIDATES, weights, key=lambda each: (weights[each], each))
+    best = nlargest(MOST_CANDIDATES, zip(weights.values(), weights, strict=True))
+    return [each for _, each in best]
 
 
 @dataclass(frozen=True, slots=True)

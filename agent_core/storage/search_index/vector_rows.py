@@ -39,19 +39,20 @@ def prepare_vectors(db: sqlite3.Connection) -> None:
 
 
 def lines_of_scope(db: sqlite3.Connection, numbers: Sequence[int], scope: str, filters: Filters) -> list[int]:
-    """Return those of the lines that are there, in the scope and searched, in the same order."""
+    """Return the lines of vectors that are there, in the scope and searched, in the same order."""
     marks = ", ".join("?" * len(numbers))
     rows = db.execute(
-        "SELECT l.id, s.name, l.ms, l.sender FROM lines l JOIN sessions s ON s.id = l.session"  # noqa: S608
-        f" WHERE l.id IN ({marks}) AND l.scope = (SELECT id FROM scopes WHERE name = ?)",  # of our own marks
+        "SELECT v.id, l.id, s.name, l.ms, l.sender FROM vectors v JOIN lines l ON l.id = v.line"  # noqa: S608
+        f" JOIN sessions s ON s.id = l.session WHERE v.id IN ({marks})"  # of our own marks
+        " AND l.scope = (SELECT id FROM scopes WHERE name = ?)",
         (*numbers, scope),
     )
     there = {
-        number
-        for number, session, ms, sender in rows
+        number: line
+        for number, line, session, ms, sender in rows
         if filters.accepts(session) and filters.is_said(ms, sender)
     }
-    return [number for number in numbers if number in there]
+    return [there[number] for number in numbers if number in there]
 
 
 class IndexVectors:
@@ -67,17 +68,19 @@ class IndexVectors:
         self._written = written
         self._read = read
 
-    async def without_vectors(self, session_id: str, after: int, limit: int) -> list[tuple[int, Any, str]]:
+    async def without_vectors(
+        self, session_id: str, after: int, limit: int
+    ) -> list[tuple[int, Any, str]] | None:
         """See `VectorStore`."""
-        return await self._read(lambda db: _without(db, session_id, after, limit)) or []
+        return await self._read(lambda db: _without(db, session_id, after, limit))
 
     async def add_vectors(self, session_id: str, vectors: Sequence[tuple[int, Any, str, bytes]]) -> bool:
         """See `VectorStore`."""
         return await self._written(lambda db: _add(db, vectors)) is not None
 
-    async def vectors_after(self, scope: str, mark: int, limit: int) -> list[tuple[int, Any, int, bytes]]:
+    async def vectors_after(self, scope: str, mark: int, limit: int) -> list[tuple[int, int, bytes]] | None:
         """See `VectorStore`."""
-        return await self._read(lambda db: _after(db, scope, mark, limit)) or []
+        return await self._read(lambda db: _after(db, scope, mark, limit))
 
 
 def _without(db: sqlite3.Connection, session: str, after: int, limit: int) -> list[tuple[int, Any, str]]:
@@ -98,9 +101,9 @@ def _add(db: sqlite3.Connection, vectors: Sequence[tuple[int, Any, str, bytes]])
     return True
 
 
-def _after(db: sqlite3.Connection, scope: str, mark: int, limit: int) -> list[tuple[int, Any, int, bytes]]:
+def _after(db: sqlite3.Connection, scope: str, mark: int, limit: int) -> list[tuple[int, int, bytes]]:
     return db.execute(
-        "SELECT v.id, v.line, l.ms, v.vectors FROM vectors v JOIN lines l ON l.id = v.line"
+        "SELECT v.id, l.ms, v.vectors FROM vectors v JOIN lines l ON l.id = v.line"
         " WHERE v.scope = (SELECT id FROM scopes WHERE name = ?) AND v.id > ? ORDER BY v.id LIMIT ?",
         (scope, mark, limit),
     ).fetchall()

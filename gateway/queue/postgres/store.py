@@ -92,10 +92,11 @@ class PostgresQueue(Queue):
         """Record the server and its replication for the next start. Raises StoreUnavailable."""
         await self.database.writer.call("note_server", note_server, locks=NOTHING)
 
-    def memory_in_database(self) -> MemoryInDatabase:
+    def memory_in_database(self, *, vectors: bool = False) -> MemoryInDatabase:
         """Return the histories and memory in the same database."""
         memory = PostgresMemory(self.database, self.home)
-        return MemoryInDatabase(memory, PostgresSearch(self.database, self.home), memory.named_files)
+        search = PostgresSearch(self.database, self.home, vectors=vectors)
+        return MemoryInDatabase(memory, search, memory.named_files)
 
     @classmethod
     async def open(

@@ -14,7 +14,7 @@ import anyio.to_thread
 
 from agent_core.memory.scopes import hidden_from, private_in
 from agent_core.memory.withdrawn_messages import is_undone, withdrawn_ids
-from agent_core.memory_ports import SearchPort
+from agent_core.memory_ports import SearchPort, SearchRequest
 from agent_core.messages import Attachment, Audience, SessionKey
 from agent_core.models import Message, SearchHit
 from agent_core.storage.search_index.text import fold, parse_query
@@ -52,7 +52,9 @@ class ConversationCommands:
             return "Write `!search WORDS`: I look for what was said about them. Nothing was done."
         since = asked.session.since
         await self._histories.flush(asked.turn.session)  # what was said here just now
-        answer = await self._search.search(asked.session.scope, words, since=since, max_results=_MOST_FOUND)
+        answer = await self._search.search(
+            SearchRequest(asked.session.scope, words, since, max_results=_MOST_FOUND)
+        )
         found = _found_in(answer.hits, words, since)
         lines = [self._found(name, message, asked.session.id, words) for name, message in found]
         lines = lines[:_MOST_FOUND]

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from agent_core.errors import StorageUnavailable
+from agent_core.memory_ports import SearchRequest
 from agent_core.messages import SessionKey
 from agent_core.models import HistoryTail, MemoryDocument, MemoryScope, Message, SearchAnswer
 from agent_core.provenance import Origins
@@ -19,8 +20,9 @@ from agent_core.storage.search_index.files import chosen
 from agent_core.storage.search_index.ranking import rank
 from agent_core.storage.search_index.rows import line_time
 from agent_core.storage.search_index.text import Filters, fold, parse_query
+from agent_core.storage.search_index.vectors import Vectors, fuse
 from gateway.queue.errors import StoreUnavailable
-from gateway.queue.postgres.histories import documents, lines, records, search
+from gateway.queue.postgres.histories import documents, lines, records, search, vectors
 from gateway.queue.postgres.histories.files import files_in
 from gateway.queue.sql.base import Database, Store
 from gateway.queue.sql.codec import instant
@@ -217,47 +219,90 @@ class PostgresMemory(_Tables):
         return await self._read("named_files", files_in)
 
 
-class PostgresSearch(_Tables):
-    """The search over the tables: implements `SearchPort`. Lines are indexed by their transaction."""
+class TableVectors(_Tables):
+    """The vectors beside the lines: implements `VectorStore`."""
 
-    async def search(
-        self,
-        scope: MemoryScope,
-        query: str,
-        *,
-        since: datetime | None = None,
-        place: Callable[[str], bool] | None = None,
-        person: str = "",
-        least: float = 0.0,
-        max_results: int = 10,
-    ) -> SearchAnswer:
+    async def without_vectors(
+        self, session_id: str, after: int, limit: int
+    ) -> list[tuple[int, Any, str]] | None:
+        """See `VectorStore`."""
+        with suppress(StorageUnavailable):
+            return await self._read("vectors", lambda db: vectors.without(db, session_id, after, limit))
+        return None
+
+    async def add_vectors(self, session_id: str, found: Sequence[tuple[int, Any, str, bytes]]) -> bool:
+        """See `VectorStore`."""
+        locks = (session_lock(session_id),)
+        with suppress(StorageUnavailable):
+            return await self._write("vectors", lambda db: vectors.add(db, found), locks)
+        return False
+
+    async def vectors_after(self, scope: str, mark: int, limit: int) -> list[tuple[int, int, bytes]] | None:
+        """See `VectorStore`."""
+        with suppress(StorageUnavailable):
+            return await self._read("vectors", lambda db: vectors.after(db, scope, mark, limit))
+        return None
+
+
+class PostgresSearch(_Tables):
+    """
+    The search over the tables: implements `SearchPort`. Lines are indexed by their transaction.
+
+    Args:
+        vectors: Also find what means the same in other words (``memory.vectors``).
+    """
+
+    def __init__(self, database: Database, home: int, *, vectors: bool = False) -> None:
+        super().__init__(database, home)
+        self.vectors = Vectors(TableVectors(database, home)) if vectors else None
+
+    async def search(self, asked: SearchRequest) -> SearchAnswer:
         """See `SearchPort`."""
-        asked = parse_query(query)
-        if not asked.terms or max_results < 1:
+        query = parse_query(asked.query)
+        if not query.terms or asked.max_results < 1:
             return SearchAnswer()
 
         sessions = None
-        if place is not None:
-            sessions = frozenset(filter(place, await self._read("sessions", lines.sessions)))
-        filters = Filters(line_time(since), sessions, tuple(fold(person).split()))
+        if asked.place is not None:
+            sessions = frozenset(filter(asked.place, await self._read("sessions", lines.sessions)))
+        alike: list[int] = []
+        filters = Filters(line_time(asked.since), sessions, tuple(fold(asked.person).split()))
+        if self.vectors is not None and not query.has_quoted:
+            alike = await self.vectors.nearest(asked, since_ms=filters.since_ms)
 
         def look(db: ConnectionPort) -> SearchAnswer:
-            searched = search.Searching(db, self._home, str(scope), filters)
-            found, statistics = searched.candidates(asked)
-            ranked = rank(asked, statistics, found, least=least)
-            hits, used = chosen((search.around(db, str(scope), row) for row in ranked), max_results)
+            searched = search.Searching(db, self._home, str(asked.scope), filters)
+            found, statistics = searched.candidates(query)
+            ranked = rank(query, statistics, found, least=asked.least)
+            if alike:
+                ranked = fuse(ranked, searched.rows_of(alike))
+            hits, used = chosen(
+                (search.around(db, str(asked.scope), row) for row in ranked), asked.max_results
+            )
             return SearchAnswer(hits, more=len(ranked) - used)
 
         return await self._read("search", look)
 
     async def update(self, session_id: str) -> None:
-        """Do nothing: a committed line is searchable already."""
+        """Encode what is new: a committed line is searchable by its words already."""
+        if self.vectors is None:
+            return
+        if self.vectors.complete:
+            await self.vectors.fill([session_id])
+        else:
+            await self.update_all()
 
     async def update_all(self) -> None:
-        """Do nothing: a committed line is searchable already."""
+        """Encode what has no vectors yet."""
+        if self.vectors is not None:
+            with suppress(StorageUnavailable):
+                names = await self._read("sessions", lines.sessions)
+                await self.vectors.fill(names, complete=True)
 
     async def rebuild(self) -> dict[str, Any]:
         """Split all lines into words again. Returns how many sessions and messages are searchable."""
+        if self.vectors is not None:
+            self.vectors.forget_progress()
         messages, place = 0, ("", -1)
         while True:
             count, after = await self._write(
@@ -275,7 +320,9 @@ class PostgresSearch(_Tables):
         return {"complete": True, "behind": 0}
 
     async def aclose(self) -> None:
-        """Do nothing: the queue closes the database."""
+        """End the process of the vectors; the queue closes the database."""
+        if self.vectors is not None:
+            await self.vectors.aclose()
 
 
 def _checked(session_id: str) -> str:

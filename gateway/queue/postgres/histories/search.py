@@ -47,6 +47,17 @@ def _cut(word: str) -> str:
     return word if len(raw) <= _LONGEST_WORD else raw[:_LONGEST_WORD].decode("utf-8", "ignore")
 
 
+def folded_text(text: str) -> str:
+    """Return the searched part of a text, with a blank before and after each word."""
+    return f" {fold(storable(text)[:MOST_TEXT])} "
+
+
+def text_of(raw: str, seq: int) -> str:
+    """Return the searched part of a line's text as it was said."""
+    line = _searched(raw, seq)
+    return "" if line is None else line.text
+
+
 @dataclass(frozen=True, slots=True)
 class Searched:
     """The indexed part of a line. ``said`` has a blank before and after each word."""
@@ -57,10 +68,10 @@ class Searched:
     @classmethod
     def from_line(cls, home: int, line: SearchLine) -> Searched:
         """Return the indexed part of a searchable line."""
-        text = fold(storable(line.text)[:MOST_TEXT])
-        words = {_cut(word) for word in index_words(text)}
+        said = folded_text(line.text)
+        words = {_cut(word) for word in index_words(said)}
         words |= {_cut(_SENDER + word) for word in fold(storable(line.sender or "")).split()}
-        return cls(f" {text} ", [*sorted(words), label(home, line.scope)])
+        return cls(said, [*sorted(words), label(home, line.scope)])
 
 
 def _lexeme(word: str) -> str:
@@ -79,6 +90,10 @@ def _expression(term: Term) -> str:
     wanted += [f"{_lexeme(_cut(term.beginning))}:*"] if term.beginning is not None else []
     wanted += [f"{_lexeme(_cut(TAIL + term.ending[::-1]))}:*"] if term.ending is not None else []
     return f"({' | '.join(wanted)})"
+
+
+def _has_no_forms(term: Term) -> bool:
+    return _expression(term) == f"({_words(term)})"
 
 
 def _alike(begin: str, end: str) -> str:
@@ -108,7 +123,10 @@ class Searching:
         statistics = Statistics.from_found(found, total)
         weighed = [(statistics.rarity(term), ids) for term, ids in found.items()]
         weighed += [
-            (statistics.rarity(term), self._matching(must, MOST_POSTINGS, _words(term)))
+            (
+                statistics.rarity(term),
+                ids if _has_no_forms(term) else self._matching(must, MOST_POSTINGS, _words(term)),
+            )
             for term, ids in found.items()
             if len(ids) > MOST_CANDIDATES
         ]
@@ -125,11 +143,12 @@ class Searching:
 
     def _count(self, limit: int) -> int:
         """Return the number of rows of the scope, up to a limit: in no order, so that no more are read."""
-        rows = self.db.execute(
-            "SELECT 1 FROM history WHERE words @@ CAST(? AS tsquery) AND scope = ? LIMIT ?",
+        [count] = self.db.execute(
+            "SELECT count(*) FROM (SELECT 1 FROM history WHERE words @@ CAST(? AS tsquery) AND scope = ?"
+            " LIMIT ?) AS few",
             (_lexeme(label(self.home, self.scope)), self.scope, limit),
-        )
-        return len(rows.fetchall())
+        ).fetchone()
+        return int(count)
 
     def _matching(self, terms: Sequence[Term], limit: int, *more: str) -> list[RowId]:
         """Return the newest rows with all of the terms, and with ``more``, expressions."""
@@ -144,6 +163,23 @@ class Searching:
             (" & ".join(words), self.scope, self.filters.since_ms, *there, *phrases, limit),
         )
         return [(int(at), str(session), int(seq)) for at, session, seq in rows.fetchall()]
+
+    def rows_of(self, vectors: Sequence[int]) -> list[RowId]:
+        """Return the lines of vectors that are there, in the scope and searched, in the same order."""
+        rows = self.db.execute(
+            "SELECT v.id, h.at, h.session, h.seq, h.line FROM vectors AS v"
+            " JOIN history AS h ON h.session = v.session AND h.seq = v.seq"
+            " WHERE v.id = ANY(?) AND h.scope = ? AND h.said IS NOT NULL",
+            (list(vectors), self.scope),
+        )
+        there: dict[int, RowId] = {}
+        for number, at, session, seq, raw in rows.fetchall():
+            line = _searched(raw, seq)
+            if line is None or not self.filters.accepts(session):
+                continue
+            if self.filters.is_said(at, line.sender):
+                there[number] = int(at), session, seq
+        return [there[number] for number in vectors if number in there]
 
 
 def _lines(db: ConnectionPort, chosen: Sequence[RowId], scope: str) -> dict[RowId, Candidate]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from agent_core.memory_ports import SearchRequest
 from agent_core.messages import SessionKey
 from agent_core.models import Message
 from agent_core.provenance import untrusted_origin
@@ -49,7 +50,7 @@ async def test_a_closed_index_does_not_open_its_file_again(plain: House) -> None
     await plain.index.aclose()
 
     await plain.index.update_all()
-    await plain.index.search(OWNER, "boiler")
+    await plain.index.search(SearchRequest(OWNER, "boiler"))
 
     assert not opened(plain.home)
 
@@ -64,7 +65,7 @@ async def test_the_index_follows_and_survives_a_restart(plain: House) -> None:
     await plain.say(A, "tea two")
     assert await plain.found("tea") == ["tea two", "tea one"]
     await plain.index.update_all()
-    (hit,) = (await plain.index.search(OWNER, "tea")).hits
+    (hit,) = (await plain.index.search(SearchRequest(OWNER, "tea"))).hits
     assert len(hit.messages) == 2
 
 
@@ -75,7 +76,7 @@ async def test_what_is_found_says_whose_words_it_is_made_of(plain: House) -> Non
     await plain.memory.append_message(A, told)
     await plain.say(B, "tea is green")
     for _ in ("in the histories", "in the index"):
-        hits = (await plain.index.search(OWNER, "tea")).hits
+        hits = (await plain.index.search(SearchRequest(OWNER, "tea"))).hits
         assert {hit.messages[hit.at].content: hit.messages[hit.at].sources for hit in hits} == {
             "tea is blue": page,
             "tea is green": (),
@@ -147,7 +148,7 @@ async def test_a_process_that_ends_while_the_index_is_filled(plain: House) -> No
     assert plain.index._read_on(A, SessionKey.parse(A))  # one batch of three; then the process ends
     plain.index._close()
     plain.index = plain.opened()
-    answer = await plain.index.search(OWNER, "tea")
+    answer = await plain.index.search(SearchRequest(OWNER, "tea"))
     assert answer.complete
     assert {hit.messages[hit.at].content for hit in answer.hits} == {
         "oldest tea",
@@ -191,7 +192,7 @@ async def test_one_message_of_a_turn_is_taken_back(plain: House, indexed: bool) 
     await plain.memory.append_message(A, mark)
     if indexed:
         await plain.index.update_all()
-    hits = (await plain.index.search(OWNER, "tea")).hits
+    hits = (await plain.index.search(SearchRequest(OWNER, "tea"))).hits
     assert {(each.id, each.turn) for hit in hits for each in hit.messages} == {("t1.0", "t1"), ("t1.2", "t1")}
 
 
@@ -247,11 +248,11 @@ async def test_while_it_is_built_the_newest_are_found(plain: House) -> None:
     for _ in range(12):
         await plain.say(A, *["some filler " * 500] * 10)
     await plain.say(A, "newest tea")
-    answer = await plain.index.search(OWNER, "tea")
+    answer = await plain.index.search(SearchRequest(OWNER, "tea"))
     assert [hit.messages[hit.at].content for hit in answer.hits] == ["newest tea"]
     assert not answer.complete
     await plain.index.update_all()
-    answer = await plain.index.search(OWNER, "tea")
+    answer = await plain.index.search(SearchRequest(OWNER, "tea"))
     assert len(answer.hits) == 2 and answer.complete
 
 
@@ -278,7 +279,7 @@ async def test_no_query_is_slow(plain: House, query: str) -> None:
     assert len(parse_query(query).terms) <= 16
     await plain.say(A, "tea " * 100)
     for _ in ("in the histories", "in the index"):
-        answer = await plain.index.search(OWNER, query)
+        answer = await plain.index.search(SearchRequest(OWNER, query))
         assert len(answer.hits) <= 1
         await plain.index.update_all()
 

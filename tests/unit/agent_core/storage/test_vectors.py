@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import os
 import shutil
 import sqlite3
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
+from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any
 
+import anyio
 import pytest
 
+from agent_core.memory.manager import MemoryManager
 from agent_core.messages import SessionKey
 from agent_core.models import Message
 from agent_core.storage.search_index import SearchIndex, vectors
 from agent_core.storage.search_index.vectors import fuse, missing_for_vectors
 from agent_core.storage.search_index.vectors_child import sentences
 from gateway.settings import Settings, _soft_warnings
+from tests.contract.vectors import VectorsContract
+from tests.doubles.encoder import SlowEncoder, use_encoder
 from tests.search_house import BOB, OWNER, A, B, House
 
 needs_encoder = pytest.mark.skipif(bool(missing_for_vectors()), reason="the extra recall is not installed")
@@ -30,42 +32,6 @@ needs_encoder = pytest.mark.skipif(bool(missing_for_vectors()), reason="the extr
 def _slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """The process may take as long as it wants to start."""
     monkeypatch.setattr(vectors, "_SEARCH_LIMIT_S", 300.0)
-
-
-MEANINGS = {"cat": 1, "pet": 1, "train": 2, "railway": 2}
-"""The words that the scripted encoder knows; those with the same number mean the same."""
-
-
-class ScriptedEncoder:
-    """Answers as `vectors_child` does; a vector is the number of what a text means."""
-
-    pid = 1
-
-    def __init__(self, *_: Any, **__: Any) -> None:
-        self.scopes: dict[str, list[tuple[int, int, bytes]]] = {}
-
-    async def start(self) -> None:
-        """It is there."""
-
-    async def aclose(self) -> None:
-        """It is there."""
-
-    async def ask_text(self, request: Mapping[str, Any], **_: Any) -> str:
-        if "encode" in request:
-            print("encoding", flush=True)
-            return json.dumps([base64.b64encode(_meaning(text)).decode() for text in request["encode"]])
-        held = self.scopes.setdefault(request["scope"], [])
-        if "add" in request:
-            if not request["after"]:
-                held.clear()
-            held += [(line, ms, base64.b64decode(raw)) for line, ms, raw in request["add"]]
-            return "true"
-        wanted = _meaning(request["search"])
-        return json.dumps([line for line, ms, raw in held if raw == wanted and ms >= request["since"]])
-
-
-def _meaning(text: str) -> bytes:
-    return bytes(sorted({MEANINGS.get(word.strip(".").lower(), 0) for word in text.split()} - {0}))
 
 
 class _House(House):
@@ -83,17 +49,39 @@ async def house(tmp_path: Path) -> AsyncIterator[_House]:
 @pytest.fixture
 async def scripted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[_House]:
     """With an encoder that every machine has."""
-    monkeypatch.setattr(vectors, "ChildProcess", ScriptedEncoder)
-    monkeypatch.setattr(vectors, "missing_for_vectors", str)
+    use_encoder(monkeypatch)
     house = _House(tmp_path)
     yield house
     await house.index.aclose()
+
+
+@pytest.fixture
+async def slow(scripted: _House, monkeypatch: pytest.MonkeyPatch) -> _House:
+    """A home with vectors, and a process that does not start yet."""
+    await scripted.say(A, "Minka is our cat.", "How nice!")
+    await scripted.index.update_all()
+    await scripted.index.aclose()
+    use_encoder(monkeypatch, SlowEncoder)
+    monkeypatch.setattr(SlowEncoder, "may_start", anyio.Event())
+    scripted.index = scripted.opened()
+    return scripted
 
 
 def orphans(house: House) -> int:
     """The number of vectors whose text is gone."""
     db = sqlite3.connect(house.home / "search.db")
     return db.execute("SELECT count(*) FROM vectors WHERE line NOT IN (SELECT id FROM lines)").fetchone()[0]
+
+
+def rows_of_vectors(index: Path, like: str) -> list[bytes]:
+    """The vectors of the lines with a text; none while the index is being made."""
+    with (
+        suppress(sqlite3.OperationalError),
+        closing(sqlite3.connect(f"file:{index}?mode=ro", uri=True)) as db,
+    ):
+        query = "SELECT v.vectors FROM vectors v JOIN lines l ON l.id = v.line WHERE l.text LIKE ?"
+        return [raw for (raw,) in db.execute(query, (f"%{like}%",))]
+    return []
 
 
 def kept(house: House) -> int:
@@ -122,18 +110,12 @@ async def test_without_the_encoder_there_are_words(tmp_path: Path, monkeypatch: 
     assert await house.found("pet name") == []
 
 
-async def test_a_meaning_is_found_within_its_scope_and_the_filters(scripted: _House):
-    """Never in another scope, before a time, elsewhere, or of somebody else; quoted words must be there."""
-    await scripted.say(A, "Minka is our cat.", "How nice!")
-    await scripted.say(A, "The train was late.", "A pity.")
-    await scripted.index.update_all()
-    assert await scripted.found("pet name") == ["Minka is our cat."]
-    assert await scripted.found("pet", BOB) == []
-    assert await scripted.found("pet", since=scripted.clock.now()) == []
-    assert await scripted.found("pet", place=lambda session: session == B) == []
-    assert await scripted.found("pet", person="somebody") == []
-    assert await scripted.found("pet", person="x") == ["Minka is our cat."]
-    assert await scripted.found('"pet"') == []
+class TestFiles(VectorsContract):
+    """In the index of the home folder."""
+
+    @pytest.fixture
+    def house(self, scripted: _House) -> House:
+        return scripted
 
 
 async def test_without_fusing_only_words_are_found(scripted: _House, monkeypatch: pytest.MonkeyPatch):
@@ -157,13 +139,32 @@ async def test_an_index_from_before_the_setting_is_searched_and_kept(scripted: _
     assert await scripted.found("pet") == ["Minka is our cat."]
 
 
-async def test_what_is_not_encoded_yet_is_found_by_its_words(scripted: _House):
-    await scripted.say(A, "Minka is our cat.", "How nice!")
-    await scripted.index._follow_all()
-    assert await scripted.found("cat") == ["Minka is our cat."]
-    assert await scripted.found("pet") == []
-    await scripted.index.update_all()
-    assert await scripted.found("pet") == ["Minka is our cat."]
+async def test_a_turn_does_not_wait_for_the_process(slow: _House):
+    """The words alone are looked up; what follows the turn starts it for the next one."""
+    manager = MemoryManager(slow.memory, search=slow.index)
+    assert [each.role for each in await manager.build_messages(B, "sys", "The pet name?")] == [
+        "system",
+        "user",
+    ]
+    assert "Minka" in (await manager.build_messages(B, "sys", "Our cat name?"))[1].content
+    SlowEncoder.may_start.set()
+    await slow.index.update(A)
+    assert "Minka" in (await manager.build_messages(B, "sys", "The pet name?"))[1].content
+
+
+async def test_a_search_of_the_model_waits_for_the_process(slow: _House):
+    """The control: the same process is not there at once, and a search that waits finds what it knows."""
+    found: list[str] = []
+
+    async def search() -> None:
+        found.extend(await slow.found("pet name"))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(search)
+        await anyio.wait_all_tasks_blocked()
+        assert await slow.found("pet name", waits=False) == found == []
+        SlowEncoder.may_start.set()
+    assert found == await slow.found("pet name", waits=False) == ["Minka is our cat."]
 
 
 async def test_vectors_are_erased_with_their_text(scripted: _House):
@@ -194,11 +195,13 @@ async def test_vectors_are_erased_with_their_text(scripted: _House):
 
 _FILLS = """
 import anyio, sys
+from contextlib import closing, suppress
 from pathlib import Path
-from agent_core.storage.search_index import vectors
+import pytest
+from tests.doubles.encoder import use_encoder
 from tests.unit.agent_core.storage import test_vectors as t
 
-vectors.ChildProcess, vectors.missing_for_vectors = t.ScriptedEncoder, str
+use_encoder(pytest.MonkeyPatch())
 anyio.run(t._House(Path(sys.argv[1])).index.update_all)
 print("done", flush=True)
 """

@@ -9,6 +9,7 @@ from contextlib import closing
 
 import pytest
 
+from agent_core.memory_ports import SearchRequest
 from agent_core.messages import SessionKey
 from agent_core.models import MemoryScope, ScopeKind
 from agent_core.storage.jsonl import JsonlMemory
@@ -119,5 +120,5 @@ async def test_histories_memory_and_search_are_there(home):
     assert (await memory.load_global_memory(MemoryScope(ScopeKind.ROOM, str(ROOM)))).text == "a room"
     index = SearchIndex(home.root / "search.db", Layout(home.root, home.root / "workspace"))
     await index.update_all()
-    assert (await index.search(owner, "tea", max_results=5)).hits
+    assert (await index.search(SearchRequest(owner, "tea", max_results=5))).hits
     await index.aclose()

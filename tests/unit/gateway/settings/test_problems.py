@@ -30,10 +30,6 @@ class TestMistakes:
             ("agents: {keep_recent_ratio: -0.2}", "line 1, agents.keep_recent_ratio: must be greater than 0, not -0.2"),
             ("gateway: {durability: sometimes}", "line 1, gateway.durability: must be 'full' or 'process', not 'sometimes'"),
             ("gateway:\n  log:", 'line 2, gateway.log: must be "key: value" lines; it is empty'),
-            (
-                "gateway: {store: 'postgresql://db/x'}\nmemory: {vectors: true}",
-                "line 2, memory.vectors: searching by meaning does not work with PostgreSQL yet; remove this setting",
-            ),
             ("skills: {always: memory}", "line 1, skills.always: must be a list, such as [\"one\", \"two\"], not 'memory'"),
             ("skills:\n  always:\n    - a\n    - {b: 1}", "line 4, skills.always[1]: must be text; put it in quotes if it looks like a number"),
             ("agents: {restrict_to_workspace: maybe}", "line 1, agents.restrict_to_workspace: must be true or false, not 'maybe'"),
