@@ -259,9 +259,10 @@ class MailIntake:
         if (copy := self._own_copy(arrival, verdict)) is not None:
             return copy
         person = verdict.address or self._claimed(headers)
-        explained = arrival.mail is not None and self._is_explained(headers, verdict)
-        if explained:
+        explained = False
+        if arrival.mail is not None and self._is_explained(headers, verdict):
             verdict = replace(verdict, refused=None)
+            explained = not arrival.mail.wants_no_answer
         native_id = native_id_of(
             message_id,
             person,

@@ -280,7 +280,9 @@ class WordedAnswers:
                 )
             return self._as_form(entry, question, "yes" if yes else "no")
         owner = self.access.decide(message).role is Role.OWNER
-        told = decision(yes=yes, by=message.sender.address, owner=owner)
+        text = message.text.strip()
+        why = "" if yes else _own_lines(text[len(_own_lines(text)) :])
+        told = decision(yes=yes, by=message.sender.address, owner=owner, why=why)
         answer = replace(_answering(entry, {question.name: question.tool}), settles={question.name: told})
         return self._granting(answer, question, said.span) if said.span else answer
 
