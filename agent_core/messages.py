@@ -189,7 +189,11 @@ OTHERS_WORDS = "others_words"
 
 
 SPOKEN = "spoken"
-"""In the context of a message: the hashes of those of its files that were recorded as voice messages."""
+"""
+In the context of a message: the hashes of those of its files that were recorded as voice messages.
+
+With `OTHERS_WORDS` they are earlier ones, which it is about.
+"""
 
 
 MENTIONS = "mentions"

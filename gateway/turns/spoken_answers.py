@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 
-from agent_core.messages import SPEECH, SPOKEN, InboundMessage, OutboundKind
+from agent_core.messages import OTHERS_WORDS, SPEECH, SPOKEN, InboundMessage, OutboundKind
 from agent_core.tools.availability import is_available
 from agent_core.voice.config import SpeakSettings
 from channels.base import Channel
@@ -74,4 +74,4 @@ def _is_spoken(message: InboundMessage, channel: Channel) -> bool:
     """Return True if a message was spoken; in a mail every sound is a plain file."""
     if channel.capabilities.email_style:
         return any(says_sound(file.media_type) for file in message.attachments)
-    return SPOKEN in message.context
+    return SPOKEN in message.context and OTHERS_WORDS not in message.context

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from agent_core.errors import ModelRefused
-from agent_core.messages import SPOKEN, Amendment, InboundMessage, Sender, SessionKey
+from agent_core.messages import OTHERS_WORDS, SPOKEN, Amendment, InboundMessage, Sender, SessionKey
 from channels.attachments import AttachmentStore
 from devservers.transcription import Reply, TranscriptionServer
 from gateway.supervision.turn_watchdog import allowed_seconds
@@ -256,7 +256,8 @@ async def test_a_spoken_yes_or_no_answers_as_a_written_one(home, files, ears, wo
 
 
 @pytest.mark.parametrize(
-    ("person", "words"), [(OWNER, "Okay."), (OWNER, "Yes, but later."), (GUEST, "!approve {}")]
+    ("person", "words"),
+    [(OWNER, "Okay."), (OWNER, "Yes, but later."), (GUEST, "!approve {}"), (OWNER, "somebody else: Yes.")],
 )
 async def test_what_is_no_plain_yes_decides_nothing_by_voice(home, files, ears, person, words):
     """The question stays open, and the words go to the model."""
@@ -266,7 +267,11 @@ async def test_what_is_no_plain_yes_decides_nothing_by_voice(home, files, ears, 
     async with world(home, name="matrix", settings=settings, models={"echo": Wishful()}, tools=[tool]) as one:
         one.server.say(person, "write it")
         _, name = await question(one, place)
-        said = await spoken(files, wav(1, says=words.format(name)), sender=person, number=2)
+        quoted = words.startswith("somebody else: ")
+        words = words.format(name).removeprefix("somebody else: ")
+        said = await spoken(files, wav(1, says=words), sender=person, number=2)
+        if quoted:
+            said = said.model_copy(update={"context": {**said.context, OTHERS_WORDS: True}})
         await one.hand_over(said)
         with anyio.fail_after(60):
             while len(found := one.server.seen(place)) < 2:

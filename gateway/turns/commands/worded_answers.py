@@ -18,7 +18,7 @@ from itertools import takewhile
 from typing import Any
 
 from agent_core.memory.scopes import person_name
-from agent_core.messages import KNOWN_WORDS, SPOKEN, InboundMessage, OutboundKind
+from agent_core.messages import KNOWN_WORDS, OTHERS_WORDS, SPOKEN, InboundMessage, OutboundKind
 from agent_core.tools.forms import NotAnAnswer, form_of
 from gateway.queue.model import APPROVED, WITHDRAWN, JobKind, OutboxRow, ToolQuestionRow
 from gateway.queue.states import InboxState, OutboxState
@@ -126,7 +126,8 @@ class WordedAnswers:
         message, heard = turn.head.message, turn.head.message.context.get(HEARD, ())
         is_alone = len(turn.rows) == 1 and len(heard) == 1 and not message.text.strip()
         is_new = KNOWN_WORDS not in message.context and not any(step.number >= 0 for step in steps)
-        if not (is_alone and is_new and SPOKEN in message.context) or heard[0].get("unsure"):
+        is_own = SPOKEN in message.context and OTHERS_WORDS not in message.context
+        if not (is_alone and is_new and is_own) or heard[0].get("unsure"):
             return None
         said = read_answer(str(heard[0].get("text") or ""))
         if said is None or said.sign not in (Sign.YES, Sign.NO) or said.span:

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
-from agent_core.messages import SPOKEN, Audience, InboundMessage, Sender, SessionKey
+from agent_core.messages import OTHERS_WORDS, SPOKEN, Audience, InboundMessage, Sender, SessionKey
 from channels.attachments import AttachmentStore, AttachmentsUnavailable
 from channels.matrix.client.api import Download, HttpAnswer, LinkBroken
 from channels.matrix.events.inbound import Me, read_event
@@ -403,7 +403,8 @@ async def test_a_voice_message_that_is_quoted_is_not_spoken_by_who_quotes_it(ser
     quoted = quoted.model_copy(update={"text": "What does he say?", "context": {MEDIA: media}})
     own, quoted = await Downloads(server, store, allows=lambda _: True).bring([own, quoted])
     assert own.context[SPOKEN] == [own.attachments[0].sha256]
-    assert quoted.attachments and SPOKEN not in quoted.context
+    assert quoted.context[SPOKEN] == [quoted.attachments[0].sha256]
+    assert (OTHERS_WORDS in own.context, OTHERS_WORDS in quoted.context) == (False, True)
 
 
 async def test_a_file_counts_on_the_share_of_its_sender(server, tmp_path):

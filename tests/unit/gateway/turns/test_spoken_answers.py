@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from agent_core.messages import (
+    OTHERS_WORDS,
     SPEECH,
     SPOKEN,
     Attachment,
@@ -102,6 +103,7 @@ def test_what_was_said_is_answered_by_voice_and_what_was_written_is_not():
     assert row.context == {"event_id": "$1", SPOKEN: ["aa"], "part": 2, SPEECH: {OWNER: True}}
     assert len(of(turn(), when="always")) == 1
     assert of(turn(spoken=True), when="never") == []
+    assert of(turn(spoken=True, context={SPOKEN: ["aa"], OTHERS_WORDS: True})) == []
 
 
 def test_in_a_mail_a_sound_is_a_voice_message_and_in_a_room_it_is_music():
