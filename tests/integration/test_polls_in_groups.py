@@ -79,3 +79,28 @@ async def test_whose_votes_count_and_what_is_known_of_them(
     told = sum(each.count("[The poll “When?” has ended. Votes: seven: 2, six: 1]") for each in known)
     assert told == (author != "stranger"), json.dumps(known, ensure_ascii=False)
     assert sum(each.count("has ended") for each in known) == told
+
+
+async def test_a_poll_that_ended_right_before_the_question_is_known_to_it(
+    synapse: Synapse,
+    fresh_credentials: Callable[[str], Credentials],
+    fresh_user: Callable[[str], MatrixPeer],
+    tmp_path: Path,
+) -> None:
+    """Both come in one answer of the homeserver: the bot was away."""
+    bot, ann, bob = fresh_credentials("bot"), fresh_user("ann"), fresh_user("bob")
+    mention = {"m.mentions": {"user_ids": [bot.user_id]}}
+    model = ModelScript("fine", "fine")
+    async with open_house(synapse.url, bot, tmp_path, model=model, owner=ann, allow=[bob]) as there:
+        room = await there.room(ann, bob, direct=False)
+        group = Group(room)
+        poll = await group.start(ann, "When?")
+        await group.vote(bob, poll, "b")
+        await call(ann.send, room, "so far?", **mention)
+        await there.answers(ann, room, 1)
+    await group.end(ann, poll)
+    await call(ann.send, room, "and now?", **mention)
+    async with open_house(synapse.url, bot, tmp_path, model=model, owner=ann, allow=[bob]) as there:
+        await there.answers(ann, room, 2)
+    known = "\n".join(each.content for each in model.requests[-1])
+    assert known.count("[The poll “When?” has ended. Votes: seven: 1]") == 1

@@ -104,6 +104,8 @@ class EventHandler:
         self._senders = Senders()
         self._begun: OrderedDict[tuple[str, str], None] = OrderedDict()
         """Threads whose beginning was told already."""
+        self._ending: OrderedDict[tuple[str, str], None] = OrderedDict()
+        """Who has ended a poll in which room, and asked nothing since."""
         self._ours: OrderedDict[tuple[str, str], None] = OrderedDict()
         """Threads in which the bot has answered."""
         self._gone: OrderedDict[tuple[str, str], str] = OrderedDict()
@@ -263,6 +265,8 @@ class EventHandler:
     ) -> InboundMessage | Unfinished:
         """Add what the model needs besides: the thread's beginning, earlier talk, the answered message."""
         room_id, root = place
+        if (room_id, message.sender.address) in self._ending:
+            return Unfinished(message, partial(self._after_poll, message, place))
         talk: tuple[Background, ...] = ()
         if message.audience is Audience.GROUP:
             # A question that opens a thread takes the talk of the room along and leaves it for the next.
@@ -276,6 +280,12 @@ class EventHandler:
         if not begins and not isinstance(message.context.get("in_reply_to"), str):
             return message
         return Unfinished(message, partial(self._with_quotes, message, place, begins=begins))
+
+    async def _after_poll(self, message: InboundMessage, place: tuple[str, str]) -> InboundMessage:
+        """The question of who has ended a poll, whose result is known by now."""
+        self._ending.pop((place[0], message.sender.address), None)
+        begun = self._with_background(message, place)
+        return await begun.finish() if isinstance(begun, Unfinished) else begun  # type: ignore[return-value]
 
     async def _with_quotes(
         self, message: InboundMessage, place: tuple[str, str], *, begins: bool
@@ -421,6 +431,7 @@ class EventHandler:
             context["allowed_here"] = here
         message = message.model_copy(update={"context": context})
         ended_at = event.get("origin_server_ts")
+        _keep(self._ending, (room_id, sender), None)
         return Unfinished(message, partial(self._poll_result, message, room_id, target, ended_at))
 
     async def _poll_result(
