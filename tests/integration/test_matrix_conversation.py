@@ -104,6 +104,27 @@ async def test_an_edit_after_a_restart_adds_the_mention(make_bot, alice, bob):
     assert {(one.native_id, one.sender) for one in bot.inbox.amendments} == {(said, alice.user_id)}
 
 
+@pytest.mark.parametrize("threads", ["off", "follow"])
+async def test_a_question_by_an_edit_in_a_thread_is_answered_there(make_bot, alice, bob, threads):
+    """Also after a restart; with ``off`` the conversation is the room's. The control is one outside of the thread."""
+    bot = make_bot(allow_from=[alice.user_id, bob.user_id], threads=threads)
+    async with bot.up():
+        room = await group(alice, bob, bot)
+        root = await call(bob.send, room, "The trip")
+        inside = await call(alice.send, room, "when?", **in_thread(root))
+        outside = await call(alice.send, room, "where?")
+        await bot.inbox.until(lambda inbox: any(one.native_id == outside for one in inbox.accepted))
+    async with bot.up():
+        for said in (inside, outside):
+            edit = edit_of(said, "well?")
+            edit["m.new_content"] |= {"m.mentions": {"user_ids": [bot.user_id]}}
+            await call(alice.send_event, room, "m.room.message", edit)
+        await bot.inbox.until(lambda inbox: sum(one.addressed for one in inbox.accepted) == 2)
+    first, second = (one for one in bot.inbox.accepted if one.addressed)
+    assert (first.context.get("thread"), second.context.get("thread")) == (root, None)
+    assert (first.session == second.session) is (threads == "off")
+
+
 # ── replies, talk, policies ──
 async def test_a_reply_brings_along_what_it_answers(make_bot, alice, bob):
     """The quoted message in its newest words, a chain of them, and never the fall-back of older clients."""

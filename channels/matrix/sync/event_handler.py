@@ -338,15 +338,23 @@ class EventHandler:
         thread = {"m.relates_to": {"rel_type": "m.thread", "event_id": root}} if in_thread else {}
         said = {**event, "event_id": target, "content": {**content, **thread}}
         asked = await self._message(room_id, said, seen_at)
-        if isinstance(asked, Unfinished):
-            finish = asked.finish
-
-            async def finished() -> InboundMessage | Skip:
-                message = await finish()
-                return message if isinstance(message, Skip) else by_edit(message)
-
-            return Unfinished(by_edit(asked.message), finished)
+        # The session that the store remembers says nothing of threads then.
+        unknown_in = room_id if place is None and me.threads == "off" else ""
+        if isinstance(asked, Unfinished) or (isinstance(asked, InboundMessage) and unknown_in):
+            message = asked.message if isinstance(asked, Unfinished) else asked
+            return Unfinished(by_edit(message), partial(self._asked_in_thread, asked, unknown_in))
         return by_edit(asked) if isinstance(asked, InboundMessage) else None
+
+    async def _asked_in_thread(
+        self, asked: InboundMessage | Unfinished, room_id: str
+    ) -> InboundMessage | Skip:
+        """Return a question by an edit; with the thread in which the homeserver has it, given a room."""
+        message = await asked.finish() if isinstance(asked, Unfinished) else asked
+        if isinstance(message, Skip):
+            return message
+        if room_id and (root := await self._quotes.thread_of(room_id, message.native_id)):
+            message = message.model_copy(update={"context": {**message.context, "thread": root}})
+        return by_edit(message)
 
     def _edited(self, room_id: str, event: JsonObject) -> Amendment | Skip:
         edit = read_edit(event)
