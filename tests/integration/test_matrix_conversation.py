@@ -106,13 +106,13 @@ async def test_an_edit_after_a_restart_adds_the_mention(make_bot, alice, bob):
 
 @pytest.mark.parametrize("threads", ["off", "follow"])
 async def test_a_question_by_an_edit_in_a_thread_is_answered_there(make_bot, alice, bob, threads):
-    """Also after a restart; with ``off`` the conversation is the room's. The control is one outside of the thread."""
+    """Also after a restart; with ``off`` the conversation is the room's. The other one is a reply outside of it, and stays one."""
     bot = make_bot(allow_from=[alice.user_id, bob.user_id], threads=threads)
     async with bot.up():
         room = await group(alice, bob, bot)
         root = await call(bob.send, room, "The trip")
         inside = await call(alice.send, room, "when?", **in_thread(root))
-        outside = await call(alice.send, room, "where?")
+        outside = await call(alice.send, room, "where?", **answering(root))
         await bot.inbox.until(lambda inbox: any(one.native_id == outside for one in inbox.accepted))
     async with bot.up():
         for said in (inside, outside):
@@ -122,6 +122,8 @@ async def test_a_question_by_an_edit_in_a_thread_is_answered_there(make_bot, ali
         await bot.inbox.until(lambda inbox: sum(one.addressed for one in inbox.accepted) == 2)
     first, second = (one for one in bot.inbox.accepted if one.addressed)
     assert (first.context.get("thread"), second.context.get("thread")) == (root, None)
+    assert second.context["in_reply_to"] == root
+    assert [line.text for line in second.background if line.kind == "quoted"] == ["The trip"]
     assert (first.session == second.session) is (threads == "off")
 
 

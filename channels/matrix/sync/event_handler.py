@@ -182,11 +182,7 @@ class EventHandler:
             return await self._asked_by_edit(room_id, event, seen_at) or self._edited(room_id, event)
         self._senders.note(room_id, message.native_id, sender)
         message = message.model_copy(update={"text": self._newest(room_id, event) or message.text})
-        here = self.rules.allows(room_id, sender)
-        context = {**message.context, **self._seen_at(room_id, sender, seen_at)}
-        if here is not None:
-            context["allowed_here"] = here
-        message = message.model_copy(update={"context": context})
+        message = self._in_room(message, room_id, seen_at)
         room = self._rooms.get(room_id)
         if message.audience is Audience.GROUP and room is not None and may_moderate(room, sender):
             message = message.model_copy(update={"context": {**message.context, "moderator": True}})
@@ -221,6 +217,14 @@ class EventHandler:
         self._talk.remove_redacted(place[0], message.native_id)  # it is a question, not talk
         begun = self._with_background(message.model_copy(update={"addressed": True}), place)
         return await begun.finish() if isinstance(begun, Unfinished) else begun
+
+    def _in_room(self, message: InboundMessage, room_id: str, seen_at: float | None) -> InboundMessage:
+        """Add to a message what the room allows its sender, and what of its past the sender sees."""
+        sender = message.sender.address
+        context = {**message.context, **self._seen_at(room_id, sender, seen_at)}
+        if (here := self.rules.allows(room_id, sender)) is not None:
+            context["allowed_here"] = here
+        return message.model_copy(update={"context": context})
 
     def _seen_at(self, room_id: str, sender: str, seen_at: float | None) -> dict[str, Any]:
         """Return the context keys of a closed past: the message's time, and since when its sender sees."""
@@ -318,7 +322,7 @@ class EventHandler:
 
     async def _asked_by_edit(
         self, room_id: str, event: JsonObject, seen_at: float | None
-    ) -> InboundMessage | Unfinished | None:
+    ) -> Unfinished | None:
         """Return the message that this edit makes one for the bot, or None. Its id tells what was edited."""
         sender, target = text_of(event, "sender"), edits(event)
         me = self._me_in(room_id, sender)
@@ -334,27 +338,24 @@ class EventHandler:
             return None
         self._talk.remove_redacted(room_id, target)
         self._early.take(room_id, target, sender)  # an older text
-        in_thread = root and root != target
-        thread = {"m.relates_to": {"rel_type": "m.thread", "event_id": root}} if in_thread else {}
-        said = {**event, "event_id": target, "content": {**content, **thread}}
-        asked = await self._message(room_id, said, seen_at)
-        # The session that the store remembers says nothing of threads then.
-        unknown_in = room_id if place is None and me.threads == "off" else ""
-        if isinstance(asked, Unfinished) or (isinstance(asked, InboundMessage) and unknown_in):
-            message = asked.message if isinstance(asked, Unfinished) else asked
-            return Unfinished(by_edit(message), partial(self._asked_in_thread, asked, unknown_in))
-        return by_edit(asked) if isinstance(asked, InboundMessage) else None
+        relation = {"rel_type": "m.thread", "event_id": root} if root and root != target else {}
+        said = {**event, "event_id": target, "content": {**content, "m.relates_to": relation}}
+        me = self.rules.me_in(room_id, self._me, sender)
+        alone = read_event(said, room_id, me=me, rooms=self._rooms, now=self._clock.now())
+        if isinstance(alone, Skip):
+            return None
+        alone = by_edit(self._in_room(alone, room_id, seen_at))
+        return Unfinished(alone, partial(self._asked_in_place, room_id, said, seen_at))
 
-    async def _asked_in_thread(
-        self, asked: InboundMessage | Unfinished, room_id: str
+    async def _asked_in_place(
+        self, room_id: str, said: JsonObject, seen_at: float | None
     ) -> InboundMessage | Skip:
-        """Return a question by an edit; with the thread in which the homeserver has it, given a room."""
+        """Return a question by an edit, with the thread and the reply that its first text was."""
+        if (relation := await self._quotes.relation_of(room_id, text_of(said, "event_id"))) is not None:
+            said = {**said, "content": {**object_of(said, "content"), "m.relates_to": relation}}
+        asked = await self._message(room_id, said, seen_at)
         message = await asked.finish() if isinstance(asked, Unfinished) else asked
-        if isinstance(message, Skip):
-            return message
-        if room_id and (root := await self._quotes.thread_of(room_id, message.native_id)):
-            message = message.model_copy(update={"context": {**message.context, "thread": root}})
-        return by_edit(message)
+        return by_edit(message) if isinstance(message, InboundMessage) else Skip("edit")
 
     def _edited(self, room_id: str, event: JsonObject) -> Amendment | Skip:
         edit = read_edit(event)
@@ -434,10 +435,8 @@ class EventHandler:
         if isinstance(message, Skip):
             return message
         # It belongs to no question, so `!undo` passes it over.
-        context = {**message.context, NOTED: {"turn": None}, **self._seen_at(room_id, sender, None)}
-        if (here := self.rules.allows(room_id, sender)) is not None:
-            context["allowed_here"] = here
-        message = message.model_copy(update={"context": context})
+        message = message.model_copy(update={"context": {**message.context, NOTED: {"turn": None}}})
+        message = self._in_room(message, room_id, None)
         ended_at = event.get("origin_server_ts")
         _keep(self._ending, (room_id, sender), None)
         return Unfinished(message, partial(self._poll_result, message, room_id, target, ended_at))

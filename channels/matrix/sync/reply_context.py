@@ -23,7 +23,7 @@ from channels.matrix.client.json_access import JsonObject, object_of, objects_of
 from channels.matrix.events.edits import bundled_edit
 from channels.matrix.events.inbound import Skip, file_in, message_text, replies_to
 from channels.matrix.events.polls import RESPONSES, STARTS, Poll, poll_in, result_of
-from channels.matrix.events.threads import EVENT_ID, root_of
+from channels.matrix.events.threads import EVENT_ID
 from channels.matrix.rooms.state import Rooms
 
 _CHAIN = 3
@@ -129,10 +129,10 @@ class ReplyContext:
         seen = await self._shown(room_id, event_id, asker)
         return {} if seen is None else seen.file
 
-    async def thread_of(self, room_id: str, event_id: str) -> str | None:
-        """Return the root of the thread that an event is in; None if it is in none, or cannot be had."""
+    async def relation_of(self, room_id: str, event_id: str) -> JsonObject | None:
+        """Return what a message is related to, as a reply or in a thread; None if it cannot be had."""
         event = await self._look(room_id, event_id, self._user_id)
-        return None if event is None else root_of(object_of(event, "content"))
+        return None if event is None else object_of(object_of(event, "content"), "m.relates_to")
 
     async def poll(self, room_id: str, event_id: str) -> tuple[str, Poll] | None:
         """Return who has started a poll, and the poll; None if it cannot be had."""
