@@ -1,5 +1,5 @@
 # Everything runs through uv. Where it is missing, `make` gets it into .cache/uv by itself.
-.PHONY: demo test test-slow test-all scale-test lint check fmt kill explore fuzz bench scale-bench recall agentdojo soak image service-test setup clean help
+.PHONY: dist demo test test-slow test-all scale-test lint check fmt kill explore fuzz bench scale-bench recall agentdojo soak image service-test setup clean help
 SHELL := /bin/bash
 UV := $(shell command -v uv 2>/dev/null || echo .cache/uv/bin/uv)
 PYTHON ?= $(shell command -v python3)
@@ -63,8 +63,14 @@ soak: setup        ## half an hour under load on real servers: does anything gro
 image:             ## build the container image squidbot (needs Docker with BuildKit)
 	DOCKER_BUILDKIT=1 docker build -t squidbot .
 
-dist: $(UV)       ## source archive and wheel in dist/; the same commit makes the same bytes
-	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(UV) build -q --python $(PYTHON) --out-dir dist
+DIST ?= dist
+dist: $(UV)       ## source archive, wheel and bills of materials in dist/; the same commit makes the same bytes
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(UV) build -q --python $(PYTHON) --out-dir $(DIST)
+	$(UV) export -q --frozen --no-dev --all-extras --format cyclonedx1.5 | $(WITHOUT_NONCE) >$(DIST)/wheel.cdx.json
+	$(UV) export -q --frozen --no-dev $(IMAGE_EXTRAS) --format cyclonedx1.5 | $(WITHOUT_NONCE) >$(DIST)/image.cdx.json
+# The time and a number at random, which CycloneDX leaves to whoever writes it.
+WITHOUT_NONCE = grep -v -e '"serialNumber":' -e '"timestamp":'
+IMAGE_EXTRAS = --extra mcp --extra pdf --extra pictures --extra postgres --extra s3
 
 service-test: setup ## prove image, compose file and systemd unit for real (needs root on Debian; eight minutes)
 	@deploy/service-test-needs

@@ -274,10 +274,9 @@ def read_answer(status: int, body: bytes) -> Mapping[str, Any]:
         raise ProviderRefused(
             printable_line(answer["error"], 60), printable_line(answer.get("error_description"))
         )
-    if status != HTTPStatus.OK or not isinstance(answer, dict):
-        raise ProviderAway(
-            f"it answers {status}{' with an unreadable body' if status == HTTPStatus.OK else ''}"
-        )
+    is_good = status in (HTTPStatus.OK, HTTPStatus.CREATED)
+    if not is_good or not isinstance(answer, dict):
+        raise ProviderAway(f"it answers {status}{' with an unreadable body' if is_good else ''}")
     return answer
 
 

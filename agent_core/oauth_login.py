@@ -154,20 +154,20 @@ class BrowserLogin:
         self._pasted = pasted
         self._state = ""
 
-    def open(self, url: str) -> None:
-        """Show the address of a login. Raises `LoginFailed`: no browser should open it."""
+    def open(self, url: str, *, state: str = "") -> None:
+        """Show a login's address (``state``: elsewhere than in its query). Raises `LoginFailed`: unfit."""
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not url.isascii() or not url.isprintable():
             raise LoginFailed("the provider's address is not one that a browser should open")
-        self._state = parse_qs(parts.query).get("state", [""])[-1]
+        self._state = state or parse_qs(parts.query).get("state", [""])[-1]
         self._show(
             f"Open this in a browser and log in, if you trust {parts.hostname} with it:\n\n{url}\n\nAt "
             f"the end, the browser opens an address that begins with {REDIRECT}. On another machine that "
             "page cannot be opened: copy the whole address from the address bar and paste it here:"
         )
 
-    async def wait(self) -> Mapping[str, str]:
-        """Return the fields of the login's redirect, such as ``code``. Raises `LoginFailed`."""
+    async def wait(self, needed: str = "code") -> Mapping[str, str]:
+        """Return the fields of the login's redirect, with ``needed`` among them. Raises `LoginFailed`."""
         found: list[str] = []
         async with anyio.create_task_group() as tasks:
 
@@ -184,7 +184,7 @@ class BrowserLogin:
         fields = _query_fields(found[0])
         if "error" in fields:
             raise LoginFailed(f"the provider says: {printable_line(fields['error'], 60)}")
-        if not self._is_own_state(fields.get("state", "")) or not fields.get("code"):
+        if not self._is_own_state(fields.get("state", "")) or not fields.get(needed):
             raise LoginFailed("this is not the address at which the login ends; begin again")
         return fields
 

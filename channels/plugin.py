@@ -123,6 +123,16 @@ class ChannelServices:
     alert: OwnerAlert
 
 
+class PersonAtTerminal(Protocol):
+    """Whoever logs an account in."""
+
+    def show(self, text: str) -> None:
+        """Show a text."""
+
+    async def read_line(self) -> str:
+        """Return a line that the person enters; empty without a terminal."""
+
+
 @dataclass(frozen=True, slots=True)
 class Server:
     """
@@ -175,6 +185,19 @@ class ChannelPlugin(ABC, Generic[Config]):
     @abstractmethod
     def build(self, config: Config, services: ChannelServices) -> Channel:
         """Make the channel of an account. No input or output: it may never run."""
+
+    async def log_in(
+        self, config: Config, state: StateFolder, clock: ChannelClock, person: PersonAtTerminal
+    ) -> None:
+        """
+        Lead a person through the login of an account, and keep it in ``state``.
+
+        Raises:
+            ChannelError: It did not work, or the account logs in by itself; the text is for the person.
+        """
+        from channels.base import ChannelMisconfigured  # noqa: PLC0415 - the settings are read without it
+
+        raise ChannelMisconfigured(f"accounts of the kind {self.kind} have no login of their own")
 
     def trusts_no_more(self, config: Config, first: Config) -> bool:
         """

@@ -23,7 +23,14 @@ from channels.base import (
     Receipt,
     Redelivery,
 )
-from channels.plugin import AccountConfig, AddressRules, ChannelPlugin, ChannelServices, Server
+from channels.plugin import (
+    AccountConfig,
+    AddressRules,
+    ChannelPlugin,
+    ChannelServices,
+    PersonAtTerminal,
+    Server,
+)
 
 __all__ = [
     "AccountConfig",
@@ -45,6 +52,7 @@ __all__ = [
     "Inbox",
     "LinkState",
     "OutboundMessage",
+    "PersonAtTerminal",
     "Receipt",
     "Redelivery",
     "Sender",

@@ -22,7 +22,7 @@ import structlog
 
 from tests.clock import VirtualLoop
 
-pytest_plugins = ["tests.servers"]
+pytest_plugins = ["tests.servers", "tests.delegated_logins"]
 
 HERE = Path(__file__).parent
 SLOW = tuple(HERE / folder for folder in ("deploy", "integration", "kill", "soak"))

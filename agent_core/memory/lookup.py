@@ -14,7 +14,7 @@ from datetime import datetime
 
 from agent_core.memory_ports import SearchPort
 from agent_core.models import MemoryScope, Message, SearchHit
-from agent_core.prompt import Passage, remembered_text, searched_words
+from agent_core.prompt import Passage, remembered_text, searched_words, without_sender, without_tags
 from agent_core.prompt_budget import TokenEstimate
 from agent_core.provenance import Origins, join_origins
 from agent_core.text import excerpt, one_line, word_count
@@ -75,16 +75,16 @@ class QuestionLookup:
             of_turn = join_origins(*(line.sources for line in turn))
             if (
                 not turn
-                or _is_shown(hit, session_id, shown)
+                or _is_shown(hit, session_id, shown, words)
                 or any((each.kind, each.where) not in known for each in of_turn)
             ):
                 continue
             line = hit.messages[hit.at]
-            shown_hit = excerpt(line.content, words, _HIT_CHARS)
+            shown_hit = excerpt(without_tags(line.content), words, _HIT_CHARS)
             beside = _QUESTION_CHARS if line.role == "assistant" else _TURN_CHARS - len(shown_hit)
             said = [
-                (_who(each), shown_hit if each is line else excerpt(each.content, words, beside))
-                for each in turn
+                (_who(one), shown_hit if one is line else excerpt(without_tags(one.content), words, beside))
+                for one in turn
             ]
             passage = (f"{_day(turn[0])}, {'here' if hit.session_id == session_id else hit.session_id}", said)
             if estimate.text(remembered_text([*found, passage])) > max_tokens:
@@ -119,13 +119,22 @@ def _is_from(line: Message, since: datetime) -> bool:
     return line.timestamp is not None and line.timestamp >= since
 
 
-def _is_shown(hit: SearchHit, session_id: str, shown: Sequence[Message]) -> bool:
-    """Return True if the prompt has the message already, or one said before it in the same conversation."""
+def _is_shown(hit: SearchHit, session_id: str, shown: Sequence[Message], words: str) -> bool:
+    """Return True if the prompt has what was found already, or what was said before it there."""
     if hit.session_id != session_id or not shown:
-        return False
+        return not _says_more(hit.messages[hit.at].content, words, shown)
     line, first = hit.messages[hit.at], shown[0].timestamp
     later = first is not None and line.timestamp is not None and line.timestamp >= first
     return later or any(line.content == each.content for each in shown)
+
+
+def _says_more(text: str, words: str, shown: Sequence[Message]) -> bool:
+    """Return False if a text has words of a question only in lines that are shown, as a thread's start."""
+    known = {line for each in shown for line in each.content.splitlines()}
+    lines = text.splitlines()
+    more = [line for line in lines if without_sender(line) not in known]
+    told = "\n".join(more).lower()
+    return len(more) == len(lines) or any(word in told for word in words.lower().split() if len(word) > 2)
 
 
 def _day(line: Message) -> str:

@@ -19,7 +19,7 @@ from agent_core.text import one_line
 MAX_SKILL_BYTES = 64 * 1024
 _MAX_FRONT_MATTER_CHARS = 4096
 _MAX_BRACKETS = 50
-_MAX_DESCRIPTION_CHARS = 300
+_MAX_DESCRIPTION_CHARS = 1024  # as the published format allows (agentskills.io, "description")
 _MAX_REQUIREMENTS = 20
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9_-]{0,62}[a-z0-9])?")
 _REQUIREMENT = re.compile(r"[A-Za-z0-9_.+-]{1,100}")

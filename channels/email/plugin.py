@@ -7,10 +7,11 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from channels.email.config import EmailConfig
-from channels.plugin import AddressRules, ChannelPlugin, ChannelServices, Server, Way
+from channels.plugin import AddressRules, ChannelPlugin, ChannelServices, PersonAtTerminal, Server, Way
 
 if TYPE_CHECKING:
-    from channels.base import Channel
+    from agent_core.state_folder import StateFolder
+    from channels.base import Channel, ChannelClock
 
 
 class EmailAddresses(AddressRules):
@@ -103,6 +104,14 @@ class EmailPlugin(ChannelPlugin[EmailConfig]):
             alert=services.alert,
             attachments=services.attachments,
         )
+
+    async def log_in(
+        self, config: EmailConfig, state: StateFolder, clock: ChannelClock, person: PersonAtTerminal
+    ) -> None:
+        """Get tokens of the provider under ``oauth``."""
+        from channels.email.auth.credentials_source import give_access  # noqa: PLC0415 - loaded when used
+
+        await give_access(config, state, clock, show=person.show, pasted=person.read_line)
 
     def trusts_no_more(self, config: EmailConfig, first: EmailConfig) -> bool:
         """Compare what senders are verified by."""

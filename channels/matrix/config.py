@@ -126,6 +126,11 @@ class MatrixConfig(AccountConfig):
     access_token: SecretStr | None = None
     """Instead of a password, together with ``device_id``. squidbot then cannot log in again if the token
     stops working."""
+    login: Literal["password", "browser"] = "password"
+    """
+    ``browser``: a person logs in once with ``squidbot matrix login``, as servers want it that give no
+    passwords. ``password``: squidbot logs in with the password, or the ``access_token``.
+    """
     device_id: str | None = Field(default=None, min_length=1, max_length=255)
     """The device that the ``access_token`` belongs to. With a password, squidbot creates its own."""
     device_name: str = Field(default="squidbot", max_length=100)
@@ -235,10 +240,17 @@ class MatrixConfig(AccountConfig):
 
     @model_validator(mode="after")
     def _one_way_in(self) -> Self:
+        if self.login == "browser" and (self.access_token is not None or self.password is not None):
+            raise ValueError("login: browser needs neither password nor access_token; remove them")
         if self.access_token is not None and self.device_id is None:
             raise ValueError("access_token needs the device_id that it belongs to; or use password instead")
-        if self.access_token is None and not (self.password and self.password.get_secret_value()):
-            raise ValueError("a password is missing (or an access_token together with its device_id)")
+        has_secret = self.access_token is not None or (
+            self.password is not None and self.password.get_secret_value()
+        )
+        if self.login == "password" and not has_secret:
+            raise ValueError(
+                "a password is missing (or an access_token together with its device_id, or login: browser)"
+            )
         if self.group_allow_from and self.group_policy != "allowlist":
             raise ValueError("group_allow_from has an effect only with group_policy: allowlist")
         return self

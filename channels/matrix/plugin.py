@@ -7,10 +7,11 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from channels.matrix.config import MatrixConfig
-from channels.plugin import AddressRules, ChannelPlugin, ChannelServices, Server
+from channels.plugin import AddressRules, ChannelPlugin, ChannelServices, PersonAtTerminal, Server
 
 if TYPE_CHECKING:
-    from channels.base import Channel
+    from agent_core.state_folder import StateFolder
+    from channels.base import Channel, ChannelClock
 
 
 class MatrixAddresses(AddressRules):
@@ -73,6 +74,24 @@ class MatrixPlugin(ChannelPlugin[MatrixConfig]):
             is_owner=services.is_owner,
             attachments=services.attachments,
         )
+
+    async def log_in(
+        self, config: MatrixConfig, state: StateFolder, clock: ChannelClock, person: PersonAtTerminal
+    ) -> None:
+        """Get tokens by a browser (``login: browser``)."""
+        from channels.base import ChannelMisconfigured  # noqa: PLC0415 - loaded when used
+        from channels.matrix.channel_setup import connect_by_nio  # noqa: PLC0415 - nio is heavy
+        from channels.matrix.client.browser_login import log_in_by_browser  # noqa: PLC0415 - as above
+
+        if config.login != "browser":
+            raise ChannelMisconfigured(
+                "login is not browser in the configuration: squidbot logs in by itself"
+            )
+        homeserver = await connect_by_nio(config)
+        try:
+            await log_in_by_browser(config, homeserver, state, clock, person)
+        finally:
+            await homeserver.aclose()
 
     def servers(self, config: MatrixConfig) -> Sequence[Server]:
         """The homeserver."""

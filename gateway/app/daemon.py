@@ -261,6 +261,7 @@ def make_operations(built: Gateway, settings: Settings) -> Operations:
         background=built.proactive.background_jobs,
         mcp=built.mcp,
         console=built.console,
+        retry=built.supervisor.retry,
     )
 
 

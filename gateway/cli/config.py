@@ -14,8 +14,6 @@ from cyclopts import App, Parameter
 from gateway.cli.context import HERE, Json, Where, confirm
 from gateway.cli.output import print_result
 
-_EMPTY = "sets nothing: no channel is on, and the built-in demo model answers. `squidbot init` sets it up."
-
 config = App(
     name="config",
     help="The configuration.",
@@ -85,7 +83,11 @@ def config_check(file: Path | None = None, /, *, where: Where = HERE, as_json: J
         answer = {"ok": False, "file": str(chosen), "text": str(error), "changed_since_good": changed}
         print_result(as_json, answer, "\n".join([str(error), *last_good_hint(changed)]))
         return error.exit_code
-    said = "is fine" if settings.source and settings.source.data else _EMPTY
+    missing = ["no channel is on"] * (not settings.channels.enabled())
+    missing += ["the built-in demo model answers"] * (not settings.llm.models)
+    said = (
+        f"has no mistake, but {' and '.join(missing)}. `squidbot init` sets it up." if missing else "is fine"
+    )
     text = "\n".join([f"{chosen} {said}", *(f"warning: {one}" for one in settings.warnings)])
     print_result(
         as_json, {"ok": True, "file": str(chosen), "text": text, "warnings": list(settings.warnings)}, text

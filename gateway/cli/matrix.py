@@ -13,11 +13,12 @@ from typing import Annotated, Any
 from cyclopts import App, Parameter
 
 from gateway.cli.context import HERE, Json, Where, ask, confirm
+from gateway.cli.login import log_in_account
 from gateway.cli.output import print_result
 
 matrix = App(
     name="matrix",
-    help="Matrix encryption: devices and emoji verification. The daemon must be running.",
+    help="Matrix: the login, devices and emoji verification.",
     help_format="plaintext",
     default_parameter=Parameter(negative=()),
 )
@@ -31,6 +32,17 @@ _ENDED = {
     "mismatched": "cancelled: the emoji differ, so somebody may be in between",
     "timed out": "nobody continued it",
 }
+
+
+@matrix.command(name="login")
+def matrix_login(*, channel: _Account = "", where: Where = HERE) -> int:
+    """
+    Log the bot in with a browser, on any device, where the homeserver gives accounts no password.
+
+    This requires login: browser in the configuration of the account. The login is stored in the home folder,
+    readable by its owner alone. A running daemon uses it at once.
+    """
+    return log_in_account(where, "matrix", channel)
 
 
 @matrix.command(name="devices")

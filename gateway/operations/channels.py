@@ -19,6 +19,7 @@ MATRIX_OPERATIONS = frozenset(
     }
 )
 MAIL_OPERATIONS = frozenset({"email_reset_breaker"})
+RETRY = "channel_retry"
 
 
 class MatrixRefused(GatewayError):
@@ -85,10 +86,18 @@ class MatrixOperations:
 
 
 class MailOperations:
-    """Operations on the mailboxes among ``self._channels``."""
+    """Operations on the mailboxes among ``self._channels``, and on channels of any kind."""
 
     _channels: Mapping[str, Channel]
     _report: Callable[[], Awaitable[Mapping[str, Any]]] | None
+    _retry: Callable[[str], None] | None
+
+    async def channel_retry(self, channel: str) -> dict[str, Any]:
+        """Connect a channel again that waits after a failure, as when somebody has logged in."""
+        if self._retry is None or channel not in self._channels:
+            raise _missing(f"no channel {channel!r}", running=self._report is not None)
+        self._retry(channel)
+        return {"channel": channel}
 
     async def email_reset_breaker(self, channel: str = "") -> dict[str, Any]:
         """Reset the circuit breaker of a mailbox; without a name, of all."""

@@ -25,7 +25,13 @@ from gateway.operations.arguments import (
     within,
 )
 from gateway.operations.background import JOB_OPERATIONS, BackgroundOperations
-from gateway.operations.channels import MAIL_OPERATIONS, MATRIX_OPERATIONS, MailOperations, MatrixOperations
+from gateway.operations.channels import (
+    MAIL_OPERATIONS,
+    MATRIX_OPERATIONS,
+    RETRY,
+    MailOperations,
+    MatrixOperations,
+)
 from gateway.operations.console import ConsoleOperations
 from gateway.operations.files import FILE_OPERATIONS, FileOperations
 from gateway.operations.grants import GRANT_OPERATIONS, GrantOperations
@@ -82,6 +88,7 @@ class Operations(
         questions: Tool calls that wait for an approval.
         waiting: Names of questions of MCP servers with a waiting call.
         console: Who is let into the console, if it is served.
+        retry: Connects a channel again that waits after a failure.
     """
 
     def __init__(
@@ -102,8 +109,10 @@ class Operations(
         background: BackgroundJobs | None = None,
         mcp: McpServers | None = None,
         console: ConsoleLogins | None = None,
+        retry: Callable[[str], None] | None = None,
     ) -> None:
         self._console = console
+        self._retry = retry
         self._questions = questions
         self._waiting = waiting
         self._files = files
@@ -238,6 +247,7 @@ OPERATIONS = frozenset(
         *GRANT_OPERATIONS,
         *MATRIX_OPERATIONS,
         *MAIL_OPERATIONS,
+        RETRY,
         *PLAN_OPERATIONS,
         *BACKUP_OPERATIONS,
         *FILE_OPERATIONS,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
@@ -43,6 +43,7 @@ class _Watched:
     link_backoff: Backoff
     operator_backoff: Backoff
     up_at: float | None = None
+    retry: anyio.Event = field(default_factory=anyio.Event)
 
 
 class Supervisor:
@@ -114,6 +115,10 @@ class Supervisor:
         old = watched.status
         self._set(watched, state, detail, facts={**old.facts, **(facts or {})}, retry_at=None)
 
+    def retry(self, name: str) -> None:
+        """Run a channel that waits after a failure again now, as when a person has logged in."""
+        self._watched[name].retry.set()
+
     def statuses(self) -> list[ChannelStatus]:
         """All channels, in the order in which they were given."""
         return [_with_last_contact(watched) for watched in self._watched.values()]
@@ -145,7 +150,10 @@ class Supervisor:
                 await watched.channel.run(watched.inbox)
             except Exception as caught:  # noqa: BLE001 - the one place where a channel's failure ends
                 error = caught
-            await anyio.sleep(self._ended(watched, error))
+            delay_s = self._ended(watched, error)
+            watched.retry = anyio.Event()
+            with anyio.move_on_after(delay_s):
+                await watched.retry.wait()
 
     def _ended(self, watched: _Watched, error: Exception | None) -> float:
         """Note the end of a run and say how long to wait before the next."""

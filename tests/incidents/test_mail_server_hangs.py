@@ -12,8 +12,8 @@ import anyio
 import pytest
 
 from agent_core.oauth import ProviderAway
+from agent_core.oauth_http import HttpProvider
 from channels.base import ChannelUnavailable, DeliveryUncertain
-from channels.email.auth.oauth_tokens import HttpProvider
 from channels.email.channel import EmailChannel
 from tests.clock import LoopClock
 from tests.doubles.imap_server import Dialogue, fake_imap

@@ -21,13 +21,9 @@ import pytest
 from anyio import to_thread
 
 from agent_core.oauth import OAuthTokens, ProviderAway, TokenStore
+from agent_core.oauth_http import MAX_ANSWER_BYTES, HttpProvider
 from channels.base import ChannelAuthFailed, ChannelUnavailable
-from channels.email.auth.oauth_tokens import (
-    MAX_ANSWER_BYTES,
-    HttpProvider,
-    TokenCredentials,
-    token_store,
-)
+from channels.email.auth.oauth_tokens import TokenCredentials, token_store
 from channels.email.config import OAuth
 from gateway.cli.setup.model_probe import ollama_models
 from gateway.operations.control import healthcheck

@@ -18,10 +18,11 @@ from aiosmtpd.smtp import SMTP, AuthResult
 from anyio.to_thread import run_sync
 
 from agent_core.oauth import OAuthTokens
+from agent_core.oauth_http import HttpProvider
 from agent_core.oauth_login import BrowserLogin, LoginFailed, run_browser_flow, run_device_flow
 from channels.base import ChannelAuthFailed, ChannelMisconfigured, ChannelUnavailable
 from channels.email.auth.credentials_source import token_file
-from channels.email.auth.oauth_tokens import HttpProvider, client_from_settings
+from channels.email.auth.oauth_tokens import client_from_settings
 from channels.email.channel import EmailChannel
 from channels.email.config import EmailConfig
 from channels.email.imap.mailbox import Mailbox

@@ -527,7 +527,8 @@ import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 import anyio
-from channels.email.auth.oauth_tokens import HttpProvider, TokenCredentials, token_store
+from agent_core.oauth_http import HttpProvider
+from channels.email.auth.oauth_tokens import TokenCredentials, token_store
 from channels.email.config import OAuth
 from gateway.system.clock import SystemClock
 async def main():

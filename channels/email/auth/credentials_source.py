@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 import anyio.to_thread
 
 from agent_core.oauth import OAuthTokens, ProviderAway, TokenStore
+from agent_core.oauth_http import HttpProvider
 from agent_core.oauth_login import BrowserLogin, LoginFailed, Post, run_browser_flow, run_device_flow
 from agent_core.state_folder import StateFolder, state_in
 from channels.base import ChannelAuthFailed, ChannelClock, ChannelMisconfigured, ChannelUnavailable
 from channels.email.auth.credentials import Credentials, PasswordCredentials
 from channels.email.auth.oauth_tokens import (
-    HttpProvider,
     TokenCredentials,
     client_from_settings,
     token_store,
 )
+from channels.email.auth.tls import verifying_context
 from channels.email.config import EmailConfig
 
 
@@ -27,8 +29,12 @@ def credentials_of(
     """A password, or tokens that are stored in ``state_dir``; ``post`` asks their provider."""
     if config.oauth is None:
         return PasswordCredentials.from_config(config)
-    post = post or HttpProvider(config.tls_ca_file)
+    post = post or _provider(config)
     return TokenCredentials(config.username, config.oauth, token_file(state_dir), post, clock)
+
+
+def _provider(config: EmailConfig) -> HttpProvider:
+    return HttpProvider(partial(verifying_context, config.tls_ca_file))
 
 
 def token_file(state_dir: Path | StateFolder) -> TokenStore[OAuthTokens]:
@@ -50,7 +56,7 @@ async def give_access(
     oauth = config.oauth
     if oauth is None:
         raise ChannelMisconfigured("there is no oauth in the settings")
-    client, post = client_from_settings(oauth), post or HttpProvider(config.tls_ca_file)
+    client, post = client_from_settings(oauth), post or _provider(config)
     by_browser = oauth.flow == "browser" or (oauth.flow == "auto" and not client.device_endpoint)
     if by_browser and not client.authorization_endpoint:
         raise ChannelMisconfigured("this provider has no authorization_endpoint; use flow: device")

@@ -1,65 +1,25 @@
-"""The OAuth login of a mailbox: its provider, its tokens in ``oauth.json``, and requests over HTTP."""
+"""The OAuth login of a mailbox: its provider, and its tokens in ``oauth.json``."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
-import aiohttp
-import anyio.to_thread
-
-from agent_core.bounded_response import BoundedResponse
 from agent_core.oauth import (
     LoginRequired,
     OAuthTokens,
-    ProviderAway,
     RotatingToken,
     TokenStore,
     TokenUnavailable,
-    read_answer,
 )
 from agent_core.oauth_login import OAuthClient, Post
 from agent_core.state_folder import StateFolder
 from channels.base import ChannelAuthFailed, ChannelClock, ChannelUnavailable
 from channels.email.auth.credentials import MailLogin
-from channels.email.auth.tls import verifying_context
 from channels.email.config import OAuth
 
-_ANSWER_LIMIT_S = 30.0
-MAX_ANSWER_BYTES = 200_000
 _OUTLOOK = "https://outlook.office.com"
-
-
-class HttpProvider:
-    """Asks a provider over HTTP, see `agent_core.oauth_login.Post`; ``ca_file`` is trusted, too."""
-
-    def __init__(self, ca_file: Path | None = None) -> None:
-        self._ca_file = ca_file
-
-    async def __call__(self, url: str, form: Mapping[str, str]) -> Mapping[str, Any]:
-        """Send a form; return the JSON object that comes back."""
-        context = await anyio.to_thread.run_sync(verifying_context, self._ca_file)
-        limit = aiohttp.ClientTimeout(total=_ANSWER_LIMIT_S)
-        headers = {"Accept": "application/json"}
-        body = bytearray()
-        try:
-            async with (
-                aiohttp.ClientSession(
-                    timeout=limit, trust_env=True, response_class=BoundedResponse
-                ) as session,
-                session.post(url, data=form, ssl=context, allow_redirects=False, headers=headers) as answer,
-            ):
-                async for piece in answer.content.iter_any():
-                    body += piece
-                    if len(body) > MAX_ANSWER_BYTES:
-                        raise aiohttp.ClientPayloadError("the answer is too long")
-            return read_answer(answer.status, bytes(body))
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise ProviderAway(f"{urlsplit(url).hostname}: {type(error).__name__}") from error
-        except ProviderAway as error:
-            raise ProviderAway(f"{urlsplit(url).hostname}: {error}") from error
 
 
 def client_from_settings(oauth: OAuth) -> OAuthClient:

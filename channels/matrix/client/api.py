@@ -19,6 +19,7 @@ from agent_core.backoff import BackoffPolicy
 from channels.base import (
     ChannelAuthFailed,
     ChannelError,
+    ChannelMisconfigured,
     ChannelUnavailable,
     DeliveryFailed,
     DeliveryUncertain,
@@ -257,3 +258,28 @@ def send_problem(answer: HttpAnswer) -> ChannelError:  # noqa: PLR0911 - one per
     if 400 <= answer.status < 500:
         return DeliveryFailed(f"the homeserver refuses this message: {code} {answer.error}", errcode=code)
     return problem(answer)
+
+
+def unreachable(error: LinkBroken) -> ChannelError:
+    """Return the channel's error for a broken link."""
+    if error.certificate:
+        return ChannelMisconfigured(
+            f"{error}; if that server is your own, put its authority's certificate into tls_ca_file, "
+            "otherwise check homeserver"
+        )
+    return ChannelUnavailable(f"the homeserver cannot be reached: {error}")
+
+
+async def ask(
+    homeserver: Homeserver,
+    method: str,
+    path: str,
+    body: Mapping[str, Any] | None = None,
+    *,
+    anonymous: bool = False,
+) -> HttpAnswer:
+    """Make a request, see `Homeserver.request`. Raises ChannelUnavailable or ChannelMisconfigured."""
+    try:
+        return await homeserver.request(method, path, body, anonymous=anonymous)
+    except LinkBroken as error:
+        raise unreachable(error) from error

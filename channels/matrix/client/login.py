@@ -1,5 +1,5 @@
 """
-The account's login: from a configured token, from the stored one, or by password.
+The account's login: from a configured token, from the stored one, by password, or by a person's own login.
 
 A token got by password is kept in ``session.json`` (0600), so that restarts do not add devices. Whoever meets
 a refused token calls `MatrixLogin.renew` with it, and the first logs in. After a soft logout the device
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import anyio
 import structlog
 from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError
 
+from agent_core.oauth import LoginRequired, RotatingToken, TokenUnavailable
 from agent_core.state_folder import StateAway, StateFolder, state_in
 from channels.base import (
     ChannelAuthFailed,
@@ -26,12 +28,19 @@ from channels.base import (
     ChannelMisconfigured,
     ChannelUnavailable,
 )
-from channels.matrix.client.api import CLIENT, Homeserver, HttpAnswer, LinkBroken, MatrixCredentials, problem
+from channels.matrix.client.api import CLIENT, Homeserver, HttpAnswer, MatrixCredentials, ask, problem
+from channels.matrix.client.browser_login import ask_to_renew, provider_of, token_store
 from channels.matrix.config import MatrixConfig
 
 MAX_IN_A_ROW = 3
+_REFUSED_PAUSE_S = 60.0
+"""So long a new token is not taken for one that has ended."""
 _FILE = "session.json"
 _log = structlog.get_logger(__name__)
+
+
+class ApprovalNeeded(ChannelAuthFailed):
+    """The homeserver does this only after a person has agreed; the text says how."""
 
 
 class _Stored(BaseModel):
@@ -57,9 +66,17 @@ class MatrixLogin:
         self._clock = clock
         self._lock = anyio.Lock()
         self._in_a_row = 0
+        self._tokens = (
+            RotatingToken(token_store(config, state_dir), clock, partial(ask_to_renew, provider_of(config)))
+            if config.login == "browser"
+            else None
+        )
 
     async def enter(self) -> None:
         """Get stored credentials or log in. Raises ChannelError, see `Channel.run`."""
+        if self._tokens is not None:
+            await self.keep_fresh()
+            return
         if self._config.access_token is not None:
             await self._use_given_token(self._config.access_token.get_secret_value())
             return
@@ -71,6 +88,21 @@ class MatrixLogin:
             return
         async with self._lock:
             await self._by_password(device_id=self._config.device_id)
+
+    async def keep_fresh(self) -> None:
+        """Renew a token that expires soon, where somebody has logged in by a browser. Raises ChannelError."""
+        if self._tokens is None:
+            return
+        try:
+            self._homeserver.credentials = (await self._tokens.get()).credentials
+        except LoginRequired as error:
+            why = "the server has ended the login of" if error.revoked else "nobody has logged in yet as"
+            raise ChannelAuthFailed(f"{why} {self._config.user_id}; log in: squidbot matrix login") from error
+        except TokenUnavailable as error:
+            raise ChannelUnavailable(
+                f"no new token for {self._config.user_id} at the moment: {error}",
+                retry_after_s=error.retry_after_s,
+            ) from error
 
     async def renew(self, refused: MatrixCredentials, answer: HttpAnswer) -> None:
         """Log in again after ``answer`` rejected the token ``refused``. Raises ChannelError."""
@@ -90,7 +122,13 @@ class MatrixLogin:
                 self._forget()
                 raise ChannelAuthFailed("the homeserver accepts the login but refuses the new token at once")
             _log.warning("matrix.token_refused", soft=answer.soft_logout, device=refused.device_id)
-            if answer.soft_logout:
+            if self._tokens is not None:
+                if not self._tokens.note_refused(refused.access_token):
+                    raise ChannelUnavailable(
+                        "the homeserver refuses a new token", retry_after_s=_REFUSED_PAUSE_S
+                    )
+                await self.keep_fresh()
+            elif answer.soft_logout:
                 await self._by_password(device_id=refused.device_id, before=refused)
             else:
                 await self._by_password(device_id=self._config.device_id)
@@ -109,11 +147,21 @@ class MatrixLogin:
         """Return True if a password is configured and no access token replaces it."""
         return self._config.password is not None and self._config.access_token is None
 
+    @property
+    def can_ask(self) -> bool:
+        """Return True if a request that needs more than the token may succeed."""
+        return self.has_password or self._tokens is not None
+
     async def another_device(self, old: MatrixCredentials, reason: str) -> None:
         """Replace the device, whose keys are unusable. Raises ChannelMisconfigured or ChannelError."""
         async with self._lock:
             if self._homeserver.credentials != old:
                 return
+            if self._tokens is not None:
+                raise ChannelMisconfigured(
+                    f"encryption cannot continue with the device {old.device_id}, because {reason}: log in "
+                    "again (squidbot matrix login), which makes a new device"
+                )
             if not self.has_password or self._config.device_id is not None:
                 key = "access_token and device_id" if not self.has_password else "device_id"
                 raise ChannelMisconfigured(
@@ -130,18 +178,18 @@ class MatrixLogin:
 
     async def with_password(self, method: str, path: str, body: Mapping[str, Any]) -> HttpAnswer:
         """Make a request that may need the password again. Raises ChannelAuthFailed, ChannelError."""
-        answer = await _ask(self._homeserver, method, path, body)
+        answer = await ask(self._homeserver, method, path, body)
         password = self._config.password
         if answer.status == 401 and isinstance(answer.body.get("flows"), list):
             if password is None:
-                raise ChannelAuthFailed("the homeserver requires the account's password for this")
+                raise ApprovalNeeded(_approval_needed(answer.body))
             auth = {
                 "type": "m.login.password",
                 "identifier": {"type": "m.id.user", "user": self._config.user_id},
                 "password": password.get_secret_value(),
                 "session": answer.body.get("session"),
             }
-            answer = await _ask(self._homeserver, method, path, {**body, "auth": auth})
+            answer = await ask(self._homeserver, method, path, {**body, "auth": auth})
         if not answer.good:
             raise problem(answer)
         return answer
@@ -149,7 +197,7 @@ class MatrixLogin:
     async def _use_given_token(self, token: str) -> None:
         device_id = self._config.device_id or ""
         self._homeserver.credentials = MatrixCredentials(self._config.user_id, device_id, token)
-        answer = await _ask(self._homeserver, "GET", f"{CLIENT}/account/whoami")
+        answer = await ask(self._homeserver, "GET", f"{CLIENT}/account/whoami")
         if answer.is_token_refused:
             raise ChannelAuthFailed(
                 "the homeserver does not accept the configured access_token: get a new one (in Element: "
@@ -179,7 +227,7 @@ class MatrixLogin:
         }
         if device_id:
             body["device_id"] = device_id
-        answer = await _ask(self._homeserver, "POST", f"{CLIENT}/login", body, anonymous=True)
+        answer = await ask(self._homeserver, "POST", f"{CLIENT}/login", body, anonymous=True)
         if not answer.good:
             raise _login_problem(answer, self._config)
         credentials = self._granted(answer.body, before)
@@ -249,28 +297,14 @@ class MatrixLogin:
         return f"{self._state}/{_FILE}"
 
 
-def unreachable(error: LinkBroken) -> ChannelError:
-    """Return the channel's error for a broken link."""
-    if error.certificate:
-        return ChannelMisconfigured(
-            f"{error}; if that server is your own, put its authority's certificate into tls_ca_file, "
-            "otherwise check homeserver"
-        )
-    return ChannelUnavailable(f"the homeserver cannot be reached: {error}")
-
-
-async def _ask(
-    homeserver: Homeserver,
-    method: str,
-    path: str,
-    body: Mapping[str, Any] | None = None,
-    *,
-    anonymous: bool = False,
-) -> HttpAnswer:
-    try:
-        return await homeserver.request(method, path, body, anonymous=anonymous)
-    except LinkBroken as error:
-        raise unreachable(error) from error
+def _approval_needed(asked: Mapping[str, Any]) -> str:
+    """Return where a person agrees to a request (Matrix specification, ``m.oauth``)."""
+    params = asked.get("params")
+    place = params.get("m.oauth") if isinstance(params, dict) else None
+    url = place.get("url") if isinstance(place, dict) else None
+    if isinstance(url, str) and url.startswith(("https://", "http://")) and url.isprintable():
+        return f"open {url} in a browser, logged in as the bot, agree there, and restart squidbot soon after"
+    return "the homeserver requires the account's password for this"
 
 
 def _login_problem(answer: HttpAnswer, config: MatrixConfig) -> ChannelError:
@@ -282,8 +316,8 @@ def _login_problem(answer: HttpAnswer, config: MatrixConfig) -> ChannelError:
         )
     if answer.errcode in ("M_UNKNOWN", "M_UNRECOGNIZED") and answer.status in (400, 404):
         return ChannelMisconfigured(
-            f"the homeserver does not accept passwords ({answer.error}): configure access_token and "
-            "device_id instead",
+            f"the homeserver does not accept passwords ({answer.error}): configure login: browser instead of "
+            "the password, and run: squidbot matrix login",
             errcode=answer.errcode,
         )
     if not answer.errcode and answer.status in (404, 405):

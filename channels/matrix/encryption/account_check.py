@@ -12,9 +12,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from channels.base import ChannelUnavailable
-from channels.matrix.client.api import CLIENT, Homeserver, HttpAnswer, LinkBroken, problem
+from channels.matrix.client.api import CLIENT, Homeserver, HttpAnswer, LinkBroken, problem, unreachable
 from channels.matrix.client.json_access import JsonObject, object_of, text_of
-from channels.matrix.client.login import unreachable
 from channels.matrix.encryption.cross_signing import canonical, public_key
 
 

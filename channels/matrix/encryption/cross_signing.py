@@ -22,7 +22,7 @@ from agent_core.state_folder import StateFolder, state_in
 from channels.base import ChannelUnavailable
 from channels.matrix.client.api import CLIENT, Homeserver, problem
 from channels.matrix.client.json_access import JsonObject, object_of, text_of
-from channels.matrix.client.login import MatrixLogin
+from channels.matrix.client.login import ApprovalNeeded, MatrixLogin
 
 if TYPE_CHECKING:
     from channels.matrix.encryption.olm_machine import OlmMachine
@@ -76,7 +76,7 @@ class CrossSigning:
             )
             return False
         if not theirs or fresh:
-            if theirs and not self._login.has_password:
+            if theirs and not self._login.can_ask:
                 _log.error(
                     "matrix.identity_foreign",
                     hint="the account has a cross-signing identity that was made elsewhere; configure the "
@@ -84,7 +84,16 @@ class CrossSigning:
                 )
                 return False
             self._store(keys)
-            await self._publish(user_id, keys)
+            try:
+                await self._publish(user_id, keys)
+            except ApprovalNeeded as error:
+                self._state.remove(_FILE)
+                _log.error(
+                    "matrix.identity_foreign",
+                    hint="the account has a cross-signing identity that was made elsewhere; to let squidbot "
+                    f"replace it, {error}",
+                )
+                return False
             _log.info("matrix.identity_published", user=user_id, replaced=bool(theirs))
         self.master = keys["master"].public
         device = object_of(object_of(object_of(published, "device_keys"), user_id), machine.device_id)

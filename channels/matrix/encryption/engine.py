@@ -20,9 +20,9 @@ import structlog
 
 from agent_core.state_folder import StateFolder, state_in
 from channels.base import ChannelClock, ChannelError, ChannelUnavailable
-from channels.matrix.client.api import Homeserver, LinkBroken
+from channels.matrix.client.api import Homeserver, LinkBroken, unreachable
 from channels.matrix.client.json_access import JsonObject, object_of, text_of
-from channels.matrix.client.login import MatrixLogin, unreachable
+from channels.matrix.client.login import MatrixLogin
 from channels.matrix.encryption.cross_signing import CrossSigning
 from channels.matrix.encryption.device_lists import RETRY_S, DeviceLists
 from channels.matrix.encryption.identities import Identities

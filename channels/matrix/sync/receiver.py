@@ -23,9 +23,17 @@ import structlog
 from agent_core.messages import Amendment, Audience, InboundMessage, Sender, SessionKey
 from channels.attachments import AttachmentStore
 from channels.base import ChannelClock, ChannelUnavailable, Inbox, LinkState
-from channels.matrix.client.api import AnswerTooLong, Homeserver, HttpAnswer, LinkBroken, SyncRequest, problem
+from channels.matrix.client.api import (
+    AnswerTooLong,
+    Homeserver,
+    HttpAnswer,
+    LinkBroken,
+    SyncRequest,
+    problem,
+    unreachable,
+)
 from channels.matrix.client.json_access import JsonObject, events_of, object_of, text_of
-from channels.matrix.client.login import MatrixLogin, unreachable
+from channels.matrix.client.login import MatrixLogin
 from channels.matrix.encryption.engine import CRYPTO
 from channels.matrix.encryption.undecryptable import WAITING
 from channels.matrix.events.inbound import Me
@@ -190,6 +198,7 @@ class SyncReceiver:
             wait_s=0.0 if full_state or self._link.failures or self._has_more else _LONG_POLL_S,
             timeline_limit=1 if since is None else _TIMELINE,
         )
+        await self._login.keep_fresh()
         if self._decryption is not None:
             await self._decryption.prepare()
         try:

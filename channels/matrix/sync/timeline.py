@@ -21,9 +21,8 @@ import structlog
 
 from agent_core.messages import Amendment, InboundMessage, SessionKey
 from channels.base import ChannelError, ChannelUnavailable, Inbox
-from channels.matrix.client.api import Homeserver, LinkBroken
+from channels.matrix.client.api import Homeserver, LinkBroken, unreachable
 from channels.matrix.client.json_access import JsonObject, events_of, object_of, text_of
-from channels.matrix.client.login import unreachable
 from channels.matrix.events.edits import edit_in
 from channels.matrix.events.inbound import Me, Skip
 from channels.matrix.events.polls import STARTS

@@ -19,6 +19,7 @@ import anyio
 import anyio.to_thread
 
 from agent_core.errors import AgentError, ToolError
+from agent_core.skills.loader import SkillsLoader
 from agent_core.storage.layout import Layout
 from channels.plugin import API_VERSION
 from gateway.cli.check import machine
@@ -61,6 +62,7 @@ def check(home: Home, config: Path) -> CheckReport:
         report.fail("home", error)
         return report
     _report_plugins(report, settings)
+    _report_skills(report, home.path(settings.agents.workspace) / "skills")
     anyio.run(_check_live, report, settings, home)
     return report
 
@@ -200,6 +202,15 @@ def _report_plugins(report: CheckReport, settings: Settings) -> None:
             report.add(part, FindingLevel.OK, what)
         else:
             report.add(part, FindingLevel.SKIPPED, f"{one} is installed and not in plugins.enabled")
+
+
+def _report_skills(report: CheckReport, folder: Path) -> None:
+    """Name the skills that the assistant does not get, or gets without what they need."""
+    loader = SkillsLoader(folder)
+    lacking = [f"{one.name} lacks {', '.join(one.missing)}" for one in loader.list_skills() if one.missing]
+    astray = [f"{path}: should be a folder with SKILL.md" for path in sorted(folder.glob("*.md"))]
+    for told in [*loader.problems, *lacking, *astray]:
+        report.add("skill", FindingLevel.WARNING, told, "docs/skills.md shows how a skill is written")
 
 
 def _way_out(config: Path, *, changed: bool) -> str:

@@ -48,12 +48,13 @@ _NOTES: dict[tuple[str, ...], str] = {
 
 @dataclass(frozen=True, slots=True)
 class MatrixAnswers:
-    """An account on Matrix; ``password`` None: the one that is configured stays."""
+    """An account on Matrix; ``password`` None: the one that is configured stays, or ``by_browser``."""
 
     homeserver: str
     user_id: str
     password: str | None = field(repr=False)
     tls_ca_file: str | None = None
+    by_browser: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +231,8 @@ def _matrix(answers: MatrixAnswers) -> Tree:
     made: Tree = {"enabled": True, "homeserver": answers.homeserver, "user_id": answers.user_id}
     if answers.password is not None:
         made["password"] = SecretLine("matrix-password", answers.password)
+    if answers.by_browser:
+        made["login"] = "browser"
     if answers.tls_ca_file:
         made["tls_ca_file"] = answers.tls_ca_file
     return {**made, "allow_from": []}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -21,9 +21,11 @@ from pydantic import ValidationError
 
 from channels.base import ChannelError, ChannelMisconfigured, ChannelUnavailable
 from channels.matrix.channel_setup import connect_by_nio
-from channels.matrix.client.api import CLIENT, Homeserver, HttpAnswer, LinkBroken, part, problem
-from channels.matrix.client.login import MatrixLogin, unreachable
+from channels.matrix.client.api import CLIENT, Homeserver, HttpAnswer, LinkBroken, part, problem, unreachable
+from channels.matrix.client.browser_login import TOKENS, log_in_by_browser, log_out, login_ways, token_store
+from channels.matrix.client.login import MatrixLogin
 from channels.matrix.config import MatrixConfig
+from channels.plugin import PersonAtTerminal
 from gateway.settings import is_loopback
 from gateway.system.clock import SystemClock
 
@@ -31,7 +33,7 @@ _LIMIT_S = 15.0
 _LOGIN_LIMIT_S = 40.0
 _PAUSES = 3
 _LONGEST_PAUSE_S = 60.0
-_SESSION = "session.json"
+_LOGINS = ("session.json", TOKENS)
 _NOBODY = "@nobody:example.org"
 
 
@@ -44,11 +46,12 @@ class Entrance:
 
     def keep(self, state: Path) -> None:
         """Give the login to the daemon, unless it has one already; then this one is not needed."""
-        if (state / _SESSION).exists():
+        [name] = (name for name in _LOGINS if (self.folder / name).exists())
+        if (state / name).exists():
             self.discard()
             return
         state.mkdir(mode=0o700, parents=True, exist_ok=True)
-        shutil.move(self.folder / _SESSION, state / _SESSION)
+        shutil.move(self.folder / name, state / name)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def discard(self) -> None:
@@ -59,6 +62,9 @@ class Entrance:
 
     async def _log_out(self) -> None:
         async with _connected(self.config) as homeserver:
+            if tokens := token_store(self.config, self.folder).load():
+                await log_out(self.config, homeserver, tokens)
+                return
             await MatrixLogin(self.config, homeserver, self.folder, SystemClock()).enter()
             await homeserver.request("POST", f"{CLIENT}/logout", {}, timeout_s=_LIMIT_S)
 
@@ -75,9 +81,46 @@ def enter(homeserver: str, user_id: str, password: str, tls_ca_file: str | None)
     return Entrance(config, folder)
 
 
+def enter_by_browser(
+    homeserver: str, user_id: str, tls_ca_file: str | None, person: PersonAtTerminal
+) -> Entrance:
+    """Log in with a person at a browser. Raises `ChannelError` or `ValueError`, as `enter`."""
+    config = _config(homeserver, user_id, None, tls_ca_file)
+    folder = Path(tempfile.mkdtemp(prefix="squidbot-init-"))
+
+    async def log_in() -> None:
+        async with _connected(config) as link:
+            await log_in_by_browser(config, link, folder, SystemClock(), person)
+
+    try:
+        anyio.run(log_in)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return Entrance(config, folder)
+
+
+def ways_at(homeserver: str, tls_ca_file: str | None) -> Sequence[str]:
+    """Return how one can log in, see `login_ways`; a server that does not say it takes passwords."""
+
+    async def ask_ways() -> Sequence[str]:
+        async with _connected(_config(homeserver, _NOBODY, "-", tls_ca_file)) as link:
+            return await login_ways(link)
+
+    try:
+        return anyio.run(ask_ways) or ["password"]
+    except ChannelError:
+        return ["password"]
+
+
+def has_login(state: Path) -> bool:
+    """Return True if the daemon has a login of its own."""
+    return any((state / name).exists() for name in _LOGINS)
+
+
 def is_login_valid(config: MatrixConfig, state: Path) -> bool:
     """Return True if the daemon's login is valid; False if it has none."""
-    if config.access_token is None and not (state / _SESSION).exists():
+    if config.access_token is None and not has_login(state):
         return False
     return anyio.run(partial(_still_in, config, state))
 
@@ -125,8 +168,10 @@ def complaint(error: ValidationError) -> str:
     return f"{name} {first['msg'].removeprefix('Value error, ')}".strip()
 
 
-def _config(homeserver: str, user_id: str, password: str, tls_ca_file: str | None) -> MatrixConfig:
+def _config(homeserver: str, user_id: str, password: str | None, tls_ca_file: str | None) -> MatrixConfig:
+    """The settings of an account; without a password its login is a person's."""
     given = {"homeserver": homeserver, "user_id": user_id, "password": password, "tls_ca_file": tls_ca_file}
+    given["login"] = "browser" if password is None else "password"
     try:
         return MatrixConfig.model_validate(given)
     except ValidationError as error:
@@ -146,7 +191,7 @@ async def _enter(config: MatrixConfig, folder: Path) -> None:
             if pause_s is None or pause_s > _LONGEST_PAUSE_S or not pauses_left:
                 raise
             await anyio.sleep(pause_s)
-    if not (folder / _SESSION).exists():
+    if not (folder / _LOGINS[0]).exists():
         raise ChannelUnavailable(f"the login cannot be kept in {folder}: is that disk full?")
 
 

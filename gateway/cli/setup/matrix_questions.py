@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from channels.base import ChannelError
 from channels.matrix.config import MatrixConfig
+from gateway.cli.login import TerminalPerson
 from gateway.cli.setup.config_lines import MatrixAnswers
 from gateway.cli.setup.dialogue import Dialogue
-from gateway.cli.setup.matrix_probe import Entrance, enter, is_in_clear, is_login_valid, resolve
+from gateway.cli.setup.matrix_probe import (
+    Entrance,
+    enter,
+    enter_by_browser,
+    is_in_clear,
+    is_login_valid,
+    resolve,
+    ways_at,
+)
 from gateway.cli.setup.options import Given, InitRefused
 from gateway.errors import GatewayError
 from gateway.routing.access import kind_of
@@ -53,10 +62,9 @@ def ask_matrix(
     if not wanted:
         dialogue.note("--no-matrix")
         return MatrixAsked(off=current is not None and current.enabled)
-    if current is not None and current.access_token is not None and not said:
-        dialogue.say(
-            "  Matrix logs in with the access token of the configuration; init leaves that unchanged."
-        )
+    has_own_way = current is not None and (current.access_token is not None or current.login == "browser")
+    if has_own_way and not said:
+        dialogue.say("  Matrix logs in as the configuration says; init leaves that unchanged.")
         return MatrixAsked()
     return _logged_in(given, current, dialogue, state)
 
@@ -79,6 +87,7 @@ def _logged_in(
     ca_file = given.tls_ca_file or (str(current.tls_ca_file) if current and current.tls_ca_file else None)
     user = given.matrix_user or ""
     homeserver, password = "", given.matrix_password
+    ways: Sequence[str] = ["password"]
     for attempt in range(TRIES):
         first = attempt == 0
         if not user or not first:
@@ -89,17 +98,23 @@ def _logged_in(
             user = check_given(user, matrix_id, "--matrix-user")
         if not homeserver:
             homeserver, ca_file = _homeserver(given, current, dialogue, user, ca_file)
+            ways = ways_at(homeserver, ca_file) if dialogue.interactive else ways
         same = current is not None and (current.user_id, current.homeserver) == (user, homeserver)
-        if password is None or not first:
-            kept = same and current is not None and current.password is not None and first
+        kept = same and current is not None and current.password is not None and first
+        if (password is None or not first) and "password" in ways:
             flag = "--matrix-password-file FILE"
+            empty = "if it has none" if "browser" in ways else ""
             password = dialogue.secret(
-                f"  The password of {user}", flag=flag, empty="keeps the present one" if kept else ""
+                f"  The password of {user}", flag=flag, empty="keeps the present one" if kept else empty
             )
+        by_browser = password is None and not kept
         dialogue.say(f"  logging in at {homeserver} …")
+        existing = current if same else None
         try:
-            entrance = _enter(
-                current if same else None, homeserver, user, password=password, ca_file=ca_file, state=state
+            entrance = (
+                enter_by_browser(homeserver, user, ca_file, TerminalPerson())
+                if by_browser
+                else _enter(existing, homeserver, user, password=password, ca_file=ca_file, state=state)
             )
         except (ChannelError, ValueError) as error:
             if not dialogue.interactive or attempt == TRIES - 1:
@@ -108,7 +123,7 @@ def _logged_in(
             continue
         dialogue.say(f"  Logged in as {user}.")
         ca_used = ca_file if homeserver.startswith("https:") else None
-        return MatrixAsked(MatrixAnswers(homeserver, user, password, ca_used), entrance)
+        return MatrixAsked(MatrixAnswers(homeserver, user, password, ca_used, by_browser), entrance)
     raise AssertionError("the last try has raised or returned")
 
 

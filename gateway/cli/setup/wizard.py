@@ -21,7 +21,7 @@ from gateway.cli.setup.config_lines import Answers, Tree, lines_of
 from gateway.cli.setup.config_write import Existing, plan, read_existing, write_setup
 from gateway.cli.setup.dialogue import Cancelled, Dialogue, Terminal
 from gateway.cli.setup.email_questions import EmailAsked, ask_email
-from gateway.cli.setup.matrix_probe import Entrance, is_unknown_user
+from gateway.cli.setup.matrix_probe import Entrance, has_login, is_unknown_user
 from gateway.cli.setup.matrix_questions import InitFailed, MatrixAsked, ask_matrix
 from gateway.cli.setup.model_probe import key_variable
 from gateway.cli.setup.options import Given, InitRefused
@@ -264,9 +264,11 @@ class Init:
                 )
         elif running and self._wrote:
             remaining.append("restart the running daemon, which still has the old settings")
+        login_left = self._login_left(settings)
+        remaining[:0] = login_left
         if self._remains:
             remaining.insert(0, f"write the lines above into {self.config}")
-        elif self.given.hello and settings.channels.enabled():
+        elif not login_left and self.given.hello and settings.channels.enabled():
             remaining += self._greet(settings, later=kind == "system" and not installed.running)
         if remaining:
             say("\nWhat remains to be done:")
@@ -274,6 +276,14 @@ class Init:
                 say(f"  {line}")
         self._next(installed, settings)
         return 0
+
+    def _login_left(self, settings: Settings) -> list[str]:
+        """Return what is to do if the account waits for a person to log it in."""
+        account = cast("MatrixConfig | None", _first_of(settings, "matrix"))
+        by_browser = account is not None and account.enabled and account.login == "browser"
+        if not by_browser or has_login(self.home.state(_account_name(settings, "matrix"))):
+            return []
+        return [f"log the bot in: {self.program} matrix login"]
 
     def _wished_unit(self) -> str | None:
         """At a terminal the user unit is offered, where there is a systemd to run it."""

@@ -110,6 +110,17 @@ async def test_what_the_prompt_has_anyway_is_not_repeated(house: LookedUp) -> No
     assert ", here:\n  @x:hs: Our cat is called Minka." in built[3].content
 
 
+@pytest.mark.parametrize(("asked", "found"), [("And now?", False), ("And the red cat now?", True)])
+async def test_a_thread_that_began_with_what_is_shown(house: LookedUp, *, asked: str, found: bool) -> None:
+    """Its start alone is no reason to show a turn of it; words of its own are."""
+    await house.say(HERE, "My colour is green.", "A fine colour.")
+    start = background_text([("thread", "@x:hs", "", "My colour is green.")])
+    await house.say(A, f"{start}\n\nWhat about a red cat?", "No.")
+    built = await house.prompt(asked)
+    assert any("What about a red cat?" in each.content for each in built) is found
+    assert not any("thread_start" in each.content for each in built)
+
+
 async def test_the_prompt_before_it_stays_the_same(house: LookedUp) -> None:
     """So that a provider finds the beginning again that it has kept."""
     await house.say(A, "Our cat is called Minka.", "A fine name.")

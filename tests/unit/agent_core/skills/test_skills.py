@@ -145,8 +145,8 @@ def test_windows_line_ends_and_marks_are_read() -> None:
     """A file from another editor is the same skill; a long description is shortened for the index."""
     raw = b"\xef\xbb\xbf" + skill(body="a\n\n---\n\nb").replace("\n", "\r\n").encode()
     assert parse_skill(raw).body == "a\n\n---\n\nb"
-    long = parse_skill(f"---\nname: x\ndescription: {'word ' * 200}\n---".encode())
-    assert len(long.description) == 300 and long.description.endswith("…")
+    long = parse_skill(f"---\nname: x\ndescription: {'word ' * 400}\n---".encode())
+    assert len(long.description) == 1024 and long.description.endswith("…")
     assert long.body == ""
 
 

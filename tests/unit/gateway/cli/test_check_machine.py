@@ -14,9 +14,9 @@ import pytest
 import trustme
 from anyio.streams.tls import TLSListener
 
-from gateway.cli.check import machine
+from gateway.cli.check import _report_skills, machine
 from gateway.cli.check.network import Server, clock_finding, configured_servers, probe_server
-from gateway.cli.check.report import FindingLevel
+from gateway.cli.check.report import CheckReport, FindingLevel
 from gateway.cli.setup.first_message import _Known
 from gateway.settings import load_settings
 from gateway.system.home import Home, open_home
@@ -265,3 +265,18 @@ def test_a_home_is_needed_for_nothing_else(tmp_path):
     assert machine.file_system_of(tmp_path, "") == ""
     assert list(tmp_path.iterdir()) == []
     assert Home(tmp_path / "h").last_good == tmp_path / "h" / "state" / "last-good.yaml"
+
+
+def test_a_skill_that_the_assistant_does_not_get(tmp_path):
+    """One that cannot be read, one that lacks a program, and one that is in no folder; a good one is not named."""
+    for name, head in (("good", "name: good"), ("bad", "name: Bad Name"), ("poor", "name: poor")):
+        (tmp_path / name).mkdir()
+        needs = "requires: {bins: [no-such-program]}\n" if name == "poor" else ""
+        (tmp_path / name / "SKILL.md").write_text(f"---\n{head}\ndescription: x\n{needs}---\ntext\n")
+    (tmp_path / "tea.md").write_text("---\nname: tea\n")
+    report = CheckReport()
+    _report_skills(report, tmp_path)
+    told = "\n".join(one.text for one in report.findings)
+    assert len(report.findings) == 3
+    assert "name must be a word" in told and "no-such-program" in told and "tea.md: should be" in told
+    assert "good" not in told

@@ -64,6 +64,15 @@ def file(tmp_path):
     return path
 
 
+_CHANNEL = "channels: {matrix: {homeserver: 'http://127.0.0.1:9', user_id: '@a:b', password: x, allow_from: ['@c:d']}}\n"
+_MODEL = """llm:
+  providers: {p: {api_base: 'http://127.0.0.1:9/v1', api_key: x}}
+  models: {m: {provider: p, model: openai/m}}
+  pools: {main: [m]}
+  default_pool: main
+"""
+
+
 class TestShown:
     def test_no_secret_is_shown(self, file):
         """Neither a key, nor a password of a file, nor one put together into an address, nor one further in."""
@@ -190,12 +199,22 @@ class TestCommands:
         (root / "squidbot.yaml").chmod(0o600)
         return root
 
-    @pytest.mark.parametrize("text", ["", "# nothing yet\n", "{}\n"])
-    def test_check_does_not_call_an_empty_file_fine(self, home, text):
+    @pytest.mark.parametrize(
+        ("text", "missing"),
+        [
+            *((text, ["no channel", "demo model"]) for text in ("", "# nothing yet\n", "{}\n", "gateway:\n")),
+            (_CHANNEL, ["demo model"]),
+            (_MODEL, ["no channel"]),
+            (_CHANNEL + _MODEL, []),
+        ],
+    )
+    def test_check_says_what_nobody_can_use_yet(self, home, text, missing):
+        """A file without channels or models starts and answers nobody, or nothing of worth."""
         (home / "squidbot.yaml").write_text(text)
         done = squidbot(home, "config", "check")
         assert done.returncode == 0
-        assert "fine" not in done.stdout and "squidbot init" in done.stdout
+        assert [each for each in ("no channel", "demo model") if each in done.stdout] == missing
+        assert ("is fine" in done.stdout, "squidbot init" in done.stdout) == (not missing, bool(missing))
 
     def test_check_says_everything_and_ends_with_78(self, home):
         """All problems with their places, what has changed since it worked, and the way back, which works."""

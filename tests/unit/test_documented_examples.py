@@ -1,0 +1,192 @@
+"""Every command, setting, configuration and link that the manual shows is one that there is."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from pydantic import ValidationError
+
+from gateway.cli.commands import app
+from gateway.settings import Settings
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "deploy").glob("**/*.md")])
+EACH_PAGE = pytest.mark.parametrize("page", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
+_BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
+_INLINE = re.compile(r"`([^`\n]+)`")
+_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+_HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+
+
+def blocks(text: str, *kinds: str) -> Iterator[str]:
+    for indent, kind, block in _BLOCK.findall(text):
+        if kind in kinds:
+            yield "\n".join(line.removeprefix(indent) for line in block.splitlines())
+
+
+def commands(text: str) -> Iterator[str]:
+    """The command lines of squidbot in a page, without what is typed before them."""
+    shown = [line for block in blocks(text, "", "sh", "bash", "console") for line in block.splitlines()]
+    shown += _INLINE.findall(_BLOCK.sub("", text))
+    for line in shown:
+        found = re.match(r"(?:\$ |sudo |docker compose exec squidbot )*squidbot ([a-z-].*)", line.strip())
+        if found:
+            yield found[1].partition("  #")[0].partition(" # ")[0].strip()
+
+
+def wrong_command(line: str) -> str:
+    """What is wrong with a command line; "" if nothing is."""
+    try:
+        words = shlex.split(line.replace("\\|", "|").replace("…", ""))
+    except ValueError:
+        words = line.split()
+    if words[0].startswith("-") or not words[0].islower():
+        return ""
+    at, path = app, list[str]()
+    while words and re.fullmatch(r"[a-z-]+(?:\|[a-z-]+)*", words[0]):
+        names = words[0].split("|")
+        known = [name for name in names if name in set(at)]
+        if not known and path and at.default_command is not None:
+            break  # an argument
+        if missing := [name for name in names if name not in known]:
+            return f"there is no command {' '.join([*path, missing[0]])}"
+        at, path, words = at[known[0]], [*path, words[0]], words[1:]
+    if at.default_command is None:
+        return "" if not words else f"{' '.join(path)} takes no {words[0]}"
+    options = {name for argument in at.assemble_argument_collection() for name in argument.names}
+    flags = [word.partition("=")[0] for word in words if word.startswith("--")]
+    unknown = [flag for flag in flags if flag not in options | {"--help", "--version"}]
+    return f"{' '.join(path)} has no {unknown[0]}" if unknown else ""
+
+
+@EACH_PAGE
+def test_each_command_is_one(page):
+    if page.name == "CHANGELOG.md":
+        pytest.skip("it also names what is gone")
+    wrong = {line: said for line in commands(page.read_text()) if (said := wrong_command(line))}
+    assert wrong == {}
+
+
+def test_a_wrong_command_is_noticed():
+    """The negative control."""
+    assert wrong_command("inbox list --held") == ""
+    assert wrong_command("memory list|show|history") == ""
+    assert wrong_command("inbox listen") == "there is no command inbox listen"
+    assert wrong_command("memory list|shew") == "there is no command memory shew"
+    assert wrong_command("cron add --evry 2h TEXT") == "cron add has no --evry"
+    assert wrong_command("sing") == "there is no command sing"
+
+
+def settings_problem(block: str) -> str:
+    """What the settings do not take of a piece of configuration; "" if nothing."""
+    data = yaml.safe_load(block)
+    others = set(
+        (data.get("plugins") or {}).get("enabled") or ()
+    )  # what is theirs, other tests build and run
+    try:
+        Settings.model_validate(data)
+    except ValidationError as error:
+        found = [
+            one
+            for one in error.errors()
+            if one["type"] in ("extra_forbidden", "literal_error") and not others & set(one["loc"])
+        ]
+        return "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in found)
+    return ""
+
+
+@EACH_PAGE
+def test_each_configuration_is_one(page):
+    found = [block for block in blocks(page.read_text(), "yaml") if re.match(r"\w+:", block)]
+    ours = [block for block in found if set(yaml.safe_load(block) or {}) <= set(Settings.model_fields)]
+    wrong = {block: said for block in ours if (said := settings_problem(block))}
+    assert wrong == {}
+
+
+def missing_setting(name: str) -> str:
+    """The first part of a dotted setting that there is not; "" if all are."""
+    schema = Settings.model_json_schema()
+    at: list[Mapping[str, Any]] = [schema]
+    for part in name.split("."):
+        below = [one for each in at for one in _below(each, part, schema["$defs"])]
+        if not below:
+            return part
+        at = below
+    return ""
+
+
+def _below(schema: Mapping[str, Any], part: str, defs: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """What may stand under a key: names of one's own are in capitals, or fit where any key does."""
+    if "$ref" in schema:
+        yield from _below(defs[schema["$ref"].rpartition("/")[2]], part, defs)
+    for one in (one for key in ("anyOf", "oneOf", "allOf") for one in schema.get(key, ())):
+        yield from _below(one, part, defs)
+    if part in schema.get("properties", {}):
+        yield schema["properties"][part]
+    elif isinstance(schema.get("additionalProperties"), dict):
+        yield schema["additionalProperties"]
+    elif isinstance(schema.get("items"), dict):
+        yield from _below(schema["items"], part, defs)
+
+
+@pytest.fixture(scope="module")
+def events() -> set[str]:
+    """The names that the log gives to what happens."""
+    product = (path for part in ("agent_core", "channels", "gateway") for path in (ROOT / part).rglob("*.py"))
+    return {name for path in product for name in re.findall(r'"(\w+\.\w+)"', path.read_text())}
+
+
+@EACH_PAGE
+def test_each_setting_is_one(page, events):
+    """Whatever is written as a setting with its section, and is no event of the log and no file."""
+    if page.name == "CHANGELOG.md":
+        pytest.skip("it also names what is gone")
+    tops = "|".join(Settings.model_fields)
+    named = re.compile(rf"(?:{tops})(?:\.[A-Za-z_]\w*)+(?=(?:: .*)?$)")
+    found = {
+        match[0] for text in _INLINE.findall(_BLOCK.sub("", page.read_text())) if (match := named.match(text))
+    }
+    wrong = {
+        name: part
+        for name in found
+        if not name.endswith((".py", ".yaml", ".md", ".db"))
+        and name not in events
+        and (part := missing_setting(name))
+    }
+    assert wrong == {}
+
+
+def test_a_wrong_setting_is_noticed():
+    """The negative control."""
+    assert missing_setting("gateway.http.console") == ""
+    assert missing_setting("mcp.servers.NAME.trust") == ""
+    assert missing_setting("channels.email.sent_copy") == ""
+    assert missing_setting("gateway.http.consul") == "consul"
+    assert "Extra inputs" in settings_problem("gateway: {htp: {}}")
+
+
+def slug(heading: str) -> str:
+    """The anchor of a heading, as the usual forges make it."""
+    text = re.sub(r"[`*]|\[([^\]]*)\]\([^)]*\)", r"\1", heading).strip().lower()
+    return re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
+
+
+@EACH_PAGE
+def test_each_link_leads_somewhere(page):
+    wrong = []
+    for link in _LINK.findall(_BLOCK.sub("", page.read_text())):
+        if re.match(r"[a-z]+:", link):
+            continue
+        name, _, anchor = link.partition("#")
+        target = (page.parent / name).resolve() if name else page
+        if not target.exists():
+            wrong.append(link)
+        elif anchor and anchor not in {slug(one) for one in _HEADING.findall(target.read_text())}:
+            wrong.append(link)
+    assert wrong == []
