@@ -39,7 +39,7 @@ class MemoryPort(Protocol):
     ) -> HistoryTail:
         """
         The oldest messages from position ``start`` on, also those before the cursor; for export, search
-        and consolidation. Cheap from the cursor on; from elsewhere it may read the file up to there.
+        and consolidation. Cheap from anywhere, unless the lines were written before they had positions.
 
         At least one message is returned if there is one, however long. Characters as in `load_history`.
         """
@@ -131,7 +131,7 @@ class MemoryPort(Protocol):
         ...
 
     async def sessions(self) -> list[str]:
-        """Ids of all sessions that have a history, in no particular order."""
+        """Ids of all sessions that have a history, the one written to last first, as far as is known."""
         ...
 
 

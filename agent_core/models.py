@@ -176,7 +176,7 @@ ModelChunk = str | ToolCall | Usage | AnswerEnd
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ModelAnswer:
     """
     A model's answer. ``usage`` is None if the server did not report it; ``is_cut``: the output limit ended
     the text; ``reasoning`` goes back to the model within the turn.
@@ -280,11 +280,12 @@ class HistoryTail:
 
 @dataclass(frozen=True, slots=True)
 class SearchHit:
-    """A found message with its neighbours; ``at`` is its place among them."""
+    """A found message with its neighbours; ``at`` is its place among them, ``position`` in the history."""
 
     session_id: str
     messages: tuple[Message, ...]
     at: int
+    position: int = 0
 
 
 @dataclass(frozen=True, slots=True)

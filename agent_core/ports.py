@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from agent_core.messages import Attachment
-from agent_core.models import Answer, Message, ModelChunk, Skill, ToolCall, ToolDefinition, ToolResult
+from agent_core.models import Message, ModelAnswer, ModelChunk, Skill, ToolCall, ToolDefinition, ToolResult
 from agent_core.provenance import Origins
 
 
@@ -133,12 +133,12 @@ class StepJournal(Protocol):
     differs is not used.
     """
 
-    async def model_answer(self, number: int, digest: str) -> tuple[Answer, Origins] | None:
+    async def model_answer(self, number: int, digest: str) -> tuple[ModelAnswer, Origins] | None:
         """The recorded answer of step ``number`` and the origins of its prompt, or None."""
         ...
 
     async def record_model_answer(
-        self, number: int, digest: str, answer: Answer, *, origins: Origins = ()
+        self, number: int, digest: str, answer: ModelAnswer, *, origins: Origins = ()
     ) -> None:
         """Make an answer durable."""
         ...

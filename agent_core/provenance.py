@@ -16,9 +16,9 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import datetime
 from enum import IntEnum
-from typing import Any, Literal
+from typing import Literal
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, ValidationError
+from pydantic import AwareDatetime, BaseModel, ConfigDict, JsonValue, ValidationError
 
 from agent_core.text import one_line
 
@@ -122,7 +122,7 @@ def since(origins: Iterable[Origin], trusted_before: datetime | None) -> Origins
     return tuple(each for each in origins if each.at is None or each.at > trusted_before)
 
 
-def to_json(origins: Iterable[Origin]) -> list[dict[str, Any]]:
+def to_json(origins: Iterable[Origin]) -> list[JsonValue]:
     """The origins as a list that JSON can hold."""
     return [origin.model_dump(mode="json", exclude_none=True) for origin in origins]
 
@@ -184,7 +184,8 @@ def _origin_text(origin: Origin) -> str:
     # One line, and no character in it that could end a quotation of ours or turn the direction of text.
     where = "".join(char for char in origin.where if char.isprintable() and char != "`").strip() or "unknown"
     named = _NAMES[origin.kind].format(f"`{where}`")
-    return f"{named}, {origin.at:%H:%M} UTC on {origin.at.day} {origin.at:%B}" if origin.at else named
+    at = origin.at.astimezone() if origin.at else None  # as all times that people see
+    return f"{named}, {at:%H:%M %Z} on {at.day} {at:%B}" if at else named
 
 
 def _time(origin: Origin) -> float:

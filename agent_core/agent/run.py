@@ -17,7 +17,16 @@ from agent_core.errors import ContextTooLong, ModelError, ModelRefused, TurnLimi
 from agent_core.llm.completion import ask
 from agent_core.memory.manager import MemoryManager
 from agent_core.messages import Attachment
-from agent_core.models import Answer, Message, Purpose, Session, ToolCall, ToolDefinition, ToolResult, Usage
+from agent_core.models import (
+    Message,
+    ModelAnswer,
+    Purpose,
+    Session,
+    ToolCall,
+    ToolDefinition,
+    ToolResult,
+    Usage,
+)
 from agent_core.ports import AllowancePort, ChannelPort, Clock, LLMPort, StepJournal, ToolPort
 from agent_core.prompt import own_part
 from agent_core.prompt_budget import clip
@@ -249,7 +258,7 @@ class AgentRun:
 
     # ── the model ──
 
-    async def _answer(self, last: str) -> tuple[Answer, str]:
+    async def _answer(self, last: str) -> tuple[ModelAnswer, str]:
         """One answer, recorded or new, and why it is the last one, if it is."""
         self._note_shown(*(each.origins for each in self._definitions))
         number, digest = self._next("model", last)
@@ -278,7 +287,7 @@ class AgentRun:
             return ""
         return await self._allowance.final_call_reason(tokens, begun=self.steps > 0)
 
-    async def _ask(self, last: str, guess: int | None) -> Answer:
+    async def _ask(self, last: str, guess: int | None) -> ModelAnswer:
         """Ask the model, shortening a prompt that is too long; ``guess`` is its estimated size."""
         shortened = 0
         while True:

@@ -17,7 +17,7 @@ import structlog
 
 from agent_core.errors import ModelError, ModelRefused, ModelUnreadable, StreamBroken
 from agent_core.llm.errors import empty_answer, endless_answer
-from agent_core.models import Answer, AnswerEnd, Message, ModelChunk, ToolCall, ToolDefinition, Usage
+from agent_core.models import AnswerEnd, Message, ModelAnswer, ModelChunk, ToolCall, ToolDefinition, Usage
 from agent_core.ports import LLMPort
 from agent_core.text import is_visible
 
@@ -32,7 +32,7 @@ async def ask(
     stream: bool,
     max_chars: int,
     partial: Callable[[str], Awaitable[None]] | None = None,
-) -> Answer:
+) -> ModelAnswer:
     """
     Ask for one answer; the text so far goes to ``partial`` while it grows.
 
@@ -62,7 +62,7 @@ async def _ask_once(
     stream: bool,
     max_chars: int,
     partial: Callable[[str], Awaitable[None]] | None,
-) -> Answer:
+) -> ModelAnswer:
     text = ""
     calls: list[ToolCall] = []
     usage: Usage | None = None
@@ -85,7 +85,7 @@ async def _ask_once(
                     end = chunk
     if not is_visible(text) and not calls:
         raise _nothing(usage)
-    return Answer(text, tuple(calls), usage, end.is_cut, end.reasoning)
+    return ModelAnswer(text, tuple(calls), usage, end.is_cut, end.reasoning)
 
 
 def _nothing(usage: Usage | None) -> ModelRefused:

@@ -26,7 +26,7 @@ from agent_core.storage import file_access, lines
 from agent_core.storage.fsync import Durability
 from agent_core.storage.line_cache import DecodedTail, RecentIds
 from agent_core.storage.paging import Entry, Numbering, PageMark, entries_from, newest, oldest, place_of
-from agent_core.storage.reverse_lines import ReadAt, count_lines, lines_backwards, lines_forwards
+from agent_core.storage.reverse_lines import BLOCK_BYTES, ReadAt, count_lines, lines_backwards, lines_forwards
 
 SET_ASIDE = ".set-aside"
 """What is put behind the name of a folder, a pipe or a link that stood in the place of a history."""
@@ -110,7 +110,7 @@ class HistoryFile:
             if handle is None:
                 return HistoryTail()
             place = hint if hint.position <= start and self._is_right(handle, hint) else PageMark()
-            entries = self._entries_forwards(handle, place)
+            entries = self._entries_forwards(handle, self._nearer(handle, place, start))
             total = self._end_after(handle, hint)
             return oldest(
                 (entry for entry in entries if entry.position >= start),
@@ -276,6 +276,25 @@ class HistoryFile:
             handle, place.offset, max_line_bytes=lines.MAX_LINE_BYTES, read_at=self._read_at
         ):
             yield self._entry(numbering, offset, raw)
+
+    def _nearer(self, handle: int, place: PageMark, start: int) -> PageMark:
+        """Return a mark between ``place`` and position ``start``, by halving, where lines know their own."""
+        end = self._size
+        while place.position < start and end - place.offset > 4 * BLOCK_BYTES:
+            middle = (place.offset + end) // 2
+            following = lines_forwards(
+                handle, middle, max_line_bytes=lines.MAX_LINE_BYTES, read_at=self._read_at
+            )
+            next(following, None)  # the rest of a line
+            offset, raw = next(following, (end, None))
+            number = lines.position_in(lines.as_object(raw) if raw else None, offset)
+            if number is None and offset < end:
+                break
+            if number is None or number > start or number <= place.position:
+                end = middle
+            else:
+                place = PageMark(number, offset)
+        return place
 
     def _entry(self, numbering: Numbering, offset: int, raw: bytes | None) -> Entry:
         value = lines.as_object(raw) if raw else None

@@ -322,10 +322,17 @@ class JsonlMemory:
         return await self._documents.visit(scope, guarded, self._limiter)
 
 
+def _written_at(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except FileNotFoundError:  # erased meanwhile
+        return 0
+
+
 def _list_sessions(layout: Layout) -> list[str]:
     found: list[str] = []
     with storage_errors("list", layout.sessions):
-        for path in layout.sessions.glob("*.jsonl"):
+        for path in sorted(layout.sessions.glob("*.jsonl"), key=_written_at, reverse=True):
             key = session_of(path)
             if key is not None and key.is_named(path.stem):
                 found.append(str(key))

@@ -105,7 +105,9 @@ class SearchHistoryTool:
 
     def _hit(self, hit: SearchHit, query: str) -> str:
         found = hit.messages[hit.at]
-        when = f"{found.timestamp:%Y-%m-%d %H:%M} UTC" if found.timestamp else "at an unknown time"
+        when = (
+            f"{found.timestamp.astimezone():%Y-%m-%d %H:%M %Z}" if found.timestamp else "at an unknown time"
+        )
         where = "this conversation" if hit.session_id == self._session_id else hit.session_id
         lines = [f"{when}, {where}"]
         for number, message in enumerate(hit.messages):

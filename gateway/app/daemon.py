@@ -37,7 +37,7 @@ from gateway.operations.control.server import serve_control
 from gateway.operations.http.health import Health, serve
 from gateway.operations.privacy.erasure_journal import broken_off, check_moved
 from gateway.operations.schedule import schedule_context
-from gateway.operations.send import access_of, accounts_of
+from gateway.operations.send import accounts_of
 from gateway.operations.service import Operations
 from gateway.operations.usage import Costs
 from gateway.queue.lease import lost_lease_speaks
@@ -241,7 +241,7 @@ def _keep_settings(settings: Settings, home: Home) -> None:
         _log.warning("settings.not_kept", path=str(home.last_good), error=str(error))
 
 
-def make_operations(built: Gateway, settings: Settings) -> Operations:
+def make_operations(built: Gateway, settings: Settings, home: Home | None = None) -> Operations:
     """Return what an operator may ask of a running gateway."""
     return Operations(
         built.store,
@@ -249,7 +249,7 @@ def make_operations(built: Gateway, settings: Settings) -> Operations:
         status=built.status.read,
         upkeep=built.post_turn,
         accounts=accounts_of(settings),
-        access=access_of(settings),
+        access=built.conversations.access,
         channels=built.channels,
         planned=schedule_context(built.proactive, built.conversations),
         costs=Costs(
@@ -261,6 +261,8 @@ def make_operations(built: Gateway, settings: Settings) -> Operations:
         background=built.proactive.background_jobs,
         mcp=built.mcp,
         console=built.console,
+        settings=settings,
+        home=home,
         retry=built.supervisor.retry,
     )
 
@@ -281,7 +283,7 @@ async def _serve(stack: AsyncExitStack, built: Gateway, settings: Settings, home
         lambda: disk_usage(home.root).free,
     )
 
-    operations = make_operations(built, settings)
+    operations = make_operations(built, settings, home)
     health = Health(
         lambda: [] if built.stands_by else built.supervisor.statuses(),
         operations.status,
@@ -293,19 +295,25 @@ async def _serve(stack: AsyncExitStack, built: Gateway, settings: Settings, home
     if settings.gateway.http is not None:
         host, port = parse_listen(settings.gateway.http.listen)
         more: list[web.AbstractRouteDef] = []
-        day = None
-        if settings.gateway.http.status_page:
-            from gateway.operations.http.samples import DayHistory  # noqa: PLC0415 - few want the page
-            from gateway.operations.http.status_page import StatusPage  # noqa: PLC0415
+        day = streams = None
+        if settings.gateway.http.status_page or built.console is not None:
+            from gateway.operations.http.samples import DayHistory  # noqa: PLC0415 - few want the pages
 
             day = DayHistory(built.store.maintenance.stats, built.clock)
-            more = StatusPage(operations.status, day, built.clock, stuck=watchdog.reason).routes()
-        if built.console is not None:
-            from gateway.operations.http.console.server import Console  # noqa: PLC0415 - as above
+        if day is not None and settings.gateway.http.status_page:
+            from gateway.operations.http.status_page import StatusPage  # noqa: PLC0415 - as above
 
-            more += Console(operations, built.console, built.not_here).routes()
+            more = StatusPage(operations.status, day, built.clock, stuck=watchdog.reason).routes()
+        if day is not None and built.console is not None:
+            from gateway.operations.http.console.server import Console  # noqa: PLC0415 - as above
+            from gateway.operations.http.console.streams import ChangeStreams  # noqa: PLC0415
+
+            streams = ChangeStreams(built.wakeups.changes())
+            more += Console(operations, built.console, built.not_here, day, streams).routes()
         app = health.app(host=host, more=more)
         chosen = await stack.enter_async_context(serve(app, host=host, port=port))
+        if streams is not None:
+            stack.callback(streams.end)
         if day is not None:  # a group would wrap the reason why the port cannot be used
             tasks = await stack.enter_async_context(anyio.create_task_group())
             tasks.start_soon(day.run)

@@ -7,6 +7,7 @@ opens it for writing. A home that does not exist yet is not made by looking at i
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Mapping
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
     from gateway.turns.post_turn import OfflinePostTurn
 
 _STARTING_LIMIT_S = 10.0
-_ONLY_LOOKS = re.compile(r"(?:\w+_)?(?:list|show|log|logs|history|diff|page|receipts|status|usage)")
-_ABOUT_SESSIONS = ("sessions_show", "sessions_reindex")
+_ONLY_LOOKS = re.compile(r"(?:\w+_)?(?:list|show|log|logs|history|diff|page|search|receipts|status|usage)")
+_ABOUT_SESSIONS = ("sessions_show", "sessions_search", "sessions_reindex")
 
 
 def asker(home: Path | None, config: Path | None, *, verbose: bool = False) -> OperationsClient:
@@ -61,7 +62,12 @@ class OperationsClient:
             try:
                 if holder_of(self._home) is not None:
                     refuse_chat(self._home)
-                    return ControlClient(self._home).call(name, given)
+                    daemon = ControlClient(self._home)
+                    result = daemon.call(name, given)
+                    if daemon.timezone:
+                        os.environ["TZ"] = daemon.timezone
+                        time.tzset()
+                    return result
                 return self._directly(name, given)
             except ChatOpen:
                 raise

@@ -55,6 +55,38 @@ def sessions_show(session: str, /, *, limit: int = 20, where: Where = HERE, as_j
     return 0
 
 
+@sessions.command(name="search")
+def sessions_search(
+    words: str,
+    /,
+    *,
+    session: str = "",
+    place: str = "",
+    person: str = "",
+    days: int = 0,
+    limit: int = 20,
+    where: Where = HERE,
+    as_json: Json = False,
+) -> int:
+    """
+    Search your conversations, the best first.
+
+    Args:
+        words: What to look for; words between double quotes must occur as they stand.
+        session: Search in this conversation instead, also if it is somebody else's.
+        place: Only where the name of the conversation or its room has this.
+        person: Only what people with this in their address have said.
+        days: Only of so many days (default: all).
+        limit: Maximum number of messages.
+    """
+    from gateway.cli import render
+
+    given = {"session": session, "place": place, "person": person, "days": days, "limit": limit}
+    answer = ask(where, "sessions_search", query=words, **given)
+    print_result(as_json, answer, render.found_messages(answer))
+    return 0
+
+
 @sessions.command(name="export")
 def sessions_export(session: str, /, *, output: Path | None = None, where: Where = HERE) -> int:
     """

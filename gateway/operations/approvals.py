@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Container, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from agent_core.models import ToolCall
 from agent_core.provenance import describe, from_json
 from agent_core.tools.forms import Form, NotAnAnswer, form_of
+from agent_core.tools.grants import DEFAULT, Grant, describe_scope
 from gateway.errors import GatewayError, NotFound
 from gateway.operations.arguments import RequestInvalid, within
 from gateway.operations.views import draft
@@ -19,13 +21,16 @@ from gateway.turns.approvals.question_text import whole_text
 from gateway.turns.approvals.text import extra_fields
 from gateway.turns.approvals.tool_decisions import (
     DECLINED,
+    Terms,
     clean_name,
     decision,
+    grant_of,
     has_ended,
+    parse_scope,
     verdict_from_answer,
 )
 
-CALL_OPERATIONS = frozenset({"calls_list", "calls_decide", "calls_answer"})
+CALL_OPERATIONS = frozenset({"calls_list", "calls_decide", "calls_grant", "calls_answer"})
 
 
 _BY = "somebody at the machine"
@@ -64,6 +69,14 @@ class ToolApprovalOperations:
             told = verdict_from_answer(question, "yes", by=_BY, owner=True)
         return await self._settled(question, told)
 
+    async def calls_grant(self, call: str) -> dict[str, Any]:
+        """Approve a call, and calls like it in its conversation for an hour; the first decision counts."""
+        question = await self._asked_about(clean_name(call))
+        given = grant_of(question, Terms(DEFAULT.total_seconds()), by=_BY, now=datetime.now(UTC))
+        if given is None:
+            raise RequestInvalid(f"calls like {question.name} cannot be granted in advance")
+        return await self._settled(question, decision(yes=True, by=_BY, owner=True), given)
+
     async def calls_answer(self, call: str, text: str) -> dict[str, Any]:
         """Answer the question of a server; the first answer counts, and it can be too late."""
         question = await self._asked_about(clean_name(call))
@@ -87,9 +100,11 @@ class ToolApprovalOperations:
             f"no tool call {name} waits for a decision; `squidbot inbox list --held` lists those that do"
         )
 
-    async def _settled(self, question: ToolQuestionRow, told: Mapping[str, Any]) -> dict[str, Any]:
+    async def _settled(
+        self, question: ToolQuestionRow, told: Mapping[str, Any], grant: Grant | None = None
+    ) -> dict[str, Any]:
         assert self._questions is not None
-        now = await self._questions.decide(question.name, told)
+        now = await self._questions.decide(question.name, told, grant=grant)
         if now is None:
             raise NotFound(f"the tool call {question.name} no longer waits for a decision")
         changed = question.verdict is None and now.verdict is not None
@@ -110,6 +125,7 @@ def _shown(question: ToolQuestionRow) -> Mapping[str, Any]:
         "tool": question.tool,
         "text": _whole_text(question),
         "because": describe(from_json(question.origins)),
+        "offer": None if (offer := parse_scope(question.offer)) is None else describe_scope(offer),
         "form": None if question.form is None else _form(form_of(question.form)),
         "until": question.until.isoformat(),
         "verdict": None if question.verdict is None else question.verdict.get("verdict"),

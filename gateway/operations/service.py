@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, cast
 from pydantic import ValidationError, validate_call
 
 from agent_core.memory_ports import MemoryPort
-from agent_core.messages import REDACTED
 from channels.base import Channel
 from gateway.errors import NotFound
 from gateway.operations.approvals import CALL_OPERATIONS, DraftOperations
@@ -32,11 +31,13 @@ from gateway.operations.channels import (
     MailOperations,
     MatrixOperations,
 )
+from gateway.operations.configuration import CONFIGURATION_OPERATIONS, ConfigurationOperations
 from gateway.operations.console import ConsoleOperations
 from gateway.operations.files import FILE_OPERATIONS, FileOperations
 from gateway.operations.grants import GRANT_OPERATIONS, GrantOperations
 from gateway.operations.mcp import MCP_OPERATIONS, McpOperations
 from gateway.operations.memory import MemoryOperations
+from gateway.operations.people import PEOPLE_OPERATIONS, PeopleOperations
 from gateway.operations.receipts import ReceiptOperations
 from gateway.operations.schedule import PLAN_OPERATIONS, PlannedJob, PlanOperations
 from gateway.operations.send import SendOperations
@@ -49,16 +50,15 @@ from gateway.proactive.background_jobs import BackgroundJobs
 from gateway.queue.states import IllegalMove, InboxState
 from gateway.queue.stores import InboxRow, QuestionStore, Queue
 from gateway.routing.access import Access
-from gateway.routing.let_in import let_in, shut_out, was_refused
+from gateway.routing.let_in import refused_rows
+from gateway.settings import Settings
 from gateway.system.console_logins import ConsoleLogins
+from gateway.system.home import Home
 from gateway.turns.approvals.text import extra_fields
 
 if TYPE_CHECKING:
     from agent_core.tools.files.journaled_files import JournaledFiles
     from agent_core.tools.mcp.servers import McpServers
-
-
-_MOST_LOOKED_AT = 5_000
 
 
 class Operations(
@@ -77,6 +77,8 @@ class Operations(
     FileOperations,
     BackgroundOperations,
     McpOperations,
+    PeopleOperations,
+    ConfigurationOperations,
     ConsoleOperations,
 ):
     """
@@ -88,6 +90,7 @@ class Operations(
         questions: Tool calls that wait for an approval.
         waiting: Names of questions of MCP servers with a waiting call.
         console: Who is let into the console, if it is served.
+        settings, home: Those of the running daemon.
         retry: Connects a channel again that waits after a failure.
     """
 
@@ -109,8 +112,12 @@ class Operations(
         background: BackgroundJobs | None = None,
         mcp: McpServers | None = None,
         console: ConsoleLogins | None = None,
+        settings: Settings | None = None,
+        home: Home | None = None,
         retry: Callable[[str], None] | None = None,
     ) -> None:
+        self._settings = settings
+        self._home = home
         self._console = console
         self._retry = retry
         self._questions = questions
@@ -152,9 +159,7 @@ class Operations(
         that were ignored. ``refused``: only what somebody may have written for an answer, and was not let in.
         """
         if refused:
-            kept = [InboxState.QUARANTINED, InboxState.IGNORED]
-            rows = await self._store.inbox.rows(states=kept, limit=_MOST_LOOKED_AT)
-            rows = [row for row in rows if was_refused(row, self._access)][: within(limit)]
+            rows = await refused_rows(self._store, self._access, limit=within(limit))
             return {"rows": [inbox_row(row, preview=80, words=self._may_show(row)) for row in rows]}
         rows = await self._store.inbox.rows(
             states=[parse_state(state) for state in states or ()],
@@ -181,7 +186,7 @@ class Operations(
     async def inbox_retry(self, id: int) -> dict[str, Any]:  # noqa: A002
         """Retry a failed message from the beginning, unless its sender has taken it back."""
         found = await self._store.inbox.row(id)
-        if found is not None and found[0].state is InboxState.DEAD and REDACTED in found[0].message.context:
+        if found is not None and found[0].state is InboxState.DEAD and found[0].message.notes.redacted:
             raise RequestInvalid(f"message {id} was deleted by its sender, so it is not answered again")
         await self.inbox_show(id)
         session = await self._store.inbox.requeue(id)
@@ -191,19 +196,6 @@ class Operations(
         """Discard a message: it is not answered, and nothing more is sent for it."""
         await self.inbox_show(id)
         return {"id": id, "changed": await self._store.inbox.drop(id)}
-
-    async def inbox_allow(self, address: str, remove: bool = False) -> dict[str, Any]:  # noqa: FBT001, FBT002
-        """Let somebody in beside the settings, and answer what was kept of them; with ``remove`` no more."""
-        change = shut_out if remove else let_in
-        done = await change(self._store, self._access, address)
-        if done.problem:
-            raise RequestInvalid(f"{done.address} {done.problem}")
-        return {
-            "address": done.address,
-            "channels": list(done.channels),
-            "messages": done.messages,
-            "running": self._report is not None,
-        }
 
     async def inbox_release(self, id: int) -> dict[str, Any]:  # noqa: A002
         """Release a quarantined message: it is answered, and its sender counts as verified for it."""
@@ -218,13 +210,13 @@ class Operations(
 OPERATIONS = frozenset(
     {
         "status",
+        "turns_list",
         "console_link",
         "inbox_list",
         "inbox_show",
         "inbox_retry",
         "inbox_drop",
         "inbox_release",
-        "inbox_allow",
         "drafts_list",
         "drafts_show",
         "drafts_approve",
@@ -233,6 +225,7 @@ OPERATIONS = frozenset(
         "sessions_list",
         "sessions_show",
         "sessions_page",
+        "sessions_search",
         "sessions_reindex",
         "sessions_reset",
         "memory_diff",
@@ -244,6 +237,7 @@ OPERATIONS = frozenset(
         "usage",
         "receipts",
         *CALL_OPERATIONS,
+        *CONFIGURATION_OPERATIONS,
         *GRANT_OPERATIONS,
         *MATRIX_OPERATIONS,
         *MAIL_OPERATIONS,
@@ -253,5 +247,6 @@ OPERATIONS = frozenset(
         *FILE_OPERATIONS,
         *JOB_OPERATIONS,
         *MCP_OPERATIONS,
+        *PEOPLE_OPERATIONS,
     }
 )

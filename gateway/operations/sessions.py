@@ -1,21 +1,29 @@
-"""Operations on conversations: list, show, export, reset, and their search index."""
+"""Operations on conversations: list, show, search, export, reset, and their search index."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
-from typing import Any, Protocol
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Annotated, Any, Protocol
 
-from agent_core.memory_ports import MemoryPort
+from pydantic import Field
+
+from agent_core.memory.scopes import OWNER
+from agent_core.memory_ports import MemoryPort, SearchPort
 from agent_core.messages import SessionKey
-from agent_core.models import HistoryTail, Message
+from agent_core.models import HistoryTail, MemoryScope, Message
+from agent_core.text import excerpt
+from channels.base import Channel
 from gateway.errors import NotFound
 from gateway.operations.arguments import parse_session, within
-from gateway.operations.views import inbox_row, message_line
+from gateway.operations.views import inbox_row, message_line, with_room_names
 from gateway.queue.states import InboxState
 from gateway.queue.stores import Queue
+from gateway.turns.commands.text import for_people
 
 _PAGE = 200
+_FOUND_CHARS = 400
 
 
 class SessionMaintenance(Protocol):
@@ -29,6 +37,11 @@ class SessionMaintenance(Protocol):
         """Rebuild the search index."""
         ...
 
+    @property
+    def search(self) -> SearchPort:
+        """The search in the histories."""
+        ...
+
 
 class SessionOperations:
     """The part of `gateway.operations.service.Operations` that is about conversations."""
@@ -36,11 +49,12 @@ class SessionOperations:
     _store: Queue
     _memory: MemoryPort
     _upkeep: SessionMaintenance | None
+    _channels: Mapping[str, Channel]
 
-    async def sessions_list(self, limit: int = 200) -> dict[str, Any]:
-        """Conversations with a history, the most recent first."""
-        found = []
-        for name in await self._memory.sessions():
+    async def sessions_list(self, limit: int = 200, start: int = 0) -> dict[str, Any]:
+        """Conversations with a history, the most recent first; reads no more than those it returns."""
+        found, names = [], await self._memory.sessions()
+        for name in names[max(0, start) :][: within(limit)]:
             tail = await self._memory.load_history(name, max_messages=1)
             last = await self._last_at(name, tail)
             found.append(
@@ -53,7 +67,7 @@ class SessionOperations:
                 }
             )
         found.sort(key=lambda one: (str(one["last_at"] or ""), str(one["session"])), reverse=True)
-        return {"sessions": found[: within(limit)], "total": len(found)}
+        return {"sessions": found, "total": len(names)}
 
     async def sessions_show(self, session: str, limit: int = 20) -> dict[str, Any]:
         """The newest messages of a conversation, its summary, its next prompt, and pending messages."""
@@ -77,14 +91,77 @@ class SessionOperations:
             "waiting": [inbox_row(row, preview=80) for row in waiting],
         }
 
-    async def sessions_page(self, session: str, start: int = 0, limit: int = _PAGE) -> dict[str, Any]:
-        """A page of a whole conversation, oldest first; ``next`` is where the next page starts, or None."""
+    async def sessions_search(
+        self,
+        query: str,
+        *,
+        session: str = "",
+        place: str = "",
+        person: str = "",
+        days: Annotated[int, Field(ge=0, le=36_500)] = 0,
+        limit: int = 20,
+    ) -> dict[str, Any]:
+        """
+        Messages with words of ``query``, the best first, of the owner's conversations or of ``session``.
+
+        ``place`` is part of the name of a conversation or its room, ``person`` of a sender's address; 0 days
+        is no limit. ``position`` is where `sessions_page` begins with the message.
+        """
+        if self._upkeep is None:
+            raise NotFound("there is no search index here")
+        scope, wanted = OWNER, place.strip().casefold()
+        if session:
+            scope = MemoryScope.parse(await self._scope_of(parse_session(session)) or str(OWNER))
+        answer = await self._upkeep.search.search(
+            scope,
+            query,
+            since=datetime.now(UTC) - timedelta(days=days) if days else None,
+            place=partial(self._is_called, session=session, place=wanted) if session or wanted else None,
+            person=person.strip(),
+            max_results=within(limit),
+        )
+        rows = [
+            {
+                "session": hit.session_id,
+                "position": hit.position,
+                "at": said.timestamp.isoformat() if said.timestamp else None,
+                "who": "squidbot" if said.role == "assistant" else said.sender or "",
+                "text": excerpt(for_people(said), query, _FOUND_CHARS),
+            }
+            for hit in answer.hits
+            for said in (hit.messages[hit.at],)
+        ]
+        return {"rows": rows, "more": answer.more, "complete": answer.complete}
+
+    def _is_called(self, name: str, *, session: str, place: str) -> bool:
+        row = with_room_names({"session": name}, self._channels)
+        return name == session if session else place in f"{name} {row.get('room', '')}".casefold()
+
+    async def _scope_of(self, key: SessionKey) -> str | None:
+        await self._known(key)
+        return await self._scope(str(key), await self._memory.load_history(str(key), max_messages=1))
+
+    async def sessions_page(
+        self, session: str, start: int | None = None, limit: int = _PAGE
+    ) -> dict[str, Any]:
+        """
+        A page of a whole conversation, oldest first; without ``start`` the newest one.
+
+        ``start`` and ``total`` are positions in the history, ``next`` is where the next page starts, or None.
+        """
         key = parse_session(session)
         await self._known(key)
-        page = await self._memory.load_segment(str(key), start=max(0, start), max_messages=within(limit))
+        if start is None:
+            total = (await self._memory.load_history(str(key), max_messages=1)).total
+            start = total - within(limit)
+        start = max(0, start)
+        page = await self._memory.load_segment(str(key), start=start, max_messages=within(limit))
         following = page.positions[-1] + 1 if page.positions else None
         return {
             "session": str(key),
+            "start": start,
+            "total": page.total,
+            "positions": list(page.positions),
             "messages": [message_line(message) for message in page.messages],
             "next": following if following is not None and following < page.total else None,
         }
@@ -109,9 +186,8 @@ class SessionOperations:
         return dict(await self._upkeep.reindex())
 
     async def _known(self, key: SessionKey) -> None:
-        if str(key) not in await self._memory.sessions() and not await self._store.inbox.rows(
-            session=key, limit=1
-        ):
+        tail = await self._memory.load_history(str(key), max_messages=1)
+        if not tail.total and not await self._store.inbox.rows(session=key, limit=1):
             raise NotFound(f"there is no session {key}; `squidbot sessions list` lists the sessions")
 
     async def _last_at(self, name: str, tail: HistoryTail) -> datetime | None:

@@ -45,6 +45,22 @@ class StatusOperations:
         report = {**report, "running": self._report is not None, "stuck": stuck, "given_up": given_up}
         return {**report, "trying": await self._trying()} if reasons else report
 
+    async def turns_list(self) -> dict[str, Any]:
+        """The turns at work, the longest one first: where, since when, at which step, with which tool."""
+        rows = await self._store.turns.running()
+        return {
+            "rows": [
+                {
+                    "session": str(row.session),
+                    "since": row.since.isoformat(),
+                    "messages": row.messages,
+                    "step": row.number,
+                    "tool": row.tool,
+                }
+                for row in rows
+            ]
+        }
+
     async def _without_daemon(self) -> dict[str, Any]:
         return {
             "version": version(),

@@ -154,7 +154,7 @@ class BackgroundJobs:
         """A job in one line."""
         what = one_line(job.name or job.text, 80)
         kind = "command, " if job.command else ""
-        at = f"{job.created_at:%Y-%m-%d %H:%M} UTC"
+        at = f"{job.created_at.astimezone():%Y-%m-%d %H:%M %Z}"
         return f"{job.id}: {kind}{await self.state_text(job)}, started {at}" + (f": {what}" if what else "")
 
 

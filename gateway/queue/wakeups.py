@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import structlog
 
@@ -115,3 +115,10 @@ class Wakeups:
         """The owner's conversation has changed; the value is its channel, or empty."""
         self.alert = Signal[Alert]()
         """Something needs the owner's attention."""
+
+    def changes(self) -> list[Signal[Any]]:
+        """The signals of what a person may see of the work."""
+        return [
+            *(self.session, self.stopped, self.outbox, self.drafts, self.decided, self.history, self.jobs),
+            self.channel,
+        ]

@@ -103,15 +103,15 @@ class Access:
         """
         Decide about ``message`` and the role of its sender.
 
-        A channel may have a rule for the very room (``context["allowed_here"]``), which then replaces its
+        A channel may have a rule for the very room (``context.allowed_here``), which then replaces its
         general list; the owner is allowed everywhere.
         """
         role = self.role(message.channel, message.sender.address, verified=message.sender.verified)
         if role is Role.STRANGER and normalise(message.sender.address) in self._own:
             return AccessDecision(allowed=False, role=role, reason="own_account")
-        here = message.context.get("allowed_here")
-        if isinstance(here, bool) and message.sender.verified and role is not Role.OWNER:
-            if here:
+        here = message.context.allowed_here
+        if here is not None and message.sender.verified and role is not Role.OWNER:
+            if here is True:
                 return AccessDecision(allowed=True, role=Role.ALLOWED)
             return AccessDecision(allowed=False, role=Role.STRANGER, reason="not_allowed_here")
         if role is Role.STRANGER:
@@ -166,6 +166,18 @@ class Access:
         """The other people whom the settings of this channel name by address."""
         return sorted(self._exact.get(channel, frozenset()) | self._let_in.get(channel, frozenset()))
 
+    def people(self, channel: str) -> list[tuple[str, Role, bool]]:
+        """Each who may write on this channel, the owner first, with True for those let in by hand."""
+        exact, extra = self._exact.get(channel, frozenset()), self._let_in.get(channel, frozenset())
+        names = ["everybody"] if channel in self._everybody else []
+        names += sorted(f"everybody of {server}" for _, server in self._servers.get(channel, ()))
+        mine = self.owner_on(channel)
+        rows = [(address, Role.OWNER, False) for address in mine]
+        rows += [(name, Role.ALLOWED, False) for name in names]
+        return rows + [
+            (address, Role.ALLOWED, address not in exact) for address in sorted((exact | extra) - set(mine))
+        ]
+
     def server_group(self, channel: str, address: str) -> str:
         """Return the server whose people are allowed; "" for the owner and people listed by address."""
         normal = normalise(address)
@@ -213,7 +225,7 @@ class Access:
 
 def is_admitted(message: InboundMessage) -> bool:
     """Return True if a person has released the message from quarantine; nothing proves its sender."""
-    return message.context.get("admitted") is True
+    return message.notes.admitted
 
 
 def kinds_of(address: str) -> list[str]:

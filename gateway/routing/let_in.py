@@ -32,6 +32,9 @@ _REFUSED = frozenset(
     }
 )
 """Reasons for which a message is ignored that somebody may have written for an answer."""
+_PATTERNS = (*sorted(_REFUSED), UNINVITED, "sender_not_verified", "unreadable_%")
+"""The same, and others that `was_refused` looks at, for the database."""
+_LOOKED_AT = 5_000
 _CUT = "\n\n[The rest was not kept, because its sender may not write to me.]"
 
 
@@ -54,8 +57,8 @@ def cut_message(message: InboundMessage) -> InboundMessage:
     text = message.text
     if len(text) > MOST_KEPT_CHARS:
         text = text[:MOST_KEPT_CHARS] + _CUT
-    context = {name: value for name, value in message.context.items() if name != "quoted"}
-    return message.model_copy(update={"text": text, "attachments": (), "background": (), "context": context})
+    message = message.model_copy(update={"text": text, "attachments": (), "background": ()})
+    return message.with_context(replace(message.context, quoted=None))
 
 
 def was_refused(row: InboxRow, access: Access) -> bool:
@@ -72,6 +75,18 @@ def was_refused(row: InboxRow, access: Access) -> bool:
         or reason in _REFUSED
         or (is_private and reason in (UNINVITED, "sender_not_verified"))
     )
+
+
+async def refused_rows(store: Queue, access: Access, *, limit: int) -> list[InboxRow]:
+    """Return the newest ``limit`` rows that `was_refused`. Raises `StoreUnavailable`."""
+    found: list[InboxRow] = []
+    for most in (2 * limit, _LOOKED_AT):
+        rows = await store.inbox.rows(states=[InboxState.QUARANTINED], limit=most)
+        rows += await store.inbox.rows(states=[InboxState.IGNORED], errors=_PATTERNS, limit=most)
+        found = sorted((row for row in rows if was_refused(row, access)), key=lambda row: -row.id)[:limit]
+        if len(found) == limit or len(rows) < most:
+            break
+    return found
 
 
 async def bound_batch(batch: Sequence[Pending], store: Queue) -> list[Pending]:
@@ -113,7 +128,7 @@ async def let_in(store: Queue, access: Access, address: str) -> LetIn:
         await _write(store, access, name, [*known, who])
     messages = invitations = 0
     for row in await _kept_of(store, who):
-        if row.message.context.get("invitation"):  # its channel accepts it now
+        if row.message.context.invitation:  # its channel accepts it now
             invitations += await store.inbox.drop(row.id)
             continue
         with suppress(IllegalMove):  # somebody was quicker

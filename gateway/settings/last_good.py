@@ -27,6 +27,8 @@ _MOST_LINES = 60
 _KEY = re.compile(
     r"(?P<lead>(?P<indent>[\s-]*)(?:.*?[{,\s])??[\"']?)(?P<key>[A-Za-z0-9_-]+)(?P<colon>[\"']?\s*:\s*)"
 )
+_SECRET_KEYS = frozenset({"key", "state_key", "access_key_id", "secret_access_key", "env", "headers"})
+"""Secrets of the settings whose names alone do not say so; ``env`` and ``headers`` with what is below."""
 _ONLY_REFERENCE = re.compile(r"[\"']?\$\{[^}]*\}[\"']?\s*(?:[,}].*)?(?:#.*)?")
 
 
@@ -67,6 +69,11 @@ def changes(config: Path, kept: Path) -> list[str]:
     return [*found[:_MOST_LINES], f"… and {more} lines more"] if more > 0 else found
 
 
+def shown_lines(config: Path, lines: Iterable[str]) -> list[str]:
+    """The lines of this configuration with everything masked that may be a secret."""
+    return mask_lines(lines, Redactor(_secrets(config)))
+
+
 def mask_lines(lines: Iterable[str], redactor: Redactor) -> list[str]:
     """Lines of a configuration, valid or not, with everything masked that may be a secret."""
     result: list[str] = []
@@ -77,7 +84,7 @@ def mask_lines(lines: Iterable[str], redactor: Redactor) -> list[str]:
             result.append(f"{line[:indent]}{MASK}")
             continue
         below = None
-        secret = next((found for found in _KEY.finditer(line) if is_secret_name(found["key"].lower())), None)
+        secret = next((found for found in _KEY.finditer(line) if _is_masked(found["key"].lower())), None)
         if secret is None or not _value(line[secret.end() :]):
             below = indent if secret is not None else None
             result.append(redactor.text(line) if secret is None else redactor.redact_configured(line))
@@ -89,6 +96,10 @@ def mask_lines(lines: Iterable[str], redactor: Redactor) -> list[str]:
         else:
             result.append(f"{redactor.redact_configured(line[: secret.end()])}{MASK}")
     return result
+
+
+def _is_masked(key: str) -> bool:
+    return is_secret_name(key) or key in _SECRET_KEYS
 
 
 def last_good_there(kept: Path) -> None:
@@ -118,16 +129,27 @@ def restore(config: Path, kept: Path, *, now: datetime) -> Putback:
 
 
 def _still_good(config: Path, kept: Path) -> None:
-    """Relative references start at the folder of the configuration, so it is read there."""
-    trial = config.with_name(f".{config.name}.{LAST_GOOD}")
     try:
-        files.write_new(trial, kept.read_bytes())
-        load_settings(trial)
+        validate_text(config, kept.read_bytes())
     except OSError as error:
         raise StateUnusable(f"{config.parent} cannot be written to: {error.strerror or error}") from error
     except ConfigInvalid as error:
-        told = str(error).replace(str(trial), str(kept))
+        told = str(error).replace(str(config), str(kept))
         raise ConfigInvalid(f"the last good configuration no longer works either.\n{told}") from error
+
+
+def validate_text(config: Path, text: bytes) -> None:
+    """
+    Raise ConfigInvalid if this text cannot be the configuration ``config``. Raises `OSError`.
+
+    Relative references start at the folder of the configuration, so it is read there.
+    """
+    trial = config.with_name(f".{config.name}.{LAST_GOOD}")
+    try:
+        files.write_new(trial, text)
+        load_settings(trial)
+    except ConfigInvalid as error:
+        raise ConfigInvalid(str(error).replace(str(trial), str(config))) from error
     finally:
         trial.unlink(missing_ok=True)
 

@@ -42,11 +42,11 @@ class PostTurn:
     ) -> None:
         self._manager = manager
         self._history = history
-        self._search = search
+        self.search = search
         self._consolidator = ConsolidationQueue(
             MeteredConsolidation(manager, spending, clock),
             clock,
-            session_tasks=(self._file, self._search.update),
+            session_tasks=(self._file, self.search.update),
         )
         metrics.watch_consolidation(self._consolidator.state)
         wakeups.history.connect(self._grown)
@@ -60,11 +60,11 @@ class PostTurn:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._consolidator.run)
             await anyio.sleep(_SETTLED_AFTER_S)  # the start has enough to do
-            await self._search.update_all()
+            await self.search.update_all()
 
     def state(self) -> dict[str, Any]:
         """The state of consolidation, in counts."""
-        return {"consolidation": self._consolidator.state(), "search": self._search.state()}
+        return {"consolidation": self._consolidator.state(), "search": self.search.state()}
 
     async def about(self, session: SessionKey) -> dict[str, Any]:
         """The content of the next prompt of a session, and what keeps the rest from being consolidated."""
@@ -73,7 +73,7 @@ class PostTurn:
 
     async def reindex(self) -> dict[str, Any]:
         """Rebuild the search index from the histories."""
-        return await self._search.rebuild()
+        return await self.search.rebuild()
 
     async def _file(self, session_id: str) -> None:
         await self._history.settle(SessionKey.parse(session_id))
@@ -126,7 +126,7 @@ class OfflinePostTurn:
 
     def __init__(self, manager: MemoryManager, search: SearchIndexPort) -> None:
         self._manager = manager
-        self._search = search
+        self.search = search
 
     async def about(self, session: SessionKey) -> dict[str, Any]:
         """The content of the next prompt of a session."""
@@ -135,6 +135,6 @@ class OfflinePostTurn:
     async def reindex(self) -> dict[str, Any]:
         """Rebuild the search index from the histories."""
         try:
-            return await self._search.rebuild()
+            return await self.search.rebuild()
         finally:
-            await self._search.aclose()
+            await self.search.aclose()

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, cast, runtime_checkable
 
-from agent_core.models import Answer, Reasoning, ToolCall, ToolResult, Usage
+from agent_core.models import ModelAnswer, Reasoning, ToolCall, ToolResult, Usage
 from agent_core.ports import ToolPort
 from agent_core.provenance import Origins, describe, from_json, to_json
 from agent_core.tools.effects import Effect
@@ -71,14 +71,14 @@ class StoreStepJournal:
     def _states(self) -> dict[str, Any]:
         return {"states": {tool.name: tool.state() for tool in self._resumable}}
 
-    async def model_answer(self, number: int, digest: str) -> tuple[Answer, Origins] | None:
+    async def model_answer(self, number: int, digest: str) -> tuple[ModelAnswer, Origins] | None:
         """The recorded answer of step ``number`` and the origins of what the model was shown, or None."""
         step = self._find(number, "model", digest)
         if step is None or step.result is None:
             return None
         calls = tuple(ToolCall.model_validate(call) for call in step.result["calls"])
         reasoning = step.result.get("reasoning")
-        answer = Answer(
+        answer = ModelAnswer(
             step.result["text"],
             calls,
             Usage.model_validate(step.result["usage"]),
@@ -87,7 +87,7 @@ class StoreStepJournal:
         return answer, from_json(step.result.get("origins"))
 
     async def record_model_answer(
-        self, number: int, digest: str, answer: Answer, *, origins: Origins = ()
+        self, number: int, digest: str, answer: ModelAnswer, *, origins: Origins = ()
     ) -> None:
         """Make an answer durable; one without tool calls ends the turn and is committed with it instead."""
         if not answer.calls:

@@ -9,7 +9,7 @@ from functools import partial
 import anyio
 import pytest
 
-from agent_core.messages import Amendment, Attachment, SessionKey
+from agent_core.messages import Amendment, Attachment, MessageContext, SessionKey
 from gateway.queue.states import InboxState
 from gateway.queue.stores import LostTurn, Queue, Turn
 from tests.clock import ManualClock
@@ -52,7 +52,7 @@ class AcceptContract:
         assert kept[1] == rows[0]
         # Half a surrogate pair is no text and may be replaced; everything else stays.
         assert kept[0].message.text.startswith("two\nlines \U0001f600 ")
-        assert kept[0].message.context["deep"] == {"list": [1, None, "ü"]}
+        assert kept[0].message.context.route["deep"] == {"list": [1, None, "ü"]}
         assert kept[0].message.attachments == odd.attachments
 
     async def test_what_is_known_is_a_success_without_work(self, store: Queue, clock: ManualClock):
@@ -138,7 +138,7 @@ class AcceptContract:
         assert (row.state, row.error) == (InboxState.IGNORED, "sender_not_allowed")
         (kept,) = await store.inbox.rows(states=[InboxState.IGNORED])
         assert kept == row
-        assert (kept.message.text, kept.message.context) == ("", {})
+        assert (kept.message.text, kept.message.context) == ("", MessageContext())
         assert kept.message.sender.address == "@alice:hs.test"
         assert await accept(store, "a") == []
         assert await store.turns.claim(ROOM) is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent_core.messages import Amendment, Audience, InboundMessage
+from agent_core.messages import Amendment, Audience, InboundMessage, MessageContext
 from gateway.queue.background import job_message
 from gateway.queue.states import IGNORED_S, IllegalMove, InboxState, OutboxState
 from gateway.queue.stores import Completion, Pending, Queue
@@ -414,5 +414,5 @@ def background(number: int) -> InboundMessage:
         person="@bob:hs.test",
         audience=Audience.DIRECT,
         at=EPOCH,
-        context={},
+        context=MessageContext(),
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from agent_core.messages import Amendment, Attachment, SessionKey
+from agent_core.messages import Amendment, Attachment, MessageContext, MessageNotes, SessionKey
 from gateway.queue.states import QUARANTINE_S, IllegalMove, InboxState, OutboxState
 from gateway.queue.stores import Completion, Pending, Queue
 from tests.clock import ManualClock
@@ -152,7 +152,10 @@ class PersonContract:
         await accept(store, "b")
         assert (await claim(store, merge=5)).head.message.native_id == "b"
         assert await store.inbox.rows(states=[InboxState.QUARANTINED]) == [row]
-        assert (row.message.text, row.message.context) == ("text of q", {"event_id": "q"})
+        assert (row.message.text, row.message.context) == (
+            "text of q",
+            MessageContext(route={"event_id": "q"}),
+        )
         stats = await store.maintenance.stats()
         assert (stats.inbox[InboxState.QUARANTINED], stats.outbox[OutboxState.HELD]) == (1, 0)
         assert await store.inbox.accept("matrix", BOT, [pending("q")], {}) == [], (
@@ -165,7 +168,7 @@ class PersonContract:
         assert await store.inbox.admit(row.id) == ROOM
         turn = await claim(store)
         admitted = turn.head.message
-        assert (admitted.sender.verified, admitted.context) == (True, {"event_id": "q", "admitted": True})
+        assert (admitted.sender.verified, admitted.notes) == (True, MessageNotes(admitted=True))
         assert (admitted.text, turn.head.error) == ("text of q", None)
         for wrong in (row.id, 999):
             with pytest.raises(IllegalMove):
@@ -181,7 +184,7 @@ class PersonContract:
         )
         await store.inbox.admit(row.id)
         admitted = (await claim(store)).head.message
-        assert (admitted.sender.verified, admitted.context) == (True, {"event_id": "q"})
+        assert (admitted.sender.verified, admitted.context) == (True, MessageContext(route={"event_id": "q"}))
 
     async def test_what_is_in_quarantine_can_be_dropped_and_taken_back(
         self, store: Queue, clock: ManualClock

@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from agent_core.messages import Attachment, OutboundKind, SessionKey
+from agent_core.messages import Attachment, MessageContext, MessageNotes, OutboundKind, SessionKey
 from agent_core.models import Message, Purpose, Usage
 from agent_core.provenance import to_json, untrusted_origin
 from gateway.queue.states import IllegalMove, InboxState, OutboxState
@@ -80,7 +80,7 @@ class SendsContract:
                     session=OTHER,
                     remembered=True,
                     attachments=(FILE,),
-                    context={"origins": to_json(made_of)},
+                    context=MessageContext(notes=MessageNotes(origins=to_json(made_of))),
                 ),
                 out("plain", session=OTHER, remembered=True),
             ]

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import timedelta
+
 import pytest
 
-from agent_core.messages import Sender, SessionKey
+from agent_core.messages import MessageContext, Sender, SessionKey
 from agent_core.models import Message, Purpose, Usage
+from gateway.queue.model import Step
 from gateway.queue.shared import SHARED
 from gateway.queue.states import InboxState, OutboxState
 from gateway.queue.stores import Completion, Queue
 from tests.clock import EPOCH, ManualClock
 from tests.contract.queue_accept import natives
 from tests.contract.queue_data import (
+    BOT,
     OTHER,
     ROOM,
     accept,
     answer,
     claim,
     out,
+    pending,
     reply,
     step,
 )
@@ -90,6 +96,46 @@ class TurnsContract:
             )  # where it was said
             await answer(store, turn)
 
+    async def test_turns_at_work_are_told_with_their_step(self, store: Queue, clock: ManualClock):
+        """The longest one first; a tool only while it runs, and nothing that waits or is over."""
+        await accept(store, "waits", session=SHARED)
+        await accept(store, "a", "b")
+        clock.advance(5)
+        await accept(store, "c", session=OTHER)
+        first, second = await claim(store, merge=5), await claim(store, OTHER)
+        used = Step(4, "tool", "d", {"call": {"name": "shell"}}, None)
+        await store.turns.record_step_start(first, step(3))
+        await store.turns.record_step_result(first, step(3, result={"content": "done"}))
+        await store.turns.record_step_start(first, used)
+        told = [
+            (row.session, row.since, row.messages, row.number, row.tool)
+            for row in await store.turns.running()
+        ]
+        later = EPOCH + timedelta(seconds=5)
+        assert told == [(ROOM, EPOCH, 2, 4, "shell"), (OTHER, later, 1, 0, "")]
+        await store.turns.record_step_result(first, replace(used, result={"content": "done"}))
+        assert [row.tool for row in await store.turns.running()] == ["", ""]
+        await answer(store, first)
+        await answer(store, second)
+        assert await store.turns.running() == []
+
+    async def test_rows_are_found_by_their_error(self, store: Queue):
+        """Of one conversation or of all, newest first; without states none that was ignored."""
+        for number, why in enumerate(("over_limit", "unreadable_key", "name_too_long", "over_limit")):
+            entry = replace(pending(f"i{number}"), ignore=why)
+            await store.inbox.accept(ROOM.channel, BOT, [entry], {})
+        await accept(store, "open", session=OTHER)
+
+        async def found(*errors: str, **more: object) -> list[str]:
+            rows = await store.inbox.rows(states=[InboxState.IGNORED], errors=errors, **more)  # type: ignore[arg-type]
+            return [row.message.native_id for row in rows]
+
+        assert await found("over_limit", "unreadable_%") == ["i3", "i1", "i0"]
+        assert await found("over_limit", limit=1) == ["i3"]
+        assert await found("over_limit", session=OTHER) == []
+        assert [row.message.native_id for row in await store.inbox.rows(session=OTHER)] == ["open"]
+        assert await store.inbox.rows(session=ROOM) == []
+
     async def test_an_answer_commits_everything_together(self, store: Queue, clock: ManualClock):
         """Rows, answers, history and usage are there after `complete`, and the steps are gone."""
         await accept(store, "a", "b")
@@ -139,9 +185,15 @@ class TurnsContract:
         await accept(store, "a", "b")
         rows = await store.turns.complete(
             await claim(store, merge=2),
-            Completion(outbound=[out("x"), out("y", context={"own": 1}), out("z", session=OTHER)]),
+            Completion(
+                outbound=[out("x"), out("y", context=MessageContext(cc=("own",))), out("z", session=OTHER)]
+            ),
         )
-        assert [row.message.context for row in rows] == [{"event_id": "b"}, {"own": 1}, {}]
+        assert [(row.message.context.route, row.message.context.cc) for row in rows] == [
+            ({"event_id": "b"}, ()),
+            ({}, ("own",)),
+            ({}, ()),
+        ]
 
     async def test_a_retry_keeps_the_order(self, store: Queue, clock: ManualClock):
         """The head waits for its time and its session with it; nobody else does. Then it is first again."""

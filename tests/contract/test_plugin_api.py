@@ -33,6 +33,11 @@ def api():
     return "\n".join(lines) + "\n"
 
 
+def _default(field):
+    value = field.get_default(call_default_factory=True)
+    return f"{type(value).__name__}()" if dataclasses.is_dataclass(value) else repr(value)
+
+
 def _described(name, thing):
     if not inspect.isclass(thing):
         yield (
@@ -50,7 +55,7 @@ def _described(name, thing):
     if issubclass(thing, BaseModel):
         for field in (name for name in written if name in thing.model_fields):
             one = thing.model_fields[field]
-            default = "" if one.is_required() else f" = {one.get_default(call_default_factory=True)!r}"
+            default = "" if one.is_required() else f" = {_default(one)}"
             yield f"    {field}: {written[field]}{default}"
     elif dataclasses.is_dataclass(thing):
         for one in dataclasses.fields(thing):

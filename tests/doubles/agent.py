@@ -11,9 +11,9 @@ import anyio
 from agent_core.agent import AgentLoop, TurnLimits
 from agent_core.messages import SessionKey
 from agent_core.models import (
-    Answer,
     MemoryScope,
     Message,
+    ModelAnswer,
     ModelChunk,
     ScopeKind,
     Session,
@@ -169,7 +169,7 @@ class FakeJournal:
         return self.steps.get((number, digest))
 
     async def record_model_answer(
-        self, number: int, digest: str, answer: Answer, *, origins: Origins = ()
+        self, number: int, digest: str, answer: ModelAnswer, *, origins: Origins = ()
     ) -> None:
         self._write((number, digest), (answer, origins))
 

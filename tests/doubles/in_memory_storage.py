@@ -162,7 +162,9 @@ class InMemoryMemory:
 
     async def sessions(self) -> list[str]:
         """See `MemoryPort`."""
-        return [name for name, talk in self._conversations.items() if talk.messages]
+        found = [(name, talk) for name, talk in self._conversations.items() if talk.messages]
+        found.sort(key=lambda each: str(each[1].messages[-1].timestamp or ""), reverse=True)
+        return [name for name, _ in found]
 
     # ── inside ──
 

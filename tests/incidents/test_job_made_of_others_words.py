@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from agent_core.messages import OTHERS_WORDS, SessionKey
+from agent_core.messages import MessageContext, MessageNotes, SessionKey
 from agent_core.models import Purpose
 from agent_core.provenance import Origins, Trust, calling, person, trust_of, untrusted_origin
 from agent_core.tools.schedule import ScheduleTool
@@ -19,7 +19,7 @@ from gateway.proactive.jobs.scheduler import job_message
 from gateway.proactive.jobs.service import JobPlace, JobService, SessionJobs
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest
 from gateway.queue.model import Job, JobKind
-from gateway.queue.sql.codec import load_json, to_json
+from gateway.queue.sql.codec import context_or_empty, dump_context
 from gateway.queue.stores import Turn
 from gateway.routing.access import Access, Alias
 from gateway.turns.user_input import session_of, user_lines
@@ -54,19 +54,18 @@ async def test_its_run_has_the_origins_of_the_call_that_made_it(origins: Origins
     """Its question, its line in the history, and a list of jobs alike. Nobody's name is in it: who is forgotten is nowhere else."""
     plans = Plans()
     desk = JobService(plans, ScheduleConfig(), zone="UTC", clock=ManualClock())  # type: ignore[arg-type]
-    place = JobPlace(
-        PLACE, "@bot:hs.test", ANN, context={OTHERS_WORDS: True, "event_id": "$1"}, persons=[ANN]
-    )
+    place = JobPlace(PLACE, "@bot:hs.test", ANN, context=MessageContext(others_words=True), persons=[ANN])
     with calling(origins):
         await desk.add(place, TriggerRequest(in_minutes=5), text="run it", kind=JobKind.ASK)
     (job,) = plans.kept
-    assert load_json(to_json(job.context)) == job.context
-    assert BOB not in to_json(job.context)
+    assert context_or_empty(dump_context(job.context)) == job.context
+    assert BOB not in dump_context(job.context)
     listed = await ScheduleTool(SessionJobs(desk, place)).execute(action="list")
     assert "run it" in listed.content
     assert trust_of(listed.origins) is trust
     due = job_message(job, EPOCH, late=False)
-    assert set(due.context) == {"event_id", "job"}
+    assert not due.context.others_words
+    assert due.notes == MessageNotes(job=due.notes.job)
     row = SimpleNamespace(id=1, message=due, accepted_at=EPOCH)
     turn = Turn("t", PLACE, 1, (row,), 1, 0)  # type: ignore[arg-type]
     access = Access([Alias("matrix", ANN)], {})

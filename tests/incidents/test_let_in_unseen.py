@@ -6,6 +6,7 @@ that nobody had been shown.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from agent_core.messages import (
@@ -64,8 +65,8 @@ async def test_all_of_it_is_shown_first(tmp_path: Path) -> None:
 async def test_a_draft_says_where_it_goes(tmp_path: Path) -> None:
     """And nothing is said where there is nothing to say."""
     message = forged().model_copy(update={"attachments": (FILE,), "background": ()})
-    context = {**message.context, "cc": ["a@b.test", "c@d.test"]}
-    told = extra_fields(message.model_copy(update={"context": context}), sender=ANN)
+    context = replace(message.context, cc=("a@b.test", "c@d.test"))
+    told = extra_fields(message.with_context(context), sender=ANN)
     assert told == {
         "The answer goes to": "eve@evil.test",
         "With a copy to": "a@b.test, c@d.test",

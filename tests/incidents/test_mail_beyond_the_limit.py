@@ -16,6 +16,7 @@ import anyio
 import pytest
 from anyio.to_thread import run_sync
 
+from agent_core.messages import MessageContext
 from channels.email.config import EmailConfig, MailAnswerLimits
 from channels.email.intake import MailIntake, read_arrival
 from channels.email.limits.loop_guard import LoopGuard
@@ -209,7 +210,7 @@ def intake(tmp_path: Path, alerts: list[str]) -> MailIntake:
     return MailIntake("email", config, counted, is_owner=is_owner, crowded=safety.is_over_limit)
 
 
-def contexts(it: MailIntake, sender: str, count: int) -> list[dict[str, Any]]:
+def contexts(it: MailIntake, sender: str, count: int) -> list[MessageContext]:
     found = []
     for number in range(count):
         raw = f"From: {sender}\r\nTo: bot@mail.test\r\nMessage-ID: <{number}@p.test>\r\n\r\nhi\r\n".encode()
@@ -222,12 +223,12 @@ def test_who_has_limits(tmp_path: Path) -> None:
     """The owner has none; of a guest the owner hears when a day's answers are used up; a flood is kept for a person."""
     alerts: list[str] = []
     it = intake(tmp_path, alerts)
-    assert not any("wait_s" in one or "refused" in one for one in contexts(it, "owner@p.test", 50))
+    assert not any(one.wait_s or one.refused for one in contexts(it, "owner@p.test", 50))
     assert alerts == []
     guest = contexts(it, "guest@p.test", MAX_WAITING + 5)
-    assert [one.get("wait_s") for one in guest[:3]] == [None, 3600, 86_400]
-    assert [one.get("tell_wait") for one in guest[:3]] == [None, True, False]
-    assert guest[-1].get("quarantine") == "over_limit"
+    assert [one.wait_s for one in guest[:3]] == [0, 3600, 86_400]
+    assert [one.tell_wait for one in guest[:3]] == [False, True, False]
+    assert guest[-1].quarantine == "over_limit"
     assert (
         "`guest@p.test` has received as many answers by mail on email as the limits allow for now"
         in alerts[0]
@@ -240,7 +241,7 @@ def test_the_wait_is_counted_from_acceptance(minutes: int, left: float) -> None:
     it = intake(Path("unused"), [])
     raw = b"From: x@p.test\r\nTo: bot@mail.test\r\n\r\nhi\r\n"
     message: Any = it.take(read_arrival(1, NOON, raw, whole=True), uidvalidity=1)
-    message = message.model_copy(update={"context": {"wait_s": 600.0}})
+    message = message.with_context(MessageContext(wait_s=600.0))
     row = InboxRow(1, message, InboxState.READY, 0, 0, NOON, None, None)
     assert left_s(row, NOON + timedelta(minutes=minutes)) == left
 

@@ -5,6 +5,8 @@ room key in the owner's encrypted message, told the bot that the key was withhel
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from agent_core.messages import Audience
@@ -81,7 +83,7 @@ async def test_a_moderator_begins_anew(tmp_path, server):
         await said_in_room(server, CID, "my word is xylophone")
         row = (await one.built.store.inbox.rows())[0].message
         sender = row.sender.model_copy(update={"address": BOB})
-        context = {**row.context, "moderator": True}
+        context = replace(row.context, moderator=True)
         await one.hand_over(
             row.model_copy(update={"native_id": "m", "sender": sender, "text": "!new", "context": context})
         )
@@ -106,7 +108,7 @@ async def test_who_moderates_a_room_is_told_by_its_power_levels(levels, moderate
     registry.get(ROOM).state({"type": "m.room.power_levels", "state_key": "", "content": levels})
     found = await Desk(registry).read(text("$1", "!new", CAROL, **MENTION))
 
-    assert (found.context.get("moderator") is True) is moderates
+    assert found.context.moderator is moderates
     assert found.audience is Audience.GROUP
 
 

@@ -10,7 +10,15 @@ from datetime import timedelta
 import anyio
 import pytest
 
-from agent_core.messages import Audience, InboundMessage, OutboundKind, SessionKey
+from agent_core.messages import (
+    Audience,
+    InboundMessage,
+    JobNote,
+    MessageContext,
+    MessageNotes,
+    OutboundKind,
+    SessionKey,
+)
 from agent_core.models import Message, ModelChunk, ToolDefinition
 from agent_core.tools.effects import Effect
 from gateway.queue.stores import NewOutbound
@@ -96,7 +104,7 @@ async def test_what_begins_with_a_word_is_asked_back_about(tmp_path, monkeypatch
         asked = (await one.asked(word, person=BOB)).text
         assert asked.startswith(f"Is that a yes or a no to `{name}` (to use `write_down`)? It still waits.")
         assert (await one.asked("yes", person=BOB)).text == asked
-        monkeypatch.setattr(worded_answers, "_CROSSED", timedelta(0))
+        monkeypatch.setattr(worded_answers, "_REPEATED", timedelta(0))
         assert tool.written == []
         one.server.say(BOB, "ok")
         assert "so: wrote it" in await answers(one, f"dm-{BOB}", 4)
@@ -128,15 +136,18 @@ async def test_something_else_goes_to_the_model_and_leaves_the_question_open(tmp
         ("Shall I delete it?", "yes", False),
     ],
 )
-@pytest.mark.parametrize("context", [{}, {"job": {"kind": "remind"}}], ids=["notice", "reminder"])
-async def test_a_yes_after_a_mere_notice_decides(tmp_path, said_since, word, decides, context):
+@pytest.mark.parametrize("job", [None, JobNote(kind="remind")], ids=["notice", "reminder"])
+async def test_a_yes_after_a_mere_notice_decides(tmp_path, said_since, word, decides, job):
     """But not after a question, and a word that may take note of the notice is asked back."""
     tool = Writer()
     async with asking(tmp_path, tool, minutes=DAY) as one:
         one.server.say(BOB, "write it")
         _, name = await question(one, f"dm-{BOB}")
         place = SessionKey("matrix", f"dm-{BOB}")
-        kind = OutboundKind.REPLY if context else OutboundKind.NOTICE
+        kind, context = (
+            OutboundKind.REPLY if job else OutboundKind.NOTICE,
+            MessageContext(notes=MessageNotes(job=job)),
+        )
         await one.built.store.outbox.post([NewOutbound("matrix", "bot", place, said_since, kind, context)])
         await said(one, f"dm-{BOB}", said_since)
         one.server.say(BOB, word)
@@ -166,7 +177,9 @@ async def test_a_late_word_is_told_what_was_decided(tmp_path):
     assert tool.written == []
 
 
-@pytest.mark.parametrize("context", [{"outbound": "of another"}, {"in_reply_to": "$anybodys"}])
+@pytest.mark.parametrize(
+    "context", [MessageContext(outbound="of another"), MessageContext(in_reply_to="$anybodys")]
+)
 async def test_a_yes_in_reply_to_another_message_decides_nothing(tmp_path, context):
     """Neither as a word nor in reply to what somebody else has said; the control has no reply."""
     tool = Writer()
@@ -175,8 +188,8 @@ async def test_a_yes_in_reply_to_another_message_decides_nothing(tmp_path, conte
         one.server.say(BOB, "write it")
         notice, _ = await question(one, f"dm-{BOB}")
         said = reply(notice, "yes", BOB)
-        if "outbound" in context:
-            context = {"outbound": earlier.key}
+        if context.outbound:
+            context = MessageContext(outbound=earlier.key)
         await one.hand_over(said.model_copy(update={"context": context}))
         assert (await answers(one, f"dm-{BOB}", 2))[-1] == "so: yes"
         assert tool.written == []

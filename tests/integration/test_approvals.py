@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import pytest
 
-from agent_core.messages import InboundMessage, OutboundKind, Sender, SessionKey
+from agent_core.messages import InboundMessage, MessageContext, OutboundKind, Sender, SessionKey
 from agent_core.models import Message, ModelChunk, ToolDefinition
 from channels.base import AckState, Capabilities, Redelivery
 from channels.markup import to_text
@@ -295,7 +295,7 @@ async def test_a_kept_back_message_is_let_in(tmp_path):
     async with deciding(tmp_path, "none") as one:
         await greeted(one)
         message = reaction(Delivered(key="", conversation="", text=""), "let me in", person=BOB)
-        quarantined = {"kind": "message", "context": {"quarantine": "sender_not_verified"}}
+        quarantined = {"kind": "message", "context": MessageContext(quarantine="sender_not_verified")}
         await one.hand_over(message.model_copy(update=quarantined))
         (row,) = await one.built.store.inbox.rows(states=[InboxState.QUARANTINED])
         listed = await one.asked("!approve", person=ANN)
@@ -309,10 +309,10 @@ async def test_a_kept_back_message_is_let_in(tmp_path):
     assert answer.text == "echo: let me in"
 
 
-def claimed(text: str, *, context: Mapping[str, Any], kind: str) -> InboundMessage:
+def claimed(text: str, *, outbound: str, kind: str) -> InboundMessage:
     """What gives itself out to be the owner's, and is kept back."""
     message = reaction(Delivered(key="", conversation="", text=""), text)
-    why = {"quarantine": "sender_not_verified", **context}
+    why = MessageContext(quarantine="sender_not_verified", outbound=outbound)
     sender = Sender(address=ANN, verified=False)
     return message.model_copy(update={"kind": kind, "context": why, "sender": sender, "native_id": text})
 
@@ -325,15 +325,18 @@ async def test_what_is_let_in_neither_commands_nor_decides(tmp_path, proved):
         one.server.say(BOB, "may I come?")
         (notice,) = await notices(one)
         (draft,) = await held(one)
-        for text, kind, context in (
-            ("!trust", "message", {}),
-            (f"!approve d{draft}", "message", {}),
-            ("👍", "reaction", {"outbound": notice.key}),
+        for text, kind, outbound in (
+            ("!trust", "message", ""),
+            (f"!approve d{draft}", "message", ""),
+            ("👍", "reaction", notice.key),
         ):
-            sent = claimed(text, kind=kind, context=context)
+            sent = claimed(text, kind=kind, outbound=outbound)
             if proved:
                 sent = sent.model_copy(
-                    update={"context": context, "sender": Sender(address=ANN, verified=True)}
+                    update={
+                        "context": MessageContext(outbound=outbound),
+                        "sender": Sender(address=ANN, verified=True),
+                    }
                 )
             before = len(one.server.seen(DM))
             await one.hand_over(sent)
@@ -351,7 +354,9 @@ async def test_a_kept_back_message_is_refused(tmp_path):
         await greeted(one)
         message = reaction(Delivered(key="", conversation="", text=""), "let me in", person=BOB)
         await one.hand_over(
-            message.model_copy(update={"kind": "message", "context": {"quarantine": "sender_not_verified"}})
+            message.model_copy(
+                update={"kind": "message", "context": MessageContext(quarantine="sender_not_verified")}
+            )
         )
         (row,) = await one.built.store.inbox.rows(states=[InboxState.QUARANTINED])
         said = await one.asked(f"!reject m{row.id}", person=ANN)
@@ -383,8 +388,8 @@ class Marking(LoopbackChannel):
         self.capabilities = Capabilities(Redelivery.SAME_KEY, acknowledgements=True)
         self.marks: list[tuple[str, AckState]] = []
 
-    async def acknowledge(self, session: SessionKey, context: Mapping[str, Any], stage: AckState) -> None:
-        self.marks.append((context["event_id"], stage))
+    async def acknowledge(self, session: SessionKey, context: MessageContext, stage: AckState) -> None:
+        self.marks.append((context.route["event_id"], stage))
 
 
 async def test_messages_are_marked_as_far_as_they_are(tmp_path):

@@ -13,7 +13,7 @@ import anyio
 import pytest
 
 from agent_core.errors import ModelRefused
-from agent_core.messages import Audience, SessionKey
+from agent_core.messages import Audience, MessageContext, SessionKey
 from agent_core.models import (
     MemoryScope,
     Message,
@@ -463,7 +463,7 @@ async def test_what_came_back_with_a_backup_waits_for_a_person(tmp_path: Path) -
         place = SessionKey("matrix", f"dm-{ANN}")
         job = job_message(
             "a turn", text="count the sheep", place=place, account="bot", person=ANN,
-            audience=Audience.DIRECT, at=EPOCH, context={},
+            audience=Audience.DIRECT, at=EPOCH, context=MessageContext(),
         )  # fmt: skip
         await one.built.store.inbox.accept("matrix", "bot", [Pending(job, quarantine="restored")], {})
         call = Operations(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import re
 from collections.abc import AsyncIterator
@@ -15,16 +16,20 @@ import anyio
 import pytest
 from yarl import URL
 
+from agent_core.messages import InboundMessage, Sender, SessionKey
 from gateway.app.daemon import make_operations
 from gateway.operations.http import console as console_package
 from gateway.operations.http.console.server import Console
+from gateway.operations.http.console.streams import MOST_STREAMS, ChangeStreams
 from gateway.operations.http.console.views import ACTIONS, VIEWS
 from gateway.operations.http.health import Health, serve
+from gateway.operations.http.samples import DayHistory
 from gateway.operations.service import OPERATIONS, Operations
 from gateway.queue.states import OutboxState
 from gateway.settings import Settings
 from gateway.system.clock import SystemClock
 from gateway.system.console_logins import LINK_S, SESSION_S, ConsoleLogins
+from gateway.system.home import Home
 from tests.clock import ManualClock
 from tests.doubles.loopback import LoopbackServer
 from tests.integration.gateway_world import World
@@ -32,6 +37,7 @@ from tests.integration.test_approvals import ANN, BOB, BOBS, SETTINGS, deciding,
 from tests.integration.test_questions_together import three_tools
 from tests.integration.test_tool_approval import Wishful, Writer, answers, asking, question
 
+WITH_LOG = Settings.model_validate({**SETTINGS, "gateway": {"log": {"file": "squidbot.log"}}})
 BAD = "<script>alert('x')</script>\"'&"
 
 
@@ -42,6 +48,7 @@ class Browser:
     client: aiohttp.ClientSession
     url: str
     logins: ConsoleLogins
+    streams: ChangeStreams
     csrf: str = ""
     elsewhere: str = ""
     """Why another process is the daemon."""
@@ -78,25 +85,33 @@ class Browser:
 
 
 @asynccontextmanager
-async def looking(one: World, *, clock: Any = None) -> AsyncIterator[Browser]:
+async def looking(
+    one: World, *, clock: Any = None, settings: Settings | None = None, home: Home | None = None
+) -> AsyncIterator[Browser]:
     """A browser that has come in to the console of a gateway."""
     logins = ConsoleLogins(clock or SystemClock(), "http://127.0.0.1:0")
-    operations = make_operations(one.built, Settings.model_validate(SETTINGS))
+    operations = make_operations(one.built, settings or Settings.model_validate(SETTINGS), home)
     health = Health(list, operations.status)
+
+    streams = ChangeStreams(one.built.wakeups.changes())
+    day = DayHistory(one.built.store.maintenance.stats, one.built.clock)
 
     async def not_here() -> str:
         return browser.elsewhere
 
-    app = health.app(host="127.0.0.1", more=Console(operations, logins, not_here).routes())
+    app = health.app(host="127.0.0.1", more=Console(operations, logins, not_here, day, streams).routes())
     jar = aiohttp.CookieJar(unsafe=True)
     async with (
         serve(app, host="127.0.0.1", port=0) as port,
         aiohttp.ClientSession(cookie_jar=jar) as client,
     ):
         logins.address = f"http://127.0.0.1:{port}"
-        browser = Browser(client, logins.address, logins)
+        browser = Browser(client, logins.address, logins, streams)
         await browser.enter()
-        yield browser
+        try:
+            yield browser
+        finally:
+            streams.end()
 
 
 async def test_a_draft_is_edited_and_sent_by_a_click_and_only_once(tmp_path: Path) -> None:
@@ -124,12 +139,31 @@ async def test_a_draft_is_edited_and_sent_by_a_click_and_only_once(tmp_path: Pat
         assert [each.text for each in one.server.seen(BOBS)] == ["Yes,\ndo."]
 
 
+def stranger_with_script() -> InboundMessage:
+    """A mail whose name, subject, file and address would be script."""
+    return InboundMessage(
+        channel="matrix",
+        account="bot",
+        native_id=f"<{BAD}>",
+        session=SessionKey("matrix", f"dm-{BAD}"),
+        sender=Sender(address=f"{BAD}@hs.test", verified=True),
+        text=BAD,
+        received_at=SystemClock().now(),
+        context={"subject": BAD, "doubt": BAD, "display_name": BAD},
+    )
+
+
 async def test_every_page_opens_and_every_button_is_an_operation(tmp_path: Path) -> None:
     """With words of strangers that would be script: in no page do they stand as they are."""
-    async with deciding(tmp_path, "strangers") as one, looking(one) as browser:
+    async with (
+        deciding(tmp_path, "strangers") as one,
+        looking(one, settings=WITH_LOG, home=Home(tmp_path)) as browser,
+    ):
+        one.built.channels["matrix"].room_name = lambda _place: f"a room {BAD}"  # type: ignore[attr-defined]
         await one.asked(f"hello {BAD}", person=ANN)
         one.server.say(BOB, f"let me in {BAD}")
         await notices(one)
+        await one.hand_over(stranger_with_script())
         (draft,) = await held(one)
         operations = make_operations(one.built, Settings())
         with anyio.fail_after(60):
@@ -138,13 +172,15 @@ async def test_every_page_opens_and_every_button_is_an_operation(tmp_path: Path)
         session = sessions[0]["session"]
         rows = await one.built.store.inbox.rows(limit=5)
         details = {
-            "message": f"?id={rows[0].id}",
+            "message": f"?id={max(row.id for row in rows)}",
+            "search": f"?q={URL.build(path=BAD).raw_path}&place={URL.build(path=BAD).raw_path}",
             "draft": f"?id={draft}",
             "conversation": f"?session={URL.build(path=session).raw_path}",
             "messages": "?state=all",
         }
         pages = [await browser.page(name + details.get(name, "")) for name in VIEWS]
-    assert any("&lt;script&gt;" in page for page in pages)
+    assert sum("&lt;script&gt;" in page for page in pages) > 5
+    assert sum("a room &lt;script" in page for page in pages) > 3
     assert not any("<script>alert" in page for page in pages)
     assert set(ACTIONS) <= set(OPERATIONS)
 
@@ -172,6 +208,33 @@ async def test_a_form_of_another_page_does_nothing(
         rows = await one.built.store.outbox.rows(states=[OutboxState.HELD])
     assert found == status
     assert len(rows) == (0 if status == 200 else 1)
+
+
+async def test_no_action_at_all_is_done_for_another_page(tmp_path: Path, monkeypatch: Any) -> None:
+    """Every operation that a form may call; the control is that the same form of the console gets to it."""
+    called: list[str] = []
+
+    async def call(_self: Operations, name: str, _arguments: Any) -> dict[str, Any]:
+        called.append(name)
+        return {}
+
+    async with deciding(tmp_path, "none") as one, looking(one) as browser:
+        monkeypatch.setattr(Operations, "call", call)
+        for name in ACTIONS:
+            for attack in (
+                {"headers": {"Origin": "https://evil.example"}},
+                {"headers": {"Origin": "null"}},
+                {"headers": {"Origin": browser.url, "Host": "rebound.example"}},
+                {"csrf": "guessed"},
+                {"csrf": ""},
+            ):
+                status, _ = await browser.do(name, **attack)  # type: ignore[arg-type]
+                assert (status, called) == (403, []), (name, attack)
+            await browser.page(f"do/{name}", status=405)
+        await browser.do("people_list")  # an operation that no form calls
+        assert called == []
+        await browser.do("grants_revoke", grant="g1")
+        assert called[0] == "grants_revoke"
 
 
 async def test_nobody_comes_in_without_a_link_that_counts(tmp_path: Path) -> None:
@@ -262,15 +325,14 @@ async def test_where_another_process_is_the_daemon_nothing_is_decided(tmp_path: 
 
 
 _ACT = re.compile(r'act\(session, "(\w+)", "[^"]+", "(\w+)"(?:, \{([^}]*)\})?')
-_FORM = re.compile(r'action="/console/do/(\w+)">(.*?)</form>', re.DOTALL)
+_FORM = re.compile(r'form\(session, "(\w+)", "(\w+)"(?:, \{([^}]*)\})?\) %\}(.*?)\{% endcall', re.DOTALL)
 
 
 def forms_in(text: str) -> list[tuple[str, str, set[str]]]:
     """Each form of a template: the operation, where it leads back to, and the names of its fields."""
     found = [(name, back, set(re.findall(r'"(\w+)":', fields))) for name, back, fields in _ACT.findall(text)]
-    for name, inner in _FORM.findall(text):
-        fields = set(re.findall(r'name="(\w+)"', inner)) - {"csrf", "back"}
-        found += [(name, back, fields) for back in re.findall(r'name="back" value="(\w+)"', inner)]
+    for name, back, fields, inner in _FORM.findall(text):
+        found.append((name, back, set(re.findall(r'"(\w+)":', fields) + re.findall(r' name="(\w+)"', inner))))
     return found
 
 
@@ -304,6 +366,47 @@ async def test_the_policy_allows_nothing_but_its_own(tmp_path: Path) -> None:
         assert "default-src 'none'" in policy
         assert "unsafe" not in policy
         assert len(cookie.value) > 40
+
+
+async def test_a_change_is_told_at_once_and_only_to_a_session(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with deciding(tmp_path, "strangers") as one, looking(one, clock=clock) as browser:
+        url = f"{browser.url}/console/changes"
+        async with browser.client.get(url) as stream:
+            assert stream.content_type == "text/event-stream"
+            one.server.say(BOB, "may I come?")
+            with anyio.fail_after(20):  # a change, not the quiet time
+                assert await stream.content.readuntil(b"\n\n") == b"data: \n\n"
+            clock.advance(SESSION_S)
+            one.server.say(BOB, "or tomorrow?")
+            with anyio.fail_after(60):
+                await stream.content.read()  # ends with its session
+        await browser.page("changes", status=401)
+        await browser.page("changes", status=403, headers={"Host": "rebound.example"})
+
+
+async def test_a_page_that_stays_open_and_pages_that_are_closed_leave_nothing_behind(tmp_path: Path) -> None:
+    """A week of visits: no stream, no task, no subscriber is left, and there are never too many."""
+    async with deciding(tmp_path, "none") as one, looking(one) as browser:
+        subscribers = len(one.built.wakeups.outbox._subscribers)
+        tasks = len(asyncio.all_tasks())
+        for _ in range(7):
+            open_ones = [
+                await browser.client.get(f"{browser.url}/console/changes") for _ in range(MOST_STREAMS + 3)
+            ]
+            with anyio.fail_after(60):
+                while browser.streams.count != MOST_STREAMS:
+                    await anyio.sleep(0.02)
+            for each in open_ones:
+                each.close()
+            one.built.wakeups.outbox.fire("matrix")
+            with anyio.fail_after(60):
+                while browser.streams.count:
+                    await anyio.sleep(0.02)
+        assert len(one.built.wakeups.outbox._subscribers) == subscribers
+        with anyio.fail_after(60):
+            while len(asyncio.all_tasks()) > tasks + 2:
+                await anyio.sleep(0.02)
 
 
 async def test_the_owner_gets_a_link_in_a_chat_and_nobody_else(tmp_path: Path) -> None:

@@ -16,14 +16,16 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import aiohttp
 import anyio
 import pytest
 
 from gateway.operations.http.console.views import VIEWS
+from gateway.system.home import Home
 from tests.integration.test_approvals import ANN, BOB, BOBS, deciding, held, notices
-from tests.integration.test_console import looking
+from tests.integration.test_console import WITH_LOG, looking
 
 PICTURE = Path(__file__).resolve().parents[2] / "docs" / "pictures" / "console.png"
 
@@ -103,7 +105,7 @@ async def browsing(folder: Path) -> AsyncIterator[Page]:
 async def test_a_person_decides_in_a_browser(tmp_path: Path) -> None:
     async with (
         deciding(tmp_path / "home", "strangers") as one,
-        looking(one) as console,
+        looking(one, settings=WITH_LOG, home=Home(tmp_path / "home")) as console,
         browsing(tmp_path / "browser") as page,
     ):
         await one.asked("!help", person=ANN)
@@ -129,6 +131,12 @@ async def test_a_person_decides_in_a_browser(tmp_path: Path) -> None:
             PICTURE.parent.mkdir(exist_ok=True)
             shown = await page.ask("Page.captureScreenshot", format="png")
             PICTURE.write_bytes(base64.b64decode(shown["data"]))
+        await page.value("window.kept = true")
+        one.server.say(BOB, "or on Friday?")
+        await page.until(
+            "document.body.textContent.includes('or on Friday') || document.querySelectorAll('article').length > 1"
+        )
+        assert await page.value("window.kept")  # renewed by its stream, and not opened again
         await page.open(f"{console.url}/console/draft?id={draft}")
         await page.value("document.querySelector('textarea').value = 'Yes, on Thursday.'")
         await page.value("document.querySelector('form.wide button').click()")
@@ -152,3 +160,148 @@ async def test_what_the_policy_refuses_is_noticed(tmp_path: Path) -> None:
         )
         assert await page.value("window.ran") is None
         assert any("Content Security Policy" in each for each in page.refused)
+
+
+_AUDIT = """(() => {
+  const found = [];
+  const say = (what, one) => found.push(what + ': ' + one.outerHTML.slice(0, 120));
+  if (document.documentElement.lang !== 'en') found.push('no language');
+  if (document.querySelectorAll('main').length !== 1) found.push('not one main');
+  let level = 0;
+  for (const one of document.querySelectorAll('h1,h2,h3,h4')) {
+    const own = Number(one.tagName[1]);
+    if (own > level + 1) say('a level of headings is left out', one);
+    if (!one.textContent.trim()) say('an empty heading', one);
+    level = own;
+  }
+  for (const one of document.querySelectorAll('input:not([type=hidden]),textarea,select'))
+    if (!one.labels.length && !one.ariaLabel) say('no label', one);
+  const names = new Map();
+  for (const one of document.querySelectorAll('button,a[href]')) {
+    const name = (one.ariaLabel || one.textContent).trim();
+    if (!name) say('no name', one);
+    if (one.ariaLabel && !one.ariaLabel.includes(one.textContent.trim())) say('another name than is seen', one);
+    if (one.tagName === 'BUTTON' && names.has(name)) say('a name used twice', one);
+    if (one.tagName === 'BUTTON') names.set(name, one);
+  }
+  const ids = [...document.querySelectorAll('[id]')].map(one => one.id);
+  if (new Set(ids).size !== ids.length) found.push('an id used twice');
+  for (const one of document.querySelectorAll('svg')) if (!one.ariaLabel) say('no text for a chart', one);
+  for (const one of document.querySelectorAll('table')) if (!one.querySelector('th')) say('no head', one);
+  const rgb = text => text.match(/[\\d.]+/g).map(Number);
+  const light = ([r, g, b]) => {
+    const [x, y, z] = [r, g, b].map(v => (v /= 255) <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * x + 0.7152 * y + 0.0722 * z;
+  };
+  const behind = one => {
+    for (; one; one = one.parentElement) {
+      const colour = rgb(getComputedStyle(one).backgroundColor);
+      if (colour.length < 4 || colour[3] > 0) return colour;
+    }
+    return [255, 255, 255];
+  };
+  const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  for (let text; (text = walk.nextNode());) {
+    const one = text.parentElement;
+    if (!text.data.trim() || !one.checkVisibility() || ['SCRIPT', 'STYLE'].includes(one.tagName)) continue;
+    const style = getComputedStyle(one);
+    const [a, b] = [light(rgb(one.closest('svg') ? style.fill : style.color)), light(behind(one))];
+    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    if (ratio < 4.5) say('contrast of ' + ratio.toFixed(1), one);
+  }
+  return found;
+})()"""
+"""What a screen reader and weak eyes need, of WCAG 2.2 A and AA as far as a page alone can say it."""
+
+_FOCUSED = """(() => {
+  const one = document.activeElement;
+  if (!one || one === document.body) return null;
+  const box = one.getBoundingClientRect(), style = getComputedStyle(one);
+  return {name: one.ariaLabel || one.textContent.trim() || one.name, seen: box.width > 0 && box.right > 0
+    && (style.outlineStyle !== 'none' || one.matches('.skip'))};
+})()"""
+
+
+@asynccontextmanager
+async def at_the_console(tmp_path: Path) -> AsyncIterator[tuple[Page, str, dict[str, str]]]:
+    """A browser that has come in, and of each page an address at which it has something to show."""
+    home = tmp_path / "home"
+    async with (
+        deciding(home, "strangers") as one,
+        looking(one, settings=WITH_LOG, home=Home(home)) as console,
+        browsing(tmp_path / "browser") as page,
+    ):
+        (home / "squidbot.log").write_text(
+            '{"time": "2026-01-01T00:00:00Z", "level": "info", "event": "x"}\n'
+        )
+        await one.asked("remember the locker code", person=ANN)
+        one.server.say(BOB, "may I come on Thursday?")
+        await notices(one)
+        (draft,) = await held(one)
+        rows = await one.built.store.inbox.rows(limit=1)
+        session = quote(str(rows[0].message.session), safe="")
+        more = {
+            "message": f"?id={rows[0].id}",
+            "draft": f"?id={draft}",
+            "conversation": f"?session={session}",
+            "search": "?q=locker",
+            "messages": "?state=all",
+        }
+        await page.open(console.logins.new_link())
+        await page.value("document.querySelector('button').click()")
+        await page.until("location.pathname === '/console/now' && document.querySelector('nav') !== null")
+        yield page, console.url, {name: f"{console.url}/console/{name}{more.get(name, '')}" for name in VIEWS}
+
+
+async def test_everybody_can_read_every_page(tmp_path: Path) -> None:
+    """Labels, headings, names and contrast, in light and in dark; nothing is wider than a phone."""
+    async with at_the_console(tmp_path) as (page, _, addresses):
+        found: dict[str, Any] = {}
+        for scheme in ("light", "dark"):
+            media = [{"name": "prefers-color-scheme", "value": scheme}]
+            await page.ask("Emulation.setEmulatedMedia", features=media)
+            for name, address in addresses.items():
+                await page.open(address)
+                if problems := await page.value(_AUDIT):
+                    found[f"{name} in {scheme}"] = problems
+        phone = {"width": 360, "height": 740, "deviceScaleFactor": 2, "mobile": True}
+        await page.ask("Emulation.setDeviceMetricsOverride", **phone)
+        for name, address in addresses.items():
+            await page.open(address)
+            if (wide := await page.value("document.documentElement.scrollWidth")) > 360:
+                found[f"{name} on a phone"] = wide
+        assert found == {}
+
+
+async def test_every_page_can_be_used_by_keyboard_alone(tmp_path: Path) -> None:
+    """Tab reaches everything, in the order of the page, and shows where it is."""
+    async with at_the_console(tmp_path) as (page, _, addresses):
+        for name, address in addresses.items():
+            await page.open(address)
+            count = await page.value(
+                "document.querySelectorAll('a[href],button,input:not([type=hidden]),textarea,select,[tabindex]').length"
+            )
+            reached = []
+            for _ in range(count):
+                key = {"key": "Tab", "code": "Tab", "windowsVirtualKeyCode": 9}
+                await page.ask("Input.dispatchKeyEvent", type="keyDown", **key)
+                await page.ask("Input.dispatchKeyEvent", type="keyUp", **key)
+                reached.append(await page.value(_FOCUSED))
+            assert None not in reached, name
+            assert [each["name"] for each in reached if not each["seen"]] == [], name
+            assert reached[0]["name"] == "To the content"
+
+
+async def test_what_is_hard_to_read_is_noticed(tmp_path: Path) -> None:
+    """The control: a page with one defect of each kind."""
+    async with browsing(tmp_path / "browser") as page:
+        await page.open("about:blank")
+        await page.value(
+            'document.write(\'<main><h1>x</h1><h3>y</h3><input><button></button><p style="color:#999">z</p>'
+            "<table><tr><td>1</td></tr></table><svg></svg><i id=a></i><i id=a></i></main>')"
+        )
+        found = {each.partition(":")[0] for each in await page.value(_AUDIT)}
+    assert found >= {
+        *("no language", "a level of headings is left out", "no label", "no name", "contrast of 2.8"),
+        *("no head", "no text for a chart", "an id used twice"),
+    }

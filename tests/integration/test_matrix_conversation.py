@@ -8,6 +8,7 @@ import anyio
 import pytest
 
 from agent_core.messages import Audience
+from channels.matrix.events.route import route_of
 from devservers import MatrixPeer
 from tests.integration.matrix_bot import call, joined_room
 from tests.integration.matrix_talk import (
@@ -100,7 +101,7 @@ async def test_an_edit_after_a_restart_adds_the_mention(make_bot, alice, bob):
             await bot.inbox.until(lambda inbox, text=text: any(one.text == text for one in inbox.amendments))
     questions = [one for one in bot.inbox.accepted if one.addressed]
     assert [(one.text, one.native_id) for one in questions] == [("when today?", f"{said} asked")]
-    assert questions[0].context["event_id"] == said
+    assert questions[0].context.route["event_id"] == said
     assert {(one.native_id, one.sender) for one in bot.inbox.amendments} == {(said, alice.user_id)}
 
 
@@ -121,8 +122,8 @@ async def test_a_question_by_an_edit_in_a_thread_is_answered_there(make_bot, ali
             await call(alice.send_event, room, "m.room.message", edit)
         await bot.inbox.until(lambda inbox: sum(one.addressed for one in inbox.accepted) == 2)
     first, second = (one for one in bot.inbox.accepted if one.addressed)
-    assert (first.context.get("thread"), second.context.get("thread")) == (root, None)
-    assert second.context["in_reply_to"] == root
+    assert (route_of(first.context).thread, route_of(second.context).thread) == (root, None)
+    assert second.context.in_reply_to == root
     assert [line.text for line in second.background if line.kind == "quoted"] == ["The trip"]
     assert (first.session == second.session) is (threads == "off")
 
@@ -234,7 +235,7 @@ async def test_rules_for_single_rooms(make_bot, alice, bob):
         }
         mentioned = await asked(bot, alice, quiet, "Hello", **mentioning(bot))
 
-    told = {key: (one.addressed, one.context.get("allowed_here")) for key, one in found.items()}
+    told = {key: (one.addressed, one.context.allowed_here) for key, one in found.items()}
     assert told == {
         (by_id, alice.user_id): (True, False),
         (by_id, bob.user_id): (True, True),
@@ -314,6 +315,6 @@ async def test_a_reaction_to_the_bot_is_handed_over(make_bot, alice, bob):
         await asked(bot, alice, room, "the end")
 
     reactions = [one for one in bot.inbox.accepted if one.kind == "reaction"]
-    assert [(one.text, one.sender.address, one.context["outbound"]) for one in reactions] == [
+    assert [(one.text, one.sender.address, one.context.outbound) for one in reactions] == [
         ("👍️", alice.user_id, "out-1")
     ]

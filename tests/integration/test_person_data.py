@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from agent_core.messages import Audience, SessionKey
+from agent_core.messages import Audience, MessageContext, SessionKey
 from agent_core.models import MemoryScope, Message, ScopeKind
 from agent_core.storage.jsonl import JsonlMemory
 from agent_core.storage.layout import Layout
@@ -254,7 +254,7 @@ async def test_background_jobs_go_too(home):
     for person in ("@bob:hs.test", "@alice:hs.test"):
         job = job_message(
             f"a turn of {person}", text=f"task-of-{person}", place=ROOM, account=BOT, person=person,
-            audience=Audience.GROUP, at=NOW, context={},
+            audience=Audience.GROUP, at=NOW, context=MessageContext(),
         )  # fmt: skip
         jobs[person] = job_id_of(job.session)
         async with await SqliteQueue.open(home.home.database, clock=home.clock) as store:

@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import pytest
 
-from agent_core.messages import SessionKey
+from agent_core.messages import MessageContext, SessionKey
 from agent_core.models import MemoryScope, ScopeKind
 from agent_core.storage.jsonl import JsonlMemory
 from agent_core.storage.layout import Layout
@@ -48,7 +48,7 @@ async def planted(root):
         for number, (session, person) in enumerate(((BOB, OLD), (MAIL, "bob@mail.test"))):
             job = Job(
                 id=f"job{number}", kind=JobKind.REMIND, text=f"call {OLD}", timing="at 2030-01-01T00:00:00Z",
-                session=session, account=BOT, person=person, created_at=EPOCH, context={"to": person},
+                session=session, account=BOT, person=person, created_at=EPOCH, context=MessageContext(cc=(person,)),
                 next_at=EPOCH + timedelta(days=1),
             )  # fmt: skip
             await store.jobs.add_job(job, at_most=50)

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from agent_core.errors import ToolRetry
-from agent_core.messages import Audience, OutboundKind, SessionKey
+from agent_core.messages import Audience, MessageContext, OutboundKind, SessionKey
 from gateway.proactive.jobs.scheduler import NOT_ALLOWED
 from gateway.proactive.jobs.service import JobPlace, SessionJobs
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest
@@ -178,7 +178,7 @@ class TestRulesOfARoom:
             said = row.message.model_copy(
                 update={
                     "sender": row.message.sender.model_copy(update={"address": BOB}),
-                    "context": {"allowed_here": True, "read_only": True},
+                    "context": MessageContext(allowed_here=True, read_only=True),
                 }
             )
             session = _session_of(said)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
+from agent_core.messages import Audience, InboundMessage, MessageContext, Sender, SessionKey
 from agent_core.models import Message, ModelChunk, ToolDefinition, ToolResult
 from gateway.queue.states import InboxState
 from gateway.routing.access import is_admitted
@@ -162,7 +162,10 @@ class TestLetIn:
     async def test_what_nobody_has_proved_is_not_proved_by_asking_it_anew(self, tmp_path):
         """A question in the owner's name came out of quarantine; `!retry` of the owner does not vouch for it."""
         async with talking(tmp_path, Mind()) as one:
-            sender, why = Sender(address=ANN, verified=False), {"quarantine": "sender_not_verified"}
+            sender, why = (
+                Sender(address=ANN, verified=False),
+                MessageContext(quarantine="sender_not_verified"),
+            )
             await one.hand_over(_said("wire it", 1).model_copy(update={"sender": sender, "context": why}))
             (row,) = await one.built.store.inbox.rows(states=[InboxState.QUARANTINED])
             await one.built.store.inbox.admit(row.id)

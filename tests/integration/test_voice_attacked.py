@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import anyio
 import pytest
 
 from agent_core.errors import ModelRefused
-from agent_core.messages import OTHERS_WORDS, SPOKEN, Amendment, InboundMessage, Sender, SessionKey
+from agent_core.messages import Amendment, InboundMessage, MessageContext, Sender, SessionKey
 from channels.attachments import AttachmentStore
 from devservers.transcription import Reply, TranscriptionServer
 from gateway.supervision.turn_watchdog import allowed_seconds
@@ -61,7 +62,7 @@ async def spoken(files, content, *, sender=OWNER, number=0, text=""):
         text=text,
         received_at=datetime.now(UTC),
         attachments=(file,),
-        context={SPOKEN: [file.sha256]},
+        context={"spoken": [file.sha256]},
     )
 
 
@@ -219,7 +220,7 @@ async def test_nobody_listens_again_to_a_mail_with_two_sounds_of_one_name(
     """
     both = [await files.save("memo.wav", "audio/wav", wav(2, says=words)) for words in ("one", "two")]
     mail = (await spoken(files, wav(1), number=1)).model_copy(
-        update={"attachments": tuple(both), "context": {"subject": ""}}
+        update={"attachments": tuple(both), "context": MessageContext(subject="")}
     )
     async with world(home, name="matrix", settings=configured(ears)) as one:
         first = await answered(one, mail)
@@ -227,7 +228,9 @@ async def test_nobody_listens_again_to_a_mail_with_two_sounds_of_one_name(
         if summarised:
             await one.built.memory.save_consolidation(str(mail.session), summary="Memos came.", cursor=2)
         retry = mail.model_copy(update={"text": "!retry", "attachments": (), "native_id": "retry"})
-        again = await answered(one, retry if there else retry.model_copy(update={"context": {}}))
+        again = await answered(
+            one, retry if there else retry.model_copy(update={"context": MessageContext()})
+        )
         paid = sum(ears.asked.values())
         await one.built.handler._history.flush(mail.session)
         lines = (await one.built.memory.load_history(str(mail.session))).messages
@@ -271,7 +274,7 @@ async def test_what_is_no_plain_yes_decides_nothing_by_voice(home, files, ears, 
         words = words.format(name).removeprefix("somebody else: ")
         said = await spoken(files, wav(1, says=words), sender=person, number=2)
         if quoted:
-            said = said.model_copy(update={"context": {**said.context, OTHERS_WORDS: True}})
+            said = said.with_context(replace(said.context, others_words=True))
         await one.hand_over(said)
         with anyio.fail_after(60):
             while len(found := one.server.seen(place)) < 2:

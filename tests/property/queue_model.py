@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from agent_core.messages import LineNote
 from gateway.queue.states import INBOX_MOVES, OUTBOX_MOVES, InboxState, OutboxState
 
 IN, OUT = InboxState, OutboxState
@@ -222,27 +223,27 @@ class Model:
         cleared = {row.turn for row in rows if row.turn is not None and self.clear(row.turn)}
         return sorted(turn for turn in running & cleared if turn)
 
-    def withdraw(self, row: Row) -> tuple[list[str], list[dict[str, str]]]:
+    def withdraw(self, row: Row) -> tuple[list[str], list[LineNote]]:
         """Returns the turns that were stopped, and what the new notes say, in their order."""
-        notes: list[dict[str, str]] = []
+        notes: list[LineNote] = []
         if row.state in (IN.ANSWERED, IN.SETTLED) and not row.redacted:
             notes = self.lines_gone(row)
         row.redacted = row.redacted or row.turn is not None
         return self.take_away([row], "withdrawn"), notes
 
-    def lines_gone(self, row: Row) -> list[dict[str, str]]:
+    def lines_gone(self, row: Row) -> list[LineNote]:
         """The turn goes out of the history with its last message; before that only the message's own lines do."""
         mine = self.answered(row.turn or "")
         line = f"{row.turn}.{mine.index(row)}"
         if all(other is row or other.redacted for other in mine):
-            return [{"undoes": row.turn or ""}]
-        return [{"undoes": line}, *({"undoes": f"{line}.edited {n + 1}"} for n in range(row.edits))]
+            return [LineNote(undoes=row.turn or "")]
+        return [LineNote(undoes=line), *(LineNote(undoes=f"{line}.edited {n + 1}") for n in range(row.edits))]
 
     def answered(self, turn: str) -> list[Row]:
         rows = [row for row in self.rows if row.turn == turn and row.state in (IN.ANSWERED, IN.SETTLED)]
         return sorted(rows, key=lambda row: row.id)
 
-    def edit(self, row: Row, text: str) -> tuple[list[str], list[dict[str, str]]]:
+    def edit(self, row: Row, text: str) -> tuple[list[str], list[LineNote]]:
         """The same for an edit: whoever has not answered yet must answer the newest text."""
         if row.redacted or row.state is IN.IGNORED or text == (row.newest or row.text):
             return [], []
@@ -264,10 +265,10 @@ class Model:
         ran = row.state is IN.RUNNING and max(each.begun_anew for each in mine) < 3
         return row.state is IN.READY or ran
 
-    def corrected(self, row: Row) -> dict[str, str]:
+    def corrected(self, row: Row) -> LineNote:
         row.edits += 1
         line = f"{row.turn}.{self.answered(row.turn or '').index(row)}.edited {row.edits}"
-        return {"turn": row.turn or "", "id": line}
+        return LineNote(turn=row.turn or "", id=line)
 
     def ask_again(self, turn: str) -> list[str]:
         """All messages of the turn start afresh, but for those that were taken back."""

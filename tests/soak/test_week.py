@@ -66,7 +66,9 @@ class Server(LoopbackServer):
             if one.kind in ("alert", "notice"):
                 self.alerts += 1
             else:
-                self.counted[one.context.get("test") or one.text.partition("#")[2].partition(" ")[0]] += 1
+                self.counted[
+                    one.context.route.get("test") or one.text.partition("#")[2].partition(" ")[0]
+                ] += 1
         self.said[:] = [None] * len(self.said)
         self.tries.clear()
         self.delivered.clear()
@@ -149,7 +151,7 @@ async def weeks(root, **overrides):
         mail=Server(clock),
         **overrides,
     ) as home:
-        store, search = home.built.store, home.built.post_turn._search
+        store, search = home.built.store, home.built.post_turn.search
         limiters = [
             home.built.memory._limiter,
             search._limiter,

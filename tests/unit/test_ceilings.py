@@ -16,12 +16,12 @@ CEILINGS = {
     "docstrings that begin with a clause": 0,
     "private words in names": 40,
     "wide constructors": 29,
-    "long functions": 18,
+    "long functions": 17,
     "names that are pieces of a sentence": 130,
     "lines of gateway that name a channel": 74,
     "full folders": 3,
-    "class names used twice": 2,
-    "untyped keys of a message's context": 67,
+    "class names used twice": 0,
+    "untyped keys of a message's context": 0,
 }
 
 

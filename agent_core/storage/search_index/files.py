@@ -177,7 +177,7 @@ def chosen(found: Iterable[Found | None], limit: int) -> tuple[tuple[SearchHit, 
         if (session, lines[at].position) in shown:
             continue
         shown.update((session, line.position) for line in lines)
-        hits.append(SearchHit(session, tuple(line.message() for line in lines), at))
+        hits.append(SearchHit(session, tuple(line.message() for line in lines), at, lines[at].position))
         if len(hits) >= limit:
             break
     return tuple(hits), used

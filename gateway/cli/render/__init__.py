@@ -320,6 +320,18 @@ def sessions(answer: Mapping[str, Any]) -> str:
     return f"{shown}\n… and {more} more (--limit)" if more else shown
 
 
+def found_messages(answer: Mapping[str, Any]) -> str:
+    """`Operations.sessions_search`."""
+    lines = [
+        plain_line(f"{row.get('room') or row['session']}  {row['who']}: {row['text']}")
+        for row in answer["rows"]
+    ]
+    times = [_time(row["at"]) if row["at"] else "-" for row in answer["rows"]]
+    lines = [f"{at}  {line}" for at, line in zip(times, lines, strict=True)] or ["nothing was found"]
+    lines += [f"… and {answer['more']} more that fit less well (--limit)"] if answer["more"] else []
+    return "\n".join(lines if answer["complete"] else [*lines, "older messages cannot be searched yet"])
+
+
 def session(answer: Mapping[str, Any]) -> str:
     """`Operations.sessions_show`."""
     lines = [f"{plain_line(answer['session'])}: {answer['messages']} messages"]
@@ -394,7 +406,7 @@ def file_changes(answer: Mapping[str, Any], path: str | None) -> str:
     rows = [
         (
             one["id"],
-            one["at"][:16].replace("T", " "),
+            _time(one["at"])[:16],
             one["what"]
             + (f" of {one['undoes']}" if one["undoes"] else "")
             + ("" if one["made"] else " (not done)"),
@@ -406,7 +418,7 @@ def file_changes(answer: Mapping[str, Any], path: str | None) -> str:
     made = [plain_line(each) for each in answer.get("made_by_commands", ())]
     if not rows and not made:
         return f"no change of {plain_line(path)} is recorded" if path else "no file was changed"
-    texts = [table(("change", "at (UTC)", "what", "file", "made of"), rows)] if rows else []
+    texts = [table(("change", "at", "what", "file", "made of"), rows)] if rows else []
     texts += ["made or changed by commands, without earlier versions: " + ", ".join(made)] if made else []
     return "\n".join(texts)
 

@@ -17,9 +17,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import TextIO
 
+from agent_core.storage.reverse_lines import lines_backwards
 from gateway.errors import GatewayError, NotFound
 
 _LOOK_EVERY_S = 0.3
+_LONGEST_LINE = 1024 * 1024
 
 
 class JournalFailed(GatewayError):
@@ -39,6 +41,16 @@ def log_files(file: Path) -> list[Path]:
         older = [path for path in older if path.is_file()]
         return sorted(older, key=lambda path: path.stat().st_mtime) + ([file] if file.exists() else [])
     return []
+
+
+def newest_lines(file: Path) -> Iterator[str]:
+    """Yield the lines of the log's files from the last one back."""
+    for path in reversed(log_files(file)):
+        with suppress(FileNotFoundError), path.open("rb") as log:
+            end = os.fstat(log.fileno()).st_size
+            for _, raw in lines_backwards(log.fileno(), end, max_line_bytes=_LONGEST_LINE):
+                if raw:
+                    yield raw.decode("utf-8", "replace")
 
 
 def from_files(

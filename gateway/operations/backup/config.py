@@ -12,11 +12,17 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+
+import yaml
 
 from gateway.errors import ConfigInvalid
 
 _SHORTEST = 3
+_OPENS, _CLOSES = ("", "\n", " ", "\t", ",", "[", "{"), ("", "\n", "\r", " ", ",", "]", "}")
+_CERTAIN = 8
+"""A text of so many characters that is a secret is one wherever it stands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +71,11 @@ def kept_config(root: Path, config: Path, *, with_secrets: bool) -> KeptConfig:
     if secrets is None:
         notes.append("and was left out, because its secrets could not be separated from the rest")
         return KeptConfig(None, workspace.resolve(), tuple(notes))
-    masked, count = _without(text.decode("utf-8", "surrogateescape"), secrets)
+    whole = text.decode("utf-8", "surrogateescape")
+    masked, count = _without(whole, secrets)
+    if _shape(masked) != _shape(whole):
+        notes.append("and was left out, because its secrets could not be separated from the rest")
+        return KeptConfig(None, workspace.resolve(), tuple(notes))
     if count:
         notes.append(
             f"{count} secrets were removed from the configuration: replace each ${{secret:left-out-N}} by "
@@ -94,8 +104,30 @@ def _without(text: str, secrets: frozenset[str]) -> tuple[str, int]:
     for secret in sorted(secrets, key=lambda one: (-len(one), one)):
         if len(secret) < _SHORTEST:
             continue
-        pattern = re.escape(secret) if len(secret) >= 8 else rf"(?<!\w){re.escape(secret)}(?!\w)"
-        name = f"left-out-{count + 1}"
-        text, found = re.subn(pattern, lambda _, name=name: f"${{secret:{name}}}", text)  # type: ignore[misc]
+        # A short one may be an ordinary word: it is left in keys and paths.
+        alone = rf"(?<![\w/.-]){re.escape(secret)}(?![\w/.:-])"
+        pattern = re.escape(secret) if len(secret) >= _CERTAIN else alone
+        text, found = re.subn(pattern, partial(_reference, f"left-out-{count + 1}"), text)
         count += bool(found)
     return text, count
+
+
+def _reference(name: str, match: re.Match[str]) -> str:
+    """A reference in the place of a secret, in quotes where that was a whole value without any."""
+    is_whole = match.string[: match.start()][-1:] in _OPENS and match.string[match.end() :][:1] in _CLOSES
+    reference = f"${{secret:{name}}}"
+    return f'"{reference}"' if is_whole else reference
+
+
+def _shape(text: str) -> object:
+    """The keys of a configuration and the lengths of its lists; None if it cannot be read."""
+
+    def of(value: object) -> object:
+        if isinstance(value, dict):
+            return {str(key): of(each) for key, each in value.items()}
+        return [of(each) for each in value] if isinstance(value, list) else ""
+
+    try:
+        return of(yaml.safe_load(text))
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return None

@@ -44,6 +44,8 @@ class ControlClient:
     def __init__(self, home: Home, *, limit_s: float = 70.0) -> None:
         self._path = home.control_socket
         self._limit_s = limit_s
+        self.timezone = ""
+        """The zone of the times that the daemon shows, since its last answer; empty: this machine's."""
 
     def call(self, name: str, arguments: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Call an operation. Raises DaemonGone, or ControlFailed with the daemon's reason."""
@@ -56,6 +58,7 @@ class ControlClient:
         if "error" in answer:
             told = answer["error"]
             raise ControlFailed(told["message"], kind=told["kind"], exit_code=told["exit_code"])
+        self.timezone = str(answer.get("timezone") or "")
         result: dict[str, Any] = answer["result"]
         return result
 

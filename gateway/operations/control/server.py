@@ -9,6 +9,7 @@ mode 0600 in a folder of mode 0700, so whoever can speak here owns the home fold
 from __future__ import annotations
 
 import asyncio
+import os
 import stat
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -105,7 +106,8 @@ class _Calls:
                 return _refused("RequestInvalid", "the arguments must be an object", 2, status=400)
             with anyio.fail_after(_LIMIT_S):
                 await self._refuse_elsewhere(name)
-                return json_answer({"result": await self._operations.call(name, arguments)})
+                result = await self._operations.call(name, arguments)
+                return json_answer({"result": result, "timezone": os.environ.get("TZ", "")})
         except GatewayError as error:
             return _refused(type(error).__name__, str(error), error.exit_code, status=400)
         except (ValueError, RecursionError, OverflowError, web.HTTPRequestEntityTooLarge) as error:

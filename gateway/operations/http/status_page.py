@@ -100,7 +100,7 @@ def render(
     body = ["<p>The status is not available at the moment.</p>"] if report is None else _sections(report, now)
     if stuck is not None:
         body.insert(0, f'<p class="down">Turns are stalled: {escape(stuck)}.</p>')
-    body += ["<h2>The last day</h2>", f'<div class="charts">{_charts(samples, now)}</div>']
+    body += ["<h2>The last day</h2>", f'<div class="charts">{day_charts(samples, now)}</div>']
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>squidbot</title>'
         '<meta name="viewport" content="width=device-width">'
@@ -158,7 +158,9 @@ def _sections(report: Mapping[str, Any], now: datetime) -> list[str]:
     return [*parts, '<p class="dim">none</p>']
 
 
-def _charts(samples: Sequence[Sample], now: datetime) -> str:
+def day_charts(samples: Sequence[Sample], now: datetime) -> str:
+    """The charts of the last day, as SVG."""
+
     def line(name: str, value: Callable[[Sample], float | None]) -> ChartLine:
         return ChartLine(name, [(one.at, value(one)) for one in samples])
 

@@ -26,7 +26,7 @@ import structlog
 from gateway.queue.errors import Fenced, StoreUnavailable
 from gateway.queue.postgres.connection import TOO_MANY, Transaction, timeline_of
 from gateway.queue.postgres.errors import in_each_others_way, is_connection_lost, is_unavailable, unavailable
-from gateway.queue.postgres.unknown_commits import Call, Doubt, Doubts, ServerReach, all_facts
+from gateway.queue.postgres.unknown_commits import Doubt, Doubts, ServerCall, ServerReach, all_facts
 from gateway.queue.sql.call_limit import CallLimit
 from gateway.queue.sql.engine import NOTHING, ConnectionPort, Locks, lock_first
 
@@ -65,7 +65,7 @@ class Pool:
         self._heard = heard
         self.reach = ServerReach()
         self._doubts = Doubts(self)
-        self._queue: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[ServerCall | None] = queue.SimpleQueue()
         self._calls_under_way = CallLimit(where)
         self._loop = asyncio.get_running_loop()
         self._open = 0
@@ -135,7 +135,7 @@ class Pool:
     ) -> _Result:
         await self._calls_under_way.enter(name)
         future: asyncio.Future[_Result] = self._loop.create_future()
-        call = Call(name, run, locks, undo, future)
+        call = ServerCall(name, run, locks, undo, future)
         self._put(call)
         try:
             return await future
@@ -145,16 +145,16 @@ class Pool:
                 self._take_back(call)
             raise
 
-    def _put(self, call: Call) -> None:
+    def _put(self, call: ServerCall) -> None:
         self._open += 1
         self._none_open.clear()
         self._queue.put(call)
 
-    def _take_back(self, call: Call) -> None:
+    def _take_back(self, call: ServerCall) -> None:
         """Undo what has happened for a caller that is gone."""
         undo, value = call.undo, call.value
         if undo is not None and call.error is None:
-            self._put(Call(call.name, lambda db: undo(db, value), call.locks, None, None, undoes=True))
+            self._put(ServerCall(call.name, lambda db: undo(db, value), call.locks, None, None, undoes=True))
 
     # ── on the threads ──
 
@@ -175,26 +175,26 @@ class Pool:
         finally:
             serving.disconnect()
 
-    def repeat(self, call: Call) -> None:
+    def repeat(self, call: ServerCall) -> None:
         """Repeat a call of which nothing has happened, unless its caller is gone."""
         call.error = call.doubt = None
         self._queue.put(call)
 
-    def fail_call(self, call: Call) -> None:
+    def fail_call(self, call: ServerCall) -> None:
         """Give the caller an error, although the outcome of the call is not known yet."""
         self._on_loop(self._give, call)
 
-    def end(self, call: Call) -> None:
+    def end(self, call: ServerCall) -> None:
         """Return a call to the event loop with its outcome."""
         self._on_loop(self._deliver, call)
 
-    def _on_loop(self, function: Callable[[Call], object], call: Call) -> None:
+    def _on_loop(self, function: Callable[[ServerCall], object], call: ServerCall) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
             self._loop.call_soon_threadsafe(function, call)
 
     # ── on the event loop ──
 
-    def _deliver(self, call: Call) -> None:
+    def _deliver(self, call: ServerCall) -> None:
         call.delivered = True
         try:
             if call.facts and self._heard is not None:
@@ -213,7 +213,7 @@ class Pool:
             self._none_open.set()
 
     @staticmethod
-    def _give(call: Call) -> None:
+    def _give(call: ServerCall) -> None:
         if call.future is None or call.future.done():
             return
         if call.error is not None:
@@ -221,7 +221,7 @@ class Pool:
         else:
             call.future.set_result(call.value)
 
-    def _note(self, call: Call) -> None:
+    def _note(self, call: ServerCall) -> None:
         """Log once when the server begins to refuse, and once when it recovers."""
         refused = isinstance(call.error, StoreUnavailable)
         if refused and not self._failing:
@@ -245,7 +245,7 @@ class _Serving:
             with contextlib.suppress(psycopg.Error):
                 db.close()
 
-    def serve(self, call: Call) -> None:
+    def serve(self, call: ServerCall) -> None:
         try:
             self._serve(call)
         except psycopg.Error as error:
@@ -254,7 +254,7 @@ class _Serving:
         except BaseException as error:  # noqa: BLE001 - the caller gets any error, and the thread survives
             call.error = error
 
-    def _serve(self, call: Call) -> None:
+    def _serve(self, call: ServerCall) -> None:
         tries, is_second = 0, False
         while True:
             db = self._connected()
@@ -288,7 +288,7 @@ class _Serving:
                 call.facts = told + (self._everything(db, transaction, call) if noted == TOO_MANY else noted)
                 return
 
-    def _everything(self, db: psycopg.Connection, committed: Transaction, call: Call) -> str:
+    def _everything(self, db: psycopg.Connection, committed: Transaction, call: ServerCall) -> str:
         """Run all waiting work; without an answer, the call's outcome is determined later."""
         look = Transaction(db, self._pool.home, look_only=True)
         try:
@@ -314,7 +314,7 @@ class _Serving:
             self.disconnect()
 
 
-def _may_not_fail(call: Call) -> bool:
+def _may_not_fail(call: ServerCall) -> bool:
     """Return True if the call is an undo, which nobody else would repeat."""
     return (
         call.undoes

@@ -46,7 +46,7 @@ class Doubt:
 
 
 @dataclass(slots=True, eq=False)
-class Call:
+class ServerCall:
     """One call: what to run, and its outcome."""
 
     name: str
@@ -111,15 +111,15 @@ class Waiting(Protocol):
         """Return a new connection, and the timeline of its server."""
         ...
 
-    def repeat(self, call: Call) -> None:
+    def repeat(self, call: ServerCall) -> None:
         """Repeat a call of which nothing has happened."""
         ...
 
-    def fail_call(self, call: Call) -> None:
+    def fail_call(self, call: ServerCall) -> None:
         """Give the caller the error."""
         ...
 
-    def end(self, call: Call) -> None:
+    def end(self, call: ServerCall) -> None:
         """Return the call with its outcome."""
         ...
 
@@ -130,10 +130,10 @@ class Doubts:
     def __init__(self, pool: Waiting) -> None:
         self._pool = pool
         self._lock = threading.Lock()
-        self._calls: list[tuple[float, Call]] = []
+        self._calls: list[tuple[float, ServerCall]] = []
         self._runs = False
 
-    def add(self, call: Call) -> None:
+    def add(self, call: ServerCall) -> None:
         """Resolve a call, or wait with it for the server; called on the thread that ran it."""
         call.was_in_doubt = True
         if call.doubt is not None:
@@ -202,7 +202,7 @@ class Doubts:
             _log.info("queue.doubt_ended", operation=call.name, outcome=outcome)
             self._end(call)
 
-    def _undo(self, db: psycopg.Connection, call: Call) -> None:
+    def _undo(self, db: psycopg.Connection, call: ServerCall) -> None:
         assert call.undo is not None
         transaction = self._pool.transaction(db, call.name)
         try:
@@ -213,21 +213,21 @@ class Doubts:
         else:
             transaction.commit()
 
-    def _remove(self, call: Call) -> None:
+    def _remove(self, call: ServerCall) -> None:
         with self._lock:
             self._calls = [each for each in self._calls if each[1] is not call]
 
-    def _end(self, call: Call) -> None:
+    def _end(self, call: ServerCall) -> None:
         self._remove(call)
         self._pool.end(call)
 
 
-def _is_due(since: float, call: Call) -> bool:
+def _is_due(since: float, call: ServerCall) -> bool:
     """Return True if a call may be repeated now; a refused one waits, as the disk may stay full."""
     return call.doubt is not None or time.monotonic() - since >= REPEATED_AFTER_S
 
 
-def _outcome(db: psycopg.Connection, call: Call, timeline: str) -> str:
+def _outcome(db: psycopg.Connection, call: ServerCall, timeline: str) -> str:
     """Return ``committed``, ``aborted`` (repeat it), ``in progress`` or ``unknown``."""
     if call.doubt is None:
         return "aborted"

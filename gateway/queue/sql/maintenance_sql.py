@@ -85,15 +85,18 @@ def due_in(db: ConnectionPort, session: str, now: float) -> float | None:
     return wait_of(db, session, head[0], now)
 
 
-def inbox(db: ConnectionPort, states: Sequence[InboxState], session: str | None, limit: int) -> list[Raw]:
-    """Return rows of the inbox, newest first."""
+def inbox(
+    db: ConnectionPort, states: Sequence[InboxState], session: str | None, errors: Sequence[str], limit: int
+) -> list[Raw]:
+    """Return rows of the inbox, newest first; ``errors`` are patterns, one of which fits a row's error."""
     where = "" if session is None else " AND session = ?"
-    arguments = () if session is None else (session,)
-    if not states:
+    where += f" AND ({' OR '.join(['error LIKE ?'] * len(errors))})" if errors else ""
+    arguments = (*(() if session is None else (session,)), *errors)
+    if not states and not where:
         return db.execute(
-            f"SELECT {INBOX} FROM inbox WHERE state <> 'ignored'{where} ORDER BY id DESC LIMIT ?",
-            (*arguments, limit),
+            f"SELECT {INBOX} FROM inbox WHERE state <> 'ignored' ORDER BY id DESC LIMIT ?", (limit,)
         ).fetchall()
+    states = states or [state for state in InboxState if state is not InboxState.IGNORED]
     return _newest(db, f"SELECT {INBOX} FROM inbox", states, limit, where=where, arguments=arguments)
 
 
@@ -169,7 +172,7 @@ def _newest(
 ) -> list[Raw]:
     found: list[Raw] = []
     for state in set(states):
-        column = UNINDEXED_STATE if state in _COMMON and not where else "state"
+        column = UNINDEXED_STATE if state in _COMMON and "session" not in where else "state"
         found += db.execute(
             f"{select} WHERE {column} = ?{where} ORDER BY id DESC LIMIT ?", (state.value, *arguments, limit)
         )

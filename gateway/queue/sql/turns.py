@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from agent_core.messages import SessionKey
-from gateway.queue.model import Completion, NewOutbound, OutboxRow, Step, Turn
+from gateway.queue.model import Completion, NewOutbound, OutboxRow, RunningTurn, Step, Turn
 from gateway.queue.sql import inbox_sql, jobs, maintenance_sql, outbox_sql, receipts
 from gateway.queue.sql.amendments import blank_withdrawn, notes_for_edited, notes_for_withdrawn
 from gateway.queue.sql.base import Store, pending
@@ -74,6 +75,30 @@ class TurnStore(Store):
             return db.execute(query, (owned.turn,)).fetchall()
 
         return [step_of(raw) for raw in await self._reader.call("steps", look)]
+
+    async def running(self) -> list[RunningTurn]:
+        """Return the turns at work, the longest one first, each with its newest recorded step."""
+
+        def collect(db: ConnectionPort) -> list[tuple[Any, Any]]:
+            turns = db.execute(
+                "SELECT session, turn, COUNT(*), MIN(accepted_at) FROM inbox WHERE state = 'running'"
+                " GROUP BY session, turn ORDER BY MIN(accepted_at)"
+            ).fetchall()
+            query = (
+                "SELECT number, kind, digest, request, result FROM turn_steps WHERE turn = ?"
+                " ORDER BY number DESC LIMIT 1"
+            )
+            return [(each, db.execute(query, (each[1],)).fetchone()) for each in turns]
+
+        found = []
+        for (session, _, messages, since), raw in await self._reader.call("running", collect):
+            step = None if raw is None else step_of(raw)
+            is_used = step is not None and step.kind == "tool" and step.result is None
+            tool = step.request.get("call", {}).get("name", "") if step is not None and is_used else ""
+            if (key := session_or_none(session)) is not None:
+                number = 0 if step is None else step.number
+                found.append(RunningTurn(key, datetime.fromtimestamp(since, UTC), messages, number, tool))
+        return found
 
     async def record_step_start(self, turn: Turn, step: Step) -> None:
         """Record a step (``result`` None) durably before it has an effect."""

@@ -20,6 +20,7 @@ import structlog
 
 from agent_core.memory.scopes import person_name
 from agent_core.messages import Audience, InboundMessage, SessionKey
+from agent_core.models import ToolCall
 from agent_core.provenance import from_json
 from agent_core.tools.forms import NotAnAnswer, form_of, read
 from agent_core.tools.grants import Grant, GrantKind, Scope, describe_scope
@@ -179,24 +180,14 @@ class ToolDecisions:
         self, question: ToolQuestionRow, message: InboundMessage, terms: Terms, now: datetime
     ) -> Grant | str:
         """The grant that a message gives with its yes to a question, or why it gives none."""
-        scope = parse_scope(question.offer)
-        if scope is None:
+        given = grant_of(question, terms, by=message.sender.address, now=now)
+        if given is None:
             return (
                 f"Calls like `{question.name}` cannot be granted in advance; you can approve only this one."
             )
         if terms.everywhere and self._access.decide(message).role is not Role.OWNER:
             return "Only my owner can give a grant beyond this conversation. Nothing was done."
-        return Grant(
-            id=f"g{question.name[1:]}",
-            scope=scope,
-            conversation="" if terms.everywhere else str(question.session),
-            people=tuple(dict.fromkeys(map(person_name, question.people))),
-            by=message.sender.address,
-            at=now,
-            until=now + timedelta(seconds=terms.seconds),
-            turn=question.turn if terms.turn else "",
-            origins=from_json(question.origins),
-        )
+        return given
 
     async def explain_decided(self, name: str, message: InboundMessage) -> str | None:
         """Return the reply about a decided question, or None for outsiders. Raises `StoreUnavailable`."""
@@ -214,7 +205,7 @@ class ToolDecisions:
     async def overview(self, message: InboundMessage, *, everywhere: bool) -> list[str]:
         """List this person's questions, ``everywhere`` or here. Raises `StoreUnavailable`."""
         return [
-            f"- `{one.name}`: {question_subject(one)}"
+            f"- `{one.name}`: {question_subject(one, details=message.session in (one.session, *one.places))}"
             for one in await self._store.questions()
             if one.verdict is None
             and not self.has_ended(one)
@@ -254,8 +245,8 @@ class ToolDecisions:
 
 def proof_level(message: InboundMessage) -> int:
     """Return the strength of the sender's proof; 0 for a message released from quarantine."""
-    proof = message.context.get("proof", _BEST)
-    return 0 if is_admitted(message) or not isinstance(proof, int) else proof
+    proof = message.context.proof
+    return 0 if is_admitted(message) else _BEST if proof is None else proof
 
 
 def is_proven(question: ToolQuestionRow, message: InboundMessage) -> bool:
@@ -274,9 +265,30 @@ def has_ended(question: ToolQuestionRow, waiting: Container[str]) -> bool:
     return question.form is not None and question.verdict is None and question.name not in waiting
 
 
-def question_subject(question: ToolQuestionRow) -> str:
-    """The subject of a question, in a few words."""
-    return f"{'to use' if question.form is None else 'an answer for'} `{question.tool}`"
+def question_subject(question: ToolQuestionRow, *, details: bool = False) -> str:
+    """Return the subject of a question in a few words, with ``details`` what the first call is given."""
+    subject = f"{'to use' if question.form is None else 'an answer for'} `{question.tool}`"
+    if not details or question.form is not None or not question.calls:
+        return subject
+    given = ToolCall.model_validate(question.calls[0][0]).arguments.values()
+    said = safe_line(", ".join(map(str, given)), 60)
+    return f"{subject} ({said})" if said else subject
+
+
+def grant_of(question: ToolQuestionRow, terms: Terms, *, by: str, now: datetime) -> Grant | None:
+    """Return the grant that a yes to a question gives on these terms; None if it offers none."""
+    scope = parse_scope(question.offer)
+    return scope and Grant(
+        id=f"g{question.name[1:]}",
+        scope=scope,
+        conversation="" if terms.everywhere else str(question.session),
+        people=tuple(dict.fromkeys(map(person_name, question.people))),
+        by=by,
+        at=now,
+        until=now + timedelta(seconds=terms.seconds),
+        turn=question.turn if terms.turn else "",
+        origins=from_json(question.origins),
+    )
 
 
 def parse_scope(offer: object) -> Scope | None:

@@ -160,7 +160,7 @@ def _found_in(hits: Sequence[SearchHit], words: str, since: datetime | None) -> 
 
 
 def _when(message: Message) -> str:
-    return f"{message.timestamp:%Y-%m-%d %H:%M} UTC" if message.timestamp else "at some time"
+    return f"{message.timestamp.astimezone():%Y-%m-%d %H:%M %Z}" if message.timestamp else "at some time"
 
 
 def _who(message: Message) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
 
 _DAYS = 30
 _LOOKED_AT = 5000
+_LISTED = 500
 _CHANGES = 10
 _RECEIPTS = 10
 _NO_GRANTS = "There are no grants."
@@ -163,7 +165,7 @@ class CommandHandlers:
     async def _may_reset(self, asked: CommandContext) -> bool:
         """Return True if the sender may reset: it is their own conversation, or they moderate the room."""
         message = asked.message
-        if message.audience is Audience.DIRECT or message.context.get("moderator") is True:
+        if message.audience is Audience.DIRECT or message.context.moderator:
             return True
         return self._access.decide(message).role is Role.OWNER or await self._conversations.is_of_one(
             asked.turn
@@ -297,8 +299,9 @@ class CommandHandlers:
 
     async def _approve(self, asked: CommandContext) -> CommandReply | str:
         name = asked.command.argument
-        if not name or is_call(clean_name(name)):
-            return await self._about_calls(asked, clean_name(name), yes=True)
+        names, rest = _names_of_calls(name)
+        if not name or (names and not rest):
+            return await self._about_calls(asked, names, yes=True)
         if not asked.owner:
             return NOT_HERE
         return await self._approvals.decide(name, yes=True)
@@ -317,15 +320,18 @@ class CommandHandlers:
 
     async def _refused(self) -> str:
         """List the people whom the owner may admit, with no more of their words than the daily note has."""
-        states = [InboxState.QUARANTINED, InboxState.IGNORED]
-        rows = await self._store.inbox.rows(states=states, limit=_LOOKED_AT)
-        return refused_text([row for row in rows if let_in.was_refused(row, self._access)])
+        return refused_text(await let_in.refused_rows(self._store, self._access, limit=_LISTED))
 
-    async def _about_calls(self, asked: CommandContext, name: str, *, yes: bool, why: str = "") -> str:
-        """Decide about a tool, for whoever may; without a name, what waits."""
-        if name:
+    async def _about_calls(
+        self, asked: CommandContext, names: Sequence[str], *, yes: bool, why: str = ""
+    ) -> str:
+        """Decide about tools, for whoever may; without a name, what waits."""
+        decided = []
+        for name in names:
             told = await self._approvals.calls.decide(name, asked.message, yes=yes, why=why)
-            return told or f"Nothing waits for you under the name `{name}` now."
+            decided.append(told or f"Nothing waits for you under the name `{name}` now.")
+        if decided:
+            return "\n".join(decided)
         lines = await self._approvals.calls.overview(asked.message, everywhere=asked.owner)
         if asked.owner:
             return await self._approvals.overview(lines)
@@ -398,7 +404,7 @@ class CommandHandlers:
             message.account,
             message.sender.address,
             message.audience,
-            {name: value for name, value in message.context.items() if name != "job"},
+            replace(message.context, notes=replace(message.notes, job=None)),
             persons=self._owner_addresses if asked.is_owner else (),
             since=asked.session.since,
         )
@@ -501,8 +507,16 @@ class CommandHandlers:
 
     async def _reject(self, asked: CommandContext) -> CommandReply | str:
         name, _, why = asked.command.argument.partition(" ")
-        if not name or is_call(clean_name(name)):
-            return await self._about_calls(asked, clean_name(name), yes=False, why=why.strip())
+        names, rest = _names_of_calls(asked.command.argument)
+        if not name or names:
+            return await self._about_calls(asked, names, yes=False, why=rest)
         if not asked.owner:
             return NOT_HERE
         return await self._approvals.decide(name, yes=False, why=why.strip())
+
+
+def _names_of_calls(argument: str) -> tuple[list[str], str]:
+    """The names of calls with which an argument begins, and the rest."""
+    words = argument.replace(",", " ").split()
+    names = list(takewhile(is_call, map(clean_name, words)))
+    return names, argument if not names else " ".join(argument.split()[len(names) :])

@@ -72,7 +72,8 @@ def about_change(change: FileChange) -> str:
     undoes = f" (change {change.undoes})" if change.undoes else ""
     begun = "" if change.made else ", not finished"
     path = change.path.replace("`", "'")
-    return f"- {change.id}: `{path}` {done[change.kind]}{came}{undoes}, {change.at:%Y-%m-%d %H:%M} UTC{begun}"
+    at = f"{change.at.astimezone():%Y-%m-%d %H:%M %Z}"
+    return f"- {change.id}: `{path}` {done[change.kind]}{came}{undoes}, {at}{begun}"
 
 
 def about_changes(changes: Sequence[FileChange], made: Sequence[str]) -> str:
@@ -93,7 +94,7 @@ def about_receipt(receipt: EffectReceipt, *, owner: bool) -> str:
 
     ``owner``: The undo command is one of this chat; others need somebody at the machine.
     """
-    at = f"{receipt.at:%d %b %H:%M} UTC" if receipt.at else "at some time"
+    at = f"{receipt.at.astimezone():%d %b %H:%M %Z}" if receipt.at else "at some time"
     whose = f", for `{_plain(receipt.asked_by)}`" if owner else ""
     parts = [f"{at}: `{_plain(call_in_words(receipt.tool, receipt.arguments))}`{whose}"]
     parts.append(_OUTCOMES[receipt.outcome][0])
@@ -184,7 +185,7 @@ def refused_text(rows: Sequence[InboxRow]) -> str:
     if not rows:
         return "I have refused nothing in the last days."
     lines = [
-        f"- **m{row.id}**, {row.message.received_at:%Y-%m-%d %H:%M}, "
+        f"- **m{row.id}**, {row.message.received_at.astimezone():%Y-%m-%d %H:%M %Z}, "
         f"`{safe_line(row.message.sender.address)}` by {row.message.channel}: "
         f"{(row.error or '').replace('_', ' ')}"
         for row in rows[:_REFUSED_SHOWN]

@@ -16,12 +16,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 import anyio
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
-from agent_core.messages import Attachment, Audience, OutboundKind
+from agent_core.messages import Attachment, Audience, MessageContext, OutboundKind
 from channels.base import ChannelAuthFailed, ChannelError, ChannelUnavailable, DeliveryUncertain, Redelivery
 
 
@@ -53,7 +52,7 @@ class Delivered(BaseModel):
     conversation: str
     text: str
     kind: OutboundKind = OutboundKind.REPLY
-    context: dict[str, Any] = Field(default_factory=dict)
+    context: MessageContext = Field(default_factory=MessageContext)
     rings_for: tuple[str, ...] | None = None
     attachments: tuple[Attachment, ...] = ()
     provider_id: str = ""

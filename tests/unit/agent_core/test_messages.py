@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import PurePosixPath
 
@@ -14,11 +15,17 @@ from pydantic import ValidationError
 from agent_core.messages import (
     Attachment,
     Audience,
+    FileTranscript,
     InboundMessage,
+    JobNote,
+    LineNote,
+    MessageContext,
+    MessageNotes,
     OutboundKind,
     OutboundMessage,
     Sender,
     SessionKey,
+    Speech,
 )
 
 # Everything that str can hold, lone surrogates and NUL included, and more often what is dangerous.
@@ -270,6 +277,67 @@ class TestMessages:
     def test_nobody_is_trusted_by_default(self):
         """A sender is not verified unless the channel says so."""
         assert not Sender(address="@alice:hs.test").verified
+
+
+@dataclass(frozen=True)
+class Route:
+    question: str = ""
+    thread: str | None = None
+
+
+class TestContext:
+    """What a channel and the gateway know of a message besides its words."""
+
+    FULL = MessageContext(
+        subject="",
+        cc=("a@b.test",),
+        allowed_here=False,
+        proof=0,
+        seen_at=datetime(2026, 1, 1, tzinfo=UTC),
+        noted=LineNote(turn=None),
+        speech=Speech(owner=True),
+        notes=MessageNotes(
+            edited="", answers={"a1": "shell"}, heard=(FileTranscript(name="v.ogg"),), job=JobNote(id="abcde")
+        ),
+    ).with_route(Route("$1"))
+
+    def test_it_survives_a_journal(self):
+        """Also what is false, empty or zero and yet says something."""
+        message = a_message(context=self.FULL)
+        assert InboundMessage.model_validate_json(message.model_dump_json()) == message
+        assert message.context.read_route(Route) == Route("$1")
+
+    def test_nothing_is_written_of_what_nobody_has_said(self):
+        """A row of the queue does not grow with each field that exists."""
+        assert json.loads(a_message().model_dump_json())["context"] == {}
+        written = json.loads(a_message(context=self.FULL).model_dump_json())["context"]
+        assert written["route"] == {"question": "$1"}
+        assert written["notes"].keys() == {"edited", "answers", "heard", "job"}
+        assert (written["subject"], written["allowed_here"], written["proof"]) == ("", False, 0)
+
+    def test_the_flat_form_of_earlier_rows_is_read(self):
+        """One dictionary for all: notes of the gateway, the channel's own keys, a job by its id."""
+        flat = {
+            "event_id": "$1", "direct": True, "subject": "s", "cc": ["a@b.test"], "edited": "new", "edits": 2,
+            "job": "abcde", "noted": {"undoes": "t.0"}, "seen_at": "2026-01-01T00:00:00+00:00",
+        }  # fmt: skip
+        assert a_message(context=flat).context == MessageContext(
+            subject="s",
+            cc=("a@b.test",),
+            noted=LineNote(undoes="t.0"),
+            seen_at=datetime(2026, 1, 1, tzinfo=UTC),
+            route={"event_id": "$1", "direct": True},
+            notes=MessageNotes(edited="new", edit_count=2, job=JobNote(id="abcde")),
+        )
+
+    @pytest.mark.parametrize("flat", [{"cc": 7}, {"seen_at": "soon"}, {"speech": []}, {"edited": ["x"]}])
+    def test_what_cannot_be_meant_is_refused(self, flat):
+        with pytest.raises(ValidationError):
+            a_message(context=flat)
+
+    def test_the_route_of_another_channel_is_none(self):
+        """It is not an error: an answer may carry what another version or channel has written."""
+        assert MessageContext(route={"question": 7}).read_route(Route) == Route()
 
 
 def a_message(**changes) -> InboundMessage:

@@ -62,7 +62,7 @@ class TestPeople:
             group.start_soon(send)
             seen = await server.answers(2, conversation="dm-alice")
             assert [delivered.text for delivered in seen] == ["k2", "k3"]
-            assert seen[0].context == {"event_id": "m1"}
+            assert seen[0].context.route == {"event_id": "m1"}
             with pytest.raises(TimeoutError, match="1 of 2 answers"):
                 await server.answers(2, conversation="dm-bob", within_s=60)
 

@@ -14,7 +14,7 @@ import base64
 import hashlib
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
@@ -25,7 +25,11 @@ from aiohttp import web
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from gateway.errors import GatewayError, describe
-from gateway.operations.http.console.views import ACTIONS, VIEWS
+from gateway.operations.configuration import CHECK_LIMIT_S
+from gateway.operations.http.console.streams import ChangeStreams
+from gateway.operations.http.console.views import ACTIONS, RESULT_PAGES, VIEWS
+from gateway.operations.http.samples import DayHistory
+from gateway.operations.http.status_page import day_charts
 from gateway.operations.service import Operations
 from gateway.operations.views import key_of
 from gateway.queue.lease import LeaseTaken
@@ -48,13 +52,21 @@ class Console:
 
     Args:
         not_here: Why another process is the daemon of this home; empty if it is this one.
+        day: The samples of the charts.
+        streams: Tell the browser when to renew a page.
     """
 
     def __init__(
-        self, operations: Operations, logins: ConsoleLogins, not_here: Callable[[], Awaitable[str]]
+        self,
+        operations: Operations,
+        logins: ConsoleLogins,
+        not_here: Callable[[], Awaitable[str]],
+        day: DayHistory,
+        streams: ChangeStreams,
     ) -> None:
         self._operations = operations
         self._not_here = not_here
+        self._streams = streams
         self._logins = logins
         address = urlsplit(logins.address)
         self._host, self._scheme = address.hostname or "", address.scheme
@@ -70,6 +82,7 @@ class Console:
             lstrip_blocks=True,
         )
         self._page.globals.update(style=files["style.css"], script=files["live.js"], views=VIEWS)
+        self._page.globals["charts"] = lambda: day_charts(day.samples(), datetime.now(UTC))
         self._page.filters.update(when=_when, place=_place, visible=visible)
         self._headers = {
             "Content-Security-Policy": (
@@ -92,6 +105,7 @@ class Console:
             web.get("/console/enter", self._door),
             web.post("/console/enter", self._enter),
             web.post("/console/leave", self._leave),
+            web.get("/console/changes", self._changes),
             web.get("/console/{view}", self._show),
             web.post("/console/do/{operation}", self._do),
         ]
@@ -173,7 +187,12 @@ class Console:
         if name not in VIEWS:
             raise _Refused(404, "There is no such page.")
         if VIEWS[name].shows_words:
-            _log.info("console.shown", view=name, of=request.query_string)
+            shown_keys = ("id", "session", "scope")
+            _log.info(
+                "console.shown",
+                view=name,
+                of={key: request.query[key] for key in shown_keys if key in request.query},
+            )
         said = ACTIONS.get(request.query.get("said", ""), "")
         said = _NOTHING_CHANGED if said and "unchanged" in request.query else said
         try:
@@ -185,14 +204,23 @@ class Console:
             )
         return self._render(f"{name}.html", session=session, name=name, said=said, **shown)
 
+    async def _changes(self, request: web.Request) -> web.StreamResponse:
+        self._session_of(request)
+        secret = request.cookies.get(_COOKIE, "")
+        return await self._streams.serve(
+            request, self._headers, lambda: self._logins.find(secret) is not None
+        )
+
     async def _do(self, request: web.Request) -> web.Response:
         session, form = await self._form_of(request)
         name, back = request.match_info["operation"], form.pop("back", "now")
         if name not in ACTIONS:
             raise _Refused(404, "There is no such action; nothing was done.")
         try:
-            with anyio.fail_after(_LIMIT_S):
+            with anyio.fail_after(_LIMIT_S + (CHECK_LIMIT_S if name == "check_run" else 0)):
                 done = await self._call(name, **form)
+                page = RESULT_PAGES.get(name)
+                shown = await VIEWS[page].load(self._call, {}) if page else {}
         except Exception as error:  # noqa: BLE001 - the page says so
             return self._render(
                 "problem.html", status=_status_of(error), session=session, name="", text=_text_of(error)
@@ -202,6 +230,8 @@ class Console:
             operation=name,
             of={key: form[key] for key in ("id", "call", "address") if key in form},
         )
+        if page:
+            return self._render(f"{page}.html", session=session, name=page, **{**shown, "result": done})
         view = back if back in VIEWS else "now"
         query = {"said": name} | ({"unchanged": ""} if done.get("changed") is False else {})
         query |= {"scope": form["scope"]} if view == "memory" and "scope" in form else {}

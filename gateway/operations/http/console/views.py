@@ -10,14 +10,17 @@ Call = Callable[..., Awaitable[dict[str, Any]]]
 """Calls an operation by its name, with its arguments."""
 Query = Mapping[str, str]
 _PAGE = 100
+_LISTED = 50
+_DIGITS = 12
 
 ACTIONS: Mapping[str, str] = {
     "calls_decide": "Decided.",
+    "calls_grant": "Approved, and calls like it there for an hour.",
     "calls_answer": "Answered.",
     "drafts_approve": "Approved; it is being sent.",
     "drafts_reject": "Rejected; nothing is sent.",
     "inbox_release": "Released; it is being answered.",
-    "inbox_allow": "Let in; what was kept is being answered.",
+    "inbox_allow": "Done. What was kept of somebody who may write now is being answered.",
     "inbox_retry": "It is tried again.",
     "inbox_drop": "Dropped.",
     "grants_revoke": "Revoked.",
@@ -30,8 +33,14 @@ ACTIONS: Mapping[str, str] = {
     "heartbeat_now": "The check-in has run.",
     "jobs_stop": "Stopped.",
     "files_undo": "Undone, as a new change.",
+    "settings_write": "Looked at.",
+    "settings_restore": "The configuration of the last start is back; the other one is kept beside it.",
+    "check_run": "Checked.",
 }
 """The operations that a form may call, and what the next page says of it."""
+
+RESULT_PAGES: Mapping[str, str] = {"settings_write": "settings", "check_run": "check"}
+"""The actions whose outcome is a page of its own, instead of a sentence above another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +66,7 @@ class View:
 async def _now(call: Call, _query: Query) -> dict[str, Any]:
     return {
         "report": await call("status", reasons=True),
+        "turns": (await call("turns_list"))["rows"],
         "jobs": (await call("jobs_list", open_only=True))["jobs"],
     }
 
@@ -69,6 +79,22 @@ async def _waiting(call: Call, _query: Query) -> dict[str, Any]:
         "refused": (await call("inbox_list", refused=True))["rows"],
         "grants": (await call("grants_list"))["rows"],
     }
+
+
+async def _people(call: Call, _query: Query) -> dict[str, Any]:
+    return {"people": (await call("people_list"))["rows"]}
+
+
+async def _settings(call: Call, _query: Query) -> dict[str, Any]:
+    return {"config": await call("settings_show"), "result": None}
+
+
+async def _log(call: Call, query: Query) -> dict[str, Any]:
+    return await call("log_lines", level=query.get("level", "info"))
+
+
+async def _check(_call: Call, _query: Query) -> dict[str, Any]:
+    return {"result": None}
 
 
 async def _messages(call: Call, query: Query) -> dict[str, Any]:
@@ -85,17 +111,37 @@ async def _draft(call: Call, query: Query) -> dict[str, Any]:
     return {"draft": await call("drafts_show", id=query.get("id", ""))}
 
 
-async def _conversations(call: Call, _query: Query) -> dict[str, Any]:
-    return await call("sessions_list")
+async def _conversations(call: Call, query: Query) -> dict[str, Any]:
+    start = _number(query, "start") or 0
+    return {**await call("sessions_list", start=start, limit=_LISTED), "start": start, "size": _LISTED}
+
+
+async def _search(call: Call, query: Query) -> dict[str, Any]:
+    asked = {name: query.get(name, "") for name in ("q", "session", "place", "person", "days")}
+    found = None
+    if asked["q"].strip():
+        where = {name: asked[name] for name in ("session", "place", "person")}
+        found = await call("sessions_search", query=asked["q"], days=_number(query, "days") or 0, **where)
+    return {"asked": asked, "found": found}
 
 
 async def _conversation(call: Call, query: Query) -> dict[str, Any]:
-    session = query.get("session", "")
-    about = await call("sessions_show", session=session, limit=1)
-    given = query.get("start", "")
-    start = int(given) if given.isdecimal() else max(0, int(about["messages"]) - _PAGE)
-    page = await call("sessions_page", session=session, start=start, limit=_PAGE)
-    return {"about": about, "page": page, "before": max(0, start - _PAGE) if start else None}
+    session, start = query.get("session", ""), _number(query, "start")
+    limit = min(_number(query, "limit") or _PAGE, _PAGE)
+    page = await call("sessions_page", session=session, start=start, limit=limit)
+    about = await call("sessions_show", session=session, limit=1) if start is None else {}
+    first = page["start"]
+    return {
+        "page": page,
+        "summary": about.get("summary", ""),
+        "lines": list(zip(page["positions"], page["messages"], strict=True)),
+        "before": max(0, first - _PAGE) if first else None,
+    }
+
+
+def _number(query: Query, name: str) -> int | None:
+    given = query.get(name, "")
+    return int(given) if given.isascii() and given.isdecimal() and len(given) < _DIGITS else None
 
 
 async def _memory(call: Call, query: Query) -> dict[str, Any]:
@@ -133,11 +179,16 @@ VIEWS: Mapping[str, View] = {
     "now": View("Now", _now, live=True),
     "waiting": View("Waiting for you", _waiting, live=True),
     "conversations": View("Conversations", _conversations),
+    "search": View("Search", _search, shows_words=True),
     "memory": View("Memory", _memory, shows_words=True),
+    "people": View("People", _people),
     "schedule": View("Schedule", _schedule),
     "effects": View("Files and effects", _effects),
     "cost": View("Cost", _cost),
     "messages": View("Messages", _messages),
+    "settings": View("Settings", _settings),
+    "log": View("Log", _log),
+    "check": View("Check", _check),
     "message": View("Message", _message, in_menu=False, shows_words=True),
     "draft": View("Draft", _draft, in_menu=False, shows_words=True),
     "conversation": View("Conversation", _conversation, in_menu=False, shows_words=True),

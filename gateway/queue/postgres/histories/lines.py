@@ -148,5 +148,9 @@ def _entry(seq: int, raw: str) -> Entry:
 
 
 def sessions(db: ConnectionPort) -> list[str]:
-    """Return the sessions that have a history."""
-    return [str(name) for (name,) in db.execute("SELECT session FROM history WHERE seq = 0").fetchall()]
+    """Return the sessions that have a history, the one written to last first."""
+    query = (
+        "SELECT session FROM history AS begun WHERE seq = 0 ORDER BY"
+        " (SELECT at FROM history WHERE session = begun.session ORDER BY seq DESC LIMIT 1) DESC"
+    )
+    return [str(name) for (name,) in db.execute(query).fetchall()]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from agent_core.messages import InboundMessage, Sender, SessionKey
-from agent_core.models import Answer, MemoryScope, ScopeKind, ToolCall, ToolResult, Usage
+from agent_core.models import MemoryScope, ModelAnswer, ScopeKind, ToolCall, ToolResult, Usage
 from agent_core.provenance import untrusted_origin
 from agent_core.tools.attachments import ReadAttachmentTool, SendFileTool
 from agent_core.tools.effects import Effect
@@ -75,7 +75,7 @@ async def test_a_recorded_write_does_not_wipe_what_came_since(store: SqliteQueue
     turn = await claimed(store)
     before = tool_on(memory, shown=0)
     journal = await loaded(store, turn, [before])
-    await journal.record_model_answer(0, "d0", Answer("", (CALL,), Usage()))
+    await journal.record_model_answer(0, "d0", ModelAnswer("", (CALL,), Usage()))
     await memory.save_global_memory(OWNER, "- coffee")
 
     turn = await restarted(store)

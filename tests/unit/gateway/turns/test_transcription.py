@@ -18,7 +18,7 @@ from agent_core.errors import (
 from agent_core.llm.config import LLMSpec, ProviderSpec
 from agent_core.llm.litellm.process import LiteLLMProcess
 from agent_core.media.media_client import build_transcriber
-from agent_core.messages import KNOWN_WORDS, OTHERS_WORDS, SPOKEN, Attachment, InboundMessage
+from agent_core.messages import Attachment, InboundMessage, MessageContext, MessageNotes
 from agent_core.models import Purpose, Usage
 from agent_core.voice.config import TranscribeSettings
 from agent_core.voice.transcript import StoredTranscript, Transcript
@@ -141,7 +141,7 @@ class World:
 
     def voice(self, content, **more):
         file = self.files.keep(content)
-        return message(text="", attachments=(file,), context={SPOKEN: [file.sha256]}, **more)
+        return message(text="", attachments=(file,), context={"spoken": [file.sha256]}, **more)
 
     async def hear(self, *messages, meter=None, **turn):
         rows = tuple(Row(number, each) for number, each in enumerate(messages))
@@ -194,9 +194,11 @@ async def test_the_words_are_shown_to_the_model_as_spoken(world, make):
 async def test_an_earlier_voice_message_is_listened_to_when_it_is_asked_about(world):
     """It stays somebody else's, so it is no answer to a question; the control is a sound file in a room."""
     file = world.files.keep(wav(2, says="yes"))
-    for given, is_heard in (({SPOKEN: [file.sha256], OTHERS_WORDS: True}, True), ({}, False)):
+    for given, is_heard in (({"spoken": (file.sha256,), "others_words": True}, True), ({}, False)):
         asked = question(
-            await world.hear(message(text="What does he say?", attachments=(file,), context=given))
+            await world.hear(
+                message(text="What does he say?", attachments=(file,), context=MessageContext(**given))
+            )
         )
         assert ("may mishear:] yes" in asked) is is_heard
 
@@ -251,7 +253,7 @@ async def test_what_was_heard_for_an_earlier_answer_is_not_paid_again(world):
     """A question that is asked anew brings the words along; what is not known of it is listened to."""
     known, new = world.voice(wav(2, says="Call Bob")), world.voice(wav(3, says="Call Eve"))
     words = {known.attachments[0].sha256: {"text": "Call Bob", "seconds": 2.0, "unsure": False}}
-    known = known.model_copy(update={"context": {**known.context, KNOWN_WORDS: words}})
+    known = known.with_notes(MessageNotes(known_words=words))
     hearing = await world.hear(known, new)
     assert "Call Bob" in question(hearing)
     assert "Call Eve" in question(hearing)

@@ -1,9 +1,10 @@
 "use strict";
-// Fetches a page marked as live again, while it is looked at and nobody is writing into it.
+// Fetches a page marked as live again when squidbot says that something has changed, while it is looked at
+// and nobody is writing into it.
 (() => {
   const main = document.querySelector("main[data-live]");
   if (!main) return;
-  setInterval(async () => {
+  const renew = async () => {
     if (document.hidden || main.contains(document.activeElement)) return;
     try {
       const answer = await fetch(location.pathname, { credentials: "same-origin" });
@@ -11,6 +12,8 @@
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
       const fresh = page.querySelector("main[data-live]");
       if (fresh && fresh.innerHTML !== main.innerHTML) main.replaceChildren(...fresh.childNodes);
-    } catch { /* the next look finds it again */ }
-  }, 5000);
+    } catch { /* the next event finds it again */ }
+  };
+  new EventSource("/console/changes").onmessage = renew;
+  document.addEventListener("visibilitychange", renew);
 })();
