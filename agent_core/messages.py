@@ -379,6 +379,7 @@ class MessageContext(_Sparse):
     visible_from: AwareDatetime | None = None
     """Its sender came then, and sees nothing of what was said before."""
     spoken: tuple[str, ...] = ()  # the hashes of those of its files that were recorded as voice messages
+    """With ``others_words`` they are earlier ones, which it is about."""
     others_words: bool = False  # its text, or what stands above it, may have words of others in it
     quoted: Quotation | None = None
     watched: bool = False  # a tick that shows what a watched command has written

@@ -258,9 +258,10 @@ class MailIntake:
         if (copy := self._own_copy(arrival, verdict)) is not None:
             return copy
         person = verdict.address or self._claimed(headers)
-        explained = arrival.mail is not None and self._is_explained(headers, verdict)
-        if explained:
+        explained = False
+        if arrival.mail is not None and self._is_explained(headers, verdict):
             verdict = replace(verdict, refused=None)
+            explained = not arrival.mail.wants_no_answer
         native_id, session = self._names(arrival, verdict, person, ours, explained=explained)
         refused, quarantine, place = self._judged(
             arrival, verdict, native_id, str(session), person, taken_at=now or arrival.received_at

@@ -220,6 +220,8 @@ class MatrixChannel:
         sending, placed = self._sending, in_room(message, self._room_of(message.session))
         answers = is_first_part(placed)
         previewed = await self._preview.final_event_id(placed.context, sending) if answers else None
+        if self._ack_reactions is not None:
+            self._ack_reactions.note_sent()
         try:
             with nullcontext() if self._typing_receipts is None else self._typing_receipts.making_way():
                 taken = await sending.deliver(placed, uncertain=uncertain, previewed=previewed)

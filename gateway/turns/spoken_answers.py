@@ -74,4 +74,4 @@ def _is_spoken(message: InboundMessage, channel: Channel) -> bool:
     """Return True if a message was spoken; in a mail every sound is a plain file."""
     if channel.capabilities.email_style:
         return any(says_sound(file.media_type) for file in message.attachments)
-    return bool(message.context.spoken)
+    return bool(message.context.spoken) and not message.context.others_words

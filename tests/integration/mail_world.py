@@ -96,14 +96,19 @@ class MailWorld:
 
 @asynccontextmanager
 async def mail_world(server: MailServer, folder: Path, **email: Any) -> AsyncIterator[MailWorld]:
-    """Run a gateway for the length of the block; ``email`` changes the settings of its mailbox."""
+    """
+    Run a gateway for the length of the block; ``email`` changes the settings of its mailbox.
+
+    ``settings`` among it are other parts of the configuration, ``overrides`` parts that are replaced.
+    """
     number = next(_numbers)
     bot, alice, bob = (server.address(f"{name}{number}") for name in ("bot", "alice", "bob"))
     overrides = email.pop("overrides", Overrides())
-    settings = {
+    settings: dict[str, Any] = {
         "owner": {"aliases": [alice]},
         "agents": {"heartbeat": {"enabled": False}},
         "llm": {"models": {"demo": {"model": "demo/demo"}}, "pools": {"main": ["demo"]}},
+        **email.pop("settings", {}),
         "channels": {
             "email": email_settings(
                 server,

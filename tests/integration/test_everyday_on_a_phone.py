@@ -88,7 +88,7 @@ class HonestModel(ProviderServer):
         said = json.dumps(messages[newest]["content"], ensure_ascii=False)
         calls = next((calls for text, calls in self.plan_of.items() if text in said), [])
         done = sum(one["role"] == "tool" for one in messages[newest:])
-        message: dict[str, Any] = {"role": "assistant", "content": f"Done: {len(calls)} of {len(calls)}."}
+        message: dict[str, Any] = {"role": "assistant", "content": self.closing_words(said, len(calls))}
         finish = "stop"
         if done < len(calls):
             name, arguments = calls[done]
@@ -114,6 +114,10 @@ class HonestModel(ProviderServer):
         ]
         stream = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks)
         return f"{stream}data: [DONE]\n\n".encode(), "text/event-stream"
+
+    def closing_words(self, said: str, calls: int) -> str:
+        """What it says at the end of what was ``said``."""
+        return f"Done: {calls} of {calls}."
 
     def was_given(self, body: Mapping[str, Any]) -> None:
         """Nothing is counted."""

@@ -8,6 +8,7 @@ import anyio
 import pytest
 
 from agent_core.messages import Audience
+from channels.matrix.events.route import route_of
 from devservers import MatrixPeer
 from tests.integration.matrix_bot import call, joined_room
 from tests.integration.matrix_talk import (
@@ -102,6 +103,29 @@ async def test_an_edit_after_a_restart_adds_the_mention(make_bot, alice, bob):
     assert [(one.text, one.native_id) for one in questions] == [("when today?", f"{said} asked")]
     assert questions[0].context.route["event_id"] == said
     assert {(one.native_id, one.sender) for one in bot.inbox.amendments} == {(said, alice.user_id)}
+
+
+@pytest.mark.parametrize("threads", ["off", "follow"])
+async def test_a_question_by_an_edit_in_a_thread_is_answered_there(make_bot, alice, bob, threads):
+    """Also after a restart; with ``off`` the conversation is the room's. The other one is a reply outside of it, and stays one."""
+    bot = make_bot(allow_from=[alice.user_id, bob.user_id], threads=threads)
+    async with bot.up():
+        room = await group(alice, bob, bot)
+        root = await call(bob.send, room, "The trip")
+        inside = await call(alice.send, room, "when?", **in_thread(root))
+        outside = await call(alice.send, room, "where?", **answering(root))
+        await bot.inbox.until(lambda inbox: any(one.native_id == outside for one in inbox.accepted))
+    async with bot.up():
+        for said in (inside, outside):
+            edit = edit_of(said, "well?")
+            edit["m.new_content"] |= {"m.mentions": {"user_ids": [bot.user_id]}}
+            await call(alice.send_event, room, "m.room.message", edit)
+        await bot.inbox.until(lambda inbox: sum(one.addressed for one in inbox.accepted) == 2)
+    first, second = (one for one in bot.inbox.accepted if one.addressed)
+    assert (route_of(first.context).thread, route_of(second.context).thread) == (root, None)
+    assert second.context.in_reply_to == root
+    assert [line.text for line in second.background if line.kind == "quoted"] == ["The trip"]
+    assert (first.session == second.session) is (threads == "off")
 
 
 # ── replies, talk, policies ──

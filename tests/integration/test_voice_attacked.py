@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import anyio
@@ -258,7 +259,8 @@ async def test_a_spoken_yes_or_no_answers_as_a_written_one(home, files, ears, wo
 
 
 @pytest.mark.parametrize(
-    ("person", "words"), [(OWNER, "Okay."), (OWNER, "Yes, but later."), (GUEST, "!approve {}")]
+    ("person", "words"),
+    [(OWNER, "Okay."), (OWNER, "Yes, but later."), (GUEST, "!approve {}"), (OWNER, "somebody else: Yes.")],
 )
 async def test_what_is_no_plain_yes_decides_nothing_by_voice(home, files, ears, person, words):
     """The question stays open, and the words go to the model."""
@@ -268,7 +270,11 @@ async def test_what_is_no_plain_yes_decides_nothing_by_voice(home, files, ears, 
     async with world(home, name="matrix", settings=settings, models={"echo": Wishful()}, tools=[tool]) as one:
         one.server.say(person, "write it")
         _, name = await question(one, place)
-        said = await spoken(files, wav(1, says=words.format(name)), sender=person, number=2)
+        quoted = words.startswith("somebody else: ")
+        words = words.format(name).removeprefix("somebody else: ")
+        said = await spoken(files, wav(1, says=words), sender=person, number=2)
+        if quoted:
+            said = said.with_context(replace(said.context, others_words=True))
         await one.hand_over(said)
         with anyio.fail_after(60):
             while len(found := one.server.seen(place)) < 2:

@@ -54,6 +54,7 @@ def divide(text: str, sent: Sequence[str] = ()) -> Divided:
     """Split the text in two; ``sent`` holds each form of the answered mail that we sent."""
     whole = text.replace("\r\n", "\n").replace("\r", "\n").strip("\n")
     lines = whole.split("\n")
+    lines = lines[_below_sent(lines, sent) :]
     ours = _Sent(sent)
     begins = _others_begin(lines)
     end = max((at + 1 for at in range(begins) if lines[at].strip() and not is_quoted(lines[at])), default=0)
@@ -68,7 +69,22 @@ def divide(text: str, sent: Sequence[str] = ()) -> Divided:
     while below is not None and new and not new[-1].strip(_RULES + " "):
         new.pop()
     rest = "\n".join([*(quoted or ()), *(below or ())]).strip("\n")
-    return Divided("\n".join(new).strip(), rest, bool(below))
+    return Divided("\n".join(new).strip(), rest, bool(below) and not ours.is_found)
+
+
+def _below_sent(lines: Sequence[str], sent: Sequence[str]) -> int:
+    """Return the first line below our whole mail, if that stands above all else; 0 otherwise."""
+    ours = _Sent(sent)
+    quoted = [at for at, line in enumerate(lines) if is_quoted(line)]
+    start = _introduction_at(lines, quoted[0]) if quoted else _others_begin(lines)
+    end = quoted[-1] + 1 if quoted else start
+    while not (quoted or ours.is_whole or end == len(lines)):
+        ours.has(lines[end])
+        end += 1
+    block = lines[quoted[0] if quoted else start : end]
+    is_below = any(map(str.strip, lines[end:])) and not any(map(str.strip, lines[:start]))
+    is_one = not quoted or all(is_quoted(line) or not line.strip() for line in block)
+    return end if sent and is_below and is_one and not _foreign_lines(block, _Sent(sent)) else 0
 
 
 def _foreign_lines(lines: Sequence[str], ours: _Sent) -> Sequence[str] | None:
@@ -83,7 +99,7 @@ def _foreign_lines(lines: Sequence[str], ours: _Sent) -> Sequence[str] | None:
 
 
 def _unmarked(line: str) -> str:
-    return line[:_MAX_LINE].lstrip("> \t").rstrip()
+    return _UNSEEN.sub("", line[:_MAX_LINE]).lstrip("> \t").strip()
 
 
 def _others_begin(lines: Sequence[str]) -> int:
@@ -186,19 +202,27 @@ class _Sent:
         self._texts = texts
         self._forms = [_Form(text) for text in texts]
         self._searches = _MOST_SEARCHES
+        self.is_found = False
+
+    @property
+    def is_whole(self) -> bool:
+        """Return True if a form was found up to its end."""
+        return any(form.is_whole for form in self._forms)
 
     def has(self, line: str) -> bool | None:
         """Return True if a quoted line is ours; None for a line without content."""
         signs = _alphanumerics(line)
         if not signs:
-            sign = line.strip("> \t")
+            sign = _unmarked(line)
             return None if sign.isascii() else any(sign in text for text in self._texts)
         if sum(form.goes_on(signs) for form in self._forms):
+            self.is_found = True
             return True
         if not self._searches or (not is_quoted(line) and len(signs) < _PIECE):
             return False
         found = sum(form.has(signs) for form in self._forms) > 0
         self._searches -= not found
+        self.is_found = self.is_found or found
         return found
 
 
@@ -212,6 +236,11 @@ class _Form:
             self._at += len(piece)
             self._ends.add(self._at)
         self._text, self._at = "".join(pieces), 0
+
+    @property
+    def is_whole(self) -> bool:
+        """Return True if it was found up to its end."""
+        return 0 < len(self._text) == self._at
 
     def goes_on(self, signs: str) -> bool:
         end = self._at + len(signs)

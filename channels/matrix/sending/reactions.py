@@ -3,8 +3,8 @@ Reactions: people's reactions to the bot's messages, and the bot's own, which sh
 
 A mark is set when a question is taken up and replaced when it is answered or given up. Transaction ids derive
 from the question, so that repetitions are the same event and an unknown id is learned by sending again. Marks
-are hints in a bounded queue, tried a few times by one task; after a rate limit no question is marked for
-`REST_S`.
+are hints in a bounded queue, tried a few times by one task. They leave the server's limit to answers: none is
+sent for `REST_S` after a refusal, nor while more than two of the events are taken that Synapse lets through.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ _MAX_KNOWN = 1000
 _TRIES = 4
 _LIMIT_S = 10.0
 REST_S = 60.0
-"""Within it Synapse's default limit (10 events, and one more every five seconds) is full again."""
+"""Within it Synapse's default limit (10 events, and one more every `_EVENT_S`) is full again."""
+_EVENT_S = 5.0
 _log = structlog.get_logger(__name__)
 
 
@@ -96,6 +97,12 @@ class AckReactions:
         """The server has refused something: leave what it takes now to answers."""
         self._rests_until = anyio.current_time() + REST_S
 
+    def note_sent(self) -> None:
+        """An event is sent, which counts for the server's limit."""
+        now = anyio.current_time()
+        rests_until = max(self._rests_until, now - 2 * _EVENT_S) + _EVENT_S
+        self._rests_until = min(rests_until, now + REST_S)
+
     def show(self, room_id: str, event_id: str, stage: AckState) -> None:
         """Show the progress of the question with this id; returns at once."""
         if not EVENT_ID.fullmatch(event_id):
@@ -146,7 +153,9 @@ class AckReactions:
 
     async def _put(self, path: str, body: Mapping[str, Any]) -> HttpAnswer | None:
         for attempt in range(_TRIES):
-            await anyio.sleep(max(0.0, self._rests_until - anyio.current_time()))
+            while (wait_s := self._rests_until - anyio.current_time()) > 0:  # noqa: ASYNC110
+                await anyio.sleep(wait_s)
+            self.note_sent()
             try:
                 answer = await self._homeserver.request("PUT", path, body, timeout_s=_LIMIT_S)
             except LinkBroken as error:

@@ -259,8 +259,9 @@ class Downloads:
         update: dict[str, Any] = {}
         if isinstance(found, Attachment):
             update |= {"attachments": (found,), "text": _without(message.text, remark)}
-            if remark and media_kind(*_event_in(message)) == VOICE_MESSAGE:  # one that is quoted has none
+            if media_kind(*_event_in(message)) == VOICE_MESSAGE:
                 spoken = (found.sha256,)
+                others = others or not remark  # it is quoted
         elif isinstance(found, str) and remark:
             others = True  # whoever made the file has named it
             update["text"] = message.text.replace(remark, f"{remark[:-1]}, but I could not get it: {found}]")

@@ -114,6 +114,8 @@ class EventHandler:
         self._senders = Senders()
         self._begun: OrderedDict[tuple[str, str], None] = OrderedDict()
         """Threads whose beginning was told already."""
+        self._ending: OrderedDict[tuple[str, str], None] = OrderedDict()
+        """Who has ended a poll in which room, and asked nothing since."""
         self._ours: OrderedDict[tuple[str, str], None] = OrderedDict()
         """Threads in which the bot has answered."""
         self._gone: OrderedDict[tuple[str, str], str] = OrderedDict()
@@ -267,6 +269,8 @@ class EventHandler:
     ) -> InboundMessage | Unfinished:
         """Add what the model needs besides: the thread's beginning, earlier talk, the answered message."""
         room_id, root = place
+        if (room_id, message.sender.address) in self._ending:
+            return Unfinished(message, partial(self._after_poll, message, place))
         talk: tuple[Background, ...] = ()
         if message.audience is Audience.GROUP:
             # A question that opens a thread takes the talk of the room along and leaves it for the next.
@@ -280,6 +284,12 @@ class EventHandler:
         if not begins and not message.context.in_reply_to:
             return message
         return Unfinished(message, partial(self._with_quotes, message, place, begins=begins))
+
+    async def _after_poll(self, message: InboundMessage, place: tuple[str, str]) -> InboundMessage:
+        """The question of who has ended a poll, whose result is known by now."""
+        self._ending.pop((place[0], message.sender.address), None)
+        begun = self._with_background(message, place)
+        return await begun.finish() if isinstance(begun, Unfinished) else begun  # type: ignore[return-value]
 
     async def _with_quotes(
         self, message: InboundMessage, place: tuple[str, str], *, begins: bool
@@ -312,7 +322,7 @@ class EventHandler:
 
     async def _asked_by_edit(
         self, room_id: str, event: JsonObject, seen_at: float | None
-    ) -> InboundMessage | Unfinished | None:
+    ) -> Unfinished | None:
         """Return the message that this edit makes one for the bot, or None. Its id tells what was edited."""
         sender, target = text_of(event, "sender"), edits(event)
         me = self._me_in(room_id, sender)
@@ -328,19 +338,25 @@ class EventHandler:
             return None
         self._talk.remove_redacted(room_id, target)
         self._early.take(room_id, target, sender)  # an older text
-        in_thread = root and root != target
-        thread = {"m.relates_to": {"rel_type": "m.thread", "event_id": root}} if in_thread else {}
-        said = {**event, "event_id": target, "content": {**content, **thread}}
+        relation = {"rel_type": "m.thread", "event_id": root} if root and root != target else {}
+        said = {**event, "event_id": target, "content": {**content, "m.relates_to": relation}}
+        me = self.rules.me_in(room_id, self._me, sender)
+        alone = read_event(said, room_id, me=me, rooms=self._rooms, now=self._clock.now())
+        if isinstance(alone, Skip):
+            return None
+        seen = self._seen(alone.context, room_id, sender, seen_at)
+        alone = alone.with_context(replace(seen, allowed_here=self.rules.allows(room_id, sender)))
+        return Unfinished(by_edit(alone), partial(self._asked_in_place, room_id, said, seen_at))
+
+    async def _asked_in_place(
+        self, room_id: str, said: JsonObject, seen_at: float | None
+    ) -> InboundMessage | Skip:
+        """Return a question by an edit, with the thread and the reply that its first text was."""
+        if (relation := await self._quotes.relation_of(room_id, text_of(said, "event_id"))) is not None:
+            said = {**said, "content": {**object_of(said, "content"), "m.relates_to": relation}}
         asked = await self._message(room_id, said, seen_at)
-        if isinstance(asked, Unfinished):
-            finish = asked.finish
-
-            async def finished() -> InboundMessage | Skip:
-                message = await finish()
-                return message if isinstance(message, Skip) else by_edit(message)
-
-            return Unfinished(by_edit(asked.message), finished)
-        return by_edit(asked) if isinstance(asked, InboundMessage) else None
+        message = await asked.finish() if isinstance(asked, Unfinished) else asked
+        return by_edit(message) if isinstance(message, InboundMessage) else Skip("edit")
 
     def _edited(self, room_id: str, event: JsonObject) -> Amendment | Skip:
         edit = read_edit(event)
@@ -423,6 +439,7 @@ class EventHandler:
         here = self.rules.allows(room_id, sender)
         message = message.with_context(replace(seen, noted=LineNote(), allowed_here=here))
         ended_at = event.get("origin_server_ts")
+        _keep(self._ending, (room_id, sender), None)
         return Unfinished(message, partial(self._poll_result, message, room_id, target, ended_at))
 
     async def _poll_result(

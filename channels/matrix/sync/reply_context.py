@@ -129,6 +129,11 @@ class ReplyContext:
         seen = await self._shown(room_id, event_id, asker)
         return None if seen is None else seen.file
 
+    async def relation_of(self, room_id: str, event_id: str) -> JsonObject | None:
+        """Return what a message is related to, as a reply or in a thread; None if it cannot be had."""
+        event = await self._look(room_id, event_id, self._user_id)
+        return None if event is None else object_of(object_of(event, "content"), "m.relates_to")
+
     async def poll(self, room_id: str, event_id: str) -> tuple[str, Poll] | None:
         """Return who has started a poll, and the poll; None if it cannot be had."""
         event = await self._look(room_id, event_id, self._user_id)

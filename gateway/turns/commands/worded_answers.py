@@ -125,7 +125,8 @@ class WordedAnswers:
         message, heard = turn.head.message, turn.head.message.notes.heard
         is_alone = len(turn.rows) == 1 and len(heard) == 1 and not message.text.strip()
         is_new = message.notes.known_words is None and not any(step.number >= 0 for step in steps)
-        if not (is_alone and is_new and message.context.spoken) or heard[0].unsure:
+        is_own = message.context.spoken and not message.context.others_words
+        if not (is_alone and is_new and is_own) or heard[0].unsure:
             return None
         said = read_answer(heard[0].text)
         if said is None or said.sign not in (Sign.YES, Sign.NO) or said.span:
@@ -280,7 +281,9 @@ class WordedAnswers:
                 )
             return self._as_form(entry, question, "yes" if yes else "no")
         owner = self.access.decide(message).role is Role.OWNER
-        told = decision(yes=yes, by=message.sender.address, owner=owner)
+        text = message.text.strip()
+        why = "" if yes else _own_lines(text[len(_own_lines(text)) :])
+        told = decision(yes=yes, by=message.sender.address, owner=owner, why=why)
         answer = replace(_answering(entry, {question.name: question.tool}), settles={question.name: told})
         return self._granting(answer, question, said.span) if said.span else answer
 

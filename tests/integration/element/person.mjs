@@ -40,6 +40,7 @@ async function describe(event) {
         unreadable: event.isDecryptionFailure() ? String(event.decryptionFailureReason) : null,
         shield: info ? info.shieldColour : null,
         reason: info ? info.shieldReason : null,
+        rings: client.getPushActionsForEvent(event, true)?.notify ?? false,
     };
 }
 

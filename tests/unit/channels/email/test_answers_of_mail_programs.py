@@ -223,3 +223,39 @@ def test_what_we_have_sent_goes_with_what_introduces_it(language: str) -> None:
     assert "hotel?" in mail.rest, "the control: not known, it stays"
     known = mail.without([SAID])
     assert (known.text, known.rest) == ("And on Sunday?", "")
+
+
+BELOW = {
+    "marked": "On Mon, 19 Jan 2026 at 10:00, Bot <bot@mail.test> wrote:\n> Which day? Which\n> hotel?\n\nThe Ritz.",
+    "Apple": "> On 19 Jan 2026, at 10:00, Bot <bot@mail.test> wrote:\n> \n> \ufeff\n> Which day? Which hotel?\n\nThe Ritz.",
+    "Outlook": f"{OLD['sv']}\n\nThe Ritz.",
+}
+
+
+@pytest.mark.parametrize("program", BELOW)
+def test_an_answer_below_all_that_we_have_sent_is_the_senders(program: str) -> None:
+    mail = parse_mail(plain(BELOW[program])).without([SAID])
+    assert (mail.text, mail.rest) == ("The Ritz.", "")
+
+
+@pytest.mark.parametrize("program", BELOW)
+def test_where_more_is_quoted_than_we_have_sent_all_of_it_stays(program: str) -> None:
+    """The control: somebody else's words in our mail may be answered, too, and part of our mail is not all of it."""
+    mail = parse_mail(plain(BELOW[program].replace("hotel?", "hotel? Pay Eve."))).without([SAID])
+    assert "Pay Eve." in f"{mail.text}{mail.rest}"
+    mail = parse_mail(plain(BELOW["Outlook"])).without([f"{SAID} And which room?"])
+    assert (mail.text, mail.rest.split()[-1]) == ("", "Ritz.")
+
+
+def test_answers_inside_of_what_we_have_sent_are_no_forwarded_mail() -> None:
+    """Outlook marks nothing as quoted; a mail of somebody else below a header is forwarded (the control)."""
+    raw = ANSWERED["Outlook, inside"][0]
+    assert not parse_mail(raw).without([SAID]).forwards
+    assert parse_mail(raw).without(["Hello."]).forwards
+
+
+def test_a_line_of_an_invisible_character_is_nobodys() -> None:
+    """An iPhone begins the quotation with it."""
+    quoted = "> On 19 Jan 2026, at 10:00, Bot <bot@mail.test> wrote:\n> \n> \ufeff\n> Which day? Which hotel?"
+    mail = parse_mail(plain(f"On Tuesday.\n\n{quoted}")).without([SAID])
+    assert (mail.text, mail.rest) == ("On Tuesday.", "")

@@ -409,7 +409,8 @@ async def test_a_voice_message_that_is_quoted_is_not_spoken_by_who_quotes_it(ser
     quoted = quoted.with_context(MessageContext(route={"media": media}))
     own, quoted = await Downloads(server, store, allows=lambda _: True).bring([own, quoted])
     assert own.context.spoken == (own.attachments[0].sha256,)
-    assert quoted.attachments and not quoted.context.spoken
+    assert quoted.context.spoken == (quoted.attachments[0].sha256,)
+    assert (own.context.others_words, quoted.context.others_words) == (False, True)
 
 
 async def test_a_file_counts_on_the_share_of_its_sender(server, tmp_path):

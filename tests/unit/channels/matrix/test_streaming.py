@@ -313,6 +313,32 @@ async def test_an_answer_never_waits_behind_marks(refused):
         group.cancel_scope.cancel()
 
 
+async def test_marks_leave_seven_of_ten_events_to_answers():
+    """Before any refusal; at an ordinary pace each question has its marks."""
+    server, fine = ScriptedHomeserver(), HttpAnswer(200, {"event_id": "$m"})
+    for path in ("/send/m.reaction/", "/redact/"):
+        server.on("PUT", path, fine)
+    marks = AckReactions(server)
+    async with anyio.create_task_group() as group:
+        group.start_soon(marks.run)
+        for number in range(20):
+            marks.show(ROOM, f"$q{number}", AckState.RECEIVED)
+            marks.note_sent()  # an answer
+            marks.show(ROOM, f"$q{number}", AckState.DONE)
+            await anyio.sleep(0.1)
+        assert len(server.calls) <= 3
+        await anyio.sleep(2 * REST_S)
+        shown = len(keys(server))
+        for number in range(5):
+            marks.show(ROOM, f"$later{number}", AckState.RECEIVED)
+            await anyio.sleep(3)
+            marks.note_sent()
+            marks.show(ROOM, f"$later{number}", AckState.DONE)
+            await anyio.sleep(20)
+        assert keys(server)[shown:] == [SIGNS[AckState.RECEIVED], SIGNS[AckState.DONE]] * 5
+        group.cancel_scope.cancel()
+
+
 async def test_a_storm_of_marks_is_bounded():
     """While nothing can be sent, at most some hundred wait; what has no event is none."""
     marks = AckReactions(ScriptedHomeserver())

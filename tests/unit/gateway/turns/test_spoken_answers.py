@@ -104,6 +104,7 @@ def test_what_was_said_is_answered_by_voice_and_what_was_written_is_not():
     )
     assert len(of(turn(), when="always")) == 1
     assert of(turn(spoken=True), when="never") == []
+    assert of(turn(spoken=True, context=MessageContext(spoken=("aa",), others_words=True))) == []
 
 
 def test_in_a_mail_a_sound_is_a_voice_message_and_in_a_room_it_is_music():

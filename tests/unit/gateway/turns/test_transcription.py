@@ -18,7 +18,7 @@ from agent_core.errors import (
 from agent_core.llm.config import LLMSpec, ProviderSpec
 from agent_core.llm.litellm.process import LiteLLMProcess
 from agent_core.media.media_client import build_transcriber
-from agent_core.messages import Attachment, InboundMessage, MessageNotes
+from agent_core.messages import Attachment, InboundMessage, MessageContext, MessageNotes
 from agent_core.models import Purpose, Usage
 from agent_core.voice.config import TranscribeSettings
 from agent_core.voice.transcript import StoredTranscript, Transcript
@@ -189,6 +189,18 @@ async def test_the_words_are_shown_to_the_model_as_spoken(world, make):
     [paid] = world.meter.paid
     assert (paid.prompt_tokens, paid.calls) == (20, 1)
     assert paid.cost_usd == pytest.approx(2 / 60 * 0.006)
+
+
+async def test_an_earlier_voice_message_is_listened_to_when_it_is_asked_about(world):
+    """It stays somebody else's, so it is no answer to a question; the control is a sound file in a room."""
+    file = world.files.keep(wav(2, says="yes"))
+    for given, is_heard in (({"spoken": (file.sha256,), "others_words": True}, True), ({}, False)):
+        asked = question(
+            await world.hear(
+                message(text="What does he say?", attachments=(file,), context=MessageContext(**given))
+            )
+        )
+        assert ("may mishear:] yes" in asked) is is_heard
 
 
 async def test_what_was_heard_before_is_not_paid_again(world):
