@@ -9,17 +9,31 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from functools import lru_cache
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
+from pydantic import (
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    PlainSerializer,
+    TypeAdapter,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
 _UNSAFE_IN_KEY = re.compile(r"[^A-Za-z0-9!@#$&'*+,.;<>^_`{|}~\-=]")
 _UNSAFE_IN_FILE = re.compile(r"[^A-Za-z0-9_\-]")
 _FILE_NAME_LIMIT = 150
 _KEYS_REMEMBERED = 1024
+_Route = TypeVar("_Route")
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,61 +198,12 @@ class Attachment(_Frozen):
         return self.sha256[:12]
 
 
-OTHERS_WORDS = "others_words"
-"""In the context of a message: its text, or what stands above it, may have words of others in it."""
-
-
-SPOKEN = "spoken"
-"""In the context of a message: the hashes of those of its files that were recorded as voice messages."""
-
-
-MENTIONS = "mentions"
-"""In the context of a scheduled job: whom it reminds, as in `OutboundMessage.rings_for`."""
 EVERYBODY = "@room"
-
-
-SPEECH = "speech"
-KNOWN_WORDS = "known_words"
-"""
-In the context of a question that is asked anew: what was heard in its sound files before, by their digests.
-"""
-"""
-In the context of an answer that is to be spoken, or is: what is known of it (``duration_ms``, ``waveform``).
-"""
-
-
-NOT_NAMED = "not_named"
-"""In the context of a message: it comes to the bot as everything in its room does, and does not name it."""
-
-
-DONE_BEFORE = "done_before"
-"""In the context of a question that is asked anew: how often which tool was used to answer it before."""
-
-
+"""Instead of addresses: all who read along."""
 BY_EDIT = " asked"
 """
 Behind the id of a message that was said to others, and is a question since its sender has edited it: both
 together are the id of the question, and an amendment of the one is an amendment of the other.
-"""
-
-
-COPIES = "copies"
-"""In the context of a question that is asked anew: the native ids of the messages whose words it has."""
-
-
-EDITED = "edited"
-"""In the context of a message that a turn had taken already: what its sender has made of its text since."""
-
-
-REDACTED = "redacted"
-"""In the context of such a message: its sender has taken it back since."""
-
-
-NOTED = "noted"
-"""
-In the context of a message that is only noted in the history of its conversation, where the next question
-finds it: nobody is answered. Its value has the fields of the line that are not those of a question: what it
-takes back (``undoes``), or to which line it belongs (``turn``, ``id``).
 """
 
 
@@ -261,13 +226,269 @@ class Background(_Frozen):
     text: str
 
 
-class InboundMessage(_Frozen):
+class _Sparse:
+    """A record of which JSON has only what is not the default."""
+
+    @model_serializer(mode="wrap")
+    def _changed(self, handler: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+        bare = type(self)()
+        return {
+            name: value for name, value in handler(self).items() if getattr(self, name) != getattr(bare, name)
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Speech(_Sparse):
+    """An answer that is to be spoken or is: for whom, and duration and waveform of a voice message."""
+
+    owner: bool = False
+    """The owner is among those who asked."""
+    duration_ms: int | None = None
+    waveform: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quotation(_Sparse):
+    """The part of a message that an answer repeats, and its date as its sender wrote it."""
+
+    text: str = ""
+    date: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileTranscript(_Sparse):
+    """What was heard in a sound file; ``why_not``: why nothing was."""
+
+    name: str = ""
+    text: str = ""
+    seconds: float = 0.0
+    unsure: bool = False
+    why_not: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LineNote(_Sparse):
+    """Where a message stands in the history that is only noted there: its line, or the line it takes back."""
+
+    turn: str | None = None
+    id: str = ""
+    undoes: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobNote(_Sparse):
+    """The scheduled or background job of a message; ``origins`` are read by `provenance.from_json`."""
+
+    id: str = ""
+    kind: str = ""
+    late: bool = False
+    forced: bool = False
+    origins: JsonValue = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, given: object) -> object:
+        return {"id": given} if isinstance(given, str) else given
+
+
+@dataclass(frozen=True, kw_only=True)
+class OrderNote(_Sparse):
+    """The order for a background job, see ``gateway.queue.background.Order``."""
+
+    place: str = ""
+    name: str = ""
+    started_by: str = ""
+    command: bool = False
+    origins: JsonValue = None
+    by_heartbeat: bool = False
+    state: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MessageNotes(_Sparse):
+    """The gateway's own notes with a message; the inbox drops what a channel put here."""
+
+    admitted: bool = False
+    """A person has released it from quarantine; nothing proves its sender."""
+    # An answer to questions:
+    answers: dict[str, str] = field(default_factory=dict)
+    """The questions that it answers, with their tools."""
+    settled: str = ""
+    granted: str = ""
+    misread: str = ""
+    """It decides nothing, and this is the reply."""
+    approves: tuple[str, ...] = ()
+    """The items that an answer to this notice decides."""
+    # What has become of it:
+    stopped: int = 0
+    """How many messages this ``!stop`` withdrew."""
+    edited: str | None = None
+    """The newest text of a message that a turn had taken already."""
+    edit_count: int = 0
+    """How often it was edited after its answer."""
+    redacted: bool = False
+    begun_anew: int = 0
+    """How many turns with it were ended by an edit."""
+    # A question that is asked anew:
+    asked_by: int | None = None
+    """The row of the command that asks it."""
+    copies: tuple[str, ...] = ()
+    """The native ids of the messages whose words it has."""
+    replaces: tuple[str, ...] = ()
+    """The provider ids of its earlier answer, part by part."""
+    done_before: dict[str, int] = field(default_factory=dict)
+    """How often which tool was used to answer it before."""
+    known_words: dict[str, dict[str, Any]] | None = None
+    """What was heard in its sound files before, by their digests."""
+    heard: tuple[FileTranscript, ...] = ()
+    # A job, and what it made:
+    job: JobNote | None = None
+    background: OrderNote | None = None
+    mentions: tuple[str, ...] = ()
+    """Whom a reminder reminds, as in `OutboundMessage.rings_for`; empty: its person."""
+    origins: JsonValue = None
+    """The origins of the text, see `provenance.from_json`; None: the words of its person."""
+    scope: str | None = None
+    """The scope that alone may see the line that it becomes, see `Message.scope`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MessageContext(_Sparse):
+    """
+    What a channel knows of a message besides its words, and gets back with every answer.
+
+    The gateway reads the fields. ``route`` is the channel's own (the event to reply to, the References of a
+    mail), JSON that nobody else opens; a key that is no field here goes there, too.
+    """
+
+    # Whether and when it is answered:
+    refused: str = ""
+    """A reason: it is only remembered as seen."""
+    refusal: str = ""
+    """All that its sender is told, instead of an answer."""
+    quarantine: str = ""
+    """A reason: it is kept until a person lets it in."""
+    invitation: str = ""
+    """It is an invitation to this place and not a message."""
+    doubt: str = ""
+    """A reason, for people, why its sender is not verified."""
+    proof: int | None = None
+    """How well its sender is proved, compared with others of this channel; None: as well as possible."""
+    allowed_here: bool | None = None
+    """The rule of this very place for a proven sender; None: there is none beside ``allow_from``."""
+    moderator: bool = False
+    """Its sender has a moderator's rights among those who read along."""
+    read_only: bool = False
+    """It is for the history, and nobody is answered."""
+    not_named: bool = False
+    """It comes to the bot as everything in its room does, and does not name it."""
+    unreadable: str = ""
+    """A sentence, all that its sender is told of a message that could not be read."""
+    wait_s: float = 0.0
+    """It is answered no sooner than so many seconds after it was accepted."""
+    tell_wait: bool = False
+    noted: LineNote | None = None
+    """It is only noted in the history, where the next question finds it; nobody is answered."""
+    # What it is about:
+    subject: str | None = None
+    """None: this channel has no subjects."""
+    reply_to: str = ""
+    """The recipient of answers, if that is not the sender."""
+    cc: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    """Names by which people here address the bot."""
+    in_reply_to: str = ""
+    """The native id of the message that it answers."""
+    outbound: str = ""
+    """The id of the message of ours (`OutboundMessage.id`) that it answers or reacts to."""
+    seen_at: AwareDatetime | None = None
+    """Its place among what was said here, whatever others say of its time."""
+    visible_from: AwareDatetime | None = None
+    """Its sender came then, and sees nothing of what was said before."""
+    spoken: tuple[str, ...] = ()
+    """The hashes of those of its files that were recorded as voice messages."""
+    others_words: bool = False
+    """Its text, or what stands above it, may have words of others in it."""
+    quoted: Quotation | None = None
+    watched: bool = False
+    """A tick that shows what a watched command has written."""
+    forced: bool = False
+    """A tick that a person wants now."""
+    # An answer or notice:
+    person: str = ""
+    """For this person alone, wherever the channel finds them."""
+    part: int = 0
+    """0 is the first part of an answer."""
+    edits: str = ""
+    """The provider id that it takes the place of."""
+    headline: str = ""
+    """Its subject, on channels that have one."""
+    speech: Speech | None = None
+    left_over: str = ""
+    """The native id of a message of which nothing else was kept."""
+    route: dict[str, Any] = field(default_factory=dict)
+    notes: MessageNotes = field(default_factory=MessageNotes)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _sorted(cls, given: object) -> object:
+        if not isinstance(given, Mapping):
+            return given
+        given = dict(given)
+        if isinstance(given.get("edits"), int):  # how often it was edited
+            given["edit_count"] = given.pop("edits")
+        own = {field.name for field in fields(cls)}
+        ours = {field.name for field in fields(MessageNotes)}
+        flat = {name: value for name, value in given.items() if name not in own}
+        found = {name: value for name, value in given.items() if name in own}
+        if notes := {name: value for name, value in flat.items() if name in ours}:
+            found["notes"] = {**notes, **found.get("notes", {})}
+        if route := {name: value for name, value in flat.items() if name not in ours}:
+            found["route"] = {**route, **found.get("route", {})}
+        return found
+
+    def read_route(self, kind: type[_Route]) -> _Route:
+        """Return the route as a dataclass of this kind; its defaults if it is something else."""
+        try:
+            route: _Route = _adapter(kind).validate_python(self.route)  # type: ignore[arg-type]
+        except ValidationError:
+            return kind()
+        return route
+
+    def with_route(self, route: object) -> MessageContext:
+        """Return it with the fields of a dataclass, except its defaults, as its route."""
+        adapter = _adapter(type(route))  # type: ignore[arg-type]
+        return replace(self, route=adapter.dump_python(route, exclude_defaults=True))
+
+
+@lru_cache(maxsize=_KEYS_REMEMBERED)
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+class _Message(_Frozen):
+    context: MessageContext
+
+    @property
+    def notes(self) -> MessageNotes:
+        """The gateway's notes with it."""
+        return self.context.notes
+
+    def with_context(self, context: MessageContext) -> Self:
+        """Return it with another context."""
+        return self.model_copy(update={"context": context})
+
+    def with_notes(self, notes: MessageNotes) -> Self:
+        """Return it with other notes of the gateway."""
+        return self.with_context(replace(self.context, notes=notes))
+
+
+class InboundMessage(_Message):
     """
     One message as a channel received it.
 
     ``(channel, account, native_id)`` is its identity: a second message with the same one is the same
-    message. ``context`` is the channel's own note to itself, given back with every answer (the event to
-    reply to, the References of a mail). Others read of it what is said where they do, and `OTHERS_WORDS`.
+    message.
     """
 
     version: Literal[1] = 1
@@ -288,7 +509,7 @@ class InboundMessage(_Frozen):
     ``background_job`` by a turn that has started it for the sender.
     """
     attachments: tuple[Attachment, ...] = ()
-    context: dict[str, Any] = Field(default_factory=dict)
+    context: MessageContext = Field(default_factory=MessageContext)
     background: tuple[Background, ...] = ()
     """What the model is shown besides the text, marked as said by others; bounded by the channel."""
 
@@ -298,7 +519,7 @@ class Amendment(_Frozen):
     A change of an earlier message, such as an edit; it is not a message and leaves no row.
 
     ``replace``: the sender has edited the message ``native_id``, which now says ``text``, and with
-    ``names_bot`` that it is meant for the bot (see `NOT_NAMED`). ``withdraw``: the
+    ``names_bot`` that it is meant for the bot (`MessageContext.not_named`). ``withdraw``: the
     sender has taken it back. ``leave``: the bot is no longer in ``session.conversation``. ``stop``: what
     waits or runs in ``session`` is not to be answered, of ``sender`` if one is named, else of everybody.
     ``bounce``: what the server took from us as ``native_id`` did not arrive after all, for the reason
@@ -324,7 +545,7 @@ class OutboundKind(StrEnum):
     """Something that somebody wants said, to a person or in a room; it answers nothing."""
 
 
-class OutboundMessage(_Frozen):
+class OutboundMessage(_Message):
     """
     One message on its way out, made from one row of the outbox.
 
@@ -341,7 +562,7 @@ class OutboundMessage(_Frozen):
     created_at: AwareDatetime
     kind: OutboundKind = OutboundKind.REPLY
     attachments: tuple[Attachment, ...] = ()
-    context: dict[str, Any] = Field(default_factory=dict)
+    context: MessageContext = Field(default_factory=MessageContext)
     """The `InboundMessage.context` of the message that is answered; empty if there is none."""
     rings_for: tuple[str, ...] | None = None
     """

@@ -16,9 +16,9 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import datetime
 from enum import IntEnum
-from typing import Any, Literal
+from typing import Literal
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, ValidationError
+from pydantic import AwareDatetime, BaseModel, ConfigDict, JsonValue, ValidationError
 
 from agent_core.text import one_line
 
@@ -122,7 +122,7 @@ def since(origins: Iterable[Origin], trusted_before: datetime | None) -> Origins
     return tuple(each for each in origins if each.at is None or each.at > trusted_before)
 
 
-def to_json(origins: Iterable[Origin]) -> list[dict[str, Any]]:
+def to_json(origins: Iterable[Origin]) -> list[JsonValue]:
     """The origins as a list that JSON can hold."""
     return [origin.model_dump(mode="json", exclude_none=True) for origin in origins]
 

@@ -17,7 +17,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
-from agent_core.messages import Amendment, InboundMessage, OutboundMessage, SessionKey
+from agent_core.messages import Amendment, InboundMessage, MessageContext, OutboundMessage, SessionKey
 
 
 class ChannelClock(Protocol):
@@ -111,7 +111,7 @@ class Capabilities:
     max_text_bytes: int = 16_000
     """Longer answers are split before they become outbox rows."""
     edits: bool = False
-    """A reply with ``context["edits"]`` takes the place of what was sent under that provider id."""
+    """A reply with ``context.edits`` takes the place of what was sent under that provider id."""
     attachments: bool = False
     """`OutboundMessage.attachments` are sent along; otherwise the text says what is missing."""
 
@@ -155,15 +155,7 @@ class Inbox(Protocol):
         ``amendments`` change what was accepted before; they become true together with the batch and are
         applied after its messages.
 
-        In ``context`` a channel may say what shall become of a message: ``refused`` (a reason: it is only
-        remembered as seen), ``quarantine`` (a reason: a person must let it in), ``allowed_here`` (whether a
-        proven sender may speak in this place, whatever the general list says), ``read_only`` (it is for the
-        history, and nobody is answered), ``unreadable`` (a sentence: all that its sender is told),
-        ``moderator`` (whether the sender has a moderator's rights among those who read along), ``wait_s`` (it
-        is answered no sooner than so many seconds after it was accepted; with ``tell_wait`` its sender is
-        told so), ``seen_at`` (an instant in ISO 8601: where it stands among what was said here, whatever
-        others say of its time), ``visible_from`` (such an instant: its sender came then, and sees nothing of
-        what was said before).
+        In `MessageContext` a channel says what shall become of a message.
 
         After it has returned the server may be told that the messages are taken. A message that is already
         known is a success without work. Raises nothing but cancellation: while the store cannot take
@@ -348,12 +340,12 @@ class SupportsAcknowledgements(Protocol):
     `Capabilities.acknowledgements`.
     """
 
-    async def acknowledge(self, session: SessionKey, context: Mapping[str, Any], stage: AckState) -> None:
+    async def acknowledge(self, session: SessionKey, context: MessageContext, stage: AckState) -> None:
         """
         Show the progress of a message of ``session``; ``context`` is its `InboundMessage.context`.
 
         A hint: it never raises `ChannelError`, no turn waits for it, it may be cancelled at every await, and
         any of them may be left out or told twice. Those of one message come in order, one after the other.
-        Of a message that was taken back only its native id is left: ``{"event_id": …, "left_over": True}``.
+        Of a message that was taken back only its native id is left (`MessageContext.left_over`).
         """
         ...

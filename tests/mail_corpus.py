@@ -103,7 +103,7 @@ def _bodies(w: Writer) -> Iterator[Case]:
         files=["part 1.ics"],
     )
     yield w.case("07", "Text", "Subject: Grüße corpus 07", subject="Grüße corpus 07",
-                 check=lambda message: message.context["subject"] == "Grüße corpus 07")  # fmt: skip
+                 check=lambda message: message.context.subject == "Grüße corpus 07")  # fmt: skip
     parts = (
         part(
             "Content-Type: a/b",
@@ -121,11 +121,11 @@ def _bodies(w: Writer) -> Iterator[Case]:
     yield w.case("08", parts, MIXED, "Subject: corpus 08 =?utf-8?b?R3LDvMM=?= =?utf-8?b?n2U=?=",
                  sender=f'"<evil@bad.test>" <{w.person}>', subject="corpus 08",
                  check=lambda message: message.sender.address == w.person
-                 and "Grüße" in message.context["subject"]
+                 and "Grüße" in message.context.subject
                  and [one.name for one in message.attachments[:2]] == ["Rätsel", "Bär.txt"]
                  and "/" not in message.attachments[2].name and ".." not in message.attachments[2].path)  # fmt: skip
     yield w.case("08b", "x", "Subject: corpus 08b =?utf-8?q?Gr=C3=BC=C3=9Fe?= =?utf-8?b?w?= end", subject="corpus 08b",
-                 check=lambda message: "Grüße" in message.context["subject"])  # fmt: skip
+                 check=lambda message: "Grüße" in message.context.subject)  # fmt: skip
     forwarded = f"From: Boss <boss@evil.test>\r\nSubject: Pay\r\n{EVIDENCE}\r\n\r\nPay 5,000 to me at once"
     yield w.case(
         "09",
@@ -184,7 +184,7 @@ def _bodies(w: Writer) -> Iterator[Case]:
     text = "これは長い本文です。".encode("iso2022_jp")
     yield w.case("27", base64.encodebytes("Привет".encode("koi8-r")), "Content-Type: text/plain; charset=koi8-r", B64,
                  "Subject: corpus 27 =?iso-2022-jp?B?" + base64.b64encode(text).decode() + "?=",
-                 has=["Привет"], check=lambda message: "これは" in message.context["subject"])  # fmt: skip
+                 has=["Привет"], check=lambda message: "これは" in message.context.subject)  # fmt: skip
     flowed = (
         "A line that \r\ngoes on and \r\non.\r\n\r\n> quoted and \r\n> going on\r\n\r\n From here\r\n\r\nlast"
     )

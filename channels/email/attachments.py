@@ -10,15 +10,16 @@ everything, before anything is acknowledged.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import anyio.to_thread
 import structlog
 
-from agent_core.messages import OTHERS_WORDS, Attachment, InboundMessage
+from agent_core.messages import Attachment, InboundMessage
 from channels.attachments import AttachmentGone, AttachmentRefused, AttachmentStore
 from channels.email.config import EmailConfig
 from channels.email.parsing.message import AttachmentNote, ParsedMail
+from channels.email.route import route_of
 
 MAX_NAMED = 20
 QUARANTINED_BYTES = 200_000
@@ -78,7 +79,7 @@ class Keeper:
             return message  # the gateway keeps nothing of it
         if self._store is None:
             return _noted(message, [(note, "") for note in mail.attachments])
-        quarantined = bool(message.context.get("quarantine"))
+        quarantined = bool(message.context.quarantine)
         room = _Room(
             self._max_files, min(self._max_bytes, QUARANTINED_BYTES) if quarantined else self._max_bytes
         )
@@ -91,7 +92,9 @@ class Keeper:
             else:
                 missing.append((note, found))
         if missing:
-            _log.warning("mail.files_left", uid=message.context.get("uid"), kept=len(kept), left=len(missing))
+            _log.warning(
+                "mail.files_left", uid=route_of(message.context).uid, kept=len(kept), left=len(missing)
+            )
         return _noted(message.model_copy(update={"attachments": tuple(kept)}), missing)
 
     async def _one(
@@ -123,7 +126,7 @@ def _noted(message: InboundMessage, missing: list[tuple[AttachmentNote, str]]) -
     named = "; ".join(_described(note, why) for note, why in missing[:MAX_NAMED])
     more = f"; and {len(missing) - MAX_NAMED} more" if len(missing) > MAX_NAMED else ""
     remark = f"[Attached, but not kept: {named}{more}]"
-    context = {**message.context, OTHERS_WORDS: True}  # whoever made a file has named it
+    context = replace(message.context, others_words=True)  # whoever made a file has named it
     return message.model_copy(update={"text": f"{message.text}\n\n{remark}".strip(), "context": context})
 
 

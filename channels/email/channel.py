@@ -52,6 +52,7 @@ from channels.email.parsing.addresses import AddressInvalid, normalise
 from channels.email.parsing.dsn import BounceReport, in_words
 from channels.email.parsing.threads import message_id_of, session_about
 from channels.email.receiver import MailReceiver
+from channels.email.route import route_of
 from channels.email.self_test import examine, status_facts
 from channels.email.sent_tracker import SentTracker
 from channels.email.server_ids import ServerIds, given_in_reply
@@ -363,9 +364,9 @@ class EmailChannel(EmailDirectMessages):
             self._add_task(copy)
         if message.kind not in (OutboundKind.REPLY, OutboundKind.APOLOGY):
             return  # the mail that it is about is not answered yet
-        uid, uidvalidity = message.context.get("uid"), message.context.get("uidvalidity")
-        if isinstance(uid, int) and isinstance(uidvalidity, int):
-            self._add_task(Answered(uid, uidvalidity))
+        route = route_of(message.context)
+        if route.uid is not None and route.uidvalidity is not None:
+            self._add_task(Answered(route.uid, route.uidvalidity))
 
     def _add_task(self, task: HousekeepingTask) -> None:
         self._housekeeping.add(task)

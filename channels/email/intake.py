@@ -1,10 +1,10 @@
 """
 Turns one fetched mail into a message for the gateway. Pure, apart from the limiter's memory.
 
-Mails that will not be answered become messages too, with ``addressed`` False and ``context["refused"]``, so
+Mails that will not be answered become messages too, with ``addressed`` False and ``context.refused``, so
 that they are remembered and block nothing; only our own copy is none. Mails that lack proof of the sender are
-for a person (``context["quarantine"]``); unproven senders never hear from us. Read-only senders get
-``context["read_only"]`` and a session without recipient. ``context`` comes back with the answer: reply
+for a person (``context.quarantine``); unproven senders never hear from us. Read-only senders get
+``context.read_only`` and a session without recipient. ``context`` comes back with the answer: reply
 address, thread, mail to mark.
 """
 
@@ -13,26 +13,25 @@ from __future__ import annotations
 import fnmatch
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from types import MappingProxyType
-from typing import Any
 
 from agent_core.html_to_text import html_to_text
 from agent_core.messages import (
-    OTHERS_WORDS,
     Audience,
     Background,
     InboundMessage,
+    MessageContext,
     OutboundMessage,
+    Quotation,
     Sender,
 )
 from channels.email.compose.message import subject_of, texts_of
 from channels.email.config import EmailConfig, MailAnswerLimits
 from channels.email.intake_text import (
     MAX_BACKGROUND,
-    OTHERS_SUBJECT,
     background_of,
     has_others_subject,
     is_same_subject,
@@ -62,6 +61,7 @@ from channels.email.parsing.threads import (
     thread_tag,
 )
 from channels.email.parsing.unreadable import SENT_BY_A_PROGRAM, TOO_LARGE, apology_of, headers_of
+from channels.email.route import MailRoute, route_of
 from channels.email.trust.dkim import SignatureClaim, claims_of
 from channels.email.trust.sender_policy import (
     MailRefused,
@@ -287,24 +287,35 @@ class MailIntake:
         refused, quarantine, place = self._judged(
             arrival, verdict, native_id, str(session), person, taken_at=now or arrival.received_at
         )
-        context: dict[str, Any] = {
-            "uid": arrival.uid,
-            "uidvalidity": uidvalidity,
-            "message_id": message_id,
-            "references": list(references[:1] + references[1:][-MAX_REFERENCES_KEPT:]),
-            "subject": self._without_secrets(headers.subject()),
-            "reply_to": "" if read_only else verdict.reply_to or (person if "@" in person else ""),
-            **_about_the_sender(verdict, doubt),
-            **self._others_words(arrival, own_references),
-            **({"quarantine": quarantine} if quarantine else {}),
-        }
-        if refused:
-            context["refused"] = refused
-        else:
-            context |= self._for_the_answer(arrival, verdict, word, ours)
-            context |= _how_to_answer(arrival, verdict, place, read_only=read_only)
-            if explained:
-                context["refusal"] = SENT_BY_A_PROGRAM
+        others_subject = has_others_subject(
+            arrival.mail, arrival.headers, own_references, account=self.account
+        )
+        route = MailRoute(
+            uid=arrival.uid,
+            uidvalidity=uidvalidity,
+            message_id=message_id,
+            references=(*references[:1], *references[1:][-MAX_REFERENCES_KEPT:]),
+            others_subject=others_subject,
+            evidence=verdict.authentication,
+        )
+        context = MessageContext(
+            subject=self._without_secrets(headers.subject()),
+            reply_to="" if read_only else verdict.reply_to or (person if "@" in person else ""),
+            proof=strength(verdict.authentication),
+            doubt="" if verdict.verified else doubt,
+            others_words=others_subject or (arrival.mail is not None and arrival.mail.is_mixed),
+            quarantine=quarantine,
+            refused=refused,
+        )
+        if not refused:
+            route = self._for_the_answer(route, arrival, verdict, word, ours)
+            context = _how_to_answer(context, arrival, verdict, place, read_only=read_only)
+            context = replace(
+                context,
+                quoted=self._quotation(arrival),
+                cc=self._copies(arrival, verdict),
+                refusal=SENT_BY_A_PROGRAM if explained else "",
+            )
         return InboundMessage(
             channel=self._channel,
             account=self.account,
@@ -315,7 +326,7 @@ class MailIntake:
             received_at=arrival.received_at,
             audience=Audience.GROUP if verdict.others else Audience.DIRECT,
             addressed=not refused,
-            context=context,
+            context=context.with_route(route),
             background=() if refused else self._background(arrival.mail),
         )
 
@@ -323,19 +334,20 @@ class MailIntake:
         self, message: InboundMessage, arrival: Arrival, sent: OutboundMessage, *, formatted: bool
     ) -> InboundMessage:
         """Return a reply's message without what it repeats of our (rendered: ``formatted``) mail; blocks."""
-        context, mail = dict(message.context), arrival.mail
-        subject, ours = (self._without_secrets(each) for each in (context["subject"], subject_of(sent)))
-        if OTHERS_SUBJECT in sent.context or not is_same_subject(subject, ours):
-            context |= {OTHERS_WORDS: True, OTHERS_SUBJECT: True}
+        context, route, mail = message.context, route_of(message.context), arrival.mail
+        subject, ours = (self._without_secrets(each) for each in (context.subject or "", subject_of(sent)))
+        if route_of(sent.context).others_subject or not is_same_subject(subject, ours):
+            context = replace(context, others_words=True)
+            context = context.with_route(replace(route, others_subject=True))
         if mail is None:
-            return message.model_copy(update={"context": context})
+            return message.with_context(context)
         plain, shown = texts_of(sent, formatted=formatted)
         mail = mail.without([plain, html_to_text(shown)])
         arrival = replace(arrival, mail=mail)
-        context |= self._quotation(arrival)
+        context = replace(context, quoted=self._quotation(arrival) or context.quoted)
         text = self._text(arrival, unproven=not message.sender.verified)
         background = self._background(mail)
-        if plain and len(context["references"]) == 1:  # we began, perhaps with what no history has
+        if plain and len(route.references) == 1:  # we began, perhaps with what no history has
             ours = self._without_secrets(plain)[:MAX_BACKGROUND]
             background = (Background(kind="quoted", sender=self.account, text=ours), *background)
         update = {"text": text, "context": context, "background": background}
@@ -354,28 +366,29 @@ class MailIntake:
             for each in background_of(mail)
         )
 
-    def _others_words(self, arrival: Arrival, references: Sequence[str]) -> dict[str, Any]:
-        if has_others_subject(arrival.mail, arrival.headers, references, account=self.account):
-            return {OTHERS_WORDS: True, OTHERS_SUBJECT: True}
-        return {OTHERS_WORDS: True} if arrival.mail is not None and arrival.mail.is_mixed else {}
-
-    def _quotation(self, arrival: Arrival) -> dict[str, Any]:
+    def _quotation(self, arrival: Arrival) -> Quotation | None:
         """Return the quotation for an answer, without secrets: others may get a copy of it."""
         found = quotation(arrival.mail, arrival.headers, self._quote)
-        if "quoted" in found:
-            found["quoted"]["text"] = self._without_secrets(found["quoted"]["text"])
-        return found
+        return found and replace(found, text=self._without_secrets(found.text))
 
     def _for_the_answer(
-        self, arrival: Arrival, verdict: SenderVerdict, word: str, ours: Mapping[str, str]
-    ) -> dict[str, Any]:
-        """Return the context for an answer: further recipients, the quotation, our address there."""
-        found = self._quotation(arrival)
-        if word:
-            local, _, domain = self.account.rpartition("@")
-            found["own"] = f"{local}+{word}@{domain}"
-        if verdict.is_redirected:
-            found["redirected_by"] = verdict.address
+        self, route: MailRoute, arrival: Arrival, verdict: SenderVerdict, word: str, ours: Mapping[str, str]
+    ) -> MailRoute:
+        """Add our address there, who asked, and what it answers."""
+        local, _, domain = self.account.rpartition("@")
+        answered = arrival.headers.in_reply_to() or ""
+        answered = ours.get(answered, answered)
+        return replace(
+            route,
+            own=f"{local}+{word}@{domain}" if word else "",
+            redirected_by=verdict.address if verdict.is_redirected else "",
+            answers=answered if is_own_id(answered, account=self.account) else "",
+        )
+
+    def _copies(self, arrival: Arrival, verdict: SenderVerdict) -> tuple[str, ...]:
+        """Return the further recipients of an answer."""
+        if not self._reply_all:
+            return ()
         known = {without_tag(one) for one in (self.account, verdict.address, verdict.reply_to)}
         others = [
             address
@@ -384,13 +397,7 @@ class MailIntake:
             for address in (mailboxes_or_none([value]) or ())[:MAX_COPIED]
             if without_tag(address) not in known and self._is_named(address)
         ]
-        if self._reply_all and others:
-            found["cc"] = list(dict.fromkeys(others))[:MAX_COPIED]
-        answered = arrival.headers.in_reply_to() or ""
-        answered = ours.get(answered, answered)
-        if is_own_id(answered, account=self.account):
-            found["answers"] = answered
-        return found
+        return tuple(dict.fromkeys(others))[:MAX_COPIED]
 
     def _word_of_address(self, headers: Headers) -> str:
         """The word in ``local+word@domain`` to which the mail was sent; empty if it names no conversation."""
@@ -449,11 +456,9 @@ class MailIntake:
             text="",
             received_at=received_at,
             addressed=False,
-            context={
-                "refused": f"{MailRefused.UNREADABLE}_unfetchable",
-                "uid": uid,
-                "uidvalidity": uidvalidity,
-            },
+            context=MessageContext(refused=f"{MailRefused.UNREADABLE}_unfetchable").with_route(
+                MailRoute(uid=uid, uidvalidity=uidvalidity)
+            ),
         )
 
     def _judged(
@@ -513,30 +518,18 @@ class MailIntake:
         return is_ingest_only(address, self._ingest_only_from)
 
 
-def _about_the_sender(verdict: SenderVerdict, doubt: str) -> dict[str, Any]:
-    """Return the evidence for the sender, or what is against it, as keys of the context."""
-    found: dict[str, Any] = {"evidence": verdict.authentication} if verdict.authentication else {}
-    if (proof := strength(verdict.authentication)) is not None:
-        found["proof"] = proof
-    if doubt and not verdict.verified:
-        found["doubt"] = doubt
-    return found
-
-
 def _how_to_answer(
-    arrival: Arrival, verdict: SenderVerdict, place: AnswerSlot, *, read_only: bool
-) -> dict[str, Any]:
+    context: MessageContext, arrival: Arrival, verdict: SenderVerdict, place: AnswerSlot, *, read_only: bool
+) -> MessageContext:
     """By an apology, not at all, or later."""
-    found: dict[str, Any] = {}
-    if _is_unread(arrival):
-        found["unreadable"] = apology_of(arrival.trouble)
-    if read_only or (arrival.mail is not None and arrival.mail.wants_no_answer):
-        found["read_only"] = True
-    if read_only and verdict.verified:
-        found["allowed_here"] = True
-    if place.wait_s:
-        found |= {"wait_s": place.wait_s, "tell_wait": place.first}
-    return found
+    return replace(
+        context,
+        unreadable=apology_of(arrival.trouble) if _is_unread(arrival) else "",
+        read_only=read_only or (arrival.mail is not None and arrival.mail.wants_no_answer),
+        allowed_here=True if read_only and verdict.verified else None,
+        wait_s=place.wait_s,
+        tell_wait=bool(place.wait_s) and place.first,
+    )
 
 
 def _is_unread(arrival: Arrival) -> bool:

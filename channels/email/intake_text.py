@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
-from agent_core.messages import BELOW_THE_MAIL, Background
+from agent_core.messages import BELOW_THE_MAIL, Background, Quotation
 from channels.email.parsing.message import ParsedMail
 from channels.email.parsing.mime import Headers
 from channels.email.parsing.threads import is_own_id
 from channels.email.parsing.unreadable import TOO_LARGE
 
-OTHERS_SUBJECT = "others_subject"
-"""In the context of a mail: its subject may be somebody else's words, and so is that of the answers to it."""
 Quote = Literal["none", "short", "full"]
 MAX_BACKGROUND = 8_000
 MAX_ALL_BACKGROUND = 20_000
@@ -105,10 +103,10 @@ def is_same_subject(subject: str, sent: str) -> bool:
     return theirs.endswith(bare) and len(prefix) <= _MOST_PREFIX and prefix[-1:] in ("", ":", "：", "]")
 
 
-def quotation(mail: ParsedMail | None, headers: Headers, how: Quote) -> dict[str, Any]:
-    """Return the quotation of this mail for an answer; empty if there shall be none."""
+def quotation(mail: ParsedMail | None, headers: Headers, how: Quote) -> Quotation | None:
+    """Return the quotation of this mail for an answer; None if there shall be none."""
     if mail is None or how == "none" or not mail.text:
-        return {}
+        return None
     text = mail.text
     if how == "short":
         lines = text.split("\n")
@@ -116,7 +114,7 @@ def quotation(mail: ParsedMail | None, headers: Headers, how: Quote) -> dict[str
         text = _cut(text, _SHORT_CHARS) if len(text) > _SHORT_CHARS else text
         if len(lines) > _SHORT_LINES and not text.endswith("…"):
             text += "\n…"
-    return {"quoted": {"text": _cut(text, _FULL_CHARS), "date": (headers.first("date") or "")[:80]}}
+    return Quotation(text=_cut(text, _FULL_CHARS), date=(headers.first("date") or "")[:80])
 
 
 def _cut(text: str, room: int) -> str:

@@ -483,7 +483,7 @@ class MailReceiver:
         self, message: InboundMessage, raw: bytes, arrival: Arrival | None
     ) -> list[tuple[str, BounceReport, bool]]:
         """Return mails of ours that a bounce reports as failed, each with True if there is evidence."""
-        if message.context.get("refused") != BOUNCE or (arrival and arrival.trouble == KILLS):
+        if message.context.refused != BOUNCE or (arrival and arrival.trouble == KILLS):
             return []
         report = await anyio.to_thread.run_sync(partial(read_report, raw, account=self._intake.account))
         if report is None:
@@ -512,8 +512,8 @@ class MailReceiver:
             now=self._now(),
             ours=ours,
         )
-        if isinstance(taken, InboundMessage) and taken.context.get("doubt"):
-            _log.info("mail.sender_unverified", reason=taken.context["doubt"])
+        if isinstance(taken, InboundMessage) and taken.context.doubt:
+            _log.info("mail.sender_unverified", reason=taken.context.doubt)
         return taken
 
     async def _read(self, info: MailInfo, raw: bytes, *, whole: bool = True) -> Arrival:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from functools import partial
 
 import anyio
 import anyio.to_thread
 
-from agent_core.messages import OTHERS_WORDS, InboundMessage, OutboundMessage, SessionKey
+from agent_core.messages import InboundMessage, OutboundMessage, SessionKey
 from channels.base import Inbox
 from channels.email.intake import Arrival, MailIntake
-from channels.email.intake_text import OTHERS_SUBJECT
 from channels.email.parsing.threads import names_outbound, recipient_of
+from channels.email.route import route_of
 
 PARSE_LIMIT_S = 20.0
 
@@ -30,17 +31,17 @@ class Repeats:
         have written it to its sender, the subject is somebody else's, and nothing is known of what is quoted:
         anybody can make up an id like ours, or pass a mail of ours on.
         """
-        answers = message.context.get("answers")
-        if not isinstance(answers, str) or arrival is None:
+        route = route_of(message.context)
+        if not route.answers or arrival is None:
             return message
-        key, sent = await self._sent(answers)
-        context = {name: value for name, value in message.context.items() if name != "answers"}
-        if key is not None:
-            context["outbound"] = key
+        key, sent = await self._sent(route.answers)
+        route = replace(route, answers="")
+        context = replace(message.context, outbound=key or "")
         if sent is None or not self._is_to(sent.session, message):
-            context |= {OTHERS_WORDS: True, OTHERS_SUBJECT: True}
-            return message.model_copy(update={"context": context})
-        read = partial(self._intake.answering, message.model_copy(update={"context": context}), arrival, sent)
+            context = replace(context, others_words=True)
+            return message.with_context(context.with_route(replace(route, others_subject=True)))
+        message = message.with_context(context.with_route(route))
+        read = partial(self._intake.answering, message, arrival, sent)
         with anyio.move_on_after(PARSE_LIMIT_S):
             return await anyio.to_thread.run_sync(partial(read, formatted=True), abandon_on_cancel=True)
         return await anyio.to_thread.run_sync(partial(read, formatted=False))

@@ -15,7 +15,7 @@ import json
 import os
 import stat
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Protocol
@@ -206,7 +206,8 @@ class HeartbeatChannel:
         async with self._looking:
             found = await self.check_work(inbox, instant, forced=True)
             tick = self._tick(instant, found)
-            forced = {"native_id": f"now-{tick_name(instant)}", "context": {**tick.context, "forced": True}}
+            context = replace(tick.context, forced=True)
+            forced = {"native_id": f"now-{tick_name(instant)}", "context": context}
             messages = [tick.model_copy(update=forced)] if found.text else []
             if messages or found.positions:
                 await inbox.accept(messages, found.positions)

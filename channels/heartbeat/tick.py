@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from agent_core.messages import InboundMessage, Sender, SessionKey
+from agent_core.messages import InboundMessage, MessageContext, Sender, SessionKey
 from channels.heartbeat.schedule import tick_name
 from channels.heartbeat.silence import SILENCE
 
@@ -30,7 +30,7 @@ def tick_message(
         text=text,
         received_at=instant,
         kind="tick",
-        context={"watched": True} if watched else {},
+        context=MessageContext(watched=watched),
     )
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 
-from agent_core.messages import OutboundMessage, SessionKey
+from agent_core.messages import MessageContext, OutboundMessage, SessionKey
 from agent_core.state_folder import StateFolder, state_in
 from channels.attachments import AttachmentStore
 from channels.base import (
@@ -48,6 +48,7 @@ from channels.matrix.config import MatrixConfig
 from channels.matrix.encryption.engine import EncryptionEngine
 from channels.matrix.events.outbound import in_room, is_first_part, notice
 from channels.matrix.events.room_policy import RoomRules
+from channels.matrix.events.route import route_of
 from channels.matrix.rooms.backfill import check_room
 from channels.matrix.rooms.direct import DIRECTS, DirectRooms
 from channels.matrix.rooms.invites import Invites
@@ -229,12 +230,12 @@ class MatrixChannel:
                 self._ack_reactions.rest()
             raise
         if answers:
-            self._preview.done(placed.context)
+            self._preview.done(route_of(placed.context).event_id)
         elif is_first_part(message):
-            room_id = str(message.context.get("room") or message.session.conversation)
-            self._preview.remove_in_old_room(room_id, message.context)
+            route = route_of(message.context)
+            self._preview.remove_in_old_room(route.room or message.session.conversation, route.event_id)
         if self._events is not None:
-            self._events.note_answered(placed.session.conversation, placed.context)
+            self._events.note_answered(placed.session.conversation, route_of(placed.context).thread)
         return final_receipt(taken, placed, self._rooms)
 
     async def probe(self, message: OutboundMessage) -> Receipt | None:
@@ -251,19 +252,19 @@ class MatrixChannel:
         if self._config.streaming.enabled:
             self._preview.wants(session, text)
 
-    async def acknowledge(self, session: SessionKey, context: Mapping[str, Any], stage: AckState) -> None:
+    async def acknowledge(self, session: SessionKey, context: MessageContext, stage: AckState) -> None:
         """Show a message's progress; returns at once. See `channels.base.SupportsAcknowledgements`."""
-        room_id = str(context.get("room") or self._room_of(session))
+        route = route_of(context)
+        room_id = route.room or self._room_of(session)
         if self._config.streaming.enabled:
             if stage is AckState.RECEIVED:
                 self._preview.began(session, room_id, context)
             else:
                 self._preview.end_preview(room_id, context, stage)
-        asked = context.get("event_id"), context.get("sender")
-        gone = self._events is not None and self._events.is_gone(room_id, *asked)
-        gone = gone or bool(context.get("left_over"))
+        gone = self._events is not None and self._events.is_gone(room_id, route.event_id, route.sender)
+        gone = gone or bool(context.left_over)
         if self._ack_reactions is not None and self._config.ack_reactions and not gone:
-            self._ack_reactions.show(room_id, context, stage)
+            self._ack_reactions.show(room_id, route.event_id, stage)
 
     async def direct_session(self, person: str, *, topic: str = "") -> SessionKey:
         """The conversation with somebody; see `channels.base.SupportsDirectMessages`."""

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
-from agent_core.messages import InboundMessage, OutboundMessage, Sender, SessionKey
+from agent_core.messages import InboundMessage, MessageContext, OutboundMessage, Sender, SessionKey
 from channels.base import (
     Capabilities,
     ChannelUnavailable,
@@ -30,6 +31,13 @@ from channels.terminal.link import MAX_WAITING, Handover, TerminalLink, remember
 
 _MAX_LINKS = 32
 _RETRY_AFTER_S = 15.0
+
+
+@dataclass(frozen=True)
+class _Route:
+    """The note of this channel with a message: its id, for the answer."""
+
+    native_id: str = ""
 
 
 class _Typed:
@@ -106,7 +114,7 @@ class TerminalChannel:
             return receipt
         self._attached(message.session)
         await uncertain()
-        answers = str(message.context.get("native_id") or "")
+        answers = message.context.read_route(_Route).native_id
         handover = Handover(Answer(id=message.id, text=message.text, kind=message.kind, answers=answers))
         links = self._attached(message.session)
         for link in links:
@@ -153,7 +161,7 @@ class TerminalChannel:
             # A keyboard can type half a surrogate pair, which no file and no server takes.
             text=text.encode("utf-8", "replace").decode(),
             received_at=self._now(),
-            context={"native_id": native_id},
+            context=MessageContext().with_route(_Route(native_id=native_id)),
         )
         if self._typed is None:
             raise ChannelUnavailable("the gateway accepts nothing at the moment")

@@ -7,7 +7,7 @@ Composition root: what acts without being asked: the heartbeat, scheduled jobs, 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -167,7 +167,7 @@ class _RunTools:
             message.account,
             message.sender.address,
             session.audience,
-            {name: value for name, value in message.context.items() if name != "job"},
+            replace(message.context, notes=replace(message.notes, job=None)),
             persons=self.owner if role is Role.OWNER else (),
             since=session.since,
         )

@@ -16,10 +16,11 @@ from gateway.app.agent import AgentParts
 from gateway.app.channels import RoutingParts
 from gateway.app.environment import Configured, Environment
 from gateway.budget.metering import Metering
+from gateway.queue.model import SPEECH_CHANNEL
 from gateway.queue.states import OutboxState
 from gateway.queue.stores import Queue
 from gateway.routing.delivery import Delivery
-from gateway.routing.speech import SPEECH_CHANNEL, Paid, SpeechChannel, SpeechState
+from gateway.routing.speech import Paid, SpeechChannel, SpeechState
 
 if TYPE_CHECKING:
     from agent_core.voice.config import SpeakSettings

@@ -37,10 +37,9 @@ def quiet(texts: Iterable[str]) -> Iterator[None]:
 
 def going_out(message: OutboundMessage) -> list[str]:
     """All texts that a message carries: its own, its subject, and what it quotes from the question."""
-    context = message.context
-    quoted = context.get("quoted")
-    told = quoted.get("text") if isinstance(quoted, Mapping) else ""
-    return [text for text in (message.text, context.get("subject"), told) if isinstance(text, str) and text]
+    quoted = message.context.quoted
+    said = (message.text, message.context.subject, quoted.text if quoted else "")
+    return [text for text in said if text]
 
 
 def redact_quotes(fields: Mapping[str, Any]) -> dict[str, Any]:

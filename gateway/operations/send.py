@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from agent_core.messages import OutboundKind, SessionKey
+from agent_core.messages import MessageContext, MessageNotes, OutboundKind, SessionKey
 from channels.base import Channel, ChannelError, SupportsDirectMessages
 from channels.split import split_markdown
 from gateway.errors import NeedsDaemon
 from gateway.operations.arguments import RequestInvalid
 from gateway.plugins import channel_kinds
-from gateway.queue.model import SCOPE, is_too_long
+from gateway.queue.model import is_too_long
 from gateway.queue.stores import NewOutbound, Queue
 from gateway.routing.access import Access, contact_rank
 from gateway.routing.conversations import scope_at
@@ -70,7 +70,7 @@ class SendOperations:
         if not parts:
             raise RequestInvalid("the text is empty; write what to send")
         session = await self._place(name, place, topic=text.strip().splitlines()[0][:80])
-        noted = {SCOPE: scope_at(self._access, session, place)}
+        noted = MessageContext(notes=MessageNotes(scope=scope_at(self._access, session, place)))
         rows = await self._store.outbox.post(
             [
                 NewOutbound(name, account, session, each, OutboundKind.MESSAGE, noted, remembered=True)

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, cast
 from pydantic import ValidationError, validate_call
 
 from agent_core.memory_ports import MemoryPort
-from agent_core.messages import REDACTED
 from channels.base import Channel
 from gateway.errors import NotFound
 from gateway.operations.approvals import CALL_OPERATIONS, DraftOperations
@@ -181,7 +180,7 @@ class Operations(
     async def inbox_retry(self, id: int) -> dict[str, Any]:  # noqa: A002
         """Retry a failed message from the beginning, unless its sender has taken it back."""
         found = await self._store.inbox.row(id)
-        if found is not None and found[0].state is InboxState.DEAD and REDACTED in found[0].message.context:
+        if found is not None and found[0].state is InboxState.DEAD and found[0].message.notes.redacted:
             raise RequestInvalid(f"message {id} was deleted by its sender, so it is not answered again")
         await self.inbox_show(id)
         session = await self._store.inbox.requeue(id)

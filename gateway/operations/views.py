@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from agent_core.messages import REDACTED, SessionKey
+from agent_core.messages import SessionKey
 from agent_core.models import Message
 from agent_core.text import one_line
 from channels.base import Channel, SupportsRoomNames
@@ -15,7 +15,7 @@ from gateway.queue.stores import InboxRow, OutboxRow
 def inbox_row(row: InboxRow, *, preview: int | None = None, words: bool = True) -> dict[str, Any]:
     """An accepted message; ``preview`` limits its text, None: all of it; without ``words``: none of it."""
     message = row.message
-    said = "[deleted by its sender]" if REDACTED in message.context else message.text
+    said = "[deleted by its sender]" if message.notes.redacted else message.text
     text = said if preview is None else one_line(said, preview)
     return {
         "id": row.id,
@@ -25,7 +25,7 @@ def inbox_row(row: InboxRow, *, preview: int | None = None, words: bool = True) 
         "session": str(message.session),
         "sender": message.sender.address,
         "verified": message.sender.verified,
-        "doubt": message.context.get("doubt", ""),
+        "doubt": message.context.doubt,
         "kind": message.kind,
         "text": text if words else None,
         "accepted_at": row.accepted_at.isoformat(),

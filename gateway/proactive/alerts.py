@@ -53,7 +53,7 @@ _log = structlog.get_logger(__name__)
 
 def is_for_daily_note(row: InboxRow) -> bool:
     """Return True if a quarantined message belongs in the daily digest, not in a question of its own."""
-    told_daily = row.error == UNINVITED or bool(row.message.context.get("quarantine"))
+    told_daily = row.error == UNINVITED or bool(row.message.context.quarantine)
     return row.state is InboxState.QUARANTINED and told_daily
 
 
@@ -291,8 +291,8 @@ def _digest(rows: list[InboxRow]) -> str:
 def _lines(rows: list[InboxRow]) -> list[str]:
     lines = []
     for row in rows[:MAX_LINES]:
-        subject = _plain(str(row.message.context.get("subject") or "") or row.message.text)
-        doubt = _plain(str(row.message.context.get("doubt") or ""))
+        subject = _plain(row.message.context.subject or row.message.text)
+        doubt = _plain(row.message.context.doubt)
         why = (row.error or "").replace("_", " ") + (f": {doubt}" if doubt else "")
         at = f"{row.message.received_at:%Y-%m-%d %H:%M}"
         lines.append(f"- **m{row.id}**, {at}, `{_plain(row.message.sender.address)}` ({why}): `{subject}`")

@@ -17,7 +17,15 @@ import anyio
 import structlog
 
 from agent_core.errors import ToolDenied, ToolFailed, ToolRetry
-from agent_core.messages import Attachment, Audience, InboundMessage, OutboundKind, SessionKey
+from agent_core.messages import (
+    Attachment,
+    Audience,
+    InboundMessage,
+    MessageContext,
+    MessageNotes,
+    OutboundKind,
+    SessionKey,
+)
 from agent_core.ports import Clock
 from agent_core.provenance import Origins, join_origins, person, to_json
 from agent_core.text import one_line
@@ -25,7 +33,6 @@ from channels.base import Channel, ChannelError, SupportsDirectMessages, Support
 from channels.split import message_parts
 from gateway.proactive.jobs.permissions import PlaceUnknown, has_bot_left
 from gateway.proactive.owner_contact import OwnerContact
-from gateway.queue.model import ORIGINS, SCOPE
 from gateway.queue.stores import NewOutbound, Queue, StoreUnavailable
 from gateway.routing.access import Access, Role, is_admitted, kinds_of, normalise
 from gateway.routing.conversations import scope_at
@@ -216,15 +223,12 @@ class Messenger:
             if await self._store.outbox.is_posted(once):
                 return f"It is on its way to {recipient}."
             self._check_limits(turn)
-            session, context = await self._place(to, name, place, topic=_topic(text, files))
+            session, person = await self._place(to, name, place, topic=_topic(text, files))
             if session == here:
                 raise ToolDenied("Nothing was sent: that is this conversation. Just answer.")
             channel = self._channels[name]
-            noted = {
-                **context,
-                SCOPE: scope_at(self._access, session, place),
-                **({ORIGINS: to_json(origins)} if origins else {}),
-            }
+            scope = scope_at(self._access, session, place)
+            notes = MessageNotes(scope=scope, origins=to_json(origins) or None)
             outbound = [
                 NewOutbound(
                     name,
@@ -232,7 +236,7 @@ class Messenger:
                     session,
                     part,
                     OutboundKind.MESSAGE,
-                    noted,
+                    MessageContext(person=person, notes=notes),
                     attachments=attached,
                     remembered=True,
                 )
@@ -263,29 +267,25 @@ class Messenger:
         if len(recent) >= PER_HOUR:
             raise ToolDenied(_TOO_MANY.format(count=PER_HOUR, when="in the last hour"))
 
-    async def _place(
-        self, to: str, name: str, place: str, *, topic: str
-    ) -> tuple[SessionKey, dict[str, object]]:
-        """The conversation in which it is said, and the note for its channel."""
+    async def _place(self, to: str, name: str, place: str, *, topic: str) -> tuple[SessionKey, str]:
+        """Return the conversation in which it is said, and for whom alone."""
         if self.own_channel(to) is not None:
             reached = await self._contact.reach_on(name, topic=topic, person=_address_in(to))
             if reached.target is None:
                 raise ToolFailed(f"Nothing was sent: {reached.why}.")
-            person = reached.target.person or place
-            email_style = self._channels[name].capabilities.email_style
-            return reached.target.session, {} if email_style else {"direct": True, "sender": person}
+            return reached.target.session, reached.target.person or place
         try:
             if place.startswith("!") and await has_bot_left(self._channels[name], SessionKey(name, place)):
                 raise ToolFailed(f"Nothing was sent: I am no longer in {place}.")
         except PlaceUnknown as error:
             raise ToolFailed(f"Nothing was sent: {place} cannot be written to now.") from error
         if place.startswith(("@", "!")):
-            return SessionKey(name, place), {}  # a person's room is found, or made, when it is sent
+            return SessionKey(name, place), ""  # a person's room is found, or made, when it is sent
         channel = self._channels[name]
         assert isinstance(channel, SupportsDirectMessages)
         try:
             with anyio.fail_after(_ASK_LIMIT_S):
-                return await channel.direct_session(place, topic=topic), {}
+                return await channel.direct_session(place, topic=topic), ""
         except (ChannelError, TimeoutError) as error:
             raise ToolFailed(f"Nothing was sent: {place} cannot be written to now.") from error
 

@@ -14,12 +14,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from types import MappingProxyType
-from typing import Any
 
 import structlog
 
 from agent_core.memory.scopes import OWNER
-from agent_core.messages import Attachment, OutboundKind, SessionKey
+from agent_core.messages import Attachment, MessageContext, OutboundKind, SessionKey
 from agent_core.models import Message
 from agent_core.ports import Clock
 from agent_core.provenance import Origins, arriving, untrusted_origin
@@ -113,7 +112,7 @@ class OwnerNotifier:
         return reached
 
     async def compose(
-        self, topic: str, text: str, context: Mapping[str, Any] | None = None
+        self, topic: str, text: str, context: MessageContext | None = None
     ) -> list[NewOutbound] | None:
         """Build a notice to commit with other work; None without a place. Raises `StoreUnavailable`."""
         target = (await self.reach(topic)).target
@@ -153,7 +152,7 @@ class OwnerNotifier:
         text: str,
         kind: OutboundKind,
         *,
-        context: Mapping[str, Any] | None = None,
+        context: MessageContext | None = None,
         attachments: Sequence[Attachment] = (),
         rings: bool = False,
     ) -> list[NewOutbound]:
@@ -167,7 +166,7 @@ class OwnerNotifier:
                 target.session,
                 part,
                 kind,
-                dict(context or {}),
+                context or MessageContext(),
                 attachments=files,
                 rings_for=rings_for,
             )

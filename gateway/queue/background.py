@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Literal
 
-from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
+from agent_core.messages import Audience, InboundMessage, MessageContext, OrderNote, Sender, SessionKey
 from agent_core.provenance import Origins, from_json, to_json
 from gateway.queue.model import InboxRow
 from gateway.queue.states import InboxState
@@ -27,21 +26,6 @@ KIND: Literal["background_job"] = "background_job"
 _THREAD = re.compile(r"\+job\.([2-9a-z]{6})")
 _LETTERS = "23456789abcdefghjkmnpqrstuvwxyz"
 _LENGTH = 6
-_NOT_HANDED_ON = frozenset(
-    {
-        "admitted",
-        "background",
-        "forced",
-        "job",
-        "moderator",
-        "stopped",
-        "tell_wait",
-        "unreadable",
-        "wait_s",
-        "watched",
-    }
-)
-"""The context keys that concern the requesting message alone; a job does not inherit them."""
 
 
 class BackgroundState(StrEnum):
@@ -89,7 +73,7 @@ class Order:
     command: bool = False
     origins: Origins = ()
     by_heartbeat: bool = False
-    context: Mapping[str, Any] | None = None
+    context: MessageContext = field(default_factory=MessageContext)
     state: str = ""
 
     @property
@@ -148,7 +132,7 @@ def job_message(
     person: str,
     audience: Audience,
     at: datetime,
-    context: Mapping[str, Any],
+    context: MessageContext,
     name: str = "",
     started_by: str = "",
     command: bool = False,
@@ -162,16 +146,15 @@ def job_message(
     for _ in range(_LENGTH):
         number, at_letter = divmod(number, len(_LETTERS))
         letters += _LETTERS[at_letter]
-    kept = {name: value for name, value in context.items() if name not in _NOT_HANDED_ON}
-    note = {
-        "place": str(place),
-        "name": name,
-        "started_by": started_by,
-        "command": command,
-        "origins": to_json(origins),
-        "by_heartbeat": by_heartbeat,
-        "state": state,
-    }
+    note = OrderNote(
+        place=str(place),
+        name=name,
+        started_by=started_by,
+        command=command,
+        origins=to_json(origins),
+        by_heartbeat=by_heartbeat,
+        state=state,
+    )
     return InboundMessage(
         channel=place.channel,
         account=account,
@@ -182,29 +165,44 @@ def job_message(
         received_at=at,
         audience=audience,
         kind=KIND,
-        context={**kept, "background": note},
+        context=_inherited(context, note),
+    )
+
+
+def _inherited(context: MessageContext, note: OrderNote) -> MessageContext:
+    """Return the context of a job: its request's without what concerns that message alone."""
+    notes = replace(context.notes, admitted=False, stopped=0, job=None, background=note)
+    return replace(
+        context,
+        unreadable="",
+        wait_s=0.0,
+        tell_wait=False,
+        moderator=False,
+        watched=False,
+        forced=False,
+        notes=notes,
     )
 
 
 def order_of(message: InboundMessage) -> Order | None:
     """Return the order in a message of this kind; None if it is unreadable."""
-    note, job_id = message.context.get("background"), job_id_of(message.session)
-    if not isinstance(note, Mapping) or not job_id:
+    note, job_id = message.notes.background, job_id_of(message.session)
+    if note is None or not job_id:
         return None
     try:
-        place = SessionKey.parse(str(note.get("place")))
+        place = SessionKey.parse(note.place)
     except ValueError:
         return None
     return Order(
         job_id,
         place,
-        str(note.get("name") or ""),
-        str(note.get("started_by") or ""),
-        note.get("command") is True,
-        from_json(note.get("origins")),
-        note.get("by_heartbeat") is True,
-        {name: value for name, value in message.context.items() if name != "background"},
-        str(note.get("state") or ""),
+        note.name,
+        note.started_by,
+        note.command,
+        from_json(note.origins),
+        note.by_heartbeat,
+        replace(message.context, notes=replace(message.notes, background=None)),
+        note.state,
     )
 
 

@@ -16,6 +16,7 @@ from agent_core.messages import (
     Attachment,
     Audience,
     InboundMessage,
+    MessageContext,
     OutboundKind,
     OutboundMessage,
     SessionKey,
@@ -42,6 +43,10 @@ def is_too_long(session: SessionKey) -> bool:
     return len(str(session)) > LONGEST_NAME
 
 
+SPEECH_CHANNEL = "speech"
+"""The channel of rows that are to be spoken; no other channel has this name."""
+
+
 @dataclass(frozen=True, slots=True)
 class Pending:
     """
@@ -52,7 +57,7 @@ class Pending:
     message is stored and waits for a person. ``alone``: the message is a turn by itself and never merged with
     others (a command). ``settles`` maps names of questions to what is recorded about them in the same
     transaction: an answer in words, or their withdrawal; ``grants`` are what a yes gives besides. The verdict
-    that counts for the first one is then in ``context["settled"]``. ``session`` is the session in which the
+    that counts for the first one is then in ``notes.settled``. ``session`` is the session in which the
     message is processed, if that is not where it was written.
     """
 
@@ -192,7 +197,7 @@ class NewOutbound:
     session: SessionKey
     text: str
     kind: OutboundKind = OutboundKind.REPLY
-    context: Mapping[str, Any] = field(default_factory=dict)
+    context: MessageContext = field(default_factory=MessageContext)
     attachments: tuple[Attachment, ...] = ()
     hold: bool = False
     remembered: bool = False
@@ -333,12 +338,6 @@ class JobState(StrEnum):
     """A one-time job that has run."""
 
 
-SCOPE = "scope"
-"""A context key of a message that joins a history: the scope that alone may see it (`Message.scope`)."""
-ORIGINS = "origins"
-"""A context key of a job and of its run: the origins of its text; absent: the words of its person."""
-
-
 @dataclass(frozen=True, slots=True)
 class Job:
     """
@@ -363,7 +362,7 @@ class Job:
     person: str
     created_at: datetime
     audience: Audience = Audience.DIRECT
-    context: Mapping[str, Any] = field(default_factory=dict)
+    context: MessageContext = field(default_factory=MessageContext)
     state: JobState = JobState.ACTIVE
     next_at: datetime | None = None
     last_at: datetime | None = None

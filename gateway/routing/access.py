@@ -103,15 +103,15 @@ class Access:
         """
         Decide about ``message`` and the role of its sender.
 
-        A channel may have a rule for the very room (``context["allowed_here"]``), which then replaces its
+        A channel may have a rule for the very room (``context.allowed_here``), which then replaces its
         general list; the owner is allowed everywhere.
         """
         role = self.role(message.channel, message.sender.address, verified=message.sender.verified)
         if role is Role.STRANGER and normalise(message.sender.address) in self._own:
             return AccessDecision(allowed=False, role=role, reason="own_account")
-        here = message.context.get("allowed_here")
-        if isinstance(here, bool) and message.sender.verified and role is not Role.OWNER:
-            if here:
+        here = message.context.allowed_here
+        if here is not None and message.sender.verified and role is not Role.OWNER:
+            if here is True:
                 return AccessDecision(allowed=True, role=Role.ALLOWED)
             return AccessDecision(allowed=False, role=Role.STRANGER, reason="not_allowed_here")
         if role is Role.STRANGER:
@@ -213,7 +213,7 @@ class Access:
 
 def is_admitted(message: InboundMessage) -> bool:
     """Return True if a person has released the message from quarantine; nothing proves its sender."""
-    return message.context.get("admitted") is True
+    return message.notes.admitted
 
 
 def kinds_of(address: str) -> list[str]:

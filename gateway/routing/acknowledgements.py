@@ -16,7 +16,7 @@ from zlib import crc32
 import anyio
 import structlog
 
-from agent_core.messages import InboundMessage
+from agent_core.messages import InboundMessage, MessageContext
 from channels.base import AckState, Channel, SupportsAcknowledgements
 from gateway.observability import metrics
 from gateway.queue.stores import Queue, StoreUnavailable
@@ -62,10 +62,8 @@ class StaleAcknowledgements:
         for row in found:
             if row.id not in self._told:
                 # What is kept of it is where and under which id it was said.
-                kept = {"event_id": row.message.native_id, "left_over": True}
-                self._acknowledgements.report(
-                    [row.message.model_copy(update={"context": kept})], AckState.FAILED
-                )
+                kept = MessageContext(left_over=row.message.native_id)
+                self._acknowledgements.report([row.message.with_context(kept)], AckState.FAILED)
         self._told = {row.id for row in found}
 
 

@@ -38,7 +38,7 @@ class Conversations:
             and message.kind in ("message", "job", "reaction")
             and message.audience is Audience.DIRECT
             and not is_background(message.session)
-            and not message.context.get("read_only")
+            and not message.context.read_only
             and not is_admitted(message)
             and self.access.decide(message).role is Role.OWNER
         )

@@ -15,7 +15,7 @@ import structlog
 from anyio.abc import TaskGroup
 
 from agent_core.backoff import BackoffPolicy
-from agent_core.messages import SPEECH, OutboundKind, SessionKey
+from agent_core.messages import OutboundKind, SessionKey
 from agent_core.ports import Clock
 from channels.base import (
     Channel,
@@ -32,7 +32,6 @@ from channels.status import ChannelStatus
 from gateway.errors import describe
 from gateway.observability import metrics
 from gateway.observability.content_redaction import going_out, quiet
-from gateway.queue.model import SCOPE
 from gateway.queue.states import IllegalMove, link_wait
 from gateway.queue.stores import OutboxRow, Queue, StoreUnavailable, Suspect
 from gateway.queue.wakeups import Wakeups
@@ -219,7 +218,7 @@ class Delivery:
         """Until the store knows that the server has it, nothing else may happen to this row."""
         into = receipt.session or row.message.session
         if self._conversations is not None:
-            into = self._conversations.reading_scope(into, row.message.context.get(SCOPE))
+            into = self._conversations.reading_scope(into, row.message.notes.scope)
         attempt = 0
         while True:
             try:
@@ -356,7 +355,7 @@ class Delivery:
 def _apology(row: OutboxRow, why: str) -> str | None:
     """Return the text to send instead of a refused answer; None if the answer may have arrived."""
     answers = row.message.kind is OutboundKind.REPLY and row.inbox_id is not None
-    answers = answers and SPEECH not in row.message.context  # the text of it has arrived
+    answers = answers and row.message.context.speech is None  # the text of it has arrived
     if not answers or row.uncertain_since is not None:
         return None
     return f"Sorry, I have an answer for you and could not send it. {why}"

@@ -18,7 +18,7 @@ import anyio
 import structlog
 
 from agent_core.backoff import BackoffPolicy
-from agent_core.messages import Amendment, Audience, InboundMessage, OutboundMessage, SessionKey
+from agent_core.messages import Amendment, Audience, InboundMessage, MessageNotes, OutboundMessage, SessionKey
 from channels.base import LinkState
 from gateway.observability import metrics
 from gateway.queue.model import is_too_long
@@ -34,7 +34,6 @@ _NOT_ADDRESSED = "not_addressed"
 _MOST_LET_IN = 2_000
 _log = structlog.get_logger(__name__)
 Report = Callable[[LinkState, str, Mapping[str, Any]], None]
-_OURS = frozenset({"admitted", "answers", "approves", "granted", "misread", "settled", "stopped"})
 Hear = Callable[[Sequence[Pending]], Awaitable[list[Pending]]]
 """Says what messages mean for questions that wait; what is no message for the model comes back as it is."""
 
@@ -47,12 +46,11 @@ def ignore_reason(message: InboundMessage, access: Access) -> str | None:
     """
     Return why a message is only recorded as seen; None if it is to be answered.
 
-    The channel may already have refused it (``context["refused"]``: a robot, a forged sender). A sender who
+    The channel may already have refused it (``context.refused``: a robot, a forged sender). A sender who
     is not allowed gets no answer.
     """
-    refused = message.context.get("refused")
-    if refused:
-        return str(refused)
+    if message.context.refused:
+        return message.context.refused
     if is_too_long(message.session):
         return "name_too_long"
     decision = access.decide(message)
@@ -67,21 +65,21 @@ def admission(message: InboundMessage, access: Access) -> tuple[str | None, str 
     """
     Return why a message is ignored, or quarantined; (None, None) if it is to be answered.
 
-    A channel may ask for quarantine (``context["quarantine"]``) for a sender who is not verified; this
+    A channel may ask for quarantine (``context.quarantine``) for a sender who is not verified; this
     applies if the address would be allowed. A message of a verified stranger is kept as `UNINVITED`; nothing
     is kept of others.
     """
-    if message.context.get("invitation"):
+    if message.context.invitation:
         return None, UNINVITED
-    reason = message.context.get("quarantine")
-    if not reason or message.context.get("refused") or is_too_long(message.session):
+    reason = message.context.quarantine
+    if not reason or message.context.refused or is_too_long(message.session):
         ignored = ignore_reason(message, access)
         is_private = message.audience is Audience.DIRECT or not access.has_rooms(message.channel)
         asks = ignored == UNINVITED and message.kind == "message" and message.addressed and is_private
         return (None, UNINVITED) if asks else (ignored, None)
     role = access.role(message.channel, message.sender.address, verified=True)
     if role is not Role.STRANGER:
-        return None, str(reason)
+        return None, reason
     return (None, UNINVITED) if message.sender.verified else (UNINVITED, None)
 
 
@@ -207,10 +205,8 @@ class ChannelInbox:
                 await anyio.sleep(delay_s)
 
     def _pending(self, message: InboundMessage) -> Pending:
-        text = self._cut(message.text)
         # Only the owner's word makes a sender admitted, see `InboxStore.admit`.
-        context = {name: value for name, value in message.context.items() if name not in _OURS}
-        message = message.model_copy(update={"text": text, "context": context})
+        message = message.model_copy(update={"text": self._cut(message.text)}).with_notes(MessageNotes())
         ignore, quarantine = admission(message, self._access)
         if is_too_long(message.session):
             digest = hashlib.sha256(str(message.session).encode()).hexdigest()[:40]

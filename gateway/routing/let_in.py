@@ -54,8 +54,8 @@ def cut_message(message: InboundMessage) -> InboundMessage:
     text = message.text
     if len(text) > MOST_KEPT_CHARS:
         text = text[:MOST_KEPT_CHARS] + _CUT
-    context = {name: value for name, value in message.context.items() if name != "quoted"}
-    return message.model_copy(update={"text": text, "attachments": (), "background": (), "context": context})
+    message = message.model_copy(update={"text": text, "attachments": (), "background": ()})
+    return message.with_context(replace(message.context, quoted=None))
 
 
 def was_refused(row: InboxRow, access: Access) -> bool:
@@ -113,7 +113,7 @@ async def let_in(store: Queue, access: Access, address: str) -> LetIn:
         await _write(store, access, name, [*known, who])
     messages = invitations = 0
     for row in await _kept_of(store, who):
-        if row.message.context.get("invitation"):  # its channel accepts it now
+        if row.message.context.invitation:  # its channel accepts it now
             invitations += await store.inbox.drop(row.id)
             continue
         with suppress(IllegalMove):  # somebody was quicker

@@ -10,7 +10,8 @@ is spoken, and paid, again. Texts that are never spoken leave no dead letter, on
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ import anyio
 import structlog
 
 from agent_core.errors import ModelError, ModelRefused, ModelUnreadable
-from agent_core.messages import SPEECH, OutboundKind, OutboundMessage, SessionKey
+from agent_core.messages import OutboundKind, OutboundMessage, SessionKey, Speech
 from agent_core.models import Purpose, Usage
 from agent_core.ports import Clock
 from channels.attachments import AttachmentRefused, AttachmentStore
@@ -32,16 +33,13 @@ from channels.base import (
     Redelivery,
     SupportsLeaving,
 )
+from gateway.queue.model import SPEECH_CHANNEL
 from gateway.queue.states import IllegalMove, OutboxState
 from gateway.queue.stores import NewOutbound, OutboxRow, Queue
 
 if TYPE_CHECKING:
     from agent_core.voice.speech import Speaks, Spoken
 
-SPEECH_CHANNEL = "speech"
-"""The channel of rows that are to be spoken; no other channel has this name."""
-OWNER = "owner"
-"""In what a row to be spoken notes: whether the owner is among those who asked."""
 _LATE_AFTER = timedelta(minutes=10)
 """An answer that was read so long ago is not spoken any more."""
 _TEXT_GONE = frozenset({OutboxState.DEAD, OutboxState.UNKNOWN, OutboxState.HELD})
@@ -136,14 +134,13 @@ class SpeechChannel:
         except AttachmentRefused as error:
             return self._not_spoken(message, str(error))
         usage = Usage(calls=spoken.calls, cost_usd=spoken.cost_usd, model=spoken.model)
-        context = {**message.context, SPEECH: _sound_facts(spoken)}
         voice_message = NewOutbound(
             channel=self._to.name,
             account=message.account,
             session=message.session,
             text=_caption(message.text, spoken) if self._to.capabilities.email_style else "",
             kind=OutboundKind.REPLY,
-            context=context,
+            context=replace(message.context, speech=_sound_facts(spoken)),
             attachments=(file,),
         )
         try:
@@ -205,8 +202,7 @@ class SpeechChannel:
             texts = [] if found is None else [each for each in found[1] if each.id < row.id]
             if any(each.state in _TEXT_GONE for each in texts):
                 return "its text did not arrive"
-        noted = message.context.get(SPEECH)
-        owner = isinstance(noted, Mapping) and noted.get(OWNER) is True
+        owner = message.context.speech is not None and message.context.speech.owner
         return await self._refusal(message.session, owner)
 
     def _not_spoken(self, message: OutboundMessage, why: str) -> Receipt:
@@ -215,15 +211,15 @@ class SpeechChannel:
         return Receipt(f"{message.id} not spoken")
 
 
-def _sound_facts(spoken: Spoken) -> dict[str, Any]:
+def _sound_facts(spoken: Spoken) -> Speech:
     """
     Return duration and waveform for a voice message; empty for any other file.
 
     Clients refuse a voice message that is no Ogg (Element X on iOS), and play the same as a file.
     """
     if spoken.sound is None or spoken.media_type != "audio/ogg":
-        return {}
-    return {"duration_ms": round(spoken.sound.duration_s * 1000), "waveform": list(spoken.sound.waveform)}
+        return Speech()
+    return Speech(duration_ms=round(spoken.sound.duration_s * 1000), waveform=tuple(spoken.sound.waveform))
 
 
 def _caption(text: str, spoken: Spoken) -> str:

@@ -18,7 +18,16 @@ import structlog
 
 from agent_core.agent import TurnLimits
 from agent_core.errors import AgentError, BudgetSpent, CreditSpent
-from agent_core.messages import Attachment, Audience, InboundMessage, OutboundKind, SessionKey
+from agent_core.messages import (
+    Attachment,
+    Audience,
+    InboundMessage,
+    JobNote,
+    MessageContext,
+    MessageNotes,
+    OutboundKind,
+    SessionKey,
+)
 from agent_core.models import Message, Purpose, Session, TurnResult
 from agent_core.ports import Clock
 from agent_core.provenance import Origins, arriving, calling, describe, from_json, join_origins, to_json
@@ -89,7 +98,7 @@ class _Where:
     account: str
     session: SessionKey
     kind: OutboundKind
-    context: Mapping[str, Any]
+    context: MessageContext
 
 
 @dataclass(eq=False, kw_only=True)
@@ -321,7 +330,8 @@ class BackgroundTurns:
 
     async def _where(self, turn: Turn, order: Order) -> _Where | None:
         """Return where the job's person gets messages; None if there is no such place any more."""
-        note, message = {"job": order.id}, turn.head.message
+        note = MessageContext(notes=MessageNotes(job=JobNote(id=order.id)))
+        message = turn.head.message
         if order.by_heartbeat:
             reached = await self.notifier.reach(f"alert {turn.id}", OutboundKind.ALERT)
             if reached.later and reached.target is None:
@@ -339,7 +349,8 @@ class BackgroundTurns:
             if direct is None:
                 return None
             session = direct
-        context, kind = {**(order.context or {}), **note}, OutboundKind.REPLY
+        notes = replace(order.context.notes, job=note.notes.job)
+        context, kind = replace(order.context, notes=notes), OutboundKind.REPLY
         if session != order.place or context == note:
             context = note
             kind = OutboundKind.ALERT if message.audience is Audience.DIRECT else OutboundKind.MESSAGE
@@ -373,7 +384,7 @@ def _noted(result: Mapping[str, Any] | None) -> CommandEnd:
 
 def _asking(turn: Turn, order: Order) -> InboundMessage:
     """The message as if it had been said in the conversation that asked."""
-    return turn.head.message.model_copy(update={"session": order.place, "context": dict(order.context or {})})
+    return turn.head.message.model_copy(update={"session": order.place, "context": order.context})
 
 
 def _ended(turn: Turn, outcome: RunOutcome, reason: str) -> Completion:

@@ -16,7 +16,7 @@ import anyio
 import structlog
 
 from agent_core.backoff import BackoffPolicy
-from agent_core.messages import Attachment, InboundMessage, OutboundKind
+from agent_core.messages import Attachment, OutboundKind
 from agent_core.models import TurnResult, Usage
 from channels.base import AckState, Channel
 from channels.split import message_parts
@@ -27,19 +27,11 @@ from gateway.queue.stores import Completion, NewOutbound, OutboxRow, Queue, Stor
 from gateway.routing.acknowledgements import Acknowledgements
 from gateway.turns.kinds import TurnFailureText
 
-REPLACES = "replaces"
-"""In the context of a message that is asked anew: the provider ids of its earlier answer, part by part."""
 _ABOVE = "(The answer above replaces an earlier one; this part of it is gone.)"
 
 STORE_RETRY = BackoffPolicy(first_s=0.5, cap_s=30.0)
 _log = structlog.get_logger(__name__)
 _Result = TypeVar("_Result")
-
-
-def _replaced(message: InboundMessage) -> list[str]:
-    """The provider ids of the answer whose place the new one takes."""
-    found = message.context.get(REPLACES)
-    return [each for each in found if isinstance(each, str)] if isinstance(found, list | tuple) else []
 
 
 class TurnCommit:
@@ -66,14 +58,14 @@ class TurnCommit:
         Split an answer into parts that its channel accepts; files go last.
 
         Later parts say so in their context. A repeated question's answer replaces the earlier one part by
-        part (`REPLACES`).
+        part (`MessageNotes.replaces`).
         """
         message = turn.rows[-1].message
-        replaces = _replaced(message) if kind is OutboundKind.REPLY else []
+        replaces = message.notes.replaces if kind is OutboundKind.REPLY else ()
         capabilities = self._channels[turn.channel].capabilities
         parts = list(message_parts(text, attachments, capabilities))
         parts += [(_ABOVE, ())] * (len(replaces) - len(parts))
-        common = {name: value for name, value in message.context.items() if name != REPLACES}
+        common = replace(message.context, notes=replace(message.notes, replaces=()))
         return [
             NewOutbound(
                 channel=turn.channel,
@@ -81,11 +73,9 @@ class TurnCommit:
                 session=turn.place,
                 text=part,
                 kind=kind,
-                context={
-                    **common,
-                    **({"part": number} if number else {}),
-                    **({"edits": replaces[number]} if number < len(replaces) else {}),
-                },
+                context=replace(
+                    common, part=number, edits=replaces[number] if number < len(replaces) else ""
+                ),
                 attachments=files,
                 hold=hold,
                 rings_for=None if rings_for is None else tuple(rings_for),

@@ -2,7 +2,7 @@
 Turns that have no answer now: deferred although nothing has failed, retried, or given up with an apology.
 
 `TurnFailure` retries failures that are not the message's fault within a time budget, dead-letters crash
-suspects after a few deaths, and all else at once. `Deferral` postpones messages with ``context["wait_s"]``
+suspects after a few deaths, and all else at once. `Deferral` postpones messages with ``context.wait_s``
 (by this machine's clock) and those that the daily budget or an empty provider account refuses; they are
 checked at each start, a new day, a changed clock (`gateway.turns.deferral_wakeups`) and every half hour,
 without a model call or attempt. Notices say until when, once per message or conversation and day
@@ -55,7 +55,7 @@ class Deferral:
         delay_s = left_s(turn.head, now)
         if not delay_s:
             return False
-        if message.context.get("tell_wait"):
+        if message.context.tell_wait:
             text, whom = notice_text(delay_s, now), [message.sender.address]
             notice = self.commit.replies(turn, text, OutboundKind.NOTICE, rings_for=whom)
             once = f"place {message.channel} {message.sender.address}", message.native_id
@@ -195,10 +195,9 @@ def decide_failure(error: Exception, turn: Turn, policy: TurnPolicy, *, jitter: 
 def poisonous(turn: Turn, fatal: str | None) -> TurnFailureText | None:
     """
     The end of a turn that must not be tried: the process dies of it, or its channel could not read the
-    message and says in ``context["unreadable"]`` what its sender is told. None: try it. Pure.
+    message and says in ``context.unreadable`` what its sender is told. None: try it. Pure.
     """
-    unreadable = turn.head.message.context.get("unreadable")
-    if isinstance(unreadable, str):
+    if unreadable := turn.head.message.context.unreadable:
         return TurnFailureText(None, unreadable, "the message could not be read")
     return None if fatal is None else TurnFailureText(None, CRASH_APOLOGY, fatal)
 
@@ -228,9 +227,7 @@ def left_s(row: InboxRow, now: datetime) -> float:
 
     A clock that was in the future when the message was accepted does not keep it waiting.
     """
-    wait_s = row.message.context.get("wait_s")
-    if not isinstance(wait_s, int | float):
-        return 0.0
+    wait_s = row.message.context.wait_s
     left = wait_s - (now - row.accepted_at).total_seconds()
     return left if 0.0 < left <= wait_s else 0.0
 

@@ -64,7 +64,7 @@ class HeartbeatTurns:
         """Plan the question; None: resting, or alerts reach nobody. Raises StoreUnavailable or OwnerAway."""
         began = self.clock.monotonic()
         message = turn.head.message
-        if not message.context.get("forced") and (resting := await self._resting(message.channel)):
+        if not message.context.forced and (resting := await self._resting(message.channel)):
             await self._skip(turn, resting)
             return None
         reached = await self.notifier.reach(f"alert {turn.id}")

@@ -27,7 +27,6 @@ from gateway.routing.acknowledgements import Acknowledgements
 from gateway.turns.approvals.server_questions import ServerQuestions
 from gateway.turns.approvals.tool_questions import ApprovalPending, ToolQuestions
 from gateway.turns.commands.worded_answers import WordedAnswers
-from gateway.turns.commit import REPLACES
 from gateway.turns.kinds import Plan
 from gateway.turns.model_choice import ModelChoice, choice_topic
 from gateway.turns.step_journal import StoreStepJournal
@@ -84,7 +83,7 @@ class ModelRun:
         """Run the model; None: the turn waits for an approval. Raises AgentError or LostTurn."""
         # Nobody reads along in a draft that waits for approval, or sees an answer half that is given anew.
         channel = self.channels[turn.channel]
-        unseen = plan.hold or REPLACES in turn.rows[-1].message.context
+        unseen = plan.hold or turn.rows[-1].message.notes.replaces
         sink = ReplySink(channel, turn.place, previews=not unseen, quiet=plan.quiet)
         steps: Sequence[Step] = ()
         if not turn.is_new:

@@ -11,13 +11,22 @@ into the newest.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import structlog
 
 from agent_core.errors import BudgetSpent
-from agent_core.messages import EVERYBODY, MENTIONS, Attachment, Audience, InboundMessage, OutboundKind
+from agent_core.messages import (
+    EVERYBODY,
+    Attachment,
+    Audience,
+    InboundMessage,
+    JobNote,
+    MessageContext,
+    MessageNotes,
+    OutboundKind,
+)
 from agent_core.models import Message, Purpose, TurnResult
 from agent_core.ports import Clock
 from agent_core.text import one_line
@@ -85,10 +94,10 @@ class JobTurns:
             await self._skip(turn, "it was removed" if job is None else why_not)
             return None
         late = ""
-        if _note_of(turn).get("late"):
+        if _note_of(turn).late:
             late = f"(This was due on {self.told_time(message.received_at)} and is late.)"
         is_moved = await is_out_of_place(channel, message)
-        if _note_of(turn).get("kind") == JobKind.REMIND:
+        if _note_of(turn).kind == JobKind.REMIND:
             said = f"{message.text}\n\n{late}" if late else message.text
             if is_moved:
                 await self._skip(turn, await self._moved(turn, job, said, channel))
@@ -133,7 +142,7 @@ class JobTurns:
         self.turn_commit.note_answered(turn, result, self.clock.monotonic() - began)
 
     async def _why_not(self, turn: Turn, job: Job, channel: Channel | None) -> str:
-        forced = bool(_note_of(turn).get("forced"))
+        forced = _note_of(turn).forced
         if job.state is JobState.PAUSED and not forced:
             return "it was paused"
         # What waited for a model for a day comes once, and not once for each hour.
@@ -232,10 +241,10 @@ class JobTurns:
         self, turn: Turn, text: str, *, attachments: Sequence[Attachment] = (), hold: bool = False
     ) -> list[NewOutbound]:
         message = turn.head.message
-        context = {**message.context, "job": _note_of(turn) or _id_of(turn)}
-        mentions = context.pop(MENTIONS, None)
-        kind = OutboundKind.REPLY
-        if len(context) == 1:
+        mentions = message.notes.mentions
+        notes = replace(message.notes, mentions=(), job=_note_of(turn))
+        context, kind = replace(message.context, notes=notes), OutboundKind.REPLY
+        if context == MessageContext(notes=MessageNotes(job=notes.job)):
             # Made on the command line: it answers no message, and in private it is for one person's eyes.
             kind = OutboundKind.ALERT if message.audience is Audience.DIRECT else OutboundKind.MESSAGE
         return [
@@ -256,20 +265,19 @@ class JobTurns:
 
 def _whom(message: InboundMessage) -> str:
     """For whom a reminder in a group is, and from whom if that is not the same."""
-    person, mentions = message.sender.address, message.context.get(MENTIONS)
-    if not isinstance(mentions, list):
+    person, mentions = message.sender.address, message.notes.mentions
+    if not mentions:
         return person
-    who = "everybody" if EVERYBODY in mentions else ", ".join(map(str, mentions))
+    who = "everybody" if EVERYBODY in mentions else ", ".join(mentions)
     return f"{who} (from {person})"
 
 
-def _note_of(turn: Turn) -> Mapping[str, Any]:
-    note = turn.head.message.context.get("job")
-    return note if isinstance(note, Mapping) else {}
+def _note_of(turn: Turn) -> JobNote:
+    return turn.head.message.notes.job or JobNote(id=turn.head.message.native_id)
 
 
 def _id_of(turn: Turn) -> str:
-    return str(_note_of(turn).get("id") or turn.head.message.native_id)
+    return _note_of(turn).id or turn.head.message.native_id
 
 
 def _scheduled(line: Message, turn: Turn) -> Message:

@@ -8,17 +8,17 @@ results of commands and drafts that wait for the owner are never spoken.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 
-from agent_core.messages import SPEECH, SPOKEN, InboundMessage, OutboundKind
+from agent_core.messages import InboundMessage, OutboundKind, Speech
 from agent_core.tools.availability import is_available
 from agent_core.voice.config import SpeakSettings
 from channels.base import Channel
 from channels.spoken_text import spoken_text
 from gateway.observability.redaction import MASK, Redactor
+from gateway.queue.model import SPEECH_CHANNEL
 from gateway.queue.stores import NewOutbound, Turn
 from gateway.routing.access import Access, Role
-from gateway.routing.speech import OWNER, SPEECH_CHANNEL
 from gateway.turns.kinds import Plan
 from gateway.turns.transcription import says_sound
 from gateway.turns.user_input import session_of
@@ -62,7 +62,7 @@ class SpokenAnswers:
                 session=turn.place,
                 text=said,
                 kind=OutboundKind.NOTICE,  # an apology would be spoken in its place
-                context={**message.context, "part": parts, SPEECH: {OWNER: owner}},
+                context=replace(message.context, part=parts, speech=Speech(owner=owner)),
             )
         ]
 
@@ -74,4 +74,4 @@ def _is_spoken(message: InboundMessage, channel: Channel) -> bool:
     """Return True if a message was spoken; in a mail every sound is a plain file."""
     if channel.capabilities.email_style:
         return any(says_sound(file.media_type) for file in message.attachments)
-    return SPOKEN in message.context
+    return bool(message.context.spoken)

@@ -1,7 +1,7 @@
 """
 Transcribes the sound files of a turn before a model is asked.
 
-These are voice messages (`SPOKEN`) and sound files of mails. Transcripts are steps numbered downwards from
+These are voice messages and sound files of mails. Transcripts are steps numbered downwards from
 -1, so that none is made or paid twice. The words are shown beside the message's text and are never commands;
 a yes or no can answer a question (`WordedAnswers.spoken`). Nothing is decoded here; the length comes from
 `agent_core.voice.sound_file`. Files that cannot be transcribed are reported in the answer; temporary failures
@@ -28,13 +28,12 @@ from agent_core.errors import (
     ModelUnreadable,
     StorageUnavailable,
 )
-from agent_core.messages import KNOWN_WORDS, SPOKEN, Attachment, InboundMessage
+from agent_core.messages import Attachment, FileTranscript, InboundMessage
 from agent_core.ports import AttachmentPort
 from gateway.budget.metering import UsageMeter
 from gateway.budget.policy import BudgetTier
 from gateway.queue.stores import Queue, Step, Turn
 from gateway.turns.approvals.text import quote
-from gateway.turns.user_input import HEARD
 
 if TYPE_CHECKING:
     from agent_core.models import Usage
@@ -75,7 +74,7 @@ class TranscriptionLimits:
 @dataclass(frozen=True, slots=True)
 class Hearing:
     """
-    The result of transcribing: the turn with transcripts (`HEARD`), a ``note`` for the person.
+    The result of transcribing: the turn with transcripts (`MessageNotes.heard`), a ``note`` for the person.
 
     ``is_all``: there is nothing else, so the note is the answer.
     """
@@ -89,8 +88,8 @@ def sound_files(message: InboundMessage) -> Sequence[Attachment]:
     """The files of a message that are transcribed."""
     if message.kind != "message":
         return ()
-    recorded = message.context.get(SPOKEN, ())
-    by_mail = "subject" in message.context
+    recorded = message.context.spoken
+    by_mail = message.context.subject is not None
     return [
         file
         for file in message.attachments
@@ -133,7 +132,7 @@ class Transcription:
         until = anyio.current_time() + self._limits.longest_s
         rows = []
         for row in asked.rows:
-            known = {**row.message.context.get(KNOWN_WORDS, {}), **known}
+            known = {**(row.message.notes.known_words or {}), **known}
             left_s, told = self._limits.seconds, []
             sounds = sound_files(row.message)
             for file in sounds[:_MOST_FILES]:
@@ -146,10 +145,10 @@ class Transcription:
                         self._lately.pop((str(turn.session), file.sha256), None)
                 seconds = known[file.sha256].get("seconds", 0.0)
                 left_s -= seconds if seconds <= left_s else 0.0  # what is too long was not listened to
-                told.append({"name": file.name, **known[file.sha256]})
-            told += [{"name": file.name, "why_not": _TOO_MANY} for file in sounds[_MOST_FILES:]]
-            context = {**row.message.context, HEARD: told} if told else row.message.context
-            rows.append(replace(row, message=row.message.model_copy(update={"context": context})))
+                told.append(FileTranscript(name=file.name, **known[file.sha256]))
+            told += [FileTranscript(name=file.name, why_not=_TOO_MANY) for file in sounds[_MOST_FILES:]]
+            notes = replace(row.message.notes, heard=tuple(told))
+            rows.append(replace(row, message=row.message.with_notes(notes)))
         return _hearing(replace(asked, rows=tuple(rows)))
 
     async def aclose(self) -> None:
@@ -272,21 +271,21 @@ def says_sound(media_type: str) -> bool:
 
 def _hearing(turn: Turn) -> Hearing:
     """Return the text about failed and uncertain transcriptions, and if it is the whole answer."""
-    told = [one for row in turn.rows for one in row.message.context.get(HEARD, ())]
-    failed = [one for one in told if one.get("why_not")]
-    reasons = dict.fromkeys(one["why_not"] for one in failed)
+    told = [one for row in turn.rows for one in row.message.notes.heard]
+    failed = [one for one in told if one.why_not]
+    reasons = dict.fromkeys(one.why_not for one in failed)
     lines = [
-        f"I could not listen to {_names([one['name'] for one in failed if one['why_not'] == why])}: {why}."
+        f"I could not listen to {_names([one.name for one in failed if one.why_not == why])}: {why}."
         for why in reasons
     ]
     lines += [
-        quote(f"I am not sure that I understood this correctly: {one['text']}", _QUOTED_CHARS)
+        quote(f"I am not sure that I understood this correctly: {one.text}", _QUOTED_CHARS)
         for one in told
-        if one.get("unsure")
+        if one.unsure
     ]
     files = sum(len(row.message.attachments) for row in turn.rows)
     silent = not any(row.message.text.strip() or row.message.background for row in turn.rows)
-    titled = any(str(row.message.context.get("subject") or "").strip() for row in turn.rows)
+    titled = any((row.message.context.subject or "").strip() for row in turn.rows)
     is_all = bool(failed) and len(failed) == files and silent and not titled
     return Hearing(turn, "\n\n".join(lines), is_all)
 

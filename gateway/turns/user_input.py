@@ -5,8 +5,8 @@ Pure.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from datetime import datetime, tzinfo
 from itertools import groupby
 from typing import Literal
@@ -14,10 +14,6 @@ from typing import Literal
 from agent_core.memory.scopes import scope_for
 from agent_core.messages import (
     BELOW_THE_MAIL,
-    DONE_BEFORE,
-    NOT_NAMED,
-    OTHERS_WORDS,
-    SPOKEN,
     Audience,
     Background,
     InboundMessage,
@@ -35,14 +31,8 @@ from agent_core.prompt import (
 from agent_core.provenance import Origin, Origins, arriving, from_json, join_origins, person, untrusted_origin
 from agent_core.text import is_quoted
 from gateway.queue.background import KIND, order_of
-from gateway.queue.model import ORIGINS, Turn
+from gateway.queue.model import Turn
 from gateway.routing.access import Access, Role, is_admitted
-
-HEARD = "heard"
-"""
-In the context of a message of a turn that runs: what was heard in each of its sound files (the arguments of
-`heard_line`).
-"""
 
 NO_REPLY = "NO_REPLY"
 """The whole answer of a model that leaves talk of others alone."""
@@ -73,8 +63,8 @@ def may_be_silent(turn: Turn) -> bool:
     """Say if no message of a turn names the bot, and none is asked anew, whose earlier answer would stay."""
     return all(
         row.message.kind == "message"
-        and row.message.context.get(NOT_NAMED) is True
-        and not row.message.context.keys() & {"replaces", DONE_BEFORE}
+        and row.message.context.not_named
+        and not (row.message.notes.replaces or row.message.notes.done_before)
         for row in turn.rows
     )
 
@@ -87,7 +77,7 @@ def question_text(messages: Sequence[InboundMessage]) -> str:
     are fenced.
     """
     shared = any(message.audience is Audience.GROUP for message in messages)
-    if len({message.context.get("visible_from") for message in messages}) > 1:
+    if len({message.context.visible_from for message in messages}) > 1:
         messages = [message.model_copy(update={"background": ()}) for message in messages]
     lines = dict.fromkeys(
         (line.kind, line.sender, line.name, line.text) for message in messages for line in message.background
@@ -97,7 +87,7 @@ def question_text(messages: Sequence[InboundMessage]) -> str:
         said = "\n\n".join(
             email_text(
                 message.text,
-                subject=str(message.context["subject"]),
+                subject=message.context.subject or "",
                 sender=message.sender.address if shared else "",
                 attached=_about_files(message),
             )
@@ -113,7 +103,7 @@ def question_text(messages: Sequence[InboundMessage]) -> str:
 
 
 def _about_files(message: InboundMessage) -> str:
-    heard = [transcript_line(**one) for one in message.context.get(HEARD, ())]
+    heard = [transcript_line(**asdict(one)) for one in message.notes.heard]
     return "\n".join(filter(None, (*heard, attachment_lines(message.attachments))))
 
 
@@ -121,9 +111,8 @@ def used_before(messages: Sequence[InboundMessage]) -> dict[str, int]:
     """Return how often which tool was used for messages; those of one turn all tell of the same uses."""
     used: dict[str, int] = {}
     for each in messages:
-        noted = each.context.get(DONE_BEFORE)
-        for tool, count in noted.items() if isinstance(noted, Mapping) else ():
-            used[str(tool)] = max(used.get(str(tool), 0), int(count))
+        for tool, count in each.notes.done_before.items():
+            used[tool] = max(used.get(tool, 0), count)
     return used
 
 
@@ -155,7 +144,7 @@ def session_of(turn: Turn, access: Access, purpose: Purpose) -> Session:
         account=turn.channel if access.is_apart(turn.channel) else "",
     )
     attachments = tuple(file for message in messages for file in message.attachments)
-    since = max(filter(None, (_instant(message, "visible_from") for message in messages)), default=None)
+    since = max(filter(None, (message.context.visible_from for message in messages)), default=None)
     origins = join_origins(*(_origins_of(row.message, access, row.accepted_at) for row in turn.rows))
     quotes = tuple(each for row in turn.rows for each in _quotes(row.message, row.accepted_at))
     account = messages[-1].account
@@ -201,7 +190,7 @@ def _origins_of(message: InboundMessage, access: Access, at: datetime) -> Origin
     if message.kind == KIND:
         order = order_of(message)
         found += order.origins if order else [untrusted_origin("file", "a record that cannot be read", at)]
-    if message.context.get("watched"):
+    if message.context.watched:
         found.append(untrusted_origin("shell", "a watch", at))
     found += _sender_of(message, access, at)
     for line in message.background:
@@ -213,12 +202,12 @@ def _origins_of(message: InboundMessage, access: Access, at: datetime) -> Origin
             found.append(untrusted_origin("mail" if email_style else "quote", whose, at))
         elif role is not Role.OWNER:
             found.append(person(line.sender, at))
-    if message.kind == "job" and isinstance(note := message.context.get("job"), Mapping):
-        found += arriving(from_json(note.get(ORIGINS)), at)
-    recorded = message.context.get(SPOKEN, ())
+    if message.kind == "job" and message.notes.job is not None:
+        found += arriving(from_json(message.notes.job.origins), at)
+    recorded = message.context.spoken
     is_sent = message.kind == "message" and not is_admitted(message)
     sent: Literal["file", "attachment"] = "attachment" if is_sent else "file"
-    if message.context.get(OTHERS_WORDS):
+    if message.context.others_words:
         # In a room it is the name of a file that could not be fetched.
         found.append(untrusted_origin("mail" if email_style else sent, "somebody else", at))
     found += [
@@ -264,7 +253,7 @@ def trusted_before(noted: str | None, now: datetime) -> datetime | None:
 
 def _is_email_style(message: InboundMessage) -> bool:
     """Return True if a message has a subject, even an empty one."""
-    return message.kind == "message" and "subject" in message.context
+    return message.kind == "message" and message.context.subject is not None
 
 
 def user_lines(turn: Turn, access: Access) -> list[Message]:
@@ -280,7 +269,7 @@ def user_lines(turn: Turn, access: Access) -> list[Message]:
             content=question_text([_without_background(row.message)]),
             id=f"{turn.id}.{number}",
             turn=turn.id,
-            timestamp=_instant(row.message, "seen_at") or row.message.received_at,
+            timestamp=_seen_at(row.message) or row.message.received_at,
             sender=row.message.sender.address,
             attachments=row.message.attachments,
             origins=_origins_of(
@@ -294,13 +283,10 @@ def user_lines(turn: Turn, access: Access) -> list[Message]:
 
 
 def _without_background(message: InboundMessage) -> InboundMessage:
-    closed = _instant(message, "seen_at") is not None
+    closed = _seen_at(message) is not None
     return message.model_copy(update={"background": ()}) if closed else message
 
 
-def _instant(message: InboundMessage, name: str) -> datetime | None:
-    """An instant that the channel has noted; ``seen_at`` of a job is that of the wish, and means nothing."""
-    noted = message.context.get(name)
-    if not isinstance(noted, str) or (message.kind not in ("message", "reaction") and name == "seen_at"):
-        return None
-    return datetime.fromisoformat(noted)
+def _seen_at(message: InboundMessage) -> datetime | None:
+    """The instant that the channel has noted; that of a job is that of the request, and means nothing."""
+    return message.context.seen_at if message.kind in ("message", "reaction") else None

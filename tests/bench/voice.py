@@ -20,7 +20,7 @@ from typing import Any
 import aiohttp
 import anyio
 
-from agent_core.messages import SPOKEN, InboundMessage, Sender, SessionKey
+from agent_core.messages import InboundMessage, Sender, SessionKey
 from channels.attachments import AttachmentStore
 from devservers.transcription import TranscriptionServer
 from gateway.app import Overrides, build
@@ -94,7 +94,7 @@ async def _run(folder: Path, provider: TranscriptionServer, turns: int) -> dict[
                 else:
                     answers = len(server.delivered) + 1
                     more = (
-                        {"attachments": (file,), "context": {SPOKEN: [file.sha256]}}
+                        {"attachments": (file,), "context": {"spoken": [file.sha256]}}
                         if kind == "spoken"
                         else {}
                     )

@@ -52,7 +52,7 @@ class AcceptContract:
         assert kept[1] == rows[0]
         # Half a surrogate pair is no text and may be replaced; everything else stays.
         assert kept[0].message.text.startswith("two\nlines \U0001f600 ")
-        assert kept[0].message.context["deep"] == {"list": [1, None, "ü"]}
+        assert kept[0].message.context.route["deep"] == {"list": [1, None, "ü"]}
         assert kept[0].message.attachments == odd.attachments
 
     async def test_what_is_known_is_a_success_without_work(self, store: Queue, clock: ManualClock):

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from agent_core.messages import DONE_BEFORE, NOT_NAMED, NOTED, Amendment, Attachment, Sender, SessionKey
+from agent_core.messages import Amendment, Attachment, Sender, SessionKey
 from gateway.queue.model import Accepted, EffectReceipt, Turn
 from gateway.queue.states import InboxState, OutboxState
 from gateway.queue.stores import LostTurn, Queue
@@ -119,7 +119,7 @@ class AmendContract:
         await answer(store, turns[-1], "both")
         note = (await claim_and_answer(store)).head.message
         assert note.text.rpartition("\n")[2] == "text 49"
-        assert "edited" not in note.context
+        assert note.context.notes.edited is None
         assert await store.turns.claim(ROOM) is None
 
     async def test_a_failing_message_is_given_up_however_often_it_is_edited(
@@ -149,14 +149,14 @@ class AmendContract:
 
     async def test_an_edit_that_names_the_bot_is_meant_for_it(self, store: Queue, clock: ManualClock):
         """The mark that it was not named goes, also if only the name was added; another edit leaves it."""
-        await accept(store, "a", "b", context={NOT_NAMED: True})
+        await accept(store, "a", "b", context={"not_named": True})
         await amend(
             store,
             replace("a", "text of a").model_copy(update={"names_bot": True}),
             replace("b", "anything else"),
         )
         turn = await claim(store, merge=2)
-        assert [NOT_NAMED in row.message.context for row in turn.rows] == [False, True]
+        assert [bool(row.message.context.not_named) for row in turn.rows] == [False, True]
 
     async def test_what_was_taken_back_before_an_edit_stays_so(self, store: Queue, clock: ManualClock):
         """Of a turn that is asked again, no message comes back that was withdrawn meanwhile."""
@@ -173,7 +173,7 @@ class AmendContract:
         noted = EffectReceipt(ROOM, "send_mail", "write", {}, ALICE, "", "")
         await store.turns.record_step_start(turn, replaced(step(0), receipt=noted))
         await amend(store, replace("a", "later"))
-        told = (await claim(store)).head.message.context[DONE_BEFORE]
+        told = (await claim(store)).head.message.context.notes.done_before
         assert told == {"send_mail with an unknown outcome": 1}
 
     async def test_what_was_done_is_told_whichever_message_stays(self, store: Queue, clock: ManualClock):
@@ -185,7 +185,7 @@ class AmendContract:
         await amend(store, replace("a", "later"), withdraw("a"))
         again = await claim(store, merge=2)
         assert [row.message.native_id for row in again.rows] == ["b"]
-        assert again.head.message.context[DONE_BEFORE] == {"send_mail with an unknown outcome": 1}
+        assert again.head.message.context.notes.done_before == {"send_mail with an unknown outcome": 1}
 
     async def test_an_edit_of_what_failed_is_asked_when_it_is_tried_again(
         self, store: Queue, clock: ManualClock
@@ -240,7 +240,7 @@ class AmendContract:
         assert [row.message.text for row in await store.outbox.rows()][-1:] == ["both"]
         while (note := await store.turns.claim(ROOM)) is not None:
             assert note.head.message.text == ""
-            assert note.head.message.context[NOTED]["undoes"].startswith(turn.id)
+            assert note.head.message.context.noted["undoes"].startswith(turn.id)
             await answer(store, note)
 
     async def test_an_edit_of_an_answered_message_is_noted(self, store: Queue, clock: ManualClock):
@@ -251,7 +251,7 @@ class AmendContract:
             await amend(store, replace("a", text), replace("a", "forged", sender="@eve:hs.test"))
         notes = [(await claim_and_answer(store)).head.message for _ in range(2)]
         assert [each.text.rpartition("\n")[2] for each in notes] == ["better", "best"]
-        assert len({each.context[NOTED]["id"] for each in notes}) == 2
+        assert len({each.context.noted["id"] for each in notes}) == 2
         assert await store.turns.claim(ROOM) is None
 
     async def test_a_deletion_of_an_answered_message_is_noted(self, store: Queue, clock: ManualClock):
@@ -264,7 +264,7 @@ class AmendContract:
         for name in ("b", "b", "a"):
             await amend(store, withdraw(name))
             while (note := await store.turns.claim(ROOM)) is not None:
-                gone.append((note.head.message.context[NOTED]["undoes"], note.head.message.text))
+                gone.append((note.head.message.context.noted["undoes"], note.head.message.text))
                 await answer(store, note)
         assert gone == [(f"{turn.id}.1", ""), (turn.id, "")]
 
@@ -274,7 +274,7 @@ class AmendContract:
         turn = await claim(store, merge=2)
         await amend(store, withdraw("a"))
         await answer(store, turn)
-        assert (await claim(store)).head.message.context[NOTED] == {"undoes": f"{turn.id}.0"}
+        assert (await claim(store)).head.message.context.noted == {"undoes": f"{turn.id}.0"}
 
     @pytest.mark.parametrize("how", ["a stop", "a person's own stop", "a leave"])
     async def test_a_note_stays_when_messages_are_taken_away(
@@ -290,7 +290,7 @@ class AmendContract:
         else:
             await amend(store, Amendment(kind="stop", session=ROOM, sender=ALICE if "own" in how else ""))
         assert (await states(store))["b"][0] is InboxState.IGNORED
-        assert NOTED in (await claim(store)).head.message.context
+        assert (await claim(store)).head.message.context.noted is not None
 
     async def test_what_was_taken_back_is_not_answered(self, store: Queue, clock: ManualClock):
         """A waiting message of the same sender is ignored without its text; somebody else's stays."""
@@ -384,7 +384,11 @@ class AmendContract:
         with pytest.raises(LostTurn):
             await store.turns.complete(turn, reply("no"))
         head = (await claim(store)).head.message
-        assert (head.native_id, head.context["stopped"], head.context["event_id"]) == ("!stop", 3, "!stop")
+        assert (head.native_id, head.context.notes.stopped, head.context.route["event_id"]) == (
+            "!stop",
+            3,
+            "!stop",
+        )
         assert (await claim(store, OTHER)).head.message.native_id == "x"
         assert (await states(store))["d"][0] is InboxState.READY
 
@@ -402,7 +406,7 @@ class AmendContract:
 
     async def test_a_stop_that_comes_again_stops_nothing(self, store: Queue, clock: ManualClock):
         """What was said after a stop is not stopped by its repetition."""
-        assert (await stop(store))[0].message.context["stopped"] == 0
+        assert (await stop(store))[0].message.context.notes.stopped == 0
         await answer(store, await claim(store))
         await accept(store, "a")
         done = await stop(store)

@@ -155,7 +155,7 @@ class OvertakingContract:
         assert (await store.approvals.find_decision("a000001"))[:2] == (ROOM, "approved")
         word = await store.turns.claim(ROOM, out_of_band=True)
         assert word is not None
-        assert word.head.message.context["settled"] == "approved"
+        assert word.head.message.context.notes.settled == "approved"
         await store.turns.complete(word, Completion())
         turn = await claim(store)
         assert natives(turn) == ["a"]
@@ -164,7 +164,7 @@ class OvertakingContract:
         await settle(store, "too late", {**YES, "verdict": "refused"}, alone=True)
         word = await store.turns.claim(ROOM, out_of_band=True)
         assert word is not None
-        assert word.head.message.context["settled"] == "approved"
+        assert word.head.message.context.notes.settled == "approved"
 
     async def test_a_withdrawn_question_is_remembered(self, store: Queue, clock: ManualClock):
         """Its turn goes first; afterwards, too, it is known that it was withdrawn, for a month."""
@@ -179,7 +179,7 @@ class OvertakingContract:
         await answer(store, turn)
         word = await store.turns.claim(ROOM, out_of_band=True)
         assert word is not None
-        assert word.head.message.context["settled"] == WITHDRAWN
+        assert word.head.message.context.notes.settled == WITHDRAWN
         assert (await store.approvals.find_decision("a000001"))[:2] == (ROOM, WITHDRAWN)
         clock.advance(31 * 86_400)
         await store.maintenance.prune(older_than_s=1.0)

@@ -104,7 +104,7 @@ class MemoryInbox:
 
     async def release_quarantined(self, reason: str, may: Callable[[InboundMessage], bool]) -> int:
         await anyio.lowlevel.checkpoint()
-        found = [each for each in self.accepted if each.context.get("quarantine") == reason and may(each)]
+        found = [each for each in self.accepted if each.context.quarantine == reason and may(each)]
         self.let_in_again += found
         return len(found)
 

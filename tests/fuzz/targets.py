@@ -104,10 +104,10 @@ def mail(data: bytes) -> None:
     assert taken.native_id.isascii()
     assert str(type(taken.session).parse(str(taken.session))) == str(taken.session)
     if taken.sender.verified:
-        assert taken.context["evidence"]
+        assert taken.context.route["evidence"]
         assert taken.sender.address.count("@") == 1
     else:
-        assert taken.context.get("refused") or taken.context.get("quarantine")
+        assert taken.context.refused or taken.context.quarantine
     assert "0123456789abcdef" not in taken.text
     assert not CONTROL.search(taken.text)
 

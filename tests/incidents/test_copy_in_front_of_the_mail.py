@@ -47,7 +47,7 @@ def test_a_copy_with_a_field_on_top_is_another_mail(on_top: bytes) -> None:
     """Which is not answered, or with an apology; the mail itself is, whichever comes first."""
     mail, copy = taken(MAIL), taken(on_top + MAIL)
     assert mail.addressed
-    assert "unreadable" not in mail.context
+    assert not mail.context.unreadable
     assert not copy.addressed or {"unreadable", "refusal"} & copy.context.keys()
     assert copy.native_id != mail.native_id
 

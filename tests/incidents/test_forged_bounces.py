@@ -153,7 +153,7 @@ class TestInTime:
             store.uids.append(1)
             await post.inbox.until_accepted(1, within_s=120)
             kept: InboundMessage = post.inbox.accepted[0]
-            assert kept.context["quarantine"] == "brake_pulled"
+            assert kept.context.quarantine == "brake_pulled"
             await anyio.sleep(3000)
             assert post.inbox.let_in_again == []
             await anyio.sleep(660)

@@ -58,7 +58,7 @@ def named(message: InboundMessage, name: str) -> str:
     """The subject, and the names of the files."""
     mail = parse_mail((CASES / f"{name}.eml").read_bytes())
     files = [f'"{each.name}"' for each in mail.attachments]
-    return "\n".join([f"Subject: {message.context['subject']}", *files])
+    return "\n".join([f"Subject: {message.context.subject}", *files])
 
 
 @pytest.mark.parametrize("name", sorted(EXPECTED))
@@ -74,7 +74,7 @@ def test_a_mail_says_what_its_sender_wrote(name: str) -> None:
     for end in wanted.get("quoted_ends", []):
         assert message.text.endswith(end)
     assert message.addressed
-    assert bool(message.context.get("read_only")) is not wanted.get("answered", True)
+    assert bool(message.context.read_only) is not wanted.get("answered", True)
     assert message.sender.verified
 
 
@@ -101,7 +101,7 @@ def test_who_may_write_is_told_once_that_mails_of_programs_are_not_answered(fiel
     one, two = (taken(f"{field}\r\nMessage-ID: <{n}@mail.test>") for n in (1, 2))
     assert one.native_id == two.native_id
     assert one.addressed
-    assert "sent it" in one.context["refusal"]
+    assert "sent it" in one.context.refusal
 
 
 def test_no_program_that_answers_and_no_stranger_is_told() -> None:
@@ -112,7 +112,7 @@ def test_no_program_that_answers_and_no_stranger_is_told() -> None:
         taken("Return-Path: <>\r\nAuto-Submitted: auto-generated"),
     ):
         assert not message.addressed
-        assert message.context["refused"] in ("automatic_mail", "bounce")
+        assert message.context.refused in ("automatic_mail", "bounce")
 
 
 ENVELOPED = base64.b64encode(bytes.fromhex("300b06092a864886f70d010703")).decode()
@@ -129,7 +129,7 @@ ENVELOPED = base64.b64encode(bytes.fromhex("300b06092a864886f70d010703")).decode
 def test_an_encrypted_mail_is_called_encrypted(kind: str, body: str) -> None:
     message = taken(f"Message-ID: <1@mail.test>\r\n{kind}", body)
     assert message.addressed
-    assert "it is encrypted" in message.context["unreadable"]
+    assert "it is encrypted" in message.context.unreadable
 
 
 def test_signed_content_in_pieces_without_lengths_is_read() -> None:

@@ -58,7 +58,7 @@ class House:
         return [message.text for message in self.inbox.accepted if message.addressed]
 
     def refused(self) -> list[str]:
-        return [message.context["refused"] for message in self.inbox.accepted if not message.addressed]
+        return [message.context.refused for message in self.inbox.accepted if not message.addressed]
 
 
 class _Life:
@@ -202,11 +202,11 @@ async def test_a_mail_whose_reading_takes_too_long_is_read_once_more(
     house = House(tmp_path, 1, 2, 3)
     await house.start()
     await house.live(60)
-    told = [message.text for message in house.inbox.accepted if "unreadable" not in message.context]
+    told = [message.text for message in house.inbox.accepted if not message.context.unreadable]
     assert told == ["number 1", "number 2"]
-    assert [
-        "takes too long" in message.context.get("unreadable", "") for message in house.inbox.accepted
-    ].count(True) == 1
+    assert ["takes too long" in message.context.unreadable for message in house.inbox.accepted].count(
+        True
+    ) == 1
 
 
 def test_a_clock_that_was_put_back_makes_it_due() -> None:

@@ -44,5 +44,5 @@ async def test_the_next_mail_is_received(
             while len(bot.inbox.accepted) < 3:
                 await anyio.sleep(0.05)
     # With a whole header, that of a large mail is read as ever.
-    assert [message.context["subject"] for message in wanted(bot.inbox)] == ["Test", "after it"]
+    assert [message.context.subject for message in wanted(bot.inbox)] == ["Test", "after it"]
     assert refused(bot.inbox) == ["no_single_sender"]

@@ -68,7 +68,7 @@ async def main():
         )
         await it.start()
         await it.take_new()
-    print(json.dumps([[one.text, one.context.get("unreadable"), one.context.get("refused")] for one in inbox.accepted]))
+    print(json.dumps([[one.text, one.context.unreadable, one.context.refused] for one in inbox.accepted]))
 
 import anyio.lowlevel
 anyio.run(main)

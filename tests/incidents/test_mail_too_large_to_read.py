@@ -53,7 +53,7 @@ def test_a_forged_sender_is_for_a_person_to_judge() -> None:
     """As it would be with a small mail: kept back, unanswered."""
     message = taken(sender="alice@other.test")
 
-    assert message.context["quarantine"] == "sender_not_verified"
+    assert message.context.quarantine == "sender_not_verified"
     assert not message.sender.verified
 
 

@@ -106,7 +106,7 @@ async def test_who_moderates_a_room_is_told_by_its_power_levels(levels, moderate
     registry.get(ROOM).state({"type": "m.room.power_levels", "state_key": "", "content": levels})
     found = await Desk(registry).read(text("$1", "!new", CAROL, **MENTION))
 
-    assert (found.context.get("moderator") is True) is moderates
+    assert (found.context.moderator is True) is moderates
     assert found.audience is Audience.GROUP
 
 

@@ -51,7 +51,7 @@ def test_the_owner_at_postmaster_is_answered() -> None:
     reader = intake(AnswerLimiter(CONFIG.limits), owner=True)
     assert taken(reader, 1, START).addressed
     control = taken(reader, 2, START, "Auto-Submitted: auto-replied")
-    assert control.context["refused"] == "automatic_mail"
+    assert control.context.refused == "automatic_mail"
 
 
 def test_two_robots_that_answer_everything_do_so_a_few_times_a_day() -> None:
@@ -59,7 +59,7 @@ def test_two_robots_that_answer_everything_do_so_a_few_times_a_day() -> None:
     limiter = AnswerLimiter(CONFIG.limits)
     reader, at, answers = intake(limiter, owner=False), START, 0
     while at < START + timedelta(days=1):
-        at += timedelta(seconds=1 + taken(reader, answers, at).context.get("wait_s", 0.0))
+        at += timedelta(seconds=1 + taken(reader, answers, at).context.wait_s)
         answers += 1
     assert answers <= CONFIG.limits.sender_per_day + 1
 

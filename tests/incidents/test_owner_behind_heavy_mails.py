@@ -81,7 +81,7 @@ async def accepted(
     inbox.positions |= {"uidvalidity": "7", "uid": "0"}
 
     def goes_past_none() -> None:
-        taken = {one.context["uid"] for one in inbox.accepted}
+        taken = {one.context.route["uid"] for one in inbox.accepted}
         assert taken.issuperset(range(1, int(inbox.positions["uid"]) + 1)), "after a crash it would be lost"
 
     inbox.on_accepted = goes_past_none
@@ -101,7 +101,7 @@ async def accepted(
             await inbox.until(lambda one: one.positions["uid"] == str(len(mails) + len(late)), within_s=600)
     if commands is not None:
         commands += store.commands
-    return [str(one.context["message_id"]) for one in inbox.accepted], inbox
+    return [str(one.context.route["message_id"]) for one in inbox.accepted], inbox
 
 
 HEAVY = [mail(number, GUEST, size=SIZE) for number in range(COUNT)]

@@ -106,6 +106,6 @@ class TestFromTheMailbox:
             store.uids += [1, 2]
             await post.inbox.until_accepted(2, within_s=600)
         first, second = post.inbox.accepted
-        assert "wait_s" not in first.context
-        assert second.context["wait_s"] < 15 * 60 + 1
-        assert second.context["tell_wait"]
+        assert not first.context.wait_s
+        assert second.context.wait_s < 15 * 60 + 1
+        assert second.context.tell_wait

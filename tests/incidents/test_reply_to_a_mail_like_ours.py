@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from agent_core.messages import OTHERS_WORDS, InboundMessage, OutboundMessage, SessionKey
+from agent_core.messages import InboundMessage, OutboundMessage, SessionKey
 from channels.email.channel import EmailChannel
 from channels.email.parsing.threads import message_id_of, session_of, thread_tag
 from tests.clock import LoopClock
@@ -97,7 +97,7 @@ async def test_the_subject_of_somebody_elses_mail_is_not_followed_unasked(
 async def test_in_a_thread_of_the_owner_it_is_the_owners(tmp_path, monkeypatch, said_in):
     """The control: it was said to the owner, at this address or at another one of theirs."""
     message = await taken_in(tmp_path, monkeypatch, f"{FIRST} {OURS}", OURS, said_in=said_in)
-    assert (message.context["outbound"], message.context.get(OTHERS_WORDS)) == (KEY, None)
+    assert (message.context.outbound, message.context.others_words) == (KEY, None)
     assert (await done_with(message))[0] == ["0000"]
 
 
@@ -117,8 +117,8 @@ SENT = {"references": f"{FIRST} {OURS}", "answers": OURS, "said_in": IN_THREAD[A
 async def test_the_subject_is_the_owners_if_we_have_sent_it(tmp_path, monkeypatch, sent, trusted):
     """Compared with the one that we know, which was not somebody else's from the start."""
     message = await taken_in(tmp_path, monkeypatch, **SENT, **sent)
-    assert (message.context.get(OTHERS_WORDS) is None) is trusted
-    assert (message.context.get("others_subject") is None) is trusted
+    assert (message.context.others_words is None) is trusted
+    assert (message.context.route.get("others_subject") is None) is trusted
     assert (await done_with(message))[0] == (["0000"] if trusted else [])
 
 

@@ -47,7 +47,7 @@ def test_it_stands_nowhere(spelled: str) -> None:
     message = MailIntake("email", config, AnswerLimiter(config.limits)).take(arrival, uidvalidity=1)
     assert not isinstance(message, OwnCopy)
     assert message.sender.verified
-    assert message.context["cc"] == ["bob@mail.test"]
-    assert "i write to bot+…@" in message.context["quoted"]["text"].lower()
+    assert message.context.cc == ["bob@mail.test"]
+    assert "i write to bot+…@" in message.context.quoted["text"].lower()
     assert len(message.background) == 3
     assert SECRET not in message.model_dump_json().lower()

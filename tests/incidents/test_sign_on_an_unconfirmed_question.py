@@ -59,7 +59,7 @@ async def test_a_sign_counts_before_the_question_is_confirmed(answers):
     """Also when the homeserver is not there at first, and when the question was shown while it was written."""
     found = await desk(*answers).read(SIGN)
     assert isinstance(found, InboundMessage)
-    assert (found.kind, found.text, found.context["outbound"]) == ("reaction", "👍", "out-1")
+    assert (found.kind, found.text, found.context.outbound) == ("reaction", "👍", "out-1")
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ async def test_a_question_confirmed_meanwhile():
     one.server.on("GET", EVENT, confirmed)
     found = await one.read(SIGN)
     assert isinstance(found, InboundMessage)
-    assert found.context["outbound"] == "out-1"
+    assert found.context.outbound == "out-1"
 
 
 async def test_nobody_waits_for_it_and_without_it_a_sign_is_nothing():

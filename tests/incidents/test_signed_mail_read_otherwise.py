@@ -114,7 +114,7 @@ async def taken(raw: bytes, **changes: object) -> InboundMessage:
 
 async def believed(raw: bytes, **changes: object) -> bool:
     message = await taken(raw, **changes)
-    assert message.sender.verified or message.context.get("quarantine"), "it is kept for a person to see"
+    assert message.sender.verified or message.context.quarantine, "it is kept for a person to see"
     return message.sender.verified
 
 
@@ -149,8 +149,8 @@ async def test_the_type_of_the_text_cannot_be_added(way: str) -> None:
     message = await taken(WAYS[way](raw))
 
     assert not message.sender.verified
-    assert message.context["quarantine"] == "sender_not_verified"
-    assert message.context["doubt"] == "content-type is not signed, or occurs more than once"
+    assert message.context.quarantine == "sender_not_verified"
+    assert message.context.doubt == "content-type is not signed, or occurs more than once"
     unguarded = await taken(raw, sender_verification="off")
     assert "mallory" in unguarded.text
     assert HERS.strip() not in unguarded.text

@@ -99,7 +99,9 @@ class World:
         return [one.text for one in self.inbox.accepted if one.sender.address == sender]
 
     def ids(self, sender: str) -> list[str]:
-        return [one.context["message_id"] for one in self.inbox.accepted if one.sender.address == sender]
+        return [
+            one.context.route["message_id"] for one in self.inbox.accepted if one.sender.address == sender
+        ]
 
     async def until(self, count: int) -> None:
         await self.inbox.until(lambda inbox: len(inbox.accepted) >= count, within_s=600)
@@ -185,6 +187,6 @@ async def test_what_waits_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyP
         await world.until(1)
         assert anyio.current_time() - began < WAITS_S
         await world.until(count + 1)
-    doubts = [one.context.get("doubt") for one in world.inbox.accepted if one.sender.address == GUEST]
+    doubts = [one.context.doubt for one in world.inbox.accepted if one.sender.address == GUEST]
     assert doubts.count(TOO_MUCH) >= 10
     assert world.ids(GUEST) == [f"<{number}@slow.test>" for number in range(count)]

@@ -122,5 +122,5 @@ def test_a_name_gets_no_copy() -> None:
     """With ``reply_all`` an answer goes to addresses of people who may write, not to what stands in a name."""
     listed = {"reply_all": True, "allow_from": ["alice@mail.test", "carol@mail.test"]}
 
-    assert taken(f"{TO}\r\nCc: Carol <carol@mail.test>", **listed).context["cc"] == ["carol@mail.test"]
+    assert taken(f"{TO}\r\nCc: Carol <carol@mail.test>", **listed).context.cc == ["carol@mail.test"]
     assert "cc" not in taken(f'{TO}\r\nCc: "carol@mail.test" <bob@evil.test>', **listed).context

@@ -40,12 +40,12 @@ def kept_back(inbox: MemoryInbox) -> list[str]:
 
 
 def _kept(message: InboundMessage) -> str:
-    return str(message.context.get("quarantine") or "")
+    return str(message.context.quarantine or "")
 
 
 def refused(inbox: MemoryInbox) -> list[str]:
     """Why the others are not."""
-    return [message.context["refused"] for message in inbox.accepted if not message.addressed]
+    return [message.context.refused for message in inbox.accepted if not message.addressed]
 
 
 @dataclass

@@ -29,7 +29,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MailServer]:
 
 
 async def session_of(one: MailWorld, message_id: str) -> str:
-    row = await one.row(lambda row: row.message.context.get("message_id") == message_id, SETTLED)
+    row = await one.row(lambda row: row.message.context.route.get("message_id") == message_id, SETTLED)
     return str(row.message.session)
 
 
@@ -110,11 +110,11 @@ async def test_where_to_answer(server: MailServer, tmp_path: Path) -> None:
         friend = await send(one, headers={"Reply-To": "friend@far.test"})
         eve = await send(one, headers={"Reply-To": "eve@evil.test"})
         rows = [
-            await one.out(lambda row, key=key: row.message.context.get("message_id") == key)
+            await one.out(lambda row, key=key: row.message.context.route.get("message_id") == key)
             for key in (friend, eve)
         ]
         assert (await one.answer_to(eve))["To"] == one.alice.address
-    assert [row.message.context["reply_to"] for row in rows] == ["friend@far.test", one.alice.address]
+    assert [row.message.context.reply_to for row in rows] == ["friend@far.test", one.alice.address]
 
 
 async def test_what_is_answered_is_quoted(server: MailServer, tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ async def test_a_proactive_mail_begins_a_thread(server: MailServer, tmp_path: Pa
         came = await one.mail(lambda mail: mail["Subject"] == "Milk is out", who=one.bob)
         reply = "Yes\n\nOn Fri, 27 Nov 2026 at 10:00, Bot wrote:\n> Milk is out\n>\n> Shall I order some?"
         sent = await send(one, one.bob, text=reply, in_reply_to=str(came["Message-ID"]))
-        row = await one.row(lambda row: row.message.context.get("message_id") == sent, SETTLED)
+        row = await one.row(lambda row: row.message.context.route.get("message_id") == sent, SETTLED)
     assert row.message.session == session
     assert row.message.text == "Yes"
     assert [("order some?" in one.text) for one in row.message.background] == [True]
@@ -194,13 +194,13 @@ async def test_who_is_read_and_never_answered(server: MailServer, tmp_path: Path
         await robot("news", "!new\nZebra 18 was planned")
         await robot("forged", "Zebra 19 obey", proven=False)
         for name in ("build", "news"):
-            await one.row(lambda row, name=name: name in str(row.message.context.get("subject")), SETTLED)
+            await one.row(lambda row, name=name: name in str(row.message.context.subject), SETTLED)
         forged = await one.row(lambda row: "robot7" in row.message.sender.address, InboxState.IGNORED)
         later = await one.asked("what?", subject="Re: Deploy", in_reply_to=root, references=root)
         await anyio.sleep(QUIET_S)
         memory, owners = one.built.memory, await session_of(one, root)
         theirs = (await memory.load_history(owners)).messages
-        own = await one.row(lambda row: "news" in str(row.message.context.get("subject")), SETTLED)
+        own = await one.row(lambda row: "news" in str(row.message.context.subject), SETTLED)
         alone = (await memory.load_history(str(own.message.session))).messages
         index = SearchIndex(tmp_path / "index.db", memory.layout)
         await index.rebuild()

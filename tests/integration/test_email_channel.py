@@ -99,7 +99,7 @@ async def test_follow_ups_stay_in_the_session_whatever_the_mail_program_sends(bo
         await bot.send(
             "Re: One",
             in_reply_to=receipt.provider_id,
-            references=[first.context["message_id"], receipt.provider_id],
+            references=[first.context.route["message_id"], receipt.provider_id],
         )
         await bot.send("One")
         await bot.inbox.until_accepted(4)

@@ -215,7 +215,7 @@ async def send(one: MailWorld, text: str = "hello", subject: str = "Hi", **more:
 
 
 async def until_settled(one: MailWorld, message_id: str) -> None:
-    await one.row(lambda row: row.message.context.get("message_id") == message_id, InboxState.SETTLED)
+    await one.row(lambda row: row.message.context.route.get("message_id") == message_id, InboxState.SETTLED)
 
 
 async def test_one_mail_one_answer(server: MailServer, tmp_path: Path) -> None:
@@ -256,7 +256,7 @@ async def test_two_conversations_at_once(server: MailServer, tmp_path: Path) -> 
             await until_settled(one, key)
         rows = await one.built.store.inbox.rows(states=[InboxState.SETTLED], limit=50)
         mails = await run_sync(one.alice.list)
-    sessions = {str(row.message.context["message_id"]): str(row.message.session) for row in rows}
+    sessions = {str(row.message.context.route["message_id"]): str(row.message.session) for row in rows}
     assert len(mails) == 4
     for key, words in asked.items():
         assert words in text_of(answers[key])
@@ -296,7 +296,9 @@ async def test_a_person_is_quicker(server: MailServer, tmp_path: Path, deed: str
         bot = server.peer(one.bot.partition("@")[0])
         asked = await send(one, "!slow 3 apple" if deed != "reads" else "apple")
         if deed != "reads":
-            await one.row(lambda row: row.message.context.get("message_id") == asked, InboxState.RUNNING)
+            await one.row(
+                lambda row: row.message.context.route.get("message_id") == asked, InboxState.RUNNING
+            )
 
         def act() -> None:
             with bot.imap() as imap:

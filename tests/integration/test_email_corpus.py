@@ -91,7 +91,7 @@ class _NotingUids:
 
     async def accept(self, channel: str, account: str, batch: Sequence[Pending], *rest: Any) -> Any:
         if channel == "email":
-            self._uids |= {one.message.native_id: one.message.context["uid"] for one in batch}
+            self._uids |= {one.message.native_id: one.message.context.route["uid"] for one in batch}
         return await self._inbox.accept(channel, account, batch, *rest)
 
 
@@ -157,7 +157,7 @@ async def test_each_is_what_it_should_be(gone: Gone, name: str) -> None:
     assert answered == (1 if str(row.state) in TOLD else 0) or case.name in {"11", "33", "36"}
     if case.outcome == "X":
         assert row.state is InboxState.DEAD, "its sender is proven, and so is told"
-        assert gone.apologies[case.message_id or ""] == row.message.context["unreadable"]
+        assert gone.apologies[case.message_id or ""] == row.message.context.unreadable
     if row.state is not InboxState.SETTLED:
         return
     behind = "\n".join(f"{each.sender} {each.text}" for each in message.background)

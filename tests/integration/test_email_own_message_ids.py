@@ -108,8 +108,8 @@ async def test_an_answer_by_the_servers_id_alone(bot: Bot) -> None:
         await bot.inbox.until_accepted(2)
     reply = wanted(bot.inbox)[-1]
     assert reply.session == session
-    assert reply.context["outbound"] == begun.id
-    assert reply.context["references"] == [given], "our answer threads by what people's programs know"
+    assert reply.context.outbound == begun.id
+    assert reply.context.route["references"] == [given], "our answer threads by what people's programs know"
 
 
 async def test_somebody_elses_answer_by_that_id_is_not_in_that_conversation(bot: Bot, tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ async def test_a_taught_id_counts_for_its_recipient_alone(
     reply = wanted(bot.inbox)[-1]
     tag = session.conversation
     assert (reply.session.conversation == tag) is not checked
-    assert ("outbound" in reply.context) is not checked
+    assert (bool(reply.context.outbound)) is not checked
 
 
 async def test_a_forged_copy_proves_nothing(bot: Bot) -> None:

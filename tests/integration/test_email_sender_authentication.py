@@ -66,7 +66,7 @@ async def test_a_signature_of_the_senders_domain(mail_server: MailServer, tmp_pa
                 await bot.inject(sign(raw))
             await bot.inbox.until_accepted(3)
     assert [message.text for message in wanted(bot.inbox)] == ["proven 0", "proven 1", "proven 2"]
-    assert wanted(bot.inbox)[0].context["evidence"] == "signed by mail.test"
+    assert wanted(bot.inbox)[0].context.route["evidence"] == "signed by mail.test"
     assert names.asked.count("s1._domainkey.mail.test") <= 2  # once by UDP, which is too small, once by TCP
 
 
@@ -94,9 +94,9 @@ async def test_forged_signatures(mail_server: MailServer, tmp_path: Path) -> Non
             await bot.inbox.until_accepted(len(FORGERIES) + 1)
     assert [message.text for message in wanted(bot.inbox)] == ["good"]
     assert len(kept_back(bot.inbox)) == len(FORGERIES)
-    kept = [one for one in bot.inbox.accepted if one.context.get("quarantine") == "sender_not_verified"]
+    kept = [one for one in bot.inbox.accepted if one.context.quarantine == "sender_not_verified"]
     assert len(kept) == len(FORGERIES) - 1
-    assert all(message.context["doubt"] for message in kept), "a person is told why"
+    assert all(message.context.doubt for message in kept), "a person is told why"
     assert refused(bot.inbox) == []
 
 
@@ -151,7 +151,7 @@ async def test_a_secret_address(
         await bot.inject(raw("<c@p.test>", person, f"{local}+wrong@{domain}"))
         await bot.inbox.until_accepted(3)
     (taken,) = wanted(bot.inbox)
-    assert (taken.sender.address, taken.context["evidence"]) == (person, "secret address")
+    assert (taken.sender.address, taken.context.route["evidence"]) == (person, "secret address")
     assert kept_back(bot.inbox) == ["sender_not_verified"] * 2
     seen = "".join(message.model_dump_json() for message in bot.inbox.accepted) + capsys.readouterr().out
     assert "just now" in seen
@@ -174,9 +174,9 @@ async def test_robots_that_may_be_read(mail_server: MailServer, tmp_path: Path) 
         await bot.inbox.until_accepted(3)
     robot = bot.inbox.accepted[0]
     assert [message.text for message in wanted(bot.inbox)] == ["built", "a person"]
-    assert (robot.context["read_only"], robot.context["allowed_here"]) == (True, True)
-    assert "read_only" not in bot.inbox.accepted[2].context
-    assert (robot.session.thread, robot.context["reply_to"]) == ("nobody", "")
+    assert (robot.context.read_only, robot.context.allowed_here) == (True, True)
+    assert not bot.inbox.accepted[2].context.read_only
+    assert (robot.session.thread, robot.context.reply_to) == ("nobody", "")
     assert refused(bot.inbox) == ["automatic_mail"] or refused(bot.inbox) == ["mailing_list"]
 
 
@@ -193,8 +193,8 @@ async def test_a_robot_is_proven_by_its_signature_too(mail_server: MailServer, t
                 await bot.inject(sign(raw_mail(bot, message_id=name, sender=sender, evidence="")))
             await bot.inbox.until_accepted(2)
     robot, other = bot.inbox.accepted
-    assert (robot.sender.verified, robot.context["read_only"]) == (True, True)
-    assert (other.sender.verified, other.context["quarantine"]) == (False, "sender_not_verified")
+    assert (robot.sender.verified, robot.context.read_only) == (True, True)
+    assert (other.sender.verified, other.context.quarantine) == (False, "sender_not_verified")
 
 
 async def test_strangers_leave_nothing_behind(mail_server: MailServer, tmp_path: Path) -> None:

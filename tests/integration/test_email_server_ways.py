@@ -196,7 +196,7 @@ async def test_a_mailbox_that_can_only_be_read(tmp_path: Path) -> None:
             assert bot._mailbox.read_only
             await run_sync(post.inject, mail(1))
             message = (await inbox.until_accepted(1))[0]
-            bot._add_task(answered(message.context["uid"], message.context["uidvalidity"]))
+            bot._add_task(answered(message.context.route["uid"], message.context.route["uidvalidity"]))
             await run_sync(post.inject, mail(2))
             await inbox.until_accepted(2)
         assert run.error is None
@@ -222,7 +222,7 @@ async def test_a_mailbox_that_is_full(tmp_path: Path) -> None:
             await run_sync(post.inject, mail(1) + b"x" * 15_000 + b"\r\n")
             message = (await inbox.until_accepted(1))[0]
             bot._add_task(UploadCopy(mail(2) + b"y" * 15_000))
-            bot._add_task(answered(message.context["uid"], message.context["uidvalidity"]))
+            bot._add_task(answered(message.context.route["uid"], message.context.route["uidvalidity"]))
             await run_sync(post.inject, mail(3))
             await inbox.until_accepted(2)
             async with asyncio.timeout(10):

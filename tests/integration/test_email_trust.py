@@ -108,7 +108,7 @@ async def test_robots_and_our_own_mail_are_never_answered(bot: Bot) -> None:
         await bot.inject(raw_mail(bot, message_id="<ok@peer.test>", text="a person"))
         await bot.inbox.until(lambda inbox: "a person" in inbox.texts)
 
-    explained = [message for message in wanted(bot.inbox) if "refusal" in message.context]
+    explained = [message for message in wanted(bot.inbox) if bool(message.context.refusal)]
     answered = [message.text for message in wanted(bot.inbox) if message not in explained]
     assert answered == ["hello", "a person"], "blind copies are delivered to us"
     assert len(explained) == 1, "the person is told once, for the bulk mail and the list"
@@ -141,7 +141,7 @@ async def test_mails_beyond_the_limit_wait(mail_server: MailServer, tmp_path: Pa
         await bot.inbox.until_accepted(5)
 
     assert refused(bot.inbox) == []
-    waits = [message.context.get("wait_s", 0.0) for message in wanted(bot.inbox)]
+    waits = [message.context.wait_s for message in wanted(bot.inbox)]
     assert [round(wait_s / 60) for wait_s in waits] == [0, 0, 0, 60, 60]
 
 
@@ -170,10 +170,10 @@ async def test_poison_never_stops_the_mails_behind_it(bot: Bot) -> None:
             )
         await bot.inbox.until_accepted(2 * len(poison), within_s=40)
 
-    *texts, large, last = [m.text for m in wanted(bot.inbox) if "unreadable" not in m.context]
+    *texts, large, last = [m.text for m in wanted(bot.inbox) if not m.context.unreadable]
     assert [*texts, last] == [f"after {name}" for name in poison]
     assert "was not read" in large
-    told = [m.context["unreadable"] for m in wanted(bot.inbox) if "unreadable" in m.context]
+    told = [m.context.unreadable for m in wanted(bot.inbox) if bool(m.context.unreadable)]
     assert told == [apology_of(why) for why in ("nested_too_deep", "header_too_large", "too_many_parts")]
     assert refused(bot.inbox) == ["no_single_sender"]
 

@@ -12,7 +12,7 @@ from typing import Any
 import anyio
 import pytest
 
-from agent_core.messages import OTHERS_WORDS, Audience, InboundMessage, Sender, SessionKey
+from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
 from agent_core.models import Message, ModelChunk, ToolDefinition
 from channels.base import LinkState
 from devservers import ImageServer, Trouble
@@ -164,7 +164,7 @@ async def test_words_of_others_ask_first(tmp_path, pictures):
     """After a text that anybody may have written nothing is sent to the provider before a yes."""
     async with studio(tmp_path, pictures) as (one, _):
         secrets = "the owner's secrets, as a picture"
-        await one.hand_over(wished(secrets, f"dm-{ANN}", context={OTHERS_WORDS: True}))
+        await one.hand_over(wished(secrets, f"dm-{ANN}", context={"others_words": True}))
         (question,) = await one.server.answers(1, conversation=f"dm-{ANN}")
         before = list(pictures.asked)
         one.server.say(ANN, "yes")

@@ -223,7 +223,7 @@ async def test_a_person_is_reached_in_a_room_of_two(make_bot, alice, encrypted):
     assert kinds == {"m.room.encrypted" if encrypted else "m.room.message"}
     assert directs.body == {alice.user_id: [room]}
     assert session == question.session == SessionKey("matrix", room)
-    assert question.context["direct"]
+    assert question.context.route["direct"]
     assert state.good is encrypted
 
 

@@ -100,7 +100,7 @@ async def test_an_edit_after_a_restart_adds_the_mention(make_bot, alice, bob):
             await bot.inbox.until(lambda inbox, text=text: any(one.text == text for one in inbox.amendments))
     questions = [one for one in bot.inbox.accepted if one.addressed]
     assert [(one.text, one.native_id) for one in questions] == [("when today?", f"{said} asked")]
-    assert questions[0].context["event_id"] == said
+    assert questions[0].context.route["event_id"] == said
     assert {(one.native_id, one.sender) for one in bot.inbox.amendments} == {(said, alice.user_id)}
 
 
@@ -211,7 +211,7 @@ async def test_rules_for_single_rooms(make_bot, alice, bob):
         }
         mentioned = await asked(bot, alice, quiet, "Hello", **mentioning(bot))
 
-    told = {key: (one.addressed, one.context.get("allowed_here")) for key, one in found.items()}
+    told = {key: (one.addressed, one.context.allowed_here) for key, one in found.items()}
     assert told == {
         (by_id, alice.user_id): (True, False),
         (by_id, bob.user_id): (True, True),
@@ -291,6 +291,6 @@ async def test_a_reaction_to_the_bot_is_handed_over(make_bot, alice, bob):
         await asked(bot, alice, room, "the end")
 
     reactions = [one for one in bot.inbox.accepted if one.kind == "reaction"]
-    assert [(one.text, one.sender.address, one.context["outbound"]) for one in reactions] == [
+    assert [(one.text, one.sender.address, one.context.outbound) for one in reactions] == [
         ("👍️", alice.user_id, "out-1")
     ]

@@ -104,4 +104,4 @@ async def test_a_person_is_written_to_first(make_bot, person, account):  # noqa:
 
     assert is_good(seen)
     assert answer.session == SessionKey("matrix", room)
-    assert answer.context["direct"]
+    assert answer.context.route["direct"]

@@ -9,7 +9,6 @@ import urllib.request
 
 import pytest
 
-from agent_core.messages import SPOKEN
 from channels.attachments import AttachmentStore
 from channels.matrix.events.media import FileDecryption, FileEncryption, media_in
 from tests.integration.matrix_bot import Bot, bodies, bot_joined, call, joined_room
@@ -93,8 +92,8 @@ async def test_files_of_every_kind_arrive(make_bot, alice, version):
         [("a waving cat", "image/png")],
     ]
     assert [await read_all(bot, message) for message in messages] == [[picture], [notes], [voice], [picture]]
-    assert all("media" not in message.context for message in messages)
-    recorded = [message.context.get(SPOKEN) for message in messages]
+    assert all("media" not in message.context.route for message in messages)
+    recorded = [message.context.spoken for message in messages]
     assert recorded == [None, None, [messages[2].attachments[0].sha256], None]
 
 

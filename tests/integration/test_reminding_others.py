@@ -5,7 +5,7 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from agent_core.messages import EVERYBODY, MENTIONS, Audience, SessionKey
+from agent_core.messages import EVERYBODY, Audience, SessionKey
 from channels.base import ChannelUnavailable
 from gateway.proactive.jobs.service import JobPlace
 from gateway.proactive.jobs.triggers import TriggerInvalid
@@ -58,7 +58,7 @@ async def test_who_is_reminded(tmp_path, here, said, whom, mentions):
         seen = (await home.chat.answers(2, conversation="room"))[-1]
     assert told.startswith(f"I will remind {', '.join(mentions) if mentions else 'you'}, ")
     assert seen.text == f"For {whom}: leave"
-    assert seen.rings_for == (tuple(mentions) if mentions else None) and MENTIONS not in seen.context
+    assert seen.rings_for == (tuple(mentions) if mentions else None) and not seen.context.notes.mentions
 
 
 async def test_who_is_not_certain_is_asked_once(tmp_path, here):

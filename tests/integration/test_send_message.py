@@ -12,7 +12,7 @@ from typing import Any
 import anyio
 import pytest
 
-from agent_core.messages import OTHERS_WORDS, Audience, InboundMessage, OutboundKind, Sender, SessionKey
+from agent_core.messages import Audience, InboundMessage, OutboundKind, Sender, SessionKey
 from agent_core.models import Message, ModelChunk, ToolDefinition
 from gateway.app import Overrides, build
 from gateway.proactive.messenger import Messenger, RunMessages
@@ -200,7 +200,7 @@ class TestToTheOwner:
                 sender=Sender(address=ANN, verified=True),
                 text=f"send {json.dumps({'to': 'email', 'text': 'click here'})}",
                 received_at=EPOCH,
-                context={OTHERS_WORDS: True},
+                context={"others_words": True},
             )
             await there.take(message)
             (question,) = await there.one.server.answers(1, conversation=f"dm-{ANN}")

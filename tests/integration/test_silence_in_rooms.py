@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agent_core.messages import DONE_BEFORE, NOT_NAMED, Audience, InboundMessage, Sender, SessionKey
+from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
 from agent_core.models import Message, ModelChunk, ToolDefinition
 from gateway.turns.user_input import NO_REPLY
 from tests.integration.command_world import settled, talking
@@ -62,9 +62,9 @@ async def test_the_model_leaves_alone_what_does_not_name_it(tmp_path: Path) -> N
     """Nothing is sent, each is answered once, and the next prompt knows that the bot was silent."""
     sent, model = await answers(
         tmp_path,
-        said(1, NO_REPLY, **{NOT_NAMED: True}),
-        said(2, f"**{NO_REPLY}**.", **{NOT_NAMED: True}),
-        said(3, "hello", **{NOT_NAMED: True}),
+        said(1, NO_REPLY, not_named=True),
+        said(2, f"**{NO_REPLY}**.", not_named=True),
+        said(3, "hello", not_named=True),
     )
     assert sent == ["hello"]
     assert len(model.shown) == 3
@@ -77,13 +77,13 @@ async def test_the_model_leaves_alone_what_does_not_name_it(tmp_path: Path) -> N
     ("text", "context"),
     [
         (NO_REPLY, {}),  # it was named
-        (NO_REPLY, {NOT_NAMED: "yes"}),
-        (NO_REPLY, {NOT_NAMED: True, DONE_BEFORE: {"shell": 1}}),  # it is asked anew
-        (f"I say {NO_REPLY}", {NOT_NAMED: True}),
-        (f"{NO_REPLY} and this", {NOT_NAMED: True}),
+        (NO_REPLY, {"not_named": "yes"}),
+        (NO_REPLY, {"not_named": True, "done_before": {"shell": 1}}),  # it is asked anew
+        (f"I say {NO_REPLY}", {"not_named": True}),
+        (f"{NO_REPLY} and this", {"not_named": True}),
     ],
 )
 async def test_anything_else_is_sent(tmp_path: Path, text: str, context: dict[str, object]) -> None:
     sent, model = await answers(tmp_path, said(1, text, **context))
     assert [each.startswith(text) for each in sent] == [True]
-    assert ("does not name you" in model.shown[0]) is (context == {NOT_NAMED: True})
+    assert ("does not name you" in model.shown[0]) is (context == {"not_named": True})

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from agent_core.errors import ModelRefused
-from agent_core.messages import SPOKEN, Amendment, InboundMessage, Sender, SessionKey
+from agent_core.messages import Amendment, InboundMessage, Sender, SessionKey
 from channels.attachments import AttachmentStore
 from devservers.transcription import Reply, TranscriptionServer
 from gateway.supervision.turn_watchdog import allowed_seconds
@@ -61,7 +61,7 @@ async def spoken(files, content, *, sender=OWNER, number=0, text=""):
         text=text,
         received_at=datetime.now(UTC),
         attachments=(file,),
-        context={SPOKEN: [file.sha256]},
+        context={"spoken": [file.sha256]},
     )
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import anyio
 
-from agent_core.messages import NOTED, Amendment, SessionKey
+from agent_core.messages import Amendment, SessionKey
 from agent_core.models import Message
 from gateway.queue.states import IllegalMove, InboxState, OutboxState
 from gateway.queue.stores import Completion, LostTurn, NewOutbound, OutboxRow, Pending, Turn
@@ -153,14 +153,12 @@ class PersonWorker(Worker):
 
     async def answer_it(self, turn: Turn) -> None:
         head = turn.head.message
-        if NOTED in head.context:
-            line = Message(
-                role="system", content=f"undoes {head.context[NOTED]['undoes']}", id=f"{turn.id}.0"
-            )
+        if head.context.noted is not None:
+            line = Message(role="system", content=f"undoes {head.context.noted['undoes']}", id=f"{turn.id}.0")
             kept = [] if self.life.control == "forgets-notes" else [line]
             await self.store.turns.complete(turn, Completion(history=kept))
         elif is_stop(int(head.text[1:])):
-            said = {"for": [head.text], "part": "stop", "stopped": head.context.get("stopped")}
+            said = {"for": [head.text], "part": "stop", "stopped": head.context.notes.stopped}
             answer = NewOutbound("test", BOT, turn.session, json.dumps(said))
             await self.store.turns.complete(turn, Completion(outbound=[answer]))
         else:

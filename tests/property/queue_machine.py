@@ -22,7 +22,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from agent_core.messages import NOTED, Sender, SessionKey
+from agent_core.messages import Sender, SessionKey
 from agent_core.models import Message
 from gateway.queue.states import InboxState, OutboxState
 from gateway.queue.stores import Completion, LostTurn, Turn
@@ -246,7 +246,7 @@ class TurnMachine(RuleBasedStateMachine):
         known = {row.id for row in self.model.rows}
         found = self.run(self.store.inbox.rows(states=list(InboxState), limit=10_000))
         new = sorted((row for row in found if row.id not in known), key=lambda row: row.id)
-        assert [(row.message.sender.address, row.message.context.get(NOTED)) for row in new] == notes
+        assert [(row.message.sender.address, row.message.context.noted) for row in new] == notes
         for row, (sender, says) in zip(new, notes, strict=True):
             self.model.rows.append(
                 Row(

@@ -76,7 +76,7 @@ class AmendingMachine(TurnMachine):
             before = [row for row in before if row.state in (InboxState.READY, InboxState.RUNNING)]
             fresh = sum(row.marked is None and row.says is None for row in before)
             assert [each.turn for each in done.stopped] == self.model.take_away(before, "stopped")
-            assert done[0].message.context["stopped"] == fresh
+            assert done[0].message.context.notes.stopped == fresh
             self.model.rows.append(
                 Row(done[0].id, native, str(session), False, done[0].state, text=done[0].message.text)
             )

@@ -66,7 +66,9 @@ class Server(LoopbackServer):
             if one.kind in ("alert", "notice"):
                 self.alerts += 1
             else:
-                self.counted[one.context.get("test") or one.text.partition("#")[2].partition(" ")[0]] += 1
+                self.counted[
+                    one.context.route.get("test") or one.text.partition("#")[2].partition(" ")[0]
+                ] += 1
         self.said[:] = [None] * len(self.said)
         self.tries.clear()
         self.delivered.clear()

@@ -37,6 +37,7 @@ from channels.email.parsing.threads import (
     recipient_of,
     reply_references,
 )
+from channels.email.route import route_of
 from channels.markup import MAX_BYTES, to_text
 
 MAX_SUBJECT = 200
@@ -131,14 +132,14 @@ def compose(
 def _is_notice(message: OutboundMessage) -> bool:
     """Return True for a message that only says that a mail is not answered, or not now."""
     return message.kind is OutboundKind.APOLOGY or (
-        message.kind is OutboundKind.NOTICE and bool(message.context.get("message_id"))
+        message.kind is OutboundKind.NOTICE and bool(route_of(message.context).message_id)
     )
 
 
 def _recipient(message: OutboundMessage) -> str:
-    asked = message.context.get("reply_to") or recipient_of(message.session)
+    asked = message.context.reply_to or recipient_of(message.session)
     try:
-        return normalise(str(asked)) if asked else _no_recipients()
+        return normalise(asked) if asked else _no_recipients()
     except AddressInvalid as exc:
         raise DeliveryFailed(f"mail cannot be sent to this address: {exc}") from exc
 
@@ -149,12 +150,11 @@ def _no_recipients() -> str:
 
 def _cc(message: OutboundMessage, known: set[str]) -> tuple[str, ...]:
     """Return the further recipients, without invalid and own addresses."""
-    given = message.context.get("cc")
     found: list[str] = []
     mine = {without_tag(one) for one in known}
-    for each in given if isinstance(given, (list, tuple)) else ():
+    for each in message.context.cc:
         try:
-            address = normalise(str(each))
+            address = normalise(each)
         except AddressInvalid:
             continue
         if without_tag(address) not in mine:
@@ -165,7 +165,7 @@ def _cc(message: OutboundMessage, known: set[str]) -> tuple[str, ...]:
 def _own_form(message: OutboundMessage, address: str) -> str:
     """The form of our address that this conversation has, if it has one of its own."""
     try:
-        own = normalise(str(message.context.get("own") or ""))
+        own = normalise(route_of(message.context).own)
     except AddressInvalid:
         return ""
     return own if own != address and without_tag(own) == without_tag(address) else ""
@@ -173,10 +173,10 @@ def _own_form(message: OutboundMessage, address: str) -> str:
 
 def subject_of(message: OutboundMessage) -> str:
     """The subject of the mail for a row of the outbox."""
-    asked = " ".join(str(message.context.get("subject") or "").split())
-    if headline := " ".join(str(message.context.get("headline") or "").split()):
+    asked = " ".join((message.context.subject or "").split())
+    if headline := " ".join(message.context.headline.split()):
         text = headline
-    elif message.rings_for is None and (message.context.get("message_id") or asked):
+    elif message.rings_for is None and (route_of(message.context).message_id or asked):
         text = asked if _REPLY_PREFIX.match(asked) else f"Re: {asked or '(no subject)'}"
     else:
         first = next((line for line in message.text.splitlines() if line.strip(" #*_>`|:-")), "")
@@ -205,14 +205,9 @@ def _encoded(subject: str) -> str:
 
 
 def _thread(message: OutboundMessage) -> tuple[str | None, Sequence[str]]:
-    answered = _id_or_none(message.context.get("message_id"))
-    given = message.context.get("references")
-    known = [_id_or_none(item) for item in given] if isinstance(given, (list, tuple)) else []
-    return answered, reply_references([item for item in known if item], answered)
-
-
-def _id_or_none(value: object) -> str | None:
-    return value if isinstance(value, str) and _ID.fullmatch(value) else None
+    route = route_of(message.context)
+    answered = route.message_id if _ID.fullmatch(route.message_id or "") else None
+    return answered, reply_references([item for item in route.references if _ID.fullmatch(item)], answered)
 
 
 # ── what it says ──
@@ -220,7 +215,7 @@ def _id_or_none(value: object) -> str | None:
 
 def _redirected_by(message: OutboundMessage) -> str:
     """For somebody who has not asked: who has, and wants the answer there."""
-    person = str(message.context.get("redirected_by") or "").replace("`", "'")
+    person = route_of(message.context).redirected_by.replace("`", "'")
     return f"(`{person}` has asked me, and wants my answer sent to you.)\n\n" if person else ""
 
 
@@ -231,13 +226,11 @@ def _with(text: str, missing: Sequence[str]) -> str:
 
 def _quoted(message: OutboundMessage) -> tuple[str, str]:
     """Return the line above the quotation and the quoted text; both are empty without one."""
-    given = message.context.get("quoted")
-    if not isinstance(given, dict) or message.context.get("part"):
+    quoted = message.context.quoted
+    text = "" if quoted is None or message.context.part else quoted.text.strip("\n")
+    if quoted is None or not text:
         return "", ""
-    text = str(given.get("text") or "").strip("\n")
-    if not text:
-        return "", ""
-    when = " ".join(str(given.get("date") or "").split())
+    when = " ".join(quoted.date.split())
     who = _recipient(message)
     return (f"On {when}, {who} wrote:" if when else f"{who} wrote:"), text
 

@@ -17,7 +17,7 @@ import anyio.to_thread
 import structlog
 
 from agent_core.backoff import BackoffPolicy
-from agent_core.messages import SPEECH, OutboundKind, OutboundMessage
+from agent_core.messages import OutboundKind, OutboundMessage
 from agent_core.state_folder import StateAway, StateFolder, state_in
 from channels.base import ChannelAuthFailed, ChannelClock, ChannelUnavailable
 from channels.email.config import EmailConfig
@@ -137,7 +137,7 @@ class LoopGuard:
         if _is_answer(message):
             owner = self._is_owner(whom)
             self._breaker.count_sent(str(message.session), self._clock.monotonic(), owner=owner)
-        self._mails.note_sent(message_id, whom, alone=not message.context.get("cc"))
+        self._mails.note_sent(message_id, whom, alone=not message.context.cc)
 
     def undelivered_mails(self, report: BounceReport, outside: bool, verified: str) -> frozenset[str]:  # noqa: FBT001 - a callback
         """The mails of which a report is evidence that they did not arrive; see `SentMails.believed`."""
@@ -254,14 +254,14 @@ class LoopGuard:
 
 def _recipient(message: OutboundMessage) -> str:
     try:
-        return normalise(str(message.context.get("reply_to") or recipient_of(message.session) or ""))
+        return normalise(message.context.reply_to or recipient_of(message.session) or "")
     except AddressInvalid:
         return ""
 
 
 def _is_answer(message: OutboundMessage) -> bool:
     # What was to be done at a time comes then, whatever anybody writes: no loop goes over it.
-    at_a_time = "job" in message.context
+    at_a_time = message.notes.job is not None
     # What is said once more by voice was counted as text.
-    again = SPEECH in message.context
+    again = message.context.speech is not None
     return message.kind in (OutboundKind.REPLY, OutboundKind.APOLOGY) and not at_a_time and not again

@@ -10,11 +10,10 @@ kept in memory only: what nobody asks about is never written down.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from agent_core.messages import Background
+from channels.matrix.events.media import FileNote
 
 _MAX_PLACES = 500
 _MAX_LINE = 1000
@@ -25,7 +24,7 @@ _CUT = " […]"
 class _Line:
     event_id: str
     said: Background
-    file: Mapping[str, Any]
+    file: FileNote | None
     unseen_by: set[str] = field(default_factory=set)
     """Who has come into the room since."""
 
@@ -39,7 +38,7 @@ class GroupContext:
         self._places: OrderedDict[tuple[str, str], deque[_Line]] = OrderedDict()
 
     def remember(
-        self, place: tuple[str, str], event_id: str, said: Background, file: Mapping[str, Any] | None = None
+        self, place: tuple[str, str], event_id: str, said: Background, file: FileNote | None = None
     ) -> None:
         """Add a line, with what is needed to fetch its file if it has one."""
         if self._messages == 0:
@@ -48,7 +47,7 @@ class GroupContext:
         self._places.move_to_end(place)
         if any(line.event_id == event_id for line in lines):
             return
-        lines.append(_Line(event_id, _short(said), file or {}))
+        lines.append(_Line(event_id, _short(said), file))
         while len(lines) > self._messages or sum(len(line.said.text) for line in lines) > self._chars:
             lines.popleft()
         while len(self._places) > _MAX_PLACES:
@@ -85,10 +84,10 @@ class GroupContext:
             for line in lines if room == room_id else ():
                 line.unseen_by.add(person)
 
-    def newest_file_for(self, place: tuple[str, str], asker: str) -> Mapping[str, Any]:
-        """The data for fetching the newest file that ``asker`` has seen in a place; empty: none."""
+    def newest_file_for(self, place: tuple[str, str], asker: str) -> FileNote | None:
+        """Return the newest file that ``asker`` has seen in a place."""
         lines = reversed(self._places.get(place, deque[_Line]()))
-        return next((line.file for line in lines if line.file and asker not in line.unseen_by), {})
+        return next((line.file for line in lines if line.file and asker not in line.unseen_by), None)
 
     def lines_for(self, place: tuple[str, str], asker: str, *, keep: bool) -> tuple[Background, ...]:
         """Return the lines that ``asker`` has seen, oldest first; remove them unless ``keep``."""

@@ -18,11 +18,12 @@ from datetime import datetime
 from typing import Any, Literal
 from urllib.parse import unquote
 
-from agent_core.messages import NOT_NAMED, Audience, InboundMessage, Sender
+from agent_core.messages import Audience, InboundMessage, MessageContext, Sender
 from channels.matrix.client.json_access import JsonObject, object_of, text_of
 from channels.matrix.events.formatted import formatted_text
-from channels.matrix.events.media import MEDIA, caption_of, media_kind, name_of, remark_about
+from channels.matrix.events.media import FileNote, caption_of, media_kind, name_of, remark_about
 from channels.matrix.events.polls import STARTS, poll_in
+from channels.matrix.events.route import MatrixRoute
 from channels.matrix.events.threads import EVENT_ID, ThreadMode, place_of, root_of
 from channels.matrix.rooms.state import Rooms
 
@@ -110,6 +111,17 @@ def read_event(  # noqa: PLR0911 - a chain of reasons to say no
         direct=direct,
         mode=me.threads,
     )
+    answered = replies_to(content)
+    context = MessageContext(
+        in_reply_to=answered if EVENT_ID.fullmatch(answered) else "",
+        unreadable=f"I cannot read {what}. Please say it in words." if what else "",
+        # How it is called here: its name in front of a command is passed over.
+        names=() if direct else me.names,
+        not_named=not alone and _is_not_named(content, me),
+    )
+    route = MatrixRoute(
+        event_id=event_id, sender=sender, direct=direct, thread=place.thread, media=file_in(kind, content)
+    )
     return InboundMessage(
         channel=me.channel,
         account=me.user_id,
@@ -120,14 +132,7 @@ def read_event(  # noqa: PLR0911 - a chain of reasons to say no
         received_at=received_at(event, now),
         audience=Audience.DIRECT if direct else Audience.GROUP,
         addressed=alone or _addressed(content, room_id, me),
-        context=_context(
-            event_id, sender, content, event.get("origin_server_ts"), direct=direct, thread=place.thread
-        )
-        | file_in(kind, content)
-        | ({"unreadable": f"I cannot read {what}. Please say it in words."} if what else {})
-        # How it is called here: its name in front of a command is passed over.
-        | ({"names": list(me.names)} if me.names and not direct else {})
-        | ({NOT_NAMED: True} if not alone and _is_not_named(content, me) else {}),
+        context=context.with_route(route),
     )
 
 
@@ -207,13 +212,13 @@ def _about_file(kind: str, content: JsonObject) -> str:
     return f"{caption}\n\n{remark}" if caption else remark
 
 
-def file_in(kind: Any, content: JsonObject) -> dict[str, Any]:
-    """The data for fetching a message's file later, for its context."""
+def file_in(kind: Any, content: JsonObject) -> FileNote | None:
+    """Return what is needed to fetch a message's file later; None if it has none."""
     what = media_kind(kind, content)
     if not what:
-        return {}
+        return None
     noted = {key: content[key] for key in content.keys() & _ABOUT_FILES}
-    return {MEDIA: {"type": kind, "content": noted, "remark": remark_about(what, _clean(name_of(content)))}}
+    return FileNote(type=kind, content=noted, remark=remark_about(what, _clean(name_of(content))))
 
 
 def _addressed(content: JsonObject, room_id: str, me: Me) -> bool:
@@ -241,20 +246,6 @@ def received_at(event: Mapping[str, Any], now: datetime) -> datetime:
     if not isinstance(sent_at_ms, int) or not 0 < sent_at_ms < 10**14:
         return now
     return min(datetime.fromtimestamp(sent_at_ms / 1000, now.tzinfo), now)
-
-
-def _context(
-    event_id: str, sender: str, content: JsonObject, sent_at_ms: Any, *, direct: bool, thread: str | None
-) -> dict[str, Any]:
-    context: dict[str, Any] = {"event_id": event_id, "sender": sender, "direct": direct}
-    if isinstance(sent_at_ms, int) and 0 < sent_at_ms < 10**14:
-        context["sent_at_ms"] = sent_at_ms
-    if thread is not None:
-        context["thread"] = thread
-    answered = replies_to(content)
-    if EVENT_ID.fullmatch(answered):
-        context["in_reply_to"] = answered
-    return context
 
 
 def _without_quote(content: JsonObject) -> str:

@@ -20,9 +20,6 @@ from typing import Any
 
 from channels.matrix.client.json_access import JsonObject, object_of, text_of
 
-MEDIA = "media"
-"""Under this key of `InboundMessage.context` a message carries its `Media.to_context` until it is fetched."""
-
 VOICE_MESSAGE = "voice message"
 """The kind of a sound that was recorded for the message (MSC3245)."""
 
@@ -54,6 +51,15 @@ class Media:
     server: str
     media_id: str
     secret: FileSecret | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileNote:
+    """What is needed to fetch the file of an event; ``remark`` stands for it in the text until then."""
+
+    type: str = ""
+    content: dict[str, Any] = field(default_factory=dict)
+    remark: str = ""
 
 
 def media_kind(kind: Any, content: JsonObject) -> str:

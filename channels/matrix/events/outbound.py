@@ -19,10 +19,11 @@ from types import MappingProxyType
 from typing import Any, Literal
 from urllib.parse import quote
 
-from agent_core.messages import EVERYBODY, SPEECH, OutboundKind, OutboundMessage, SessionKey
+from agent_core.messages import EVERYBODY, MessageContext, OutboundKind, OutboundMessage, SessionKey
 from channels.markup import sayable, to_html
 from channels.matrix.client.json_access import JsonObject, object_of, text_of
 from channels.matrix.events.inbound import AUTHOR, MARK
+from channels.matrix.events.route import MatrixRoute, route_of
 from channels.matrix.events.threads import EVENT_ID, relation_of
 
 MAX_CONTENT_BYTES = 60_000
@@ -51,22 +52,21 @@ def transaction_of_event(event: JsonObject) -> str:
 def is_first_part(message: OutboundMessage) -> bool:
     """Return True for an answer to a question, or the first of its parts."""
     answers = message.kind in (OutboundKind.REPLY, OutboundKind.APOLOGY)
-    return answers and not message.context.get("part") and bool(text_of(message.context, "event_id"))
+    return answers and not message.context.part and bool(route_of(message.context).event_id)
 
 
 def preview_of(message: OutboundMessage) -> OutboundMessage:
     """The unfinished form of an answer; its id depends on the question alone."""
-    asked = f"preview\0{message.account}\0{text_of(message.context, 'event_id')}"
+    asked = f"preview\0{message.account}\0{route_of(message.context).event_id}"
     return message.model_copy(update={"id": asked})
 
 
 def in_room(message: OutboundMessage, room_id: str) -> OutboundMessage:
     """The message for the room in which its session continues, without references to other rooms."""
-    if room_id == message.context.get("room", message.session.conversation):
-        context = dict(message.context)
-    else:
-        kept = message.context.keys() & {"sender", "direct", SPEECH}
-        context = {key: message.context[key] for key in kept}
+    context, route = message.context, route_of(message.context)
+    if room_id != (route.room or message.session.conversation):
+        kept = MatrixRoute(sender=route.sender, direct=route.direct)
+        context = MessageContext(person=context.person, speech=context.speech).with_route(kept)
     session = SessionKey(message.session.channel, room_id, message.session.thread)
     return message.model_copy(update={"session": session, "context": context})
 
@@ -105,7 +105,7 @@ def build_content(
     """
     text = sayable(message.text)
     answers = message.kind in (OutboundKind.REPLY, OutboundKind.APOLOGY)
-    begins = first and not message.context.get("part")
+    begins = first and not message.context.part
     # The default push rules ring for each text in a room of two, never for a notice: an answer rings once.
     quiet = not begins if answers else message.kind is OutboundKind.NOTICE and not _rings(message)
     content: dict[str, Any] = {
@@ -116,7 +116,7 @@ def build_content(
         AUTHOR: message.account,
     }
     if answers or _rings(message):
-        _relate(content, message.context, reply=reply, first=begins)
+        _relate(content, route_of(message.context), reply=reply, first=begins)
     meant = [each for each in message.rings_for or () if each == EVERYBODY or _USER_ID.fullmatch(each)]
     if meant and begins:
         content["m.mentions"] = {"room": True} if EVERYBODY in meant else {"user_ids": meant}
@@ -162,7 +162,7 @@ def frame_of(message: OutboundMessage, name: str) -> dict[str, Any]:
     """Build the content that a further event of a message shares with its text: name and thread."""
     frame: dict[str, Any] = {"m.mentions": {}, MARK: name, AUTHOR: message.account}
     if message.kind in (OutboundKind.REPLY, OutboundKind.APOLOGY):
-        _relate(frame, message.context, reply="never", first=False)
+        _relate(frame, route_of(message.context), reply="never", first=False)
     return frame
 
 
@@ -200,16 +200,14 @@ def size_of(content: JsonObject) -> int:
     return len(encoded.encode("utf-8", "surrogatepass"))
 
 
-def _relate(content: dict[str, Any], context: JsonObject, *, reply: str, first: bool) -> None:
+def _relate(content: dict[str, Any], route: MatrixRoute, *, reply: str, first: bool) -> None:
     """Point back to the question, in its thread if it was in one, and mention who asked in a group."""
-    event_id, sender, thread = context.get("event_id"), context.get("sender"), context.get("thread")
-    in_group = context.get("direct") is not True
-    if not isinstance(event_id, str) or not EVENT_ID.fullmatch(event_id):
+    if not EVENT_ID.fullmatch(route.event_id):
         return
-    points_back = first and (reply == "always" or (reply == "groups" and in_group))
-    root = thread if isinstance(thread, str) and EVENT_ID.fullmatch(thread) else None
-    relation = relation_of(event_id, root, points_back=points_back)
+    points_back = first and (reply == "always" or (reply == "groups" and not route.direct))
+    root = route.thread if route.thread and EVENT_ID.fullmatch(route.thread) else None
+    relation = relation_of(route.event_id, root, points_back=points_back)
     if relation:
         content["m.relates_to"] = relation
-    if first and in_group and isinstance(sender, str) and _USER_ID.fullmatch(sender):
-        content["m.mentions"] = {"user_ids": [sender]}
+    if first and not route.direct and _USER_ID.fullmatch(route.sender):
+        content["m.mentions"] = {"user_ids": [route.sender]}

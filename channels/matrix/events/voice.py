@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from agent_core.messages import SPEECH, OutboundMessage
+from agent_core.messages import OutboundMessage
 from channels.matrix.client.json_access import JsonObject, object_of
 
 _BARS = 256
@@ -18,16 +18,16 @@ _LOUDEST = 1024
 
 def is_voice_message(message: OutboundMessage) -> bool:
     """Return True if a message is one sound whose text was sent before it."""
-    return SPEECH in message.context and bool(message.attachments) and not message.text
+    return message.context.speech is not None and bool(message.attachments) and not message.text
 
 
 def as_voice_message(content: JsonObject, message: OutboundMessage) -> dict[str, Any]:
     """The content of an event with a sound, as that of a voice message; of any other file as it is."""
-    told = object_of(message.context, SPEECH)
-    duration, waveform = told.get("duration_ms"), told.get("waveform")
-    if content.get("msgtype") != "m.audio" or not isinstance(duration, int) or not isinstance(waveform, list):
+    speech = message.context.speech
+    if content.get("msgtype") != "m.audio" or speech is None or speech.duration_ms is None:
         return dict(content)
-    levels = [min(max(level, 0), _LOUDEST) for level in waveform[:_BARS] if isinstance(level, int)]
+    duration = speech.duration_ms
+    levels = [min(max(level, 0), _LOUDEST) for level in speech.waveform[:_BARS]]
     info = dict(object_of(content, "info"))
     where = content.get("file") or {"url": content.get("url")}
     return {

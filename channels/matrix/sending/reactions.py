@@ -19,11 +19,12 @@ from typing import Any
 import anyio
 import structlog
 
-from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
+from agent_core.messages import Audience, InboundMessage, MessageContext, Sender, SessionKey
 from channels.base import AckState
 from channels.matrix.client.api import CLIENT, Homeserver, HttpAnswer, LinkBroken, part
 from channels.matrix.client.json_access import JsonObject, object_of, text_of
 from channels.matrix.events.inbound import Me, Skip, received_at
+from channels.matrix.events.route import MatrixRoute
 from channels.matrix.events.threads import EVENT_ID, SHARED
 from channels.matrix.rooms.state import Rooms
 
@@ -64,15 +65,7 @@ def read_reaction(
         return Skip("malformed")
     direct = rooms.is_direct(room_id, sender)
     name = rooms.name_in(room_id, sender)
-    context: dict[str, Any] = {
-        "event_id": event_id,
-        "sender": sender,
-        "direct": direct,
-        "outbound": outbound,
-        "reacts_to": reacts_to(event),
-    }
-    if allowed_here is not None:
-        context["allowed_here"] = allowed_here
+    context = MessageContext(outbound=outbound, allowed_here=allowed_here)
     return InboundMessage(
         channel=me.channel,
         account=me.user_id,
@@ -83,7 +76,7 @@ def read_reaction(
         received_at=received_at(event, now),
         audience=Audience.DIRECT if direct else Audience.GROUP,
         kind="reaction",
-        context=context,
+        context=context.with_route(MatrixRoute(event_id=event_id, sender=sender, direct=direct)),
     )
 
 
@@ -103,10 +96,9 @@ class AckReactions:
         """The server has refused something: leave what it takes now to answers."""
         self._rests_until = anyio.current_time() + REST_S
 
-    def show(self, room_id: str, context: Mapping[str, Any], stage: AckState) -> None:
-        """Show the progress of the question with this context; returns at once."""
-        event_id = context.get("event_id")
-        if not isinstance(event_id, str) or not EVENT_ID.fullmatch(event_id):
+    def show(self, room_id: str, event_id: str, stage: AckState) -> None:
+        """Show the progress of the question with this id; returns at once."""
+        if not EVENT_ID.fullmatch(event_id):
             return
         if (room_id, event_id, stage) in self._waiting:
             return

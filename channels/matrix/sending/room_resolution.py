@@ -38,7 +38,7 @@ async def resolve(
     name = message.session.conversation
     if name.startswith("@"):
         session = await direct_session(name)
-        context = {**message.context, "sender": name, "direct": True}
+        context = replace(message.context, person=name)
         return message.model_copy(update={"session": session, "context": context})
     if not name.startswith("#") or homeserver is None:
         return message

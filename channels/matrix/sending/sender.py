@@ -35,7 +35,7 @@ from channels.matrix.client.api import (
     problem,
     send_problem,
 )
-from channels.matrix.client.json_access import object_of, text_of
+from channels.matrix.client.json_access import object_of
 from channels.matrix.client.login import MAX_IN_A_ROW, MatrixLogin
 from channels.matrix.config import MatrixConfig
 from channels.matrix.encryption.engine import EncryptionEngine
@@ -48,6 +48,7 @@ from channels.matrix.events.outbound import (
     size_of,
     transaction_id,
 )
+from channels.matrix.events.route import route_of
 from channels.matrix.events.voice import as_voice_message, is_voice_message
 from channels.matrix.rooms.backfill import check_room
 from channels.matrix.rooms.state import Rooms
@@ -219,7 +220,7 @@ class EventSender:
             return found
         check_size(content, limit)
         streams = self._config.streaming.enabled and first and is_first_part(message)
-        edits = text_of(message.context, "edits") if first else ""
+        edits = message.context.edits if first else ""
         streams = streams and not edits
         preview = transaction_id(preview_of(message).id) if streams else ""
         previewed = attempt.previewed if streams else edits or None
@@ -236,7 +237,7 @@ class EventSender:
         if previewed is None:
             return await self._put(room_id, content, name, attempt)
         named = object_of(content, "m.mentions").get("user_ids", [])
-        called = [each for each in named if each != message.context.get("sender")]
+        called = [each for each in named if each != route_of(message.context).sender]
         edit = as_edit(content, previewed, max_bytes=limit, called=called)
         check_size(edit, limit)
         await self._put(room_id, edit, name, attempt)
@@ -324,10 +325,11 @@ class EventSender:
 
     async def _is_overheard(self, message: OutboundMessage) -> bool:
         """Return True if a message for one person would be read by another."""
-        room_id, sender = message.session.conversation, message.context.get("sender")
-        if message.context.get("direct") is not True and message.kind is not OutboundKind.ALERT:
+        route = route_of(message.context)
+        person = message.context.person or route.sender
+        if not message.context.person and not route.direct and message.kind is not OutboundKind.ALERT:
             return False
-        return await self.is_overheard(room_id, sender if isinstance(sender, str) else None)
+        return await self.is_overheard(message.session.conversation, person or None)
 
     async def is_overheard(self, room_id: str, partner: str | None) -> bool:
         """Return True if others than ``partner`` can read a room; asks it. Raises ChannelUnavailable."""

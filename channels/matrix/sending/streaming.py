@@ -11,18 +11,17 @@ The finished answer comes from the outbox and edits the preview (``sender``), af
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import anyio
 import structlog
 
-from agent_core.messages import OutboundMessage, SessionKey
+from agent_core.messages import MessageContext, OutboundMessage, SessionKey
 from channels.base import AckState, ChannelClock, ChannelError, ChannelUnavailable, DeliveryFailed
 from channels.matrix.client.api import TokenLost
 from channels.matrix.config import StreamingConfig
 from channels.matrix.events.outbound import preview_of, transaction_id
+from channels.matrix.events.route import MatrixRoute, route_of
 from channels.matrix.sending.sender import EventSender
 
 ELLIPSIS = " …"
@@ -100,10 +99,10 @@ class StreamingPreview:
         self._news = anyio.Event()
 
     # ── what the channel is told ──
-    def began(self, session: SessionKey, room_id: str, context: Mapping[str, Any]) -> None:
+    def began(self, session: SessionKey, room_id: str, context: MessageContext) -> None:
         """A question is being worked on; of several that are answered together, the last one counts."""
-        question = context.get("event_id")
-        if not isinstance(question, str):
+        question = route_of(context).event_id
+        if not question:
             return
         self._current[session] = question
         known = self._answers.get(question)
@@ -119,7 +118,7 @@ class StreamingPreview:
             session=SessionKey(self._name, room_id, session.thread),
             text="",
             created_at=self._clock.now(),
-            context=dict(context),
+            context=context,
         )
         self._answers[question] = _Answer(preview_of(asked), Pace(self._settings, now))
         while len(self._answers) > _MAX_KNOWN:
@@ -132,15 +131,15 @@ class StreamingPreview:
             answer.wanted = text
             self._news.set()
 
-    def end_preview(self, room_id: str, context: Mapping[str, Any], stage: AckState) -> None:
+    def end_preview(self, room_id: str, context: MessageContext, stage: AckState) -> None:
         """
         The work on a question is over; its answer, if any, is in the outbox.
 
         ``left_over``: it was taken back, perhaps in another life of the process; nothing of it shall stay.
         """
-        question = str(context.get("event_id"))
+        question = context.left_over or route_of(context).event_id
         answer = self._answers.get(question)
-        if answer is None and context.get("left_over") and len(self._lost) < _MAX_KNOWN:
+        if answer is None and context.left_over and len(self._lost) < _MAX_KNOWN:
             self._lost[question] = room_id
         if answer is not None:
             answer.wanted = ""
@@ -149,9 +148,9 @@ class StreamingPreview:
         # Even if nothing of it was shown yet: an earlier life of the process may have.
         self._news.set()
 
-    async def final_event_id(self, context: Mapping[str, Any], sending: EventSender) -> str | None:
+    async def final_event_id(self, context: MessageContext, sending: EventSender) -> str | None:
         """Stop previews and return the event with the answer so far. Raises ChannelUnavailable."""
-        answer = self._answers.get(str(context.get("event_id")))
+        answer = self._answers.get(route_of(context).event_id)
         if answer is None:
             return None
         answer.wanted = ""
@@ -163,17 +162,15 @@ class StreamingPreview:
         assert limit.cancelled_caught
         raise ChannelUnavailable("an unfinished answer is still on its way")
 
-    def done(self, context: Mapping[str, Any]) -> None:
-        """The finished answer is there."""
-        question = str(context.get("event_id"))
+    def done(self, question: str) -> None:
+        """The finished answer to this event is there."""
         self._answers.pop(question, None)
         self._current = {key: value for key, value in self._current.items() if value != question}
 
-    def remove_in_old_room(self, room_id: str, context: Mapping[str, Any]) -> None:
+    def remove_in_old_room(self, room_id: str, question: str) -> None:
         """The answer went to the room that replaces ``room_id``: remove the unfinished one there."""
         if not self._settings.enabled:
             return
-        question = str(context.get("event_id"))
         answer = self._answers.get(question)
         if answer is not None:
             answer.wanted, answer.redact_at = "", self._clock.monotonic()
@@ -257,7 +254,7 @@ class StreamingPreview:
             session=SessionKey(self._name, room_id),
             text="",
             created_at=self._clock.now(),
-            context={"event_id": question},
+            context=MessageContext().with_route(MatrixRoute(event_id=question)),
         )
         try:
             await sending.redact_unfinished(preview_of(asked))
@@ -286,6 +283,6 @@ class StreamingPreview:
                 if answer.tries_back < _TRIES_BACK:
                     answer.redact_at = self._clock.monotonic() + (error.retry_after_s or 5.0)
                     return
-        self.done({"event_id": question})
+        self.done(question)
         # What an earlier life of the process has shown of it is not known here.
         self._lost[question] = answer.message.session.conversation

@@ -1,7 +1,7 @@
 """
 The files of received messages: fetched, decrypted, checked and stored before the messages are accepted.
 
-`read_event` leaves a note (`MEDIA`) in the context. `Downloads` fetches a few files at a time within
+`read_event` leaves a note (`FileNote`) in the route. `Downloads` fetches a few files at a time within
 `ALL_LIMIT_S`, less at a server that just failed, and gives the messages back with attachments or the reason:
 no message is lost for its file. While the store takes nothing, `bring` waits and `bring_one` raises. Files of
 people who may not talk to the bot, and in talk not meant for it, are not fetched.
@@ -14,6 +14,7 @@ import random
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any, Self
 
@@ -21,19 +22,19 @@ import anyio
 import structlog
 
 from agent_core.backoff import Backoff, BackoffPolicy
-from agent_core.messages import OTHERS_WORDS, SPOKEN, Attachment, InboundMessage
+from agent_core.messages import Attachment, InboundMessage
 from channels.attachments import AttachmentRefused, AttachmentStore, AttachmentsUnavailable
 from channels.matrix.client.api import RETRY, Download, Homeserver, HttpAnswer, LinkBroken, part
-from channels.matrix.client.json_access import text_of
 from channels.matrix.events.media import (
-    MEDIA,
     VOICE_MESSAGE,
     FileDecryption,
+    FileNote,
     Media,
     MediaInvalid,
     media_in,
     media_kind,
 )
+from channels.matrix.events.route import route_of
 
 ALL_LIMIT_S = 45.0
 """For all files that are fetched together."""
@@ -141,9 +142,9 @@ class Downloads:
 
     def wants(self, message: InboundMessage) -> bool:
         """Return True if the message has a file to fetch."""
-        here = message.context.get("allowed_here")
-        allowed = self._allows(message.sender.address) if here is None else bool(here)
-        return MEDIA in message.context and message.addressed and allowed and self._store is not None
+        here, file = message.context.allowed_here, route_of(message.context).media
+        allowed = self._allows(message.sender.address) if here is None else here
+        return file is not None and message.addressed and allowed and self._store is not None
 
     async def _bring(
         self, store: AttachmentStore, messages: Sequence[InboundMessage], wanted: Sequence[int]
@@ -251,23 +252,25 @@ class Downloads:
         raise _problem(answer)
 
     def _finished(self, message: InboundMessage, found: Attachment | str | None) -> InboundMessage:
-        if MEDIA not in message.context:
+        route = route_of(message.context)
+        if route.media is None:
             return message
-        noted = message.context[MEDIA]
-        context = {key: value for key, value in message.context.items() if key != MEDIA}
-        remark = text_of(noted, "remark")
-        update: dict[str, Any] = {"context": context}
+        remark, spoken, others = route.media.remark, message.context.spoken, message.context.others_words
+        update: dict[str, Any] = {}
         if isinstance(found, Attachment):
             update |= {"attachments": (found,), "text": _without(message.text, remark)}
             if remark and media_kind(*_event_in(message)) == VOICE_MESSAGE:  # one that is quoted has none
-                context[SPOKEN] = [found.sha256]
+                spoken = (found.sha256,)
         elif isinstance(found, str) and remark:
-            context[OTHERS_WORDS] = True  # whoever made the file has named it
+            others = True  # whoever made the file has named it
             update["text"] = message.text.replace(remark, f"{remark[:-1]}, but I could not get it: {found}]")
         elif remark and message.addressed:
-            context[OTHERS_WORDS] = True
+            others = True
             update["text"] = message.text.replace(remark, f"{remark[:-1]}, which cannot be opened here]")
-        return message.model_copy(update=update)
+        context = replace(message.context, spoken=spoken, others_words=others)
+        return message.model_copy(
+            update={**update, "context": context.with_route(replace(route, media=None))}
+        )
 
 
 async def _save(
@@ -315,8 +318,8 @@ def _first(group: ExceptionGroup[AttachmentsUnavailable]) -> AttachmentsUnavaila
 
 def _event_in(message: InboundMessage) -> tuple[Any, Any]:
     """Type and content of the event, as `read_event` has noted them."""
-    noted = message.context[MEDIA]
-    return noted.get("type"), noted.get("content") or {}
+    noted = route_of(message.context).media or FileNote()
+    return noted.type, noted.content
 
 
 def _server_of(message: InboundMessage) -> str:

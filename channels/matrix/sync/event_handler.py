@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import random
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import partial
@@ -22,7 +22,16 @@ import anyio
 import structlog
 
 from agent_core.backoff import Backoff, BackoffPolicy
-from agent_core.messages import BY_EDIT, NOTED, Amendment, Audience, Background, InboundMessage, SessionKey
+from agent_core.messages import (
+    BY_EDIT,
+    Amendment,
+    Audience,
+    Background,
+    InboundMessage,
+    LineNote,
+    MessageContext,
+    SessionKey,
+)
 from channels.base import ChannelClock, ChannelUnavailable, Inbox
 from channels.matrix.client.api import Homeserver
 from channels.matrix.client.json_access import JsonObject, object_of, text_of
@@ -39,10 +48,11 @@ from channels.matrix.events.edits import (
 )
 from channels.matrix.events.group_context import GroupContext
 from channels.matrix.events.inbound import Me, Skip, mentions, read_event
-from channels.matrix.events.media import MEDIA
+from channels.matrix.events.media import FileNote
 from channels.matrix.events.outbound import transaction_id
 from channels.matrix.events.polls import ENDS, poll_of
 from channels.matrix.events.room_policy import RoomRules
+from channels.matrix.events.route import route_of
 from channels.matrix.events.threads import SHARED, is_shared, root_of
 from channels.matrix.rooms.join_times import JoinTimes
 from channels.matrix.rooms.state import Rooms
@@ -142,10 +152,9 @@ class EventHandler:
         by = self._gone.get((room_id, str(event_id).removesuffix(BY_EDIT)))
         return by is not None and by in ("", sender)
 
-    def note_answered(self, room_id: str, context: Mapping[str, Any]) -> None:
-        """The bot has answered the message with this context."""
-        root = context.get("thread")
-        if isinstance(root, str):
+    def note_answered(self, room_id: str, root: str | None) -> None:
+        """The bot has answered a message in the thread with this root."""
+        if root is not None:
             _keep(self._ours, (room_id, root), None)
 
     def forget_room(self, room_id: str) -> None:
@@ -180,14 +189,11 @@ class EventHandler:
             return await self._asked_by_edit(room_id, event, seen_at) or self._edited(room_id, event)
         self._senders.note(room_id, message.native_id, sender)
         message = message.model_copy(update={"text": self._newest(room_id, event) or message.text})
-        here = self.rules.allows(room_id, sender)
-        context = {**message.context, **self._seen_at(room_id, sender, seen_at)}
-        if here is not None:
-            context["allowed_here"] = here
-        message = message.model_copy(update={"context": context})
         room = self._rooms.get(room_id)
-        if message.audience is Audience.GROUP and room is not None and may_moderate(room, sender):
-            message = message.model_copy(update={"context": {**message.context, "moderator": True}})
+        moderates = message.audience is Audience.GROUP and room is not None and may_moderate(room, sender)
+        seen = self._seen(message.context, room_id, sender, seen_at)
+        here = self.rules.allows(room_id, sender)
+        message = message.with_context(replace(seen, allowed_here=here, moderator=moderates))
         allowed = self.rules.is_context(room_id, sender)
         content = object_of(event, "content")
         place = (room_id, root_of(content) or "")
@@ -199,7 +205,7 @@ class EventHandler:
             # Who has come since a message was seen, and has not seen it, is not known of one that was late.
             if seen_at is None and (allowed or self._config.group_context.senders == "everyone"):
                 said = Background(kind="talk", sender=sender, name=message.sender.name, text=message.text)
-                self._talk.remember(place, message.native_id, said, message.context.get(MEDIA))
+                self._talk.remember(place, message.native_id, said, route_of(message.context).media)
             if answers_us is None:
                 return Unfinished(message, partial(self._if_it_answers_us, message, me, place))
             return message
@@ -211,30 +217,28 @@ class EventHandler:
         """A message that is meant for us if it stands in a thread of ours, or answers something of ours."""
         room_id, root = place
         ours = me.threads == "always" and bool(root) and await self._quotes.takes_part(room_id, root)
-        answered = message.context.get("in_reply_to")
+        answered = message.context.in_reply_to
         for event_id in (answered, root) if self._config.mention_by_reply else ():
-            ours = ours or (bool(event_id) and await self._outbound(room_id, str(event_id)) is not None)
+            ours = ours or (bool(event_id) and await self._outbound(room_id, event_id) is not None)
         if not ours:
             return message
         self._talk.remove_redacted(place[0], message.native_id)  # it is a question, not talk
         begun = self._with_background(message.model_copy(update={"addressed": True}), place)
         return await begun.finish() if isinstance(begun, Unfinished) else begun
 
-    def _seen_at(self, room_id: str, sender: str, seen_at: float | None) -> dict[str, Any]:
-        """Return the context keys of a closed past: the message's time, and since when its sender sees."""
+    def _seen(
+        self, context: MessageContext, room_id: str, sender: str, seen_at: float | None
+    ) -> MessageContext:
+        """Add what a closed past needs: the message's time, and since when its sender sees."""
         at = self.joinings.stamp(room_id, self._clock.now(), late_since=seen_at)
-        since = self.joinings.visible_from(room_id, sender)
-        return {
-            **({} if at is None else {"seen_at": at.isoformat()}),
-            **({} if since is None else {"visible_from": since.isoformat()}),
-        }
+        return replace(context, seen_at=at, visible_from=self.joinings.visible_from(room_id, sender))
 
     async def _with_quoted_file(self, message: InboundMessage, room_id: str) -> InboundMessage:
         """A question about somebody's picture brings the picture along, unless it has one of its own."""
-        answered = message.context.get("in_reply_to")
-        if MEDIA in message.context or not isinstance(answered, str):
+        answered = message.context.in_reply_to
+        if route_of(message.context).media is not None or not answered:
             return message
-        return _with_file(message, (await self._quotes.file(room_id, answered, _asker(message))).get(MEDIA))
+        return _with_file(message, await self._quotes.file(room_id, answered, _asker(message)))
 
     async def _is_answer_to_us(self, message: InboundMessage, me: Me, place: tuple[str, str]) -> bool | None:
         """
@@ -245,8 +249,8 @@ class EventHandler:
         """
         if me.group_policy != "mention":
             return False
-        answered = message.context.get("in_reply_to")
-        points_to = [str(each) for each in (answered, place[1]) if each and self._config.mention_by_reply]
+        answered = message.context.in_reply_to
+        points_to = [each for each in (answered, place[1]) if each and self._config.mention_by_reply]
         for each in points_to:
             if await self._inbox.delivered_id(each) is not None:
                 return True
@@ -266,14 +270,14 @@ class EventHandler:
         talk: tuple[Background, ...] = ()
         if message.audience is Audience.GROUP:
             # A question that opens a thread takes the talk of the room along and leaves it for the next.
-            opens = not root and message.context.get("thread") is not None
-            if not message.context.keys() & {MEDIA, "in_reply_to"}:
+            opens = not root and route_of(message.context).thread is not None
+            if route_of(message.context).media is None and not message.context.in_reply_to:
                 message = _with_file(message, self._talk.newest_file_for(place, message.sender.address))
             talk = self._talk.lines_for(place, message.sender.address, keep=opens)
         message = message.model_copy(update={"background": talk})
         # The history remembers it only for those who may see it, and where the past is closed for nobody.
         begins = bool(root) and (place not in self._begun or self.joinings.is_closed(room_id))
-        if not begins and not isinstance(message.context.get("in_reply_to"), str):
+        if not begins and not message.context.in_reply_to:
             return message
         return Unfinished(message, partial(self._with_quotes, message, place, begins=begins))
 
@@ -285,11 +289,11 @@ class EventHandler:
         if begins and (beginning := await self._quotes.root(room_id, root, _asker(message))):
             _keep(self._begun, place, None)
             found = beginning + found
-        answered = message.context.get("in_reply_to")
-        if isinstance(answered, str):
+        answered = message.context.in_reply_to
+        if answered:
             found += await self._quotes.chain(room_id, answered, _asker(message))
             if (ours := await self._outbound_answered(room_id, answered)) is not None:
-                message = message.model_copy(update={"context": {**message.context, "outbound": ours}})
+                message = message.with_context(replace(message.context, outbound=ours))
         return (await self._with_quoted_file(message, room_id)).model_copy(update={"background": found})
 
     async def _outbound_answered(self, room_id: str, event_id: str) -> str | None:
@@ -399,8 +403,7 @@ class EventHandler:
         )
         if isinstance(reaction, Skip):
             return reaction
-        seen_at = self._seen_at(room_id, sender, None)
-        reaction = reaction.model_copy(update={"context": {**reaction.context, **seen_at}})
+        reaction = reaction.with_context(self._seen(reaction.context, room_id, sender, None))
         if known is not None:
             return await self._beside(reaction, known)
         return Unfinished(reaction, partial(self._if_it_is_about_ours, reaction, room_id, target))
@@ -416,10 +419,9 @@ class EventHandler:
         if isinstance(message, Skip):
             return message
         # It belongs to no question, so `!undo` passes it over.
-        context = {**message.context, NOTED: {"turn": None}, **self._seen_at(room_id, sender, None)}
-        if (here := self.rules.allows(room_id, sender)) is not None:
-            context["allowed_here"] = here
-        message = message.model_copy(update={"context": context})
+        seen = self._seen(message.context, room_id, sender, None)
+        here = self.rules.allows(room_id, sender)
+        message = message.with_context(replace(seen, noted=LineNote(), allowed_here=here))
         ended_at = event.get("origin_server_ts")
         return Unfinished(message, partial(self._poll_result, message, room_id, target, ended_at))
 
@@ -451,7 +453,7 @@ class EventHandler:
         outbound = await self._outbound(room_id, target)
         if outbound is None:
             return Skip("no_message")
-        about = reaction.model_copy(update={"context": {**reaction.context, "outbound": outbound}})
+        about = reaction.with_context(replace(reaction.context, outbound=outbound))
         return await self._beside(about, outbound)
 
     async def _beside(self, reaction: InboundMessage, outbound: str) -> InboundMessage:
@@ -482,11 +484,12 @@ class EventHandler:
         return known or next((key for key in unconfirmed if mark and transaction_id(key) == mark), None)
 
 
-def _with_file(message: InboundMessage, noted: Mapping[str, Any] | None) -> InboundMessage:
+def _with_file(message: InboundMessage, file: FileNote | None) -> InboundMessage:
     """The message with a file that stands in a quotation or in earlier talk, not in its text."""
-    if not noted:
+    if file is None:
         return message
-    return message.model_copy(update={"context": {**message.context, MEDIA: {**noted, "remark": ""}}})
+    route = replace(route_of(message.context), media=replace(file, remark=""))
+    return message.with_context(message.context.with_route(route))
 
 
 def _asker(message: InboundMessage) -> Asker:

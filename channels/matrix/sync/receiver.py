@@ -20,7 +20,7 @@ from typing import Any
 import anyio
 import structlog
 
-from agent_core.messages import Amendment, Audience, InboundMessage, Sender, SessionKey
+from agent_core.messages import Amendment, Audience, InboundMessage, MessageContext, Sender, SessionKey
 from channels.attachments import AttachmentStore
 from channels.base import ChannelClock, ChannelUnavailable, Inbox, LinkState
 from channels.matrix.client.api import (
@@ -37,6 +37,7 @@ from channels.matrix.client.login import MatrixLogin
 from channels.matrix.encryption.engine import CRYPTO
 from channels.matrix.encryption.undecryptable import WAITING
 from channels.matrix.events.inbound import Me
+from channels.matrix.events.route import route_of
 from channels.matrix.rooms.backfill import sent_at_ms
 from channels.matrix.rooms.follow_upgrades import UpgradeFollower
 from channels.matrix.rooms.invites import Invites
@@ -281,7 +282,7 @@ class SyncReceiver:
                 text="(invites me into a room)",
                 received_at=self._clock.now(),
                 audience=Audience.DIRECT,
-                context={"invitation": room_id},
+                context=MessageContext(invitation=room_id),
             )
             for room_id, inviter, kept_at in self._invites.pop_waiting()
         ]
@@ -409,13 +410,13 @@ class SyncReceiver:
         if self._read_receipts:
             for message in messages:
                 if message.addressed and message.kind == "message":
-                    room_id = message.context.get("room", message.session.conversation)
+                    room_id = route_of(message.context).room or message.session.conversation
                     self._typing_receipts.read(room_id, message.native_id)
 
     def _expect_answers(self, messages: Iterable[InboundMessage]) -> None:
         if self._decryption is not None:
             for message in messages:
-                room_id = message.context.get("room", message.session.conversation)
+                room_id = route_of(message.context).room or message.session.conversation
                 if message.addressed and message.kind == "message" and room_id in self._rooms.secret:
                     self._decryption.prefetch_devices(message.sender.address)
 

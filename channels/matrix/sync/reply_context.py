@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import structlog
@@ -22,6 +22,7 @@ from channels.matrix.client.api import CLIENT, Homeserver, LinkBroken, part
 from channels.matrix.client.json_access import JsonObject, object_of, objects_of, text_of
 from channels.matrix.events.edits import bundled_edit
 from channels.matrix.events.inbound import Skip, file_in, message_text, replies_to
+from channels.matrix.events.media import FileNote
 from channels.matrix.events.polls import RESPONSES, STARTS, Poll, poll_in, result_of
 from channels.matrix.events.threads import EVENT_ID
 from channels.matrix.rooms.state import Rooms
@@ -54,8 +55,7 @@ class _Seen:
     edited: str = ""
     joined: bool = False
     """The event is the root of a thread in which the bot has said something."""
-    file: Mapping[str, Any] = field(default_factory=dict)
-    """What is needed to fetch its file; empty if it has none."""
+    file: FileNote | None = None
 
 
 class Asker(NamedTuple):
@@ -124,10 +124,10 @@ class ReplyContext:
         seen = await self._find(room_id, root, self._user_id)
         return seen is not None and seen.joined
 
-    async def file(self, room_id: str, event_id: str, asker: Asker) -> Mapping[str, Any]:
-        """The data for fetching an event's file, as in the context of a message; empty if it has none."""
+    async def file(self, room_id: str, event_id: str, asker: Asker) -> FileNote | None:
+        """Return what is needed to fetch an event's file; None if it has none."""
         seen = await self._shown(room_id, event_id, asker)
-        return {} if seen is None else seen.file
+        return None if seen is None else seen.file
 
     async def poll(self, room_id: str, event_id: str) -> tuple[str, Poll] | None:
         """Return who has started a poll, and the poll; None if it cannot be had."""

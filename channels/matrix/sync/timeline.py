@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -26,6 +26,7 @@ from channels.matrix.client.json_access import JsonObject, events_of, object_of,
 from channels.matrix.events.edits import edit_in
 from channels.matrix.events.inbound import Me, Skip
 from channels.matrix.events.polls import STARTS
+from channels.matrix.events.route import route_of
 from channels.matrix.rooms.backfill import (
     check_doors,
     check_room,
@@ -260,7 +261,7 @@ class Timeline:
             return message
         # The room has replaced another one, whose session goes on.
         session = SessionKey(message.session.channel, conversation, message.session.thread)
-        context = {**message.context, "room": room_id}
+        context = message.context.with_route(replace(route_of(message.context), room=room_id))
         return message.model_copy(update={"session": session, "context": context})
 
     async def _first_words(

@@ -7,6 +7,8 @@ in general or in this room, and somebody may have come into a room that was for 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import anyio
 import structlog
 
@@ -46,12 +48,10 @@ class OwnerAway(PlaceUnknown):
 
 def role_now(access: Access, channel: Channel | None, message: InboundMessage) -> Role:
     """Return the sender's present role in this conversation. Raises ChannelUnavailable."""
-    context = {name: value for name, value in message.context.items() if name != "allowed_here"}
+    here = None
     if isinstance(channel, SupportsRoomPolicy):
         here = channel.allowed_here(message.session, message.sender.address)
-        if here is not None:
-            context["allowed_here"] = here
-    return access.decide(message.model_copy(update={"context": context})).role
+    return access.decide(message.with_context(replace(message.context, allowed_here=here))).role
 
 
 async def can_others_read(channel: Channel | None, message: InboundMessage) -> bool:

@@ -12,15 +12,15 @@ import hashlib
 import random
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any
 
 import anyio
 import anyio.lowlevel
 import structlog
 
 from agent_core.backoff import BackoffPolicy
-from agent_core.messages import InboundMessage, Sender
+from agent_core.messages import InboundMessage, JobNote, Sender
 from agent_core.ports import Clock
 from channels.base import Channel, ChannelUnavailable
 from gateway.proactive.jobs.config import ScheduleConfig
@@ -35,7 +35,7 @@ from gateway.proactive.jobs.triggers import (
     parse_timing,
 )
 from gateway.proactive.run_ledger import ledger_name
-from gateway.queue.model import ORIGINS, Job, JobKind, JobState, LedgerEntry, RunOutcome
+from gateway.queue.model import Job, JobKind, JobState, LedgerEntry, RunOutcome
 from gateway.queue.stores import JobStore, Pending, Queue, StoreUnavailable
 from gateway.queue.wakeups import Wakeups
 from gateway.routing.access import Access, Role
@@ -211,15 +211,8 @@ class Scheduler:
 
 def job_message(job: Job, instant: datetime, *, late: bool, forced: bool = False) -> InboundMessage:
     """The inbox row of a due job, the same for the same instant; ``forced``: a person runs it now."""
-    note: dict[str, Any] = {
-        "id": job.id,
-        "kind": job.kind.value,
-        "late": late,
-        **({"forced": True} if forced else {}),
-    }
-    context = dict(job.context)
-    if (origins := context.pop(ORIGINS, None)) is not None:
-        note[ORIGINS] = origins
+    notes = job.context.notes
+    note = JobNote(id=job.id, kind=job.kind.value, late=late, forced=forced, origins=notes.origins)
     return InboundMessage(
         channel=job.session.channel,
         account=job.account,
@@ -230,7 +223,7 @@ def job_message(job: Job, instant: datetime, *, late: bool, forced: bool = False
         received_at=instant,
         audience=job.audience,
         kind="job",
-        context={**context, "job": note},
+        context=replace(job.context, notes=replace(notes, origins=None, job=note)),
     )
 
 

@@ -13,15 +13,16 @@ import re
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import count
 from typing import Any, TypeVar
 
 import structlog
+from pydantic import JsonValue
 
 from agent_core.errors import ToolDenied, ToolFailed, ToolRetry
-from agent_core.messages import EVERYBODY, MENTIONS, OTHERS_WORDS, Audience, SessionKey
+from agent_core.messages import EVERYBODY, Audience, MessageContext, SessionKey
 from agent_core.ports import Clock
 from agent_core.provenance import Origins, from_json, join_origins, origins_of_call, person, to_json
 from agent_core.text import one_line
@@ -39,7 +40,7 @@ from gateway.proactive.jobs.triggers import (
 )
 from gateway.queue.background import BackgroundJob
 from gateway.queue.errors import TooManyJobs
-from gateway.queue.model import ORIGINS, Job, JobKind, JobState
+from gateway.queue.model import Job, JobKind, JobState
 from gateway.queue.stores import JobStore, StoreUnavailable
 from gateway.routing.names import addresses_for
 
@@ -69,7 +70,7 @@ class JobPlace:
     account: str
     person: str
     audience: Audience = Audience.DIRECT
-    context: Mapping[str, Any] = field(default_factory=dict)
+    context: MessageContext = field(default_factory=MessageContext)
     persons: Sequence[str] = ()
     since: datetime | None = None
 
@@ -87,20 +88,14 @@ class JobPlace:
         return theirs and (self.audience is Audience.DIRECT or job.session == self.session)
 
 
-def _without_marks(context: Mapping[str, Any]) -> dict[str, Any]:
-    # Whose words the job itself is made of is known better than whose the message was.
-    return {name: value for name, value in context.items() if name != OTHERS_WORDS}
-
-
-def _made_of(job_id: str) -> dict[str, Any]:
+def _made_of(job_id: str) -> JsonValue:
     """
-    Return the origins of the job being made, for its context; empty if only the owner's.
+    Return the origins of the job being made, for its notes; None if only the owner's.
 
     The entry names the job instead of people, so that forgetting a person leaves no trace in it.
     """
     behind = (each.model_copy(update={"where": f"behind the job {job_id}"}) for each in origins_of_call())
-    origins = to_json(join_origins(behind))
-    return {ORIGINS: origins} if origins else {}
+    return to_json(join_origins(behind)) or None
 
 
 class JobService:
@@ -163,11 +158,12 @@ class JobService:
             person=place.person,
             created_at=now,
             audience=place.audience,
-            context={
-                **_without_marks(place.context),
-                **_made_of(job_id),
-                **({MENTIONS: mentions} if mentions else {}),
-            },
+            # Whose words the job itself is made of is known better than whose the message was.
+            context=replace(
+                place.context,
+                others_words=False,
+                notes=replace(place.context.notes, origins=_made_of(job_id), mentions=tuple(mentions)),
+            ),
             next_at=next_after(timing, now),
         )
         await self.plans.add_job(job, at_most=self._config.jobs_per_person, persons=place.persons)
@@ -194,7 +190,7 @@ class JobService:
             )
         if len(found) <= MOST_MENTIONED:
             return [] if list(found) == [place.person] else list(found)
-        if place.context.get("moderator") is not True:
+        if not place.context.moderator:
             raise TriggerInvalid(
                 f"that is {len(found)} people, and only a moderator can have so many notified; "
                 f"name at most {MOST_MENTIONED}"
@@ -334,7 +330,7 @@ class SessionJobs:
         """Return the origins of the listed jobs."""
         jobs = (await self._shown()).values()
         others = (person(job.person, job.created_at) for job in jobs if not self._place.owns(job))
-        return join_origins(others, *(from_json(job.context.get(ORIGINS)) for job in jobs))
+        return join_origins(others, *(from_json(job.context.notes.origins) for job in jobs))
 
     async def change(self, job_id: str, action: str) -> str:
         """Remove, pause or resume one."""

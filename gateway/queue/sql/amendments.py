@@ -2,8 +2,8 @@
 Applies amendments to accepted messages: edits, withdrawals, stops, and releases from quarantine. As SQL.
 
 A begun turn is a unit, because its steps fit the question as it was: an edit ends it and its messages wait
-again, with the effects noted for the next model. Amendments of answered messages become a note (`NOTED`). A
-message leaves a turn only if no step is lost, or if all are withdrawn; until then it is marked in
+again, with the effects noted for the next model. Amendments of answered messages become a note (`LineNote`).
+A message leaves a turn only if no step is lost, or if all are withdrawn; until then it is marked in
 ``withdrawn``. With the last one all rows leave ``running`` and the handler's claim is lost.
 """
 # ruff: noqa: S608 - only constants of this package are put into statements; every value is a parameter
@@ -11,17 +11,13 @@ message leaves a turn only if no step is lost, or if all are withdrawn; until th
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from agent_core.messages import (
-    COPIES,
-    DONE_BEFORE,
-    EDITED,
-    NOT_NAMED,
-    NOTED,
-    REDACTED,
     Amendment,
     InboundMessage,
+    LineNote,
+    MessageNotes,
     SessionKey,
 )
 from gateway.queue.shared import SHARED
@@ -33,7 +29,7 @@ from gateway.queue.sql.codec import (
     read_payload,
     sender_of,
     stripped_payload,
-    with_context,
+    with_note,
 )
 from gateway.queue.sql.engine import ConnectionPort
 from gateway.queue.sql.locking import NAMED, OUTBOX_OF_CHANNEL, in_conversation, names_of
@@ -49,10 +45,6 @@ _WORK = (InboxState.READY, InboxState.RUNNING)
 _OPEN = (*_WORK, InboxState.QUARANTINED)
 _OVER = (InboxState.ANSWERED, InboxState.SETTLED)
 _ENDED = (*_OVER, InboxState.DEAD)
-_EDITS = "edits"
-"""In the context of an answered message: how often it was edited since."""
-_BEGUN_ANEW = "begun_anew"
-"""In the context of a message: how many turns with it were ended by an edit."""
 _MOST_BEGUN_ANEW = 3
 """Each costs a model call, and the others in a room wait. Three leave room for slips of the hand."""
 _OUTCOMES = {"done": "", "failed": " without success"}
@@ -61,7 +53,7 @@ _UNSENT = (OutboxState.PENDING, OutboxState.SENDING, OutboxState.UNCERTAIN, Outb
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A message to be accepted in a session, for its history alone (`NOTED`)."""
+    """A message to be accepted in a session, for its history alone (`MessageContext.noted`)."""
 
     session: str
     message: InboundMessage
@@ -98,18 +90,16 @@ def ignore(
 
 
 def note(db: ConnectionPort, inbox_id: int, name: str, value: object) -> None:
-    """Put a value into the context of an accepted message."""
+    """Put a value into the notes of an accepted message."""
     (payload,) = db.execute("SELECT payload FROM inbox WHERE id = ?", (inbox_id,)).fetchone()
-    changed = with_context(payload, name, value)
+    changed = with_note(payload, name, value)
     db.execute("UPDATE inbox SET payload = ? WHERE id = ?", (changed, inbox_id))
 
 
 def edited_payload(payload: str | None) -> str | None:
     """Return a payload with its newest text, for a message that is asked again, as far as it can be read."""
     message = read_payload(payload)
-    if message is None or EDITED not in message.context:
-        return payload
-    return dump(_without(message, EDITED).model_copy(update={"text": message.context[EDITED]}))
+    return payload if message is None or message.notes.edited is None else dump(_as_edited(message))
 
 
 def forget_steps(db: ConnectionPort, turn: str | None) -> None:
@@ -162,23 +152,24 @@ class _Amender:
         if row is None or message is None or message.sender.address != amendment.sender:
             return
         row_id, session, state, turn, _, kind = row
-        now_says = message.context.get(EDITED, message.text)
-        named_now = amendment.names_bot and NOT_NAMED in message.context
-        if REDACTED in message.context or (amendment.text == now_says and not named_now):
+        now_says = _as_edited(message).text
+        named_now = amendment.names_bot and message.context.not_named
+        if message.notes.redacted or (amendment.text == now_says and not named_now):
             return
         if named_now:
-            message = _without(message, NOT_NAMED)
-        changed = _without(message, EDITED).model_copy(update={"text": amendment.text})
+            message = message.with_context(replace(message.context, not_named=False))
+        edited = replace(message.notes, edited=amendment.text)
+        changed = _as_edited(message.with_notes(edited))
         if turn is None:
             if state == InboxState.QUARANTINED:  # a person may have seen the text, and decides on that
-                self._note_in(row_id, message, {EDITED: amendment.text})
+                _store(self.db, row_id, message, edited)
             elif state == InboxState.READY:
                 self.db.execute("UPDATE inbox SET payload = ? WHERE id = ?", (dump(changed), row_id))
         elif state in _WORK and kind == "message" and self._may_ask_again(session, turn, state):
             self.db.execute("UPDATE inbox SET payload = ? WHERE id = ?", (dump(changed), row_id))
             self._ask_again(session, turn, state)
         else:
-            message = self._note_in(row_id, message, {EDITED: amendment.text})
+            message = _store(self.db, row_id, message, edited)
             if state in _OVER and kind == "message" and amendment.text != now_says:
                 self.effects.notes.append(
                     _correction(self.db, session, turn, row_id, message, before=now_says)
@@ -190,7 +181,7 @@ class _Amender:
 
     def _begun_anew(self, session: str, turn: str) -> int:
         """Return how often a message of this turn was begun anew."""
-        counts = [message.context.get(_BEGUN_ANEW, 0) for _, message in self._open_in(session, turn)]
+        counts = [message.notes.begun_anew for _, message in self._open_in(session, turn)]
         return max(counts, default=0)
 
     def _open_in(self, session: str, turn: str) -> list[tuple[int, InboundMessage]]:
@@ -229,11 +220,10 @@ class _Amender:
         asked without the others.
         """
         for row_id, message in self._open_in(session, turn):
-            text = message.context.get(EDITED, message.text)
-            more: dict[str, object] = {_BEGUN_ANEW: int(message.context.get(_BEGUN_ANEW, 0)) + 1}
-            if done := _done_in(self.db, turn, message.context.get(DONE_BEFORE)):
-                more[DONE_BEFORE] = done
-            self._note_in(row_id, _without(message, EDITED).model_copy(update={"text": text}), more)
+            again = _as_edited(message)
+            done = _done_in(self.db, turn, again.notes.done_before)
+            notes = replace(again.notes, begun_anew=again.notes.begun_anew + 1, done_before=done)
+            _store(self.db, row_id, again, notes)
 
     def withdraw(self, amendment: Amendment) -> None:
         row = self._row(amendment)
@@ -245,22 +235,22 @@ class _Amender:
         copies = "session = ? AND id > ? AND substr(native_id, length(native_id) - 5) = ' again'"
         for copy in self.db.execute(f"SELECT {_ROW} FROM inbox WHERE {copies}", (row[1], row[0])).fetchall():
             copied = read_payload(copy[4])
-            if copied is not None and message.native_id in copied.context.get(COPIES, ()):
+            if copied is not None and message.native_id in copied.notes.copies:
                 self._withdraw(copy, copied)
 
     def _withdraw(self, row: Raw, message: InboundMessage) -> None:
-        if row[2] in _OVER and REDACTED not in message.context:
+        if row[2] in _OVER and not message.notes.redacted:
             self.effects.notes += _withdrawals(self.db, row[3], row[0], row[1], message)
         if row[2] in _ENDED:
             _blank(self.db, row[0], row[4])
             self._blank_corrections(message)
         elif row[3] is not None:
-            self._note_in(row[0], message, {REDACTED: True})
+            _store(self.db, row[0], message, replace(message.notes, redacted=True))
         self._take_away("id = ?", (row[0],), "withdrawn")
 
     def _blank_corrections(self, message: InboundMessage) -> None:
         """Take the text out of the notes about edits of a message that is taken back."""
-        edits = range(1, int(message.context.get(_EDITS, 0)) + 1)
+        edits = range(1, message.notes.edit_count + 1)
         names = [f"{message.native_id} edited {number}" for number in edits]
         self.effects.notes = [each for each in self.effects.notes if each.message.native_id not in names]
         for name in names:
@@ -269,10 +259,6 @@ class _Amender:
                 _blank(self.db, row[0], row[4])
             elif row is not None:
                 ignore(self.db, "id = ? AND turn IS NULL", (row[0],), "withdrawn", self.now, only=_WORK)
-
-    def _note_in(self, row_id: int, message: InboundMessage, more: Mapping[str, object]) -> InboundMessage:
-        """Record an amendment in the context: a turn keeps its text, but whoever asks it again must know."""
-        return _store(self.db, row_id, message, more)
 
     def leave(self, amendment: Amendment) -> None:
         if amendment.session is None:
@@ -372,7 +358,7 @@ class _Amender:
 
 def _blank(db: ConnectionPort, row_id: int, payload: str | None) -> None:
     """Take the text and files of an ended message out of the store; who, when, and its state stay."""
-    blank = with_context(stripped_payload(payload), REDACTED, value=True)
+    blank = with_note(stripped_payload(payload), "redacted", value=True)
     db.execute("UPDATE inbox SET payload = ? WHERE id = ?", (blank, row_id))
 
 
@@ -397,8 +383,7 @@ def notes_for_edited(db: ConnectionPort, turn: str) -> list[Note]:
     return [
         _correction(db, session, turn, row_id, message, before=message.text)
         for row_id, session, payload in rows
-        if (message := read_payload(payload)) is not None
-        and message.context.get(EDITED, message.text) != message.text
+        if (message := read_payload(payload)) is not None and message.notes.edited not in (None, message.text)
     ]
 
 
@@ -406,27 +391,26 @@ def _correction(
     db: ConnectionPort, session: str, turn: str, row_id: int, message: InboundMessage, *, before: str
 ) -> Note:
     """Count an edit of an answered message, which said ``before``; return its note."""
-    count = int(message.context.get(_EDITS, 0)) + 1
-    _store(db, row_id, message, {_EDITS: count})
-    text = f"[Of what I wrote before, this is corrected: {_quote(before)}]\n{message.context[EDITED]}"
-    line = {"turn": turn, "id": f"{_line_of(db, turn, row_id)[0]}.edited {count}"}
+    count = message.notes.edit_count + 1
+    _store(db, row_id, message, replace(message.notes, edit_count=count))
+    text = f"[Of what I wrote before, this is corrected: {_quote(before)}]\n{message.notes.edited}"
+    line = LineNote(turn=turn, id=f"{_line_of(db, turn, row_id)[0]}.edited {count}")
     return _note(session, message, f"edited {count}", text, line)
 
 
-def _store(
-    db: ConnectionPort, row_id: int, message: InboundMessage, more: Mapping[str, object]
-) -> InboundMessage:
-    """Store a message with more in its context; return it."""
-    changed = message.model_copy(update={"context": {**message.context, **more}})
+def _store(db: ConnectionPort, row_id: int, message: InboundMessage, notes: MessageNotes) -> InboundMessage:
+    """Store a message with other notes; return it."""
+    changed = message.with_notes(notes)
     db.execute("UPDATE inbox SET payload = ? WHERE id = ?", (dump(changed), row_id))
     return changed
 
 
-def _without(message: InboundMessage, name: str) -> InboundMessage:
-    """Return a message without this value in its context."""
-    return message.model_copy(
-        update={"context": {each: value for each, value in message.context.items() if each != name}}
-    )
+def _as_edited(message: InboundMessage) -> InboundMessage:
+    """Return a message with its newest text as its own."""
+    if message.notes.edited is None:
+        return message
+    said = message.model_copy(update={"text": message.notes.edited})
+    return said.with_notes(replace(message.notes, edited=None))
 
 
 def notes_for_withdrawn(db: ConnectionPort, turn: str) -> list[Note]:
@@ -448,10 +432,10 @@ def _withdrawals(
 ) -> list[Note]:
     """Return what takes an answered message out of the history: its turn, or its own lines if others stay."""
     line, others = _line_of(db, turn, row_id)
-    edits = int(message.context.get(_EDITS, 0)) if others else 0
+    edits = message.notes.edit_count if others else 0
     gone = [line, *(f"{line}.edited {count + 1}" for count in range(edits))] if others else [turn]
     return [
-        _note(session, message, f"withdrawn {number}", "", {"undoes": each})
+        _note(session, message, f"withdrawn {number}", "", LineNote(undoes=each))
         for number, each in enumerate(gone)
     ]
 
@@ -467,20 +451,20 @@ def _line_of(db: ConnectionPort, turn: str, row_id: int) -> tuple[str, bool]:
 def is_redacted(payload: str | None) -> bool:
     """Return whether the sender of a message has taken it back."""
     message = read_payload(payload)
-    return message is not None and REDACTED in message.context
+    return message is not None and message.notes.redacted
 
 
-def _note(session: str, message: InboundMessage, what: str, text: str, line: Mapping[str, str]) -> Note:
+def _note(session: str, message: InboundMessage, what: str, text: str, line: LineNote) -> Note:
     noted = message.model_copy(
         update={
             "native_id": f"{message.native_id} {what}",
             "text": text,
             "attachments": (),
             "background": (),
-            "context": {**_without(message, EDITED).context, NOTED: dict(line)},
         }
     )
-    return Note(session, noted)
+    context = replace(message.context, noted=line, notes=replace(message.notes, edited=None))
+    return Note(session, noted.with_context(context))
 
 
 def _quote(text: str) -> str:
@@ -488,9 +472,9 @@ def _quote(text: str) -> str:
     return words if len(words) <= _QUOTED else f"{words[:_QUOTED]} […]"
 
 
-def _done_in(db: ConnectionPort, turn: str, before: object) -> dict[str, int]:
+def _done_in(db: ConnectionPort, turn: str, before: Mapping[str, int]) -> dict[str, int]:
     """Return which tools were used in a turn, how often, and with what success, and ``before`` it."""
-    done = {str(name): int(count) for name, count in before.items()} if isinstance(before, Mapping) else {}
+    done = dict(before)
     rows = db.execute("SELECT tool, outcome FROM receipts WHERE turn = ?", (turn,)).fetchall()
     for tool, outcome in rows:
         name = f"{tool}{_OUTCOMES.get(outcome, ' with an unknown outcome')}"
@@ -534,13 +518,13 @@ def admit(db: ConnectionPort, inbox_id: int, *, welcome: bool = False) -> str:
     state = "no such row" if row is None else row[0]
     message = None if row is None else read_payload(row[2])
     refused = IllegalMove(f"inbox row {inbox_id}: {state} → {InboxState.READY}")
-    if message is None or message.context.get("invitation"):
+    if message is None or message.context.invitation:
         raise refused
     admitted = read_payload(edited_payload(row[2])) or message
     if not message.sender.verified or (row[3] == UNINVITED and not welcome):
         sender = message.sender.model_copy(update={"verified": True})
-        context = {**_without(message, EDITED).context, "admitted": True}
-        admitted = message.model_copy(update={"sender": sender, "context": context})
+        admitted = message.model_copy(update={"sender": sender})
+        admitted = admitted.with_notes(replace(message.notes, edited=None, admitted=True))
     moved = db.execute(
         "UPDATE inbox SET state = 'ready', payload = ?, error = NULL, ended_at = NULL"
         f" WHERE id = ? AND {inbox_sources(InboxState.READY, InboxState.QUARANTINED)}",

@@ -9,7 +9,7 @@ from typing import Any
 
 import structlog
 
-from agent_core.messages import SPEECH, SessionKey
+from agent_core.messages import SessionKey
 from agent_core.tools.grants import Grant
 from gateway.queue.model import (
     APPROVAL,
@@ -157,7 +157,7 @@ class QuestionStore(Store):
         raws = await self._reader.call("newest_said", lambda db: db.execute(query, asked).fetchall())
         rows = (outbox_row(raw) for raw in raws)
         # A voice message repeats the text above it, and may come late.
-        return [row for row in rows if SPEECH not in row.message.context]
+        return [row for row in rows if row.message.context.speech is None]
 
 
 def place_asked(db: ConnectionPort, names: Collection[str]) -> Iterator[str]:

@@ -18,10 +18,17 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 import structlog
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
-from agent_core.messages import InboundMessage, OutboundKind, OutboundMessage, Sender, SessionKey
+from agent_core.messages import (
+    InboundMessage,
+    MessageContext,
+    OutboundKind,
+    OutboundMessage,
+    Sender,
+    SessionKey,
+)
 from agent_core.models import Message
 from gateway.queue.model import LONGEST_NAME, InboxRow, JournalLine, NewOutbound, OutboxRow, Step, Turn
 from gateway.queue.states import InboxState, OutboxState
@@ -40,6 +47,7 @@ _KINDS = ("message", "tick", "reaction", "background_job")
 _ERROR_CHARS = 2000
 _DAMAGED_QUESTION = "[This message was damaged on the disk and cannot be read any more.]"
 _DAMAGED_ANSWER = "Sorry, my answer was damaged on the disk before I could send it. Please ask me again."
+_CONTEXT = TypeAdapter(MessageContext)
 _log = structlog.get_logger(__name__)
 
 
@@ -83,6 +91,19 @@ def dump(model: BaseModel) -> str:
         return json.dumps(_whole(model.model_dump(warnings=False)))
 
 
+def dump_context(context: MessageContext) -> str:
+    """Encode the context of a job as JSON, whatever it contains."""
+    return json.dumps(_whole(_CONTEXT.dump_python(context)))
+
+
+def context_or_empty(text: str) -> MessageContext:
+    """Decode what `dump_context` wrote; an empty one if it is damaged."""
+    try:
+        return _CONTEXT.validate_json(text)
+    except ValidationError:
+        return MessageContext()
+
+
 def to_json(value: Mapping[str, Any]) -> str:
     """Encode a mapping as ASCII JSON, which keeps broken surrogates. Values unknown to JSON become texts."""
     return json.dumps(value, default=str)
@@ -96,7 +117,9 @@ def load_json(text: str) -> dict[str, Any]:
 
 def strip(message: InboundMessage) -> InboundMessage:
     """Reduce a message to what is stored of one only recorded as seen: who, when, where, but not what."""
-    return message.model_copy(update={"text": "", "context": {}, "attachments": (), "background": ()})
+    return message.model_copy(
+        update={"text": "", "context": MessageContext(), "attachments": (), "background": ()}
+    )
 
 
 def payload_object(payload: str | None) -> dict[str, Any] | None:
@@ -117,14 +140,14 @@ def stripped_payload(payload: str | None) -> str | None:
     return _packed({name: value for name, value in message.items() if name not in gone} | {"text": ""})
 
 
-def with_context(payload: str | None, name: str, value: object) -> str | None:
-    """Return a payload with a value added to its context; a damaged one is unchanged."""
+def with_note(payload: str | None, name: str, value: object) -> str | None:
+    """Return a payload with a value added to the gateway's notes; a damaged one is unchanged."""
     message = payload_object(payload)
     if message is None:
         return payload
     context = message.get("context")
     known = context if isinstance(context, dict) else {}
-    return _packed({**message, "context": {**known, name: value}})
+    return _packed({**message, "context": {**known, "notes": {**known.get("notes", {}), name: value}}})
 
 
 def _packed(message: Mapping[str, Any]) -> str:
@@ -263,7 +286,7 @@ def new_outbox(
     made: list[tuple[OutboundMessage, str]] = []
     for number, new in enumerate(outbound):
         context = new.context
-        if not context and turn is not None and new.session == turn.place:
+        if turn is not None and new.session == turn.place and context == MessageContext():
             context = turn.rows[-1].message.context
         message = OutboundMessage(
             id=message_id(secret, origin, number),
@@ -274,7 +297,7 @@ def new_outbox(
             created_at=instant(now),
             kind=new.kind,
             attachments=new.attachments,
-            context=dict(context),
+            context=context,
             rings_for=new.rings_for,
             remembered=new.remembered,
         )

@@ -58,7 +58,7 @@ class InboxStore(Store):
         and account:
 
         - ``replace``: a row of the same sender that is not answered yet gets the new text. Its turn
-          is lost, and the rows of that wait again. Of an answered row the new text is noted (`NOTED`).
+          is lost, and the rows of that wait again. Of an answered row the new text is noted.
         - ``withdraw``: a row of the same sender that waits (or is quarantined) becomes IGNORED as
           ``withdrawn``. In a turn that runs, or has steps that must not be repeated, it is marked. As soon as
           all rows of that turn are marked they become IGNORED; otherwise the turn is answered as it is. A
@@ -67,7 +67,7 @@ class InboxStore(Store):
         - ``leave``: everything that waits or runs in the sessions of ``session.conversation`` becomes IGNORED
           as ``left``, and unsent messages there become DEAD.
         - ``stop``: everything that waits or runs in ``session`` and was accepted before the message
-          ``native_id`` becomes IGNORED as ``stopped``; the message's ``context["stopped"]`` has the number.
+          ``native_id`` becomes IGNORED as ``stopped``; the message's ``notes.stopped`` has the number.
           If that message is not new, nothing happens. Without a ``native_id`` all rows are meant.
 
         A turn whose rows are IGNORED, or wait again, is lost to the handler working on it; `Accepted.stopped`
@@ -154,7 +154,7 @@ class InboxStore(Store):
         """
         Release a quarantined message on a person's word: QUARANTINED → READY; return its session.
 
-        The sender counts as verified for it; ``context["admitted"]`` is set unless that person is ``welcome``
+        The sender counts as verified for it; ``notes.admitted`` is set unless that person is ``welcome``
         now. Raises IllegalMove.
         """
         return SessionKey.parse(

@@ -12,7 +12,6 @@ import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from agent_core.messages import EDITED
 from agent_core.models import Usage
 from gateway.queue.errors import LostTurn
 from gateway.queue.model import Turn
@@ -296,7 +295,7 @@ def end(db: ConnectionPort, owned: Owned, state: InboxState, now: float, *, erro
     db.execute("DELETE FROM turn_steps WHERE turn = ?", (owned.turn,))
     if state is InboxState.DEAD:
         crash_records.acquit(db, crash_records.turn_item(owned.turn))
-    return any(why == "withdrawn" or f'"{EDITED}"' in payload for why, payload in rows)
+    return any(why == "withdrawn" or '"edited":' in payload for why, payload in rows)
 
 
 def return_to_ready(

@@ -7,7 +7,6 @@ Functions that change something run on the writer's connection, inside a transac
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from datetime import datetime
 
@@ -15,7 +14,14 @@ from agent_core.messages import Audience
 from gateway.queue.errors import TooManyJobs
 from gateway.queue.model import Collected, Job, JobKind, JobState, LedgerEntry, RunOutcome
 from gateway.queue.sql.base import Store
-from gateway.queue.sql.codec import Raw, error_text, load_json, session_or_none, to_json, whole_text
+from gateway.queue.sql.codec import (
+    Raw,
+    context_or_empty,
+    dump_context,
+    error_text,
+    session_or_none,
+    whole_text,
+)
 from gateway.queue.sql.codec import instant as moment
 from gateway.queue.sql.engine import NOTHING, ConnectionPort, named_lock
 
@@ -43,7 +49,7 @@ class JobStore(Store):
             job.account,
             whole_text(job.person),
             job.audience.value,
-            to_json(job.context),
+            dump_context(job.context),
             job.state.value,
             job.created_at.timestamp(),
             _seconds(job.next_at),
@@ -247,10 +253,6 @@ def _job_of(raw: Raw) -> Job | None:
     key = session_or_none(session)
     if key is None:
         return None
-    try:
-        known = load_json(context)
-    except (json.JSONDecodeError, TypeError):
-        known = {}
     return Job(
         id=job_id,
         kind=JobKind(kind),
@@ -261,7 +263,7 @@ def _job_of(raw: Raw) -> Job | None:
         person=person,
         created_at=moment(created_at),
         audience=Audience(audience),
-        context=known,
+        context=context_or_empty(context),
         state=JobState(state),
         next_at=None if next_at is None else moment(next_at),
         last_at=None if last_at is None else moment(last_at),

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from agent_core.messages import BY_EDIT, SPEECH, Amendment, OutboundMessage, SessionKey
+from agent_core.messages import BY_EDIT, Amendment, OutboundMessage, SessionKey
+from gateway.queue.model import SPEECH_CHANNEL
 from gateway.queue.shared import SHARED
 from gateway.queue.sql.codec import key_text
 from gateway.queue.sql.engine import ConnectionPort, Locks, session_lock
 
-OUTBOX_OF_CHANNEL = f"channel IN (?, '{SPEECH}')"
+OUTBOX_OF_CHANNEL = f"channel IN (?, '{SPEECH_CHANNEL}')"
 """The condition on sends by a channel, including speech for that channel."""
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
 
 from agent_core.messages import OutboundKind, SessionKey
 from agent_core.models import Message, Purpose, Usage
 from agent_core.provenance import arriving, from_json
-from gateway.queue.model import ORIGINS, SCOPE, NewOutbound, OtherHistory, OutboxRow
+from gateway.queue.model import NewOutbound, OtherHistory, OutboxRow
 from gateway.queue.sql import inbox_sql, jobs, maintenance_sql, outbox_sql
 from gateway.queue.sql.base import Store, pending
 from gateway.queue.sql.codec import (
@@ -138,9 +137,9 @@ class OutboxStore(Store):
                 id=row.message.id,
                 timestamp=instant(now),
                 attachments=row.message.attachments,
-                scope=_scope_in(row.message.context),
+                scope=row.message.notes.scope,
                 # The origins of a model's text; without them, somebody at the machine has sent it.
-                origins=arriving(from_json(row.message.context.get(ORIGINS)), instant(now)),
+                origins=arriving(from_json(row.message.notes.origins), instant(now)),
             )
             told = [dump(line)]
             said = lambda db: self._journal(db, str(into), told, now)  # noqa: E731 - bound to this line
@@ -277,11 +276,6 @@ class OutboxStore(Store):
 
 def _origin(once: tuple[str, str]) -> str:
     return "\0".join(("once", *once))
-
-
-def _scope_in(context: Mapping[str, Any]) -> str | None:
-    noted = context.get(SCOPE)
-    return noted if isinstance(noted, str) else None
 
 
 def _of_turn(row: OutboxRow, into: SessionKey | None = None) -> Locks:

@@ -20,7 +20,15 @@ import anyio
 import structlog
 
 from agent_core.backoff import BackoffPolicy
-from agent_core.messages import Attachment, Audience, InboundMessage, Sender, SessionKey
+from agent_core.messages import (
+    Attachment,
+    Audience,
+    InboundMessage,
+    MessageContext,
+    MessageNotes,
+    Sender,
+    SessionKey,
+)
 from agent_core.models import Message
 from gateway.proactive.alerts import is_for_daily_note
 from gateway.proactive.owner_notifier import OwnerNotifier
@@ -174,7 +182,8 @@ class ReviewQuestions:
             parts = [part for each in told for part in each]
             parts.append("Write `!approve NAME` or `!reject NAME` for each.")
         text = "\n\n".join(filter(None, parts))
-        return await self._notifier.compose(_TOPIC, text, {"approves": [name for name, _ in waiting]})
+        notes = MessageNotes(approves=tuple(name for name, _ in waiting))
+        return await self._notifier.compose(_TOPIC, text, MessageContext(notes=notes))
 
     async def _question(self, name: str, item: OutboxRow | InboxRow, room: int) -> tuple[str, str]:
         """Return the owner's question about an item: what it is and why, and what stands below it."""
@@ -257,7 +266,7 @@ class ReviewQuestions:
     async def _not_yet(self, name: str, item: OutboxRow | InboxRow, *, yes: bool) -> str:
         """Return the reason against letting a message in now, or an empty text; it is an item from now on."""
         kept_back = yes and isinstance(item, InboxRow) and is_undecided(item)
-        if item.message.context.get("invitation"):
+        if item.message.context.invitation:
             told = f"`{name}` is an invitation. `!allow ADDRESS` lets its sender in and accepts it."
             return told if kept_back else ""
         unseen = kept_back and not await self._was_asked(name, InboxState.SETTLED)
@@ -294,7 +303,7 @@ class ReviewQuestions:
         command, and nothing else; or a plain yes or no about a draft or a kept message. None: it is no
         decision, but a message like any other. Raises `StoreUnavailable`.
         """
-        if message.kind != "message" or not message.context.get("outbound"):
+        if message.kind != "message" or not message.context.outbound:
             return None
         word = message.text.lstrip().partition("\n")[0].strip().strip(".!/").lower()
         if word in _WRITTEN:
@@ -329,10 +338,9 @@ class ReviewQuestions:
 
     async def _notice(self, message: InboundMessage) -> list[str]:
         """The items of the notice that a message answers; a sign counts only in the notice's conversation."""
-        key = message.context.get("outbound")
-        if not key:
+        if not message.context.outbound:
             return []
-        row = await self._store.outbox.find_by_key(str(key))
+        row = await self._store.outbox.find_by_key(message.context.outbound)
         if row is None:
             return []
         if message.kind == "reaction" and place_of(row.message.session) != place_of(message.session):
@@ -340,8 +348,7 @@ class ReviewQuestions:
                 "reply_approval.decided_elsewhere", channel=message.channel, session=str(message.session)
             )
             return []
-        names = row.message.context.get("approves")
-        return [str(name) for name in names] if isinstance(names, list | tuple) else []
+        return list(row.message.notes.approves)
 
     async def _item(self, name: str) -> OutboxRow | InboxRow | None:
         kind, number = name[:1], name[1:]

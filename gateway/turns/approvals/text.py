@@ -116,13 +116,13 @@ def extra_fields(message: InboundMessage | OutboundMessage, *, sender: str) -> d
     """
     context = message.context
     told: dict[str, str] = {}
-    if (reply_to := str(context.get("reply_to") or "")) and reply_to != sender:
-        told["The answer goes to"] = reply_to
-    if isinstance(copies := context.get("cc"), list | tuple) and copies:
-        told["With a copy to"] = ", ".join(map(str, copies))
+    if context.reply_to and context.reply_to != sender:
+        told["The answer goes to"] = context.reply_to
+    if context.cc:
+        told["With a copy to"] = ", ".join(context.cc)
     if isinstance(message, InboundMessage):
-        if subject := str(context.get("subject") or ""):
-            told["Subject"] = subject
+        if context.subject:
+            told["Subject"] = context.subject
         for number, each in enumerate(message.background, 1):
             told[f"{number}. {each.kind}, from {each.sender}"] = each.text
     if message.attachments:

@@ -254,8 +254,8 @@ class ToolDecisions:
 
 def proof_level(message: InboundMessage) -> int:
     """Return the strength of the sender's proof; 0 for a message released from quarantine."""
-    proof = message.context.get("proof", _BEST)
-    return 0 if is_admitted(message) or not isinstance(proof, int) else proof
+    proof = message.context.proof
+    return 0 if is_admitted(message) else _BEST if proof is None else proof
 
 
 def is_proven(question: ToolQuestionRow, message: InboundMessage) -> bool:

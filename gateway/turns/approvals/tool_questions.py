@@ -19,7 +19,7 @@ import structlog
 
 from agent_core.errors import AwaitsApproval, ToolError
 from agent_core.memory.scopes import person_name
-from agent_core.messages import Attachment, Audience, OutboundKind
+from agent_core.messages import Attachment, Audience, MessageContext, MessageNotes, OutboundKind
 from agent_core.models import ToolCall, ToolResult
 from agent_core.ports import Clock
 from agent_core.provenance import Origins, from_json, person, to_json
@@ -125,7 +125,7 @@ class ToolQuestions:
             text = self._text(waiting, self.channels[place.channel], file, spared_by)
             headline = subject_of(waiting.call, _shown_with(request))
             notice = [
-                replace(one, context={**one.context, "headline": headline})
+                replace(one, context=replace(one.context, headline=headline))
                 for one in await self.notice(turn, name, text, file, rings_for=request["asked"])
             ]
         step = waiting.step
@@ -328,7 +328,9 @@ class ToolQuestions:
                 raise await self.notifier.away(reached)
             return None
         there = {"channel": target.channel, "account": target.account, "session": target.session}
-        message = turn.head.message.model_copy(update={**there, "audience": Audience.DIRECT, "context": {}})
+        message = turn.head.message.model_copy(
+            update={**there, "audience": Audience.DIRECT, "context": MessageContext()}
+        )
         return replace(turn, session=target.session, rows=(replace(turn.head, message=message),))
 
     async def notice(
@@ -355,7 +357,10 @@ class ToolQuestions:
         notices = self.commit.replies(
             place, text, OutboundKind.NOTICE, attachments=files, rings_for=rings_for
         )
-        return [replace(one, context={**one.context, "approves": [name]}) for one in notices]
+        return [
+            replace(one, context=replace(one.context, notes=replace(one.context.notes, approves=(name,))))
+            for one in notices
+        ]
 
     async def _to_the_owner(
         self, turn: Turn, name: str, waiting: ApprovalPending, file: Attachment | None
@@ -370,10 +375,10 @@ class ToolQuestions:
             target,
             text,
             OutboundKind.NOTICE,
-            context={
-                "approves": [name],
-                "headline": subject_of(waiting.call, _shown_with(waiting.step.request)),
-            },
+            context=MessageContext(
+                headline=subject_of(waiting.call, _shown_with(waiting.step.request)),
+                notes=MessageNotes(approves=(name,)),
+            ),
             attachments=_sent_by(channel, file),
             rings=True,
         )
@@ -490,7 +495,7 @@ def _job_as_asked(turn: Turn) -> Turn | None:
     order = order_of(message)
     if message.kind != KIND or order is None or order.by_heartbeat:
         return None
-    asked = message.model_copy(update={"session": order.place, "context": dict(order.context or {})})
+    asked = message.model_copy(update={"session": order.place, "context": order.context})
     return replace(turn, session=order.place, rows=(replace(turn.head, message=asked),))
 
 

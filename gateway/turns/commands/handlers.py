@@ -163,7 +163,7 @@ class CommandHandlers:
     async def _may_reset(self, asked: CommandContext) -> bool:
         """Return True if the sender may reset: it is their own conversation, or they moderate the room."""
         message = asked.message
-        if message.audience is Audience.DIRECT or message.context.get("moderator") is True:
+        if message.audience is Audience.DIRECT or message.context.moderator:
             return True
         return self._access.decide(message).role is Role.OWNER or await self._conversations.is_of_one(
             asked.turn
@@ -398,7 +398,7 @@ class CommandHandlers:
             message.account,
             message.sender.address,
             message.audience,
-            {name: value for name, value in message.context.items() if name != "job"},
+            replace(message.context, notes=replace(message.notes, job=None)),
             persons=self._owner_addresses if asked.is_owner else (),
             since=asked.session.since,
         )

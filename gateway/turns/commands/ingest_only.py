@@ -48,7 +48,7 @@ class IngestOnly:
         """The commit with which a turn is filed. Raises `StorageUnavailable` or `StoreUnavailable`."""
         if turn.head.message.kind == "reaction":
             return await self._reaction(turn)
-        if turn.head.message.context.get("reply_to"):  # somebody could be answered: a conversation
+        if turn.head.message.context.reply_to:  # somebody could be answered: a conversation
             # It belongs to no question, so `!undo` passes it over.
             return Completion(history=[line.model_copy(update={"turn": None}) for line in self._lines(turn)])
         lines = [
@@ -78,7 +78,7 @@ class IngestOnly:
         when that is taken back, and its own id is what a sign that is taken back undoes.
         """
         message = turn.head.message
-        row = await self._store.outbox.find_by_key(str(message.context.get("outbound")))
+        row = await self._store.outbox.find_by_key(message.context.outbound)
         if row is None or row.message.session != message.session:
             return Completion()  # said to others, or not known any more
         said = safe_line(row.message.text) or ", ".join(file.name for file in row.message.attachments)
@@ -106,7 +106,7 @@ class IngestOnly:
 def _prompt_text(message: InboundMessage) -> str:
     quoted = email_text(
         message.text,
-        subject=str(message.context.get("subject") or ""),
+        subject=message.context.subject or "",
         sender=message.sender.address,
         attached=attachment_lines(message.attachments),
     )

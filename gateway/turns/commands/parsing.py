@@ -75,14 +75,14 @@ class Misread:
 
 def is_only_read(message: InboundMessage) -> bool:
     """Return True if the channel says that a message gets no answer."""
-    return bool(message.context.get("read_only"))
+    return message.context.read_only
 
 
 def parse_command(message: InboundMessage, *, email_style: bool = False) -> Command | Misread | None:
     """
     Parse a message as a command, or return None.
 
-    In a group ``context["names"]`` holds the bot's names. With ``email_style`` the first non-blank line
+    In a group ``context.names`` holds the bot's names. With ``email_style`` the first non-blank line
     counts, if it is nothing but the command.
     """
     overheard = message.audience is Audience.GROUP and not message.addressed
@@ -128,9 +128,8 @@ def _too_much(takes: Takes, argument: str) -> bool:
 
 def without_name(text: str, message: InboundMessage) -> str:
     """The text after the bot's own name, if it begins with that."""
-    told = message.context.get("names")
-    names = [name for name in told if isinstance(name, str)] if isinstance(told, list | tuple) else []
-    names += [message.account, message.account.removeprefix("@").partition(":")[0].partition("@")[0]]
+    alone = message.account.removeprefix("@").partition(":")[0].partition("@")[0]
+    names = [*message.context.names, message.account, alone]
     bare = text.removeprefix("@")
     for name in sorted({name.removeprefix("@") for name in names}, key=len, reverse=True):
         if name and bare[: len(name)].casefold() == name.casefold():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from agent_core.messages import EVERYBODY, MENTIONS, Audience
+from agent_core.messages import EVERYBODY, Audience
 from agent_core.text import one_line
 from gateway.proactive.jobs.service import EVERYBODY_HERE, JobPlace, JobService
 from gateway.proactive.jobs.time_grammar import EXAMPLES, Ambiguous, split_when
@@ -96,7 +96,7 @@ async def _add(
         return f"Nothing was scheduled: {error}."
     except TooManyJobs as error:
         return error.public
-    mentions = job.context.get(MENTIONS, ["you"])
+    mentions = job.context.notes.mentions or ("you",)
     who = "everybody" if EVERYBODY in mentions else ", ".join(mentions)
     return (
         f"I will remind {who}, {jobs.timing_text(job, is_new=True)}: {safe_line(job.text)}\n\n"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from agent_core.messages import NOTED, InboundMessage
+from agent_core.messages import InboundMessage, LineNote
 from agent_core.models import Message, Purpose
 from gateway.observability import metrics
 from gateway.queue.stores import Completion, Turn
@@ -59,8 +59,8 @@ class CommandService:
         return (
             self._command(message) is not None
             or is_only_read(message)
-            or "unreadable" in message.context
-            or NOTED in message.context
+            or bool(message.context.unreadable)
+            or message.context.noted is not None
             or recorded_reply(message) is not None
         )
 
@@ -82,7 +82,7 @@ class CommandService:
         if is_only_read(turn.head.message):
             await self._file(turn)
             return None
-        if NOTED in turn.head.message.context:
+        if turn.head.message.context.noted is not None:
             await self._note(turn)
             return None
         if (decision := await self._decision(turn, commands)) is not None:
@@ -124,11 +124,13 @@ class CommandService:
 
     async def _note(self, turn: Turn) -> None:
         """Note in the history what has become of an earlier message, and answer nobody."""
-        message = turn.head.message
+        noted = turn.head.message.context.noted or LineNote()
         (line,) = user_lines(turn, self.access)
-        update = {"scope": str(session_of(turn, self.access, Purpose.CHAT).scope), **message.context[NOTED]}
-        if "undoes" in update:
-            update |= {"role": "system", "content": "[This was taken back.]"}
+        update: dict[str, str | None] = {"scope": str(session_of(turn, self.access, Purpose.CHAT).scope)}
+        if noted.undoes:
+            update |= {"undoes": noted.undoes, "role": "system", "content": "[This was taken back.]"}
+        else:
+            update |= {"turn": noted.turn, "id": noted.id or line.id}
         line = line.model_copy(update=update)
         await self.commit.complete(turn, Completion(history=[line]))
         metrics.TURNS.labels(turn.channel, "filed").inc()

@@ -19,8 +19,7 @@ def is_stop(command: Command | Misread | None) -> bool:
 
 def stopped_text(message: InboundMessage, *, owner: bool) -> str:
     """The answer to an accepted ``!stop``, with which the queue has noted how many messages it withdrew."""
-    stopped = message.context.get("stopped")
-    count = stopped if isinstance(stopped, int) else 0
+    count = message.notes.stopped
     if count == 0:
         of = "" if owner or message.audience is Audience.DIRECT else " of yours"
         return f"Nothing{of} was waiting or in progress here."

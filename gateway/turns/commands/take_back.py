@@ -11,20 +11,12 @@ readers may not see, or what is summarised, is not taken back.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from agent_core.memory.scopes import hidden_from, private_in
 from agent_core.memory.withdrawn_messages import in_force
 from agent_core.messages import (
-    COPIES,
-    DONE_BEFORE,
-    EDITED,
-    KNOWN_WORDS,
-    NOTED,
-    OTHERS_WORDS,
-    REDACTED,
-    SPEECH,
-    SPOKEN,
     Audience,
     InboundMessage,
     OutboundKind,
@@ -44,7 +36,6 @@ from gateway.turns.commands.histories import Histories
 from gateway.turns.commands.parsing import is_only_read, parse_command
 from gateway.turns.commands.text import TAKEN_OVER, for_people, tool_line
 from gateway.turns.commands.worded_answers import recorded_reply
-from gateway.turns.commit import REPLACES
 from gateway.turns.transcription import sound_files
 from gateway.turns.user_input import used_before
 
@@ -52,8 +43,6 @@ _LOOKED_AT = 200
 _STAYS = "What I did or noted because of it stays. Another `!undo` removes the question before."
 _RECEIPTS = 1_000
 _LINES = 500
-_ASKED_BY = "asked_by"
-"""In the context of a question that is asked anew: the number of the command in the inbox."""
 _REDACTED = "You have withdrawn that question, so I do not answer it again."
 _BUSY = "An earlier message here is not answered yet. Wait for the answer, or say `!stop`. Nothing was done."
 _LOOKS_AGAIN = (
@@ -134,7 +123,7 @@ class TakeBack:
         # Of a question that its sender has deleted, they are told so.
         gone = {each.undoes for each in lines if each.undoes and (each.id or "").endswith(".undo")} - {done}
         rows = await self._question(asked, gone, done)
-        left = [row for row in rows if REDACTED not in row.message.context]
+        left = [row for row in rows if not row.message.notes.redacted]
         if not left:
             return CommandReply(_REDACTED if rows else "There is no question here that I could answer again.")
         rows = left
@@ -143,10 +132,16 @@ class TakeBack:
         if others and asked.turn.session != SHARED:  # there all addresses are one person's
             return CommandReply(_NOT_YOURS)
         again = _again(asked, [row.message for row in rows], again_id)
-        again = _with_context(again, {_ASKED_BY: asked.turn.head.id, **await self._done_before(asked, rows)})
+        again = again.with_notes(
+            replace(
+                again.notes,
+                asked_by=asked.turn.head.id,
+                done_before=await self._done_before(asked, rows),
+            )
+        )
         words = _known_words(rows, await self._lines_of(asked, rows, lines, total))
-        if words or SPOKEN in again.context:  # without these it could be an answer to what is asked now
-            again = _with_context(again, {KNOWN_WORDS: words})
+        if words or again.context.spoken:  # without these it could be an answer to what is asked now
+            again = again.with_notes(replace(again.notes, known_words=words))
         if not again.text and not again.attachments:
             return CommandReply("That is too long ago: I no longer have the question. Please ask it again.")
         turn = rows[-1].turn
@@ -154,7 +149,8 @@ class TakeBack:
             await self._mark(asked, turn)
         elsewhere = rows[-1].message.session != message.session
         if self.channels[message.channel].capabilities.edits and not elsewhere:
-            again = _with_context(again, {REPLACES: await self._answer_of(rows)})
+            replaced = tuple(await self._answer_of(rows))
+            again = again.with_notes(replace(again.notes, replaces=replaced))
         pending = Pending(again, session=asked.turn.session)
         await self.store.inbox.accept(message.channel, message.account, [pending], {})
         return CommandReply("")
@@ -193,7 +189,7 @@ class TakeBack:
 
     def _may_undo(self, asked: CommandContext, exchange: _Exchange) -> bool:
         message = asked.message
-        moderates = message.audience is Audience.GROUP and message.context.get("moderator") is True
+        moderates = message.audience is Audience.GROUP and message.context.moderator
         owner = self.access.decide(message).role is Role.OWNER
         return owner or moderates or exchange.belongs_to(message.sender.address)
 
@@ -228,7 +224,7 @@ class TakeBack:
         turn = done or next((row.turn for row in asked_before), None)
         return [row for row in reversed(asked_before) if row.turn == turn]
 
-    async def _done_before(self, asked: CommandContext, rows: Sequence[InboxRow]) -> dict[str, object]:
+    async def _done_before(self, asked: CommandContext, rows: Sequence[InboxRow]) -> dict[str, int]:
         """Count the tools used for these questions so far, for the model that answers again."""
         used = used_before([row.message for row in rows])
         turns = {row.turn for row in rows}
@@ -236,7 +232,7 @@ class TakeBack:
             if receipt.turn in turns:
                 name = tool_line(receipt)
                 used[name] = used.get(name, 0) + 1
-        return {DONE_BEFORE: used} if used else {}
+        return used
 
     def _is_command(self, message: InboundMessage) -> bool:
         channel = self.channels.get(message.channel)
@@ -244,7 +240,8 @@ class TakeBack:
         return (
             message.kind == "reaction"
             or is_only_read(message)
-            or not message.context.keys().isdisjoint({"unreadable", NOTED})
+            or bool(message.context.unreadable)
+            or message.context.noted is not None
             or recorded_reply(message) is not None
             or parse_command(message, email_style=email_style) is not None
         )
@@ -259,7 +256,7 @@ class TakeBack:
             if row.provider_id
             and row.state is OutboxState.SENT
             and row.message.kind in (OutboundKind.REPLY, OutboundKind.APOLOGY)
-            and SPEECH not in row.message.context
+            and row.message.context.speech is None
         ]
 
 
@@ -275,8 +272,8 @@ def _is_shown(asked: CommandContext, each: Message) -> bool:
 
 def _place(row: InboxRow) -> int:
     """Return a message's place in the conversation; a repeated question has that of its command."""
-    noted = row.message.context.get(_ASKED_BY)
-    return noted if isinstance(noted, int) else row.id
+    asked_by = row.message.notes.asked_by
+    return row.id if asked_by is None else asked_by
 
 
 def _last(lines: Sequence[Message]) -> _Exchange | None:
@@ -293,22 +290,22 @@ def _again(asked: CommandContext, questions: Sequence[InboundMessage], native_id
     words, and a sender who was not verified then is not now.
     """
     message = asked.message
-    context = {name: value for name, value in message.context.items() if name != "outbound"}
-    # A deletion of one of them takes this away, too. What was copied may be a copy itself.
-    context[COPIES] = [name for each in questions for name in (*each.context.get(COPIES, ()), each.native_id)]
-    if any(each.context.get(OTHERS_WORDS) for each in questions):
-        context[OTHERS_WORDS] = True
-    recorded = [digest for each in questions for digest in each.context.get(SPOKEN, ())]
+    others = message.context.others_words or any(each.context.others_words for each in questions)
+    recorded = [digest for each in questions for digest in each.context.spoken]
     sounds = [file.sha256 for each in questions for file in sound_files(each)]
-    if "subject" not in context and not set(sounds) <= set(recorded):
+    if message.context.subject is None and not set(sounds) <= set(recorded):
         # Files of a mail are listened to here, too; who speaks in them nobody knows here either.
-        recorded, context[OTHERS_WORDS] = sounds, True
-    if recorded:
-        context[SPOKEN] = recorded
-    if any(map(is_admitted, questions)):
-        context["admitted"] = True
-    if all("outbound" in each.context for each in questions):
-        context["outbound"] = questions[-1].context["outbound"]
+        recorded, others = sounds, True
+    # A deletion of one of them takes this away, too. What was copied may be a copy itself.
+    copies = tuple(name for each in questions for name in (*each.notes.copies, each.native_id))
+    admitted = message.notes.admitted or any(map(is_admitted, questions))
+    context = replace(
+        message.context,
+        others_words=others,
+        spoken=tuple(recorded) or message.context.spoken,
+        outbound=questions[-1].context.outbound if all(each.context.outbound for each in questions) else "",
+        notes=replace(message.notes, copies=copies, admitted=admitted),
+    )
     sender = message.sender
     verified = sender.verified and all(each.sender.verified for each in questions)
     return InboundMessage(
@@ -326,12 +323,12 @@ def _again(asked: CommandContext, questions: Sequence[InboundMessage], native_id
     )
 
 
-def _known_words(rows: Sequence[InboxRow], lines: Sequence[Message]) -> dict[str, object]:
+def _known_words(rows: Sequence[InboxRow], lines: Sequence[Message]) -> dict[str, dict[str, Any]]:
     """Return the transcripts of a question's sound files by digest, so that they are not paid again."""
     if any("[Spoken in" in row.message.model_dump_json() for row in rows):
         return {}  # somebody has written what a program might have heard
     turns = {row.turn for row in rows}
-    known: dict[str, object] = {}
+    known: dict[str, dict[str, Any]] = {}
     for each in lines:  # one for each message: clients call all voice messages the same
         if each.role == "user" and each.turn in turns:
             for name, heard in transcripts_in(each.content).items():
@@ -343,9 +340,4 @@ def _known_words(rows: Sequence[InboxRow], lines: Sequence[Message]) -> dict[str
 
 def _text_now(message: InboundMessage) -> str:
     """Return the present text of a message, which may have been edited after its answer."""
-    edited = message.context.get(EDITED)
-    return edited if isinstance(edited, str) else message.text
-
-
-def _with_context(message: InboundMessage, more: Mapping[str, object]) -> InboundMessage:
-    return message.model_copy(update={"context": {**message.context, **more}})
+    return message.text if message.notes.edited is None else message.notes.edited

@@ -18,7 +18,7 @@ from itertools import takewhile
 from typing import Any
 
 from agent_core.memory.scopes import person_name
-from agent_core.messages import KNOWN_WORDS, SPOKEN, InboundMessage, OutboundKind
+from agent_core.messages import InboundMessage, MessageNotes, OutboundKind
 from agent_core.tools.forms import NotAnAnswer, form_of
 from gateway.queue.model import APPROVED, WITHDRAWN, JobKind, OutboxRow, ToolQuestionRow
 from gateway.queue.states import InboxState, OutboxState
@@ -39,7 +39,6 @@ from gateway.turns.approvals.tool_decisions import (
 )
 from gateway.turns.approvals.yes_and_no import AnswerReading, Sign, asks, goes_on, read_answer, yes_or_no
 from gateway.turns.commands.parsing import without_name
-from gateway.turns.user_input import HEARD
 
 _CROSSED = timedelta(seconds=5)
 _LONGEST_VALUE = 300
@@ -50,19 +49,17 @@ _SIGNATURE = re.compile(r"\n-- ?(?:\n|$)")
 
 def recorded_reply(message: InboundMessage) -> str | None:
     """The reply to a message that was an answer, or that its channel refuses in words; else None."""
-    if isinstance(refusal := message.context.get("refusal"), str):
-        return refusal
-    noted = message.context.get("answers")
-    if not isinstance(noted, dict):
+    notes = message.notes
+    if message.context.refusal:
+        return message.context.refusal
+    if not notes.answers:
         return None
-    if "misread" in message.context:
-        return str(message.context["misread"])
-    names = [str(name) for name in noted]
-    if len(names) == 1 and "settled" in message.context:
-        verdict = message.context["settled"]
-        granted = message.context.get("granted", "") if verdict == APPROVED else ""
-        return f"{outcome(names[0], str(noted[names[0]]), verdict)}{granted}"
-    lines = [f"- `{name}`: to use `{tool}`" for name, tool in noted.items()]
+    if notes.misread:
+        return notes.misread
+    if len(notes.answers) == 1 and notes.settled:
+        ((name, tool),) = notes.answers.items()
+        return f"{outcome(name, tool, notes.settled)}{notes.granted if notes.settled == APPROVED else ''}"
+    lines = [f"- `{name}`: to use `{tool}`" for name, tool in notes.answers.items()]
     how = "Answer the question itself, or write `!approve` or `!reject` with its name"
     return "\n".join([f"I cannot tell which question you mean, so I have decided nothing. {how}:", *lines])
 
@@ -123,12 +120,12 @@ class WordedAnswers:
 
     async def _decided_by_voice(self, turn: Turn, steps: Sequence[Step]) -> Mapping[str, Any] | str | None:
         """Return the record of a decision by voice, or a reply without one; None: it is neither."""
-        message, heard = turn.head.message, turn.head.message.context.get(HEARD, ())
+        message, heard = turn.head.message, turn.head.message.notes.heard
         is_alone = len(turn.rows) == 1 and len(heard) == 1 and not message.text.strip()
-        is_new = KNOWN_WORDS not in message.context and not any(step.number >= 0 for step in steps)
-        if not (is_alone and is_new and SPOKEN in message.context) or heard[0].get("unsure"):
+        is_new = message.notes.known_words is None and not any(step.number >= 0 for step in steps)
+        if not (is_alone and is_new and message.context.spoken) or heard[0].unsure:
             return None
-        said = read_answer(str(heard[0].get("text") or ""))
+        said = read_answer(heard[0].text)
         if said is None or said.sign not in (Sign.YES, Sign.NO) or said.span:
             return None
         waiting = [
@@ -142,7 +139,7 @@ class WordedAnswers:
         if answer is None or not answer.settles:
             return None if answer is None else recorded_reply(answer.message)
         ((name, verdict),) = answer.settles.items()
-        noted = {"name": name, "tool": answer.message.context["answers"][name], "verdict": verdict}
+        noted = {"name": name, "tool": answer.message.notes.answers[name], "verdict": verdict}
         await self.turns.record_step_result(turn, Step(_SPOKEN, "spoken", name, noted, {}))
         return noted
 
@@ -167,8 +164,8 @@ class WordedAnswers:
         here = [one for one in mine if _is_here(one, entry)]
         if not any(one.form is not None for one in mine):
             return None
-        key = message.context.get("outbound")
-        names = _names(await self.outbox.find_by_key(str(key)), message) if key else []
+        key = message.context.outbound
+        names = _names(await self.outbox.find_by_key(key), message) if key else []
         by_mail = message.channel in self.email_style
         text = _own_lines(message.text) if by_mail else without_name(message.text, message)
         for one in mine:
@@ -181,7 +178,7 @@ class WordedAnswers:
             return None
         if form_of(here[0].form).is_closed and len(text) <= _LONGEST_VALUE:
             answer = self._as_form(entry, here[0], text)
-            return None if "misread" in answer.message.context and yes_or_no(text) is None else answer
+            return None if answer.message.notes.misread and yes_or_no(text) is None else answer
         return self._as_form(entry, here[0], text) if yes_or_no(text) is False else None
 
     def _as_form(self, entry: Pending, question: ToolQuestionRow, text: str) -> Pending:
@@ -240,7 +237,7 @@ class WordedAnswers:
             row.message.native_id != entry.message.native_id
             and row.turn != question.turn
             and row.message.kind == "message"
-            and "answers" not in row.message.context
+            and not row.message.notes.answers
             for row in running
         )
 
@@ -252,8 +249,8 @@ class WordedAnswers:
         said: AnswerReading,
     ) -> Pending | None:
         """An answer in reply to the notice of a question; None: it is none."""
-        key = entry.message.context.get("outbound")
-        names = _names(await self.outbox.find_by_key(str(key)), entry.message) if key else []
+        key = entry.message.context.outbound
+        names = _names(await self.outbox.find_by_key(key), entry.message) if key else []
         if len(names) != 1:
             return None
         if found := [one for one in mine if one.name == names[0]]:
@@ -292,9 +289,8 @@ class WordedAnswers:
         grant = self.calls.granting(question, answer.message, terms, self.now())
         if isinstance(grant, str):
             return _misread(answer, question, f"{grant} Answer `yes` or `no`.")
-        context = {**answer.message.context, "granted": granted_text(grant)}
-        message = answer.message.model_copy(update={"context": context})
-        return replace(answer, message=message, grants={question.name: grant})
+        notes = replace(answer.message.notes, granted=granted_text(grant))
+        return replace(answer, message=answer.message.with_notes(notes), grants={question.name: grant})
 
 
 def _is_doubt(said: AnswerReading | None) -> bool:
@@ -324,8 +320,7 @@ def _not_fitting(question: ToolQuestionRow, why: str) -> str:
 def _misread(entry: Pending, question: ToolQuestionRow, said: str) -> Pending:
     """The message as an answer that decides nothing; what is said of the question can be answered, too."""
     entry = replace(_deciding_nothing(entry, {question.name: question.tool}, said), settles={})
-    context = {**entry.message.context, "approves": [question.name]}
-    return replace(entry, message=entry.message.model_copy(update={"context": context}))
+    return _noting(entry, replace(entry.message.notes, approves=(question.name,)))
 
 
 def _asked_back(entry: Pending, question: ToolQuestionRow) -> Pending:
@@ -339,8 +334,7 @@ def _asked_back(entry: Pending, question: ToolQuestionRow) -> Pending:
 
 def _deciding_nothing(entry: Pending, about: Mapping[str, str], said: str) -> Pending:
     entry = _answering(entry, about)
-    context = {**entry.message.context, "misread": said}
-    return replace(entry, message=entry.message.model_copy(update={"context": context}))
+    return _noting(entry, replace(entry.message.notes, misread=said))
 
 
 def _takes_text(question: ToolQuestionRow) -> bool:
@@ -352,12 +346,12 @@ def _takes_text(question: ToolQuestionRow) -> bool:
 def _may_decide(entry: Pending) -> bool:
     message = entry.message
     free = entry.ignore is None and entry.quarantine is None and not entry.alone
-    return free and message.kind == "message" and not message.context.get("read_only")
+    return free and message.kind == "message" and not message.context.read_only
 
 
 def _is_reply(message: InboundMessage) -> bool:
     """Return True for a reply to any message: it decides nothing but that."""
-    return bool(message.context.get("in_reply_to") or message.context.get("outbound"))
+    return bool(message.context.in_reply_to or message.context.outbound)
 
 
 def _is_here(question: ToolQuestionRow, entry: Pending) -> bool:
@@ -380,7 +374,7 @@ def _may_cross(question: ToolQuestionRow, entry: Pending, notice: OutboxRow | No
     that was asked again.
     """
     at, message = question.at, entry.message
-    if notice is not None and "answers" in notice.message.context:
+    if notice is not None and notice.message.notes.answers:
         at = notice.message.created_at
     elif not question.further:
         wanted_it = person_name(message.sender.address) in map(person_name, question.people)
@@ -397,9 +391,9 @@ def _is_of(row: OutboxRow | None, question: ToolQuestionRow, message: InboundMes
 
 def _is_mere_notice(row: OutboxRow) -> bool:
     """Return True if a row asks nothing and is no model's: notices, outcomes, reminders."""
-    message, job = row.message, row.message.context.get("job")
-    is_reminder = isinstance(job, Mapping) and job.get("kind") == JobKind.REMIND
-    is_ours = message.kind in (OutboundKind.NOTICE, OutboundKind.APOLOGY) or "answers" in message.context
+    message, job = row.message, row.message.notes.job
+    is_reminder = job is not None and job.kind == JobKind.REMIND
+    is_ours = message.kind in (OutboundKind.NOTICE, OutboundKind.APOLOGY) or bool(message.notes.answers)
     return (is_ours or is_reminder) and not asks(message.text)
 
 
@@ -407,12 +401,14 @@ def _names(row: Any, message: InboundMessage) -> list[str]:
     """The calls that a notice in this place is about."""
     if row is None or place_of(row.message.session) != place_of(message.session):
         return []
-    names = row.message.context.get("approves")
-    found = [str(name) for name in names] if isinstance(names, list | tuple) else []
-    return found if all(map(is_call, found)) else []
+    found = row.message.notes.approves
+    return list(found) if all(map(is_call, found)) else []
 
 
 def _answering(entry: Pending, about: Mapping[str, str]) -> Pending:
     """The message as an answer, which is a turn of its own and reaches no model."""
-    context = {**entry.message.context, "answers": dict(about)}
-    return replace(entry, message=entry.message.model_copy(update={"context": context}), alone=True)
+    return _noting(replace(entry, alone=True), replace(entry.message.notes, answers=dict(about)))
+
+
+def _noting(entry: Pending, notes: MessageNotes) -> Pending:
+    return replace(entry, message=entry.message.with_notes(notes))

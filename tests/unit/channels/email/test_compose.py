@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from agent_core.messages import OutboundKind, OutboundMessage, SessionKey
+from agent_core.messages import MessageContext, OutboundKind, OutboundMessage, SessionKey
 from channels.base import DeliveryFailed
 from channels.email.compose.message import compose
 from channels.email.config import EmailConfig
@@ -20,6 +20,7 @@ from channels.email.intake import MailIntake, OwnCopy, read_arrival
 from channels.email.limits.rate_limit import AnswerLimiter
 from channels.email.parsing.format_flowed import unflow
 from channels.email.parsing.threads import session_of
+from channels.email.route import MailRoute
 from channels.markup import to_text
 
 BOT = "bot@mail.test"
@@ -180,7 +181,7 @@ class TestCompose:
         """Broken ids and garbage in the context do not reach the header."""
         context = {
             "message_id": "<a\r\nX: y>",
-            "references": ["<b@x>", 7, "<c d>"],
+            "references": ["<b@x>", "<c d>"],
             "reply_to": "al@mail.test",
             "subject": "s",
         }
@@ -228,18 +229,16 @@ class TestIntake:
             "Shall we?",
         )
         assert message.audience == "group"
-        assert message.context == {
-            "uid": 7,
-            "uidvalidity": 3,
-            "message_id": "<q@x>",
-            "references": ["<r@x>"],
-            "subject": "Lunch",
-            "reply_to": "alice+al@mail.test",
-            "evidence": "not asked for",
-            "proof": 0,
-            "others_words": True,
-            "others_subject": True,
-        }
+        route = MailRoute(
+            uid=7,
+            uidvalidity=3,
+            message_id="<q@x>",
+            references=("<r@x>",),
+            evidence="not asked for",
+            others_subject=True,
+        )
+        context = MessageContext(subject="Lunch", reply_to="alice+al@mail.test", proof=0, others_words=True)
+        assert message.context == context.with_route(route)
 
     def test_the_context_is_enough_for_an_answer(self) -> None:
         """What comes in goes back into the thread."""

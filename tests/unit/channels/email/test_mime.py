@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent_core.messages import Quotation
 from channels.email.compose.html import page
 from channels.email.intake_text import background_of, quotation
 from channels.email.parsing.format_flowed import WIDTH, flow, unflow
@@ -155,10 +156,10 @@ class TestWhatOthersWrote:
     def test_quoting_back(self) -> None:
         """Nothing, the first lines, or all of it."""
         mail = self.mail("\n".join(f"line {number}" for number in range(50)), "Date: today")
-        assert quotation(mail, mail.headers, "none") == {}
-        short = quotation(mail, mail.headers, "short")["quoted"]
-        assert short == {"text": "\n".join(f"line {n}" for n in range(6)) + "\n…", "date": "today"}
-        assert quotation(mail, mail.headers, "full")["quoted"]["text"].endswith("line 49")
+        assert quotation(mail, mail.headers, "none") is None
+        short = quotation(mail, mail.headers, "short")
+        assert short == Quotation(text="\n".join(f"line {n}" for n in range(6)) + "\n…", date="today")
+        assert quotation(mail, mail.headers, "full").text.endswith("line 49")
 
 
 def test_line_ends_at_the_seams() -> None:

@@ -57,8 +57,8 @@ def test_who_is_proven_is_told(raw: bytes) -> None:
 
     assert message.sender.verified
     assert message.addressed
-    assert "I could not read it" in message.context["unreadable"]
-    assert "refused" not in message.context
+    assert "I could not read it" in message.context.unreadable
+    assert not message.context.refused
 
 
 def test_who_is_proven_by_his_signature_is_told_too() -> None:
@@ -68,7 +68,7 @@ def test_who_is_proven_by_his_signature_is_told_too() -> None:
 
     assert intake.open_question(read_arrival(1, NOW, raw, whole=True)) == "alice@mail.test"
     assert intake.open_question(read_arrival(1, NOW, raw, whole=False)) is None
-    assert "unreadable" in taken(raw, proof="signed by mail.test").context
+    assert taken(raw, proof="signed by mail.test").context.unreadable
 
 
 @pytest.mark.parametrize(
@@ -97,8 +97,8 @@ def test_nobody_else_is(fields: list[str], place: str, monster: str) -> None:
     message = taken(raw)
 
     assert not message.addressed
-    assert message.context["refused"].startswith("unreadable_")
-    assert "unreadable" not in message.context
+    assert message.context.refused.startswith("unreadable_")
+    assert not message.context.unreadable
     assert message.text == ""
 
 
@@ -107,7 +107,7 @@ def test_those_who_are_only_read_are_never_written_to() -> None:
     message = taken(mail(PROOF, ALICE, TO, body=PARTS), ingest_only_from=["alice@mail.test"])
 
     assert not message.addressed
-    assert message.context["refused"] == "unreadable_too_many_parts"
+    assert message.context.refused == "unreadable_too_many_parts"
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_a_reading_without_an_end_is_told_as_well(trouble: str) -> None:
     message = intake.take(given_up(1, NOW, mail(PROOF, ALICE, TO), trouble), uidvalidity=1)
 
     assert isinstance(message, InboundMessage)
-    assert message.context["unreadable"] == apology_of(trouble)
+    assert message.context.unreadable == apology_of(trouble)
     odd = given_up(1, NOW, mail(PROOF, "X: a\rFrom: eve@evil.test", ALICE, TO), trouble)
     assert odd.headers.fields == ()
 

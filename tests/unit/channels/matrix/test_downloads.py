@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import resource
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import anyio
 import pytest
 
-from agent_core.messages import SPOKEN, Audience, InboundMessage, Sender, SessionKey
+from agent_core.messages import Audience, InboundMessage, MessageContext, Sender, SessionKey
 from channels.attachments import AttachmentStore, AttachmentsUnavailable
 from channels.matrix.client.api import Download, HttpAnswer, LinkBroken
 from channels.matrix.events.inbound import Me, read_event
-from channels.matrix.events.media import MEDIA, FileEncryption, MediaInvalid, media_in
+from channels.matrix.events.media import FileEncryption, MediaInvalid, media_in
 from channels.matrix.rooms.state import Rooms
 from channels.matrix.sync.downloads import ALL_LIMIT_S, Downloads
 from tests.clock import EPOCH
@@ -111,7 +112,11 @@ def message(media_id, *, name="a.bin", number=0, sender=ALICE, addressed=True, *
         audience=Audience.DIRECT,
         addressed=addressed,
         context={
-            MEDIA: {"type": "m.room.message", "content": content, "remark": f'[A file is attached: "{name}"]'}
+            "media": {
+                "type": "m.room.message",
+                "content": content,
+                "remark": f'[A file is attached: "{name}"]',
+            }
         },
     )
 
@@ -123,7 +128,7 @@ def downloads(server, store, **more):
 async def one(server, store, found, **more):
     server.files["m"] = found
     [brought] = await downloads(server, store).bring([message("m", **more)])
-    assert MEDIA not in brought.context
+    assert "media" not in brought.context.route
     return brought
 
 
@@ -325,13 +330,13 @@ async def test_strangers_and_talk_cost_no_request(server, store):
     """Only what an allowed person says to the bot is fetched; a rule of the room may say otherwise."""
     server.files["m"] = b"content"
     here = message("m", sender="@guest:hs.test")
-    here = here.model_copy(update={"context": {**here.context, "allowed_here": True}})
+    here = here.with_context(replace(here.context, allowed_here=True))
     brought = await downloads(server, store).bring(
         [message("m", sender="@bad:hs.test"), message("m", addressed=False), here]
     )
     assert [len(each.attachments) for each in brought] == [0, 0, 1]
     assert len(server.asked) == 1
-    assert all(MEDIA not in each.context for each in brought)
+    assert all("media" not in each.context.route for each in brought)
 
 
 async def test_without_a_store_a_file_is_named(server):
@@ -399,11 +404,12 @@ async def test_a_voice_message_that_is_quoted_is_not_spoken_by_who_quotes_it(ser
     server.files = {"a": b"OggS", "b": b"OggS"}
     voice = {"msgtype": "m.audio", "org.matrix.msc3245.voice": {}}
     own, quoted = (message(name, name="v.ogg", number=number, **voice) for number, name in enumerate("ab"))
-    media = {**quoted.context[MEDIA], "remark": ""}
-    quoted = quoted.model_copy(update={"text": "What does he say?", "context": {MEDIA: media}})
+    media = {**quoted.context.route["media"], "remark": ""}
+    quoted = quoted.model_copy(update={"text": "What does he say?"})
+    quoted = quoted.with_context(MessageContext(route={"media": media}))
     own, quoted = await Downloads(server, store, allows=lambda _: True).bring([own, quoted])
-    assert own.context[SPOKEN] == [own.attachments[0].sha256]
-    assert quoted.attachments and SPOKEN not in quoted.context
+    assert own.context.spoken == (own.attachments[0].sha256,)
+    assert quoted.attachments and not quoted.context.spoken
 
 
 async def test_a_file_counts_on_the_share_of_its_sender(server, tmp_path):

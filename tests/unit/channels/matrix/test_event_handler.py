@@ -12,7 +12,6 @@ from channels.matrix.config import MatrixConfig
 from channels.matrix.events.edits import Early, read_edit, redacts
 from channels.matrix.events.group_context import GroupContext
 from channels.matrix.events.inbound import AUTHOR, MARK, Me, Skip
-from channels.matrix.events.media import MEDIA
 from channels.matrix.events.room_policy import RoomRules
 from channels.matrix.events.threads import SHARED, place_of, relation_of, root_of
 from channels.matrix.sync.reply_context import in_clear
@@ -84,7 +83,7 @@ async def test_an_edit_that_adds_the_mention_is_a_question():
     for found in (await edited("$1", CAROL, **MENTION), await edited("$1"), await edited("$2", **MENTION)):
         assert isinstance(found, Amendment)
     asked = await edited("$1", **MENTION)
-    assert (asked.text, asked.addressed, asked.context["event_id"]) == ("when today?", True, "$1")
+    assert (asked.text, asked.addressed, asked.context.route["event_id"]) == ("when today?", True, "$1")
     assert asked.native_id != "$1"
     assert [line.text for line in asked.background] == ["when?"], "the other line, and not its own"
     assert isinstance(await edited("$1", **MENTION), Amendment)
@@ -104,7 +103,7 @@ async def test_an_edit_after_a_restart_is_a_question():
         each["content"]["m.new_content"] |= MENTION
     assert isinstance(await again.read(forged), Amendment)
     asked = await again.read(named)
-    assert (asked.text, asked.addressed, asked.context["event_id"]) == ("when today?", True, "$1")
+    assert (asked.text, asked.addressed, asked.context.route["event_id"]) == ("when today?", True, "$1")
     assert asked.session == said.session
     assert asked.native_id == "$1 asked"
 
@@ -314,8 +313,8 @@ async def test_a_rule_of_a_room_counts_for_everything_in_it():
     assert desk.conversation.rules.is_context(ROOM, MALLORY)
     assert not desk.conversation.rules.is_context(ROOM, ALICE)
     assert not desk.conversation.rules.is_context("!other", MALLORY)
-    assert (await desk.read(mark)).context["allowed_here"] is True
-    assert (await desk.read(text("$1", sender=ALICE, **MENTION))).context["allowed_here"] is False
+    assert (await desk.read(mark)).context.allowed_here is True
+    assert (await desk.read(text("$1", sender=ALICE, **MENTION))).context.allowed_here is False
     assert (await desk.read({**mark, "sender": ALICE})) == Skip("no_message")
 
 
@@ -365,13 +364,13 @@ async def test_a_question_brings_the_newest_file_of_the_talk_before():
     first = await desk.read(text("$1", "what is this?", **MENTION))
     second = await desk.read(text("$2", "and now?", **MENTION))
 
-    assert first.context[MEDIA]["content"]["url"] == "mxc://hs.test/b"
+    assert first.context.route["media"]["content"]["url"] == "mxc://hs.test/b"
     assert first.text == "what is this?"
     assert [line.text for line in first.background] == [
         '[A picture is attached: "a.png"]',
         '[A picture is attached: "b.png"]',
     ]
-    assert MEDIA not in second.context
+    assert "media" not in second.context.route
 
 
 async def test_a_file_from_before_somebody_came_is_not_theirs_to_ask_about():
@@ -382,5 +381,5 @@ async def test_a_file_from_before_somebody_came_is_not_theirs_to_ask_about():
     hers = await desk.read(text("$1", "what is this?", CAROL, **MENTION))
     his = await desk.read(text("$2", "what is this?", **MENTION))
 
-    assert MEDIA not in hers.context
-    assert MEDIA in his.context
+    assert "media" not in hers.context.route
+    assert "media" in his.context.route

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_core.messages import NOT_NAMED, Audience, InboundMessage, SessionKey
+from agent_core.messages import Audience, InboundMessage, SessionKey
 from channels.matrix.events.inbound import Me, Skip, read_event
 from channels.matrix.rooms.state import Rooms
 from tests.clock import EPOCH
@@ -51,7 +51,7 @@ def test_a_text_becomes_a_message():
     assert (message.sender.address, message.sender.name, message.sender.verified) == (ALICE, "alice", True)
     assert (message.audience, message.addressed) == (Audience.DIRECT, True)
     assert message.received_at == EPOCH
-    assert message.context["event_id"] == "$1"
+    assert message.context.route["event_id"] == "$1"
 
 
 def test_a_new_name_of_the_bot_counts_at_once():
@@ -63,7 +63,7 @@ def test_a_new_name_of_the_bot_counts_at_once():
     rooms.update({"rooms": {"join": {ROOM: renamed}}})
     message = read(event, rooms)
     assert message.addressed
-    assert message.context["names"] == ["Inky", "Squid Bot"]
+    assert message.context.names == ("Inky", "Squid Bot")
     assert read(text("$2", "Squid Bot: hello"), rooms).addressed
     assert not read(text("$3", "Squiddy: hello"), rooms).addressed
 
@@ -135,7 +135,7 @@ def test_a_quotation_of_older_clients_is_left_out():
 
     assert read(text("$1", body, **relation)).text == "and now?"
     assert read(text("$1", body)).text == body
-    assert read(text("$1", body, **relation)).context["in_reply_to"] == "$0"
+    assert read(text("$1", body, **relation)).context.in_reply_to == "$0"
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_what_an_open_room_says_to_others_is_marked():
     read_here += [read(named, GROUP), read(text("$1"), DIRECT, everything)]
 
     assert all(message.addressed for message in read_here)
-    assert [NOT_NAMED in message.context for message in read_here] == [True, False, False, False, False]
+    assert [bool(message.context.not_named) for message in read_here] == [True, False, False, False, False]
 
 
 def test_two_people_alone_are_not_enough_for_direct():
@@ -235,8 +235,8 @@ def test_a_thread_is_remembered():
     }  # fmt: skip
     message = read(text("$1", **{"m.relates_to": relation}))
 
-    assert message.context["thread"] == "$root"
-    assert "in_reply_to" not in message.context
+    assert message.context.route["thread"] == "$root"
+    assert not message.context.in_reply_to
 
 
 def test_text_that_no_encoder_takes_is_repaired():
@@ -326,7 +326,7 @@ def test_what_cannot_be_read_is_said_where_nobody_else_is(event, what):
     """Nobody who writes to the bot alone waits in vain; among others it is silent, as for all that is not for it."""
     message = read(event)
 
-    assert message.context["unreadable"] == f"I cannot read {what}. Please say it in words."
+    assert message.context.unreadable == f"I cannot read {what}. Please say it in words."
     assert (message.text, message.addressed) == (f"[{what}]", True)
     assert read(event, GROUP) == Skip("unsupported")
-    assert "unreadable" not in read(text("$1", "hello")).context
+    assert not read(text("$1", "hello")).context.unreadable

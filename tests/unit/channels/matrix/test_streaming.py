@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
-from agent_core.messages import SessionKey
+from agent_core.messages import MessageContext, SessionKey
 from channels.base import AckState, ChannelUnavailable
 from channels.matrix.client.api import HttpAnswer, LinkBroken
 from channels.matrix.config import StreamingConfig
@@ -19,7 +19,7 @@ from tests.doubles.homeserver import ScriptedHomeserver, failure
 
 ROOM, BOT = "!room:hs.test", "@bot:hs.test"
 SESSION = SessionKey("matrix", ROOM)
-ASKED = {"event_id": "$q", "sender": "@alice:hs.test", "direct": True}
+ASKED = MessageContext(route={"event_id": "$q", "sender": "@alice:hs.test", "direct": True})
 
 
 @pytest.fixture
@@ -134,7 +134,7 @@ async def test_nothing_is_shown_after_the_end():
         before = len(sender.looks)
         assert await shown.final_event_id(ASKED, sender) == "$e0"
         settled = len(sender.looks)
-        shown.done(ASKED)
+        shown.done("$q")
         shown.wants(SESSION, "too late")
         await anyio.sleep(60)
 
@@ -175,13 +175,13 @@ async def test_what_another_life_has_shown_is_looked_for():
     """Of a question that was taken back nothing is known any more: looked for, again after a failure, not for ever."""
     sender = Sender()
     sender.errors = [ChannelUnavailable("away"), None]
-    kept = {"event_id": "$gone", "left_over": True}
+    kept = MessageContext(left_over="$gone")
     async with showing(sender) as shown:
         shown.end_preview(ROOM, kept, AckState.FAILED)
         await anyio.sleep(60)
         found = list(sender.looked_for)
         sender.errors = [ChannelUnavailable("away")] * 100
-        shown.end_preview(ROOM, {**kept, "event_id": "$other"}, AckState.FAILED)
+        shown.end_preview(ROOM, MessageContext(left_over="$other"), AckState.FAILED)
         await anyio.sleep(600)
 
     assert [(room, "$gone" in name) for room, name in found] == [(ROOM, True)]
@@ -233,7 +233,7 @@ async def marked(server, *stages, wait_s=60.0):
     async with anyio.create_task_group() as group:
         group.start_soon(marks.run)
         for stage in stages:
-            marks.show(ROOM, ASKED, stage)
+            marks.show(ROOM, "$q", stage)
             await anyio.sleep(wait_s)
         group.cancel_scope.cancel()
     return marks
@@ -295,19 +295,19 @@ async def test_an_answer_never_waits_behind_marks(refused):
     marks = AckReactions(server)
     async with anyio.create_task_group() as group:
         group.start_soon(marks.run)
-        marks.show(ROOM, {"event_id": "$first"}, AckState.RECEIVED)
+        marks.show(ROOM, "$first", AckState.RECEIVED)
         await anyio.sleep(1)
         if refused == "answer":
             marks.rest()
         for number in range(20):
-            marks.show(ROOM, {"event_id": f"$q{number}"}, AckState.RECEIVED)
-            marks.show(ROOM, {"event_id": f"$q{number}"}, AckState.DONE)
-        marks.show(ROOM, {"event_id": "$first"}, AckState.DONE)
+            marks.show(ROOM, f"$q{number}", AckState.RECEIVED)
+            marks.show(ROOM, f"$q{number}", AckState.DONE)
+        marks.show(ROOM, "$first", AckState.DONE)
         await anyio.sleep(REST_S - 5)
         assert len(keys(server)) == 1
         await anyio.sleep(60)
         assert keys(server)[1:] == [SIGNS[AckState.RECEIVED]] * (refused == "mark") + [SIGNS[AckState.DONE]]
-        marks.show(ROOM, {"event_id": "$later"}, AckState.RECEIVED)
+        marks.show(ROOM, "$later", AckState.RECEIVED)
         await anyio.sleep(1)
         assert keys(server)[-1] == SIGNS[AckState.RECEIVED]
         group.cancel_scope.cancel()
@@ -317,8 +317,8 @@ async def test_a_storm_of_marks_is_bounded():
     """While nothing can be sent, at most some hundred wait; what has no event is none."""
     marks = AckReactions(ScriptedHomeserver())
     for number in range(2000):
-        marks.show(ROOM, {"event_id": f"${number}"}, AckState.RECEIVED)
-    marks.show(ROOM, {}, AckState.DONE)
-    marks.show(ROOM, {"event_id": "no id"}, AckState.DONE)
+        marks.show(ROOM, f"${number}", AckState.RECEIVED)
+    marks.show(ROOM, "", AckState.DONE)
+    marks.show(ROOM, "no id", AckState.DONE)
 
     assert len(marks._waiting) == 500

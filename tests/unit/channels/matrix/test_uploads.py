@@ -8,7 +8,7 @@ import anyio
 import pytest
 from aiohttp import web
 
-from agent_core.messages import SPEECH, OutboundMessage, SessionKey
+from agent_core.messages import OutboundMessage, SessionKey
 from channels.attachments import AttachmentStore, Damaged, LocalFiles, StorageAway
 from channels.base import ChannelUnavailable
 from channels.matrix.client.api import HttpAnswer, LinkBroken, MatrixCredentials
@@ -207,7 +207,7 @@ async def test_no_file_goes_to_people_who_came_in_meanwhile(tmp_path):
     context = {"event_id": "$q", "sender": "@alice:hs.test", "direct": True}
     await it.deliver(await it.store.save("a.txt", "text/plain", b"x"), context=context)
     sound = await it.store.save("Voice message.ogg", "audio/ogg", b"OggS")
-    await it.deliver(sound, text="", context={**context, SPEECH: {}})
+    await it.deliver(sound, text="", context={**context, "speech": {}})
     assert [content["body"] for content in it.server.said()] == [NOT_ALONE]
     assert it.server.uploaded == []
     # The control: what is no voice message says so.
@@ -241,7 +241,7 @@ async def test_a_room_that_becomes_encrypted_during_an_upload_gets_neither_event
     it.server.on("GET", "/members", HttpAnswer(200, {"chunk": [member(BOT)]}))
     sound = await it.store.save("Voice message.ogg", "audio/ogg", b"OggS and what was said")
     told = {"duration_ms": 1000, "waveform": [1, 2]}
-    await it.deliver(sound, text="", context={SPEECH: told})
+    await it.deliver(sound, text="", context={"speech": told})
 
     assert it.server.said() == []
     [content] = crypto.covered

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from agent_core.messages import Amendment, SessionKey
+from agent_core.messages import Amendment, MessageContext, SessionKey
 from agent_core.models import Message
 from gateway.queue.errors import TooManyJobs
 from gateway.queue.model import Collected, Job, JobKind, JobState, LedgerEntry, RunOutcome
@@ -34,8 +34,8 @@ def a_job(job_id="abcde", person="@a:x", **more) -> Job:
 class TestJobs:
     async def test_a_job_is_kept_as_it_is(self, store):
         """All of it comes back; half a character is replaced and not refused."""
-        await store.jobs.add_job(a_job(context={"event": "$1", "n": [1]}), at_most=1)
-        kept = replace(a_job(context={"event": "$1", "n": [1]}), text="hello ?")
+        await store.jobs.add_job(a_job(context=MessageContext(route={"event": "$1", "n": [1]})), at_most=1)
+        kept = replace(a_job(context=MessageContext(route={"event": "$1", "n": [1]})), text="hello ?")
         assert await store.jobs.job("abcde") == kept
 
     async def test_the_limit_counts_all_addresses_of_a_person(self, store):

@@ -251,7 +251,7 @@ async def test_what_json_cannot_say_is_kept_as_text(store):
     )
     await store.inbox.accept("matrix", BOT, [Pending(odd)], {})
     kept = (await claim(store)).head.message.context
-    assert set(kept) == {"when", "raw", "set", "half"}
+    assert set(kept.route) == {"when", "raw", "set", "half"}
 
 
 # ── what it costs ──

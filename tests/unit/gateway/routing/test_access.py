@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_core.messages import InboundMessage, Sender, SessionKey
+from agent_core.messages import InboundMessage, MessageContext, Sender, SessionKey
 from gateway.plugins import channel_kinds
 from gateway.routing.access import Access, Alias, Role, kind_of, normalise
 from tests.clock import EPOCH
@@ -185,7 +185,7 @@ def test_a_rule_of_the_room_counts_instead_of_the_list():
             sender=Sender(address=address, verified=verified),
             text="hi",
             received_at=EPOCH,
-            context={} if here is None else {"allowed_here": here},
+            context=MessageContext(allowed_here=here),
         )
         return access.decide(one)
 

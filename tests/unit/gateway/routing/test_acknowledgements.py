@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import anyio
 import pytest
 
-from agent_core.messages import InboundMessage, Sender, SessionKey
+from agent_core.messages import InboundMessage, MessageContext, Sender, SessionKey
 from channels.base import AckState, Capabilities, Redelivery, SupportsAcknowledgements
 from gateway.observability.metrics import REGISTRY
 from gateway.routing.acknowledgements import Acknowledgements
@@ -31,11 +28,11 @@ class StagingChannel(LoopbackChannel):
         self.takes_s = 0.0
         self.error: Exception | None = None
 
-    async def acknowledge(self, session: SessionKey, context: Mapping[str, Any], stage: AckState) -> None:
+    async def acknowledge(self, session: SessionKey, context: MessageContext, stage: AckState) -> None:
         await anyio.sleep(self.takes_s)
         if self.error is not None:
             raise self.error
-        self.shown.append((str(context["id"]), stage))
+        self.shown.append((str(context.route["id"]), stage))
 
 
 def message(number: int, *, conversation: str = "one", kind: str = "message") -> InboundMessage:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agent_core.messages import Amendment, Sender, SessionKey
+from agent_core.messages import Amendment, MessageContext, Sender, SessionKey
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.states import InboxState
 from gateway.queue.wakeups import Wakeups
@@ -90,7 +90,7 @@ class TestTaking:
             await bench.store.inbox.admit(row.id)
             admitted = (await claim(bench.store)).head.message
             assert ACCESS.decide(admitted).allowed
-            assert admitted.context["subject"] == "s"
+            assert admitted.context.subject == "s"
 
         await on_store(tmp_path, work)
 
@@ -115,7 +115,7 @@ class TestTaking:
 
         async def work(bench):
             await bench.inbox.accept([says("a", context={"admitted": True, "stopped": 7, "subject": "s"})])
-            assert (await claim(bench.store)).head.message.context == {"subject": "s"}
+            assert (await claim(bench.store)).head.message.context == MessageContext(subject="s")
 
         await on_store(tmp_path, work)
 
@@ -127,7 +127,7 @@ class TestTaking:
             turn = await claim(bench.store)
             await bench.inbox.accept([says("c"), says("s", text="!stop"), says("d")])
             assert bench.stopped == [(ROOM, turn.id, "stopped")]
-            assert (await claim(bench.store, merge=5)).head.message.context["stopped"] == 3
+            assert (await claim(bench.store, merge=5)).head.message.context.notes.stopped == 3
             assert {name for name, (_, why) in (await bench.states()).items() if why == "stopped"} == {
                 "a",
                 "b",

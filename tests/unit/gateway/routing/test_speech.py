@@ -10,15 +10,16 @@ from typing import Any
 import pytest
 
 from agent_core.errors import ModelRefused, ModelUnavailable, ModelUnreadable
-from agent_core.messages import SPEECH, Amendment, OutboundKind, SessionKey
+from agent_core.messages import Amendment, MessageContext, OutboundKind, SessionKey, Speech
 from agent_core.voice.ogg import Sound
 from agent_core.voice.speech import Spoken
 from channels.attachments import AttachmentStore, AttachmentsUnavailable
 from channels.base import Capabilities, ChannelUnavailable, Receipt, Redelivery
+from gateway.queue.model import SPEECH_CHANNEL
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.states import IllegalMove, InboxState, OutboxState
 from gateway.queue.stores import Completion, NewOutbound, OutboxRow, StoreUnavailable
-from gateway.routing.speech import OWNER, SPEECH_CHANNEL, SpeechChannel, SpeechState
+from gateway.routing.speech import SpeechChannel, SpeechState
 from tests.clock import EPOCH, ManualClock
 from tests.contract.queue_data import BOT, ROOM, accept, claim, out
 
@@ -97,7 +98,7 @@ class World:
         """The rows of an answer that is to be spoken: its text, and what stands for the sound."""
         await accept(self.store, "a")
         turn = await claim(self.store)
-        context = {"event_id": "a", "part": 1, SPEECH: {OWNER: True}}
+        context = MessageContext(route={"event_id": "a"}, part=1, speech=Speech(owner=True))
         spoken = NewOutbound(SPEECH_CHANNEL, BOT, ROOM, "Read this.", OutboundKind.NOTICE, context=context)
         text, sound = await self.store.turns.complete(turn, Completion(outbound=[out("*Read* this"), spoken]))
         return text, sound
@@ -171,11 +172,9 @@ async def test_what_is_spoken_goes_out_behind_its_text(world: World) -> None:
         OutboundKind.REPLY,
     )
     assert voice.message.id == receipt.provider_id
-    assert voice.message.context == {
-        "event_id": "a",
-        "part": 1,
-        SPEECH: {"duration_ms": 2500, "waveform": [0, 1024, 3]},
-    }
+    assert voice.message.context == MessageContext(
+        route={"event_id": "a"}, part=1, speech=Speech(duration_ms=2500, waveform=(0, 1024, 3))
+    )
     [file] = voice.message.attachments
     assert (file.name, file.media_type) == ("Voice message.ogg", "audio/ogg")
     assert await world.files.read(file, max_bytes=100) == SOUND.content

@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 
 from agent_core.messages import (
-    OTHERS_WORDS,
-    SPOKEN,
     Attachment,
     Background,
     InboundMessage,
@@ -36,7 +34,7 @@ VOICE = Attachment(name="v.ogg", media_type="audio/ogg", size_bytes=9, path="a/d
 
 
 def recorded(*files: Attachment) -> dict[str, Any]:
-    return {"context": {SPOKEN: [file.sha256 for file in files]}}
+    return {"context": {"spoken": [file.sha256 for file in files]}}
 
 
 def message(sender: str = ANN, **more: Any) -> InboundMessage:
@@ -87,9 +85,9 @@ MAIL = {"context": {"subject": "Hi"}}
         (message("ann@mail.test", **MAIL, attachments=(VOICE,)), Trust.ATTACHED),
         (message(attachments=(VOICE,), **recorded(VOICE), background=said("quoted", EVE)), Trust.UNTRUSTED),
         (message(BOB, attachments=(PICTURE,)), Trust.ATTACHED),
-        (message(BOB, context={OTHERS_WORDS: True}), Trust.ATTACHED),
-        (message(BOB, context={OTHERS_WORDS: True}, kind="job"), Trust.UNTRUSTED),
-        (message("ann@mail.test", context={"subject": "Hi", OTHERS_WORDS: True}), Trust.UNTRUSTED),
+        (message(BOB, context={"others_words": True}), Trust.ATTACHED),
+        (message(BOB, context={"others_words": True}, kind="job"), Trust.UNTRUSTED),
+        (message("ann@mail.test", context={"subject": "Hi", "others_words": True}), Trust.UNTRUSTED),
         (message(attachments=(PICTURE,), background=said("talk", EVE)), Trust.UNTRUSTED),
         (
             message("ann@mail.test", context={"subject": "Hi", "admitted": True}, attachments=(PICTURE,)),

@@ -7,23 +7,23 @@ from typing import Any
 import pytest
 
 from agent_core.messages import (
-    SPEECH,
-    SPOKEN,
     Attachment,
     Audience,
     InboundMessage,
+    MessageContext,
     OutboundKind,
     Sender,
     SessionKey,
+    Speech,
 )
 from agent_core.models import Purpose
 from agent_core.voice.config import SpeakSettings
 from channels.base import Capabilities, Redelivery
 from gateway.observability.redaction import Redactor
+from gateway.queue.model import SPEECH_CHANNEL
 from gateway.queue.states import InboxState
 from gateway.queue.stores import InboxRow, NewOutbound, Turn
 from gateway.routing.access import Access, Alias
-from gateway.routing.speech import OWNER, SPEECH_CHANNEL
 from gateway.turns.kinds import Plan
 from gateway.turns.spoken_answers import SpokenAnswers
 from tests.clock import EPOCH
@@ -56,7 +56,7 @@ def turn(
         "sender": Sender(address=sender, verified=True),
         "text": "hello",
         "received_at": EPOCH,
-        "context": {"event_id": "$1", **({SPOKEN: ["aa"]} if spoken else {})},
+        "context": {"event_id": "$1", **({"spoken": ["aa"]} if spoken else {})},
         **changes,
     }
     message = InboundMessage(**given)
@@ -99,7 +99,9 @@ def test_what_was_said_is_answered_by_voice_and_what_was_written_is_not():
     [row] = of(turn(spoken=True), parts=2)
     assert (row.channel, row.account, row.session) == (SPEECH_CHANNEL, "bot", SessionKey("matrix", "here"))
     assert (row.text, row.kind, row.attachments) == ("Hello.", OutboundKind.NOTICE, ())
-    assert row.context == {"event_id": "$1", SPOKEN: ["aa"], "part": 2, SPEECH: {OWNER: True}}
+    assert row.context == MessageContext(
+        route={"event_id": "$1"}, spoken=("aa",), part=2, speech=Speech(owner=True)
+    )
     assert len(of(turn(), when="always")) == 1
     assert of(turn(spoken=True), when="never") == []
 
@@ -131,7 +133,7 @@ def test_what_is_never_spoken(asked: Turn, more: dict[str, Any]):
 def test_guests_have_voice_where_they_have_answers():
     """And it is counted as theirs."""
     [row] = of(turn("@bob:hs.test"), when="always")
-    assert row.context[SPEECH] == {OWNER: False}
+    assert row.context.speech == Speech()
 
 
 def test_secrets_are_not_said_aloud():

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from agent_core.errors import AwaitsApproval
-from agent_core.messages import InboundMessage, Sender, SessionKey
+from agent_core.messages import InboundMessage, MessageContext, MessageNotes, Sender, SessionKey
 from agent_core.models import ToolCall, ToolResult
 from agent_core.provenance import Trust, person, untrusted_origin
 from agent_core.tools.attachments import ReadAttachmentTool, SendFileTool
@@ -304,8 +304,11 @@ def test_a_guest_answers_where_the_question_was_asked(place: str, person: str, m
     assert decisions.may_decide(question, said) is may
 
 
-@pytest.mark.parametrize("context", [{}, {"proof": 0}, {"admitted": True}])
-def test_what_was_let_in_answers_no_question_not_even_its_own(context: dict[str, Any]) -> None:
+LET_IN = MessageContext(notes=MessageNotes(admitted=True))
+
+
+@pytest.mark.parametrize("context", [MessageContext(), MessageContext(proof=0), LET_IN])
+def test_what_was_let_in_answers_no_question_not_even_its_own(context: MessageContext) -> None:
     """A question of the same doubtful sender needs no better proof; a person who let two in proved neither."""
     access, place = Access([Alias("test", "owner")], {}), SessionKey("test", "dm-owner")
     decisions = ToolDecisions(Quiet(), access)  # type: ignore[arg-type]
@@ -320,4 +323,4 @@ def test_what_was_let_in_answers_no_question_not_even_its_own(context: dict[str,
             "context": context,
         }
     )
-    assert decisions.may_decide(question, said) is ("admitted" not in context)
+    assert decisions.may_decide(question, said) is (context != LET_IN)

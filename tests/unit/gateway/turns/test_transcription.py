@@ -18,7 +18,7 @@ from agent_core.errors import (
 from agent_core.llm.config import LLMSpec, ProviderSpec
 from agent_core.llm.litellm.process import LiteLLMProcess
 from agent_core.media.media_client import build_transcriber
-from agent_core.messages import KNOWN_WORDS, SPOKEN, Attachment, InboundMessage
+from agent_core.messages import Attachment, InboundMessage, MessageNotes
 from agent_core.models import Purpose, Usage
 from agent_core.voice.config import TranscribeSettings
 from agent_core.voice.transcript import StoredTranscript, Transcript
@@ -141,7 +141,7 @@ class World:
 
     def voice(self, content, **more):
         file = self.files.keep(content)
-        return message(text="", attachments=(file,), context={SPOKEN: [file.sha256]}, **more)
+        return message(text="", attachments=(file,), context={"spoken": [file.sha256]}, **more)
 
     async def hear(self, *messages, meter=None, **turn):
         rows = tuple(Row(number, each) for number, each in enumerate(messages))
@@ -241,7 +241,7 @@ async def test_what_was_heard_for_an_earlier_answer_is_not_paid_again(world):
     """A question that is asked anew brings the words along; what is not known of it is listened to."""
     known, new = world.voice(wav(2, says="Call Bob")), world.voice(wav(3, says="Call Eve"))
     words = {known.attachments[0].sha256: {"text": "Call Bob", "seconds": 2.0, "unsure": False}}
-    known = known.model_copy(update={"context": {**known.context, KNOWN_WORDS: words}})
+    known = known.with_notes(MessageNotes(known_words=words))
     hearing = await world.hear(known, new)
     assert "Call Bob" in question(hearing)
     assert "Call Eve" in question(hearing)
