@@ -71,6 +71,7 @@ EXAMPLES = {
     "did": "squidbot did --since 2d",
     "person move": "squidbot person move @bob:old.example @bob:new.example",
     "matrix devices": "squidbot matrix devices --user @alice:example.org",
+    "matrix login": "squidbot matrix login",
     "matrix reset-device": "squidbot matrix reset-device --yes",
     "matrix verify": "squidbot matrix verify --user @alice:example.org",
     "mcp approve": "squidbot mcp approve house get_state set_state",
