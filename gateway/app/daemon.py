@@ -310,6 +310,11 @@ async def _serve(stack: AsyncExitStack, built: Gateway, settings: Settings, home
 
             streams = ChangeStreams(built.wakeups.changes())
             more += Console(operations, built.console, built.not_here, day, streams).routes()
+        if settings.gateway.http.hooks:
+            from gateway.operations.http.hooks import Hooks  # noqa: PLC0415 - as above
+
+            hooks, take = settings.gateway.http.hooks, built.proactive.scheduler.take_report
+            more += Hooks(hooks, take, built.not_here, built.clock.monotonic).routes()
         app = health.app(host=host, more=more)
         chosen = await stack.enter_async_context(serve(app, host=host, port=port))
         if streams is not None:

@@ -45,6 +45,7 @@ for _place in (
     "email:email",
     "files:files",
     "grants:grants",
+    "hooks:hooks",
     "inbox:inbox",
     "jobs:jobs",
     "init:init",

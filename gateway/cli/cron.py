@@ -51,6 +51,7 @@ def cron_add(
     after: Annotated[str, Parameter(name="--in")] = "",
     every: str = "",
     cron: str = "",
+    hook: str = "",
     zone: str = "",
     question: Annotated[bool, Parameter(name="--ask")] = False,
     session: str | None = None,
@@ -58,7 +59,7 @@ def cron_add(
     as_json: Json = False,
 ) -> int:
     """
-    Add a job; give one of --at, --in, --every and --cron.
+    Add a job; give one of --at, --in, --every, --cron and --hook.
 
     Args:
         text: The text to send, or with --ask the question for the model.
@@ -66,6 +67,7 @@ def cron_add(
         after: Once, after this time: 30m, "2 h 30 min", 1d.
         every: Repeatedly: 30m, 2h, "day 09:00", "2 weeks on monday 09:00".
         cron: Five fields, minute hour day month weekday: "0 9 * * 1-5".
+        hook: Whenever this webhook of the configuration is called; what it says is added to the text.
         zone: The time zone, such as Europe/Berlin (default: as configured).
         question: Ask the model and send its answer instead of the text itself.
         session: The conversation (default: the owner's).
@@ -80,6 +82,7 @@ def cron_add(
         after=after or None,
         every=every or None,
         cron=cron or None,
+        hook=hook or None,
         zone=zone or None,
         ask=question or None,
         session=session,

@@ -42,6 +42,7 @@ EXAMPLES = {
     "cron resume": "squidbot cron resume 3f2a",
     "cron run": "squidbot cron run 3f2a",
     "demo": "squidbot demo --tour",
+    "hooks test": "squidbot hooks test grafana",
     "email login": "squidbot email login --account work",
     "email reset-breaker": "squidbot email reset-breaker",
     "export": "squidbot export @bob:example.org bob@example.org --output /tmp/bob",

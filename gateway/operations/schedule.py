@@ -130,6 +130,7 @@ class PlanOperations:
         after: str = "",
         every: str = "",
         cron: str = "",
+        hook: str = "",
         zone: str = "",
         ask: bool = False,
         session: str | None = None,
@@ -142,12 +143,12 @@ class PlanOperations:
             raise RequestInvalid(f"the text has {len(text)} characters; {_LONGEST_TEXT} are allowed")
         if not planned.service.is_enabled:
             raise RequestInvalid("jobs are switched off: agents.schedule.enabled is false")
-        if sum(map(bool, (at, after, every, cron))) != 1:
-            raise RequestInvalid("say when, with exactly one of --at, --in, --every and --cron")
+        if sum(map(bool, (at, after, every, cron, hook))) != 1:
+            raise RequestInvalid("say when, with exactly one of --at, --in, --every, --cron and --hook")
         when = at or (f"in {after}" if after else f"every {every}" if every else "")
         place = await (self._place_of(parse_session(session)) if session else self._place_of_owner())
         try:
-            request = TriggerRequest(at=when, cron=cron, zone=zone)
+            request = TriggerRequest(at=when, cron=cron, hook=hook, zone=zone)
             kind = JobKind.ASK if ask else JobKind.REMIND
             job = await planned.service.add(place, request, text=text, kind=kind)
         except TriggerInvalid as error:

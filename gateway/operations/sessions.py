@@ -10,7 +10,7 @@ from typing import Annotated, Any, Protocol
 from pydantic import Field
 
 from agent_core.memory.scopes import OWNER
-from agent_core.memory_ports import MemoryPort, SearchPort
+from agent_core.memory_ports import MemoryPort, SearchPort, SearchRequest
 from agent_core.messages import SessionKey
 from agent_core.models import HistoryTail, MemoryScope, Message
 from agent_core.text import excerpt
@@ -113,12 +113,14 @@ class SessionOperations:
         if session:
             scope = MemoryScope.parse(await self._scope_of(parse_session(session)) or str(OWNER))
         answer = await self._upkeep.search.search(
-            scope,
-            query,
-            since=datetime.now(UTC) - timedelta(days=days) if days else None,
-            place=partial(self._is_called, session=session, place=wanted) if session or wanted else None,
-            person=person.strip(),
-            max_results=within(limit),
+            SearchRequest(
+                scope,
+                query,
+                since=datetime.now(UTC) - timedelta(days=days) if days else None,
+                place=partial(self._is_called, session=session, place=wanted) if session or wanted else None,
+                person=person.strip(),
+                max_results=within(limit),
+            )
         )
         rows = [
             {

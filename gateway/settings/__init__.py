@@ -170,6 +170,28 @@ def _listen(value: str) -> str:
     return value
 
 
+class HookSettings(_Strict):
+    """
+    One webhook: who may send, and what is said of it. Jobs wait for it: ``squidbot cron add --hook NAME``.
+
+    ``signature`` says how the secret comes: ``bearer`` in the header Authorization (Home Assistant, Grafana),
+    ``gitlab`` as GitLab sends it, or as the key of a SHA-256 signature of the body: ``github``, or ``hmac``
+    in ``header``.
+    """
+
+    secret: SecretStr = Field(min_length=16)
+    """At least 16 characters, such as ``${secret:grafana-hook}``."""
+    signature: Literal["bearer", "github", "gitlab", "hmac"] = "bearer"
+    header: str = Field(default="X-Signature-256", pattern=r"^[A-Za-z0-9-]{1,100}$")
+    """The header with the signature, for ``hmac``."""
+    text: str = Field(default="", max_length=2000)
+    """
+    What is said, with fields of the body: ``"{title}: {alerts.0.labels.alertname}"``. Empty: the body.
+    """
+    per_minute: int = Field(default=60, ge=1, le=10_000)
+    """More requests are asked to come later (429)."""
+
+
 class HttpSettings(_Strict):
     """
     Address for health checks and metrics. An address that other machines can reach requires ``allow_remote:
@@ -185,6 +207,8 @@ class HttpSettings(_Strict):
     """Whether to allow an address that other machines can reach."""
     status_page: bool = False
     console: bool = False
+    hooks: dict[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,39}$")], HookSettings] = {}
+    """Webhooks by name, at ``/hooks/NAME``; see docs/webhooks.md."""
     console_url: str = Field(default="", pattern=r"^$|^https://[^/?#@]+$")
     """
     Address of the console if a proxy with TLS is in front of it, such as ``https://squid.example.org``;

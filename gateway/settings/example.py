@@ -61,6 +61,7 @@ _SAMPLES: dict[str, Any] = {
     "llm.models.NAME.price.completion_usd_per_million": 15.0,
     "llm.pools": {"main": ["NAME"]},
     "gateway.http.listen": "127.0.0.1:8811",
+    "gateway.http.hooks.grafana.secret": "a random text of at least 16 characters",
     "tools.web.search.provider": "searxng",
     "tools.web.search.url": "http://127.0.0.1:8888/",
     "tools.image.provider": "NAME",
@@ -81,6 +82,7 @@ _NAMES = {
     "llm.models": "NAME",
     "channels.matrix.rooms": '"#name:example.org"',
     "tools.policy": "execute",
+    "gateway.http.hooks": "grafana",
     "mcp.servers": "clock",
 }
 """How a mapping of names is shown: with one entry of this name."""

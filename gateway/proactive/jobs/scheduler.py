@@ -22,11 +22,14 @@ import structlog
 from agent_core.backoff import BackoffPolicy
 from agent_core.messages import InboundMessage, JobNote, Sender
 from agent_core.ports import Clock
+from agent_core.prompt import background_text
+from agent_core.provenance import from_json, join_origins, to_json, untrusted_origin
 from channels.base import Channel, ChannelUnavailable
 from gateway.proactive.jobs.config import ScheduleConfig
 from gateway.proactive.jobs.permissions import LEFT, PlaceUnknown, has_bot_left, role_now
 from gateway.proactive.jobs.triggers import (
     LATEST,
+    Hook,
     Once,
     Timing,
     TriggerInvalid,
@@ -136,6 +139,24 @@ class Scheduler:
         self._looked_at = now
         return max(wait_s, _SOONEST_S)
 
+    async def take_report(self, hook: str, delivery: str, text: str) -> int:
+        """
+        Store a webhook's report for each job that waits for it, once per ``delivery``; return their number.
+
+        Raises StoreUnavailable.
+        """
+        timing, now = str(Hook(hook)), self._clock.now()
+        jobs = [
+            job
+            for job in await self._plans.jobs()
+            if job.timing == timing and job.state is JobState.ACTIVE and job.session.channel in self._channels
+        ]
+        for job in jobs:
+            message = hook_message(job, hook, delivery, text, now)
+            pending = Pending(message, session=self._conversations.conversation_for(message))
+            await self._store.inbox.accept(message.channel, message.account, [pending], {})
+        return len(jobs)
+
     async def _resume(self, job: Job, now: datetime) -> None:
         """Resume a job for which the bot is back in its conversation."""
         channel = self._channels.get(job.session.channel)
@@ -224,6 +245,25 @@ def job_message(job: Job, instant: datetime, *, late: bool, forced: bool = False
         audience=job.audience,
         kind="job",
         context=replace(job.context, notes=replace(notes, origins=None, job=note)),
+    )
+
+
+def hook_message(job: Job, hook: str, delivery: str, text: str, now: datetime) -> InboundMessage:
+    """The inbox row of a job that a webhook starts; ``text`` counts as anybody's words."""
+    message = job_message(job, now, late=False)
+    notes = message.context.notes
+    theirs = untrusted_origin("hook", f"the webhook {hook}")
+    origins = join_origins(from_json(job.context.notes.origins), [theirs])
+    note = JobNote(id=job.id, kind=job.kind.value, origins=to_json(origins))
+    said = f"{job.text}\n\n{text}"
+    if job.kind is JobKind.ASK:
+        said = f"{background_text([('forwarded', f'the webhook {hook}', '', text)])}\n\n{job.text}"
+    return message.model_copy(
+        update={
+            "native_id": f"job:{job.id}:hook:{hashlib.sha256(delivery.encode()).hexdigest()[:32]}",
+            "text": said,
+            "context": replace(message.context, notes=replace(notes, job=note)),
+        }
     )
 
 

@@ -31,6 +31,7 @@ from gateway.proactive.jobs.config import ScheduleConfig
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest, format_timing, parse_request, request_of
 from gateway.proactive.jobs.triggers import (
     Cron,
+    Hook,
     Timing,
     TriggerInvalid,
     count_within,
@@ -265,8 +266,10 @@ class JobService:
         """Pause or resume a job; missed runs are skipped. Raises TimingInvalid or StoreUnavailable."""
         state, next_at = JobState.PAUSED, job.next_at
         if not paused:
-            next_at = next_after(parse_timing(job.timing), self._clock.now())
-            state = JobState.ACTIVE if next_at is not None else JobState.DONE
+            timing = parse_timing(job.timing)
+            next_at = next_after(timing, self._clock.now())
+            is_over = next_at is None and not isinstance(timing, Hook)
+            state = JobState.DONE if is_over else JobState.ACTIVE
         return await self.plans.set_job_state(job.id, state, next_at)
 
     async def remove(self, job: Job) -> bool:

@@ -30,12 +30,14 @@ from gateway.proactive.jobs.time_grammar import (
 )
 from gateway.proactive.jobs.triggers import (
     Cron,
+    Hook,
     Interval,
     Once,
     Timing,
     TriggerInvalid,
     checked_cron,
     next_after,
+    parse_timing,
     shortest_gap,
     zone_of,
 )
@@ -52,16 +54,17 @@ _FURTHEST = timedelta(days=366 * 10)
 @dataclass(frozen=True, slots=True)
 class TriggerRequest:
     """
-    A request for a trigger; exactly one of the first four is set.
+    A request for a trigger; exactly one of the first five is set.
 
-    ``at`` is any time of `time_grammar`, such as ``friday 6pm`` or ``every day 09:00``; ``zone`` an IANA
-    name.
+    ``at`` is any time of `time_grammar`, such as ``friday 6pm`` or ``every day 09:00``; ``hook`` the name of
+    a webhook; ``zone`` an IANA name.
     """
 
     at: str = ""
     in_minutes: float | None = None
     every_minutes: float | None = None
     cron: str = ""
+    hook: str = ""
     zone: str = ""
 
 
@@ -95,11 +98,14 @@ def parse_request(request: TriggerRequest, now: datetime, *, zone: str, min_inte
         request.in_minutes is not None,
         request.every_minutes is not None,
         bool(request.cron),
+        bool(request.hook),
     ]
     if sum(said) != 1:
         raise TriggerInvalid(
             "say when, with exactly one of at, in (in_minutes), every (every_minutes) or cron"
         )
+    if request.hook:
+        return parse_timing(f"hook {request.hook}")
     timing = _timing(request, now, request.zone or zone)
     gap = shortest_gap(timing, now)
     if gap is not None and gap < min_interval:
@@ -240,6 +246,8 @@ def format_timing(timing: Timing, zone: str) -> str:
         case Once():
             times = [f"{one.astimezone(zone_of(zone)):%a %Y-%m-%d %H:%M %Z}" for one in timing.instants]
             return f"{'once, ' if len(times) == 1 else ''}on {' and '.join(times)}"
+        case Hook(name):
+            return f"when the webhook {name} is called"
         case Interval(seconds, _):
             return f"every {spoken(timedelta(seconds=seconds))}"
         case _:

@@ -9,6 +9,7 @@ A timing is kept as a text that people can read:
                                                nothing
 ``cron 0 9 * * 1-5 in Europe/Berlin``          when a clock on the wall there shows it; several with ``|``
                                                between
+``hook grafana``                               whenever the webhook of this name is called
 ``cron … in … each 2 weeks from 2026-11-30``   only on these of its days: in each second week, or on each
                                                second day (``each 2 days from …``), counted from there
 =============================================  =========================================================
@@ -43,6 +44,7 @@ _LONGEST_EXPRESSION, _LONGEST_ZONE = 200, 100
 _SPANS = (timedelta(hours=1), timedelta(days=2), timedelta(days=40), timedelta(days=400))
 _LONGEST = timedelta(days=3000)
 _GAPS_LOOKED_AT = 400
+_HOOK = re.compile(r"hook ([a-z0-9][a-z0-9-]{0,39})", re.ASCII)
 _EVERY = re.compile(r"every (\d{1,10}) from (\S+)", re.ASCII)
 _CRON = re.compile(
     rf"cron (.{{1,{_LONGEST_EXPRESSION}}}?) in (\S{{1,{_LONGEST_ZONE}}})"
@@ -109,13 +111,25 @@ class Cron:
         return (day - self.since).days % (self.count * days) < days
 
 
-Timing = Once | Interval | Cron
+@dataclass(frozen=True, slots=True)
+class Hook:
+    """Whenever the webhook of this name is called; never by the clock."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return f"hook {self.name}"
+
+
+Timing = Once | Interval | Cron | Hook
 
 
 def parse_timing(text: str) -> Timing:
     """Read what ``str()`` wrote. Raises `TimingInvalid`: it is no timing, or one that never comes."""
     if text.startswith("at "):
         return Once(*map(_instant, text[3:].split(", ")))
+    if (hook := _HOOK.fullmatch(text)) is not None:
+        return Hook(hook[1])
     if (every := _EVERY.fullmatch(text)) is not None:
         seconds = int(every[1])
         if seconds < 1:
@@ -164,6 +178,8 @@ def next_after(timing: Timing, after: datetime) -> datetime | None:
             return _sane(start + ((after - start) // interval + 1) * interval)
         case Cron():
             return next(_instants(timing, after), None)
+        case Hook():
+            return None
 
 
 def newest_due(timing: Timing, after: datetime | None, now: datetime) -> datetime | None:
@@ -182,6 +198,8 @@ def newest_due(timing: Timing, after: datetime | None, now: datetime) -> datetim
             return newest if after is None or newest > after else None
         case Cron():
             return _newest_of_cron(timing, after, now)
+        case Hook():
+            return None
 
 
 def _newest_of_cron(timing: Cron, after: datetime | None, now: datetime) -> datetime | None:
@@ -202,7 +220,7 @@ def _newest_of_cron(timing: Cron, after: datetime | None, now: datetime) -> date
 def shortest_gap(timing: Timing, now: datetime) -> timedelta | None:
     """The shortest time between two of the next runs; None if it runs once."""
     match timing:
-        case Once():
+        case Once() | Hook():
             return None
         case Interval(seconds, _):
             return timedelta(seconds=seconds)

@@ -133,10 +133,10 @@ def test_what_cannot_be_is_said_in_a_sentence(home):
         (("cron", "add", "x", "--at", "2020-01-01 09:00", "--session", str(PLACE)), "is in the past"),
         (("cron", "add", "x", "--cron", "0 9 30 2 *", "--session", str(PLACE)), "is not a cron expression"),
         (("cron", "add", "x", "--at", "09:00"), "write to me directly first"),
-        (("cron", "add", "x"), "exactly one of --at, --in, --every and --cron"),
+        (("cron", "add", "x"), "exactly one of --at, --in, --every, --cron and --hook"),
         (
             ("cron", "add", "x", "--in", "2h", "--every", "1h"),
-            "exactly one of --at, --in, --every and --cron",
+            "exactly one of --at, --in, --every, --cron and --hook",
         ),
         (("cron", "run", "nope"), "there is no job"),
         (("heartbeat", "now"), "no heartbeat is running"),
