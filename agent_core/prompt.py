@@ -219,14 +219,9 @@ def own_part(text: str, account: str, *, alone: bool = False) -> str:
     """Remove quoted paragraphs and the bot's lines from a question; with ``alone`` everybody's lines."""
     own, quoted = list[str](), False
     for line in remove_words_of(text, lambda who: alone or who == account).split("\n"):
-        quoted = is_quoted(without_sender(line)) or (quoted and bool(line.strip()))
+        quoted = is_quoted(_SAID_BY.sub("", line)) or (quoted and bool(line.strip()))
         own += [] if quoted else [line]
     return "\n".join(own)
-
-
-def without_sender(line: str) -> str:
-    """Return a line of a shared conversation without the address of who said it."""
-    return _SAID_BY.sub("", line)
 
 
 def _called(name: str) -> str:

@@ -14,7 +14,7 @@ from datetime import datetime
 
 from agent_core.memory_ports import SearchPort, SearchRequest
 from agent_core.models import MemoryScope, Message, SearchHit
-from agent_core.prompt import Passage, remembered_text, searched_words, without_sender, without_tags
+from agent_core.prompt import Passage, remembered_text, searched_words, without_tags
 from agent_core.prompt_budget import TokenEstimate
 from agent_core.provenance import Origins, join_origins
 from agent_core.text import excerpt, one_line, word_count
@@ -138,7 +138,7 @@ def _says_more(text: str, words: str, shown: Sequence[Message]) -> bool:
     """Return False if a text has words of a question only in lines that are shown, as a thread's start."""
     known = {line for each in shown for line in each.content.splitlines()}
     lines = text.splitlines()
-    more = [line for line in lines if without_sender(line) not in known]
+    more = [line for line in lines if line not in known and line.partition("] ")[2] not in known]
     told = "\n".join(more).lower()
     return len(more) == len(lines) or any(word in told for word in words.lower().split() if len(word) > 2)
 

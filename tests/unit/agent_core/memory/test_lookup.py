@@ -110,11 +110,14 @@ async def test_what_the_prompt_has_anyway_is_not_repeated(house: LookedUp) -> No
     assert ", here:\n  @x:hs: Our cat is called Minka." in built[3].content
 
 
+@pytest.mark.parametrize("name", ["", "Ann"])
 @pytest.mark.parametrize(("asked", "found"), [("And now?", False), ("And the red cat now?", True)])
-async def test_a_thread_that_began_with_what_is_shown(house: LookedUp, *, asked: str, found: bool) -> None:
+async def test_a_thread_that_began_with_what_is_shown(
+    house: LookedUp, name: str, *, asked: str, found: bool
+) -> None:
     """Its start alone is no reason to show a turn of it; words of its own are."""
     await house.say(HERE, "My colour is green.", "A fine colour.")
-    start = background_text([("thread", "@x:hs", "", "My colour is green.")])
+    start = background_text([("thread", "@x:hs", name, "My colour is green.")])
     await house.say(A, f"{start}\n\nWhat about a red cat?", "No.")
     built = await house.prompt(asked)
     assert any("What about a red cat?" in each.content for each in built) is found
