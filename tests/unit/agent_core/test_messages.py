@@ -64,7 +64,7 @@ attachments = st.builds(
 )
 offsets = st.integers(-14 * 60, 14 * 60).map(lambda minutes: timezone(timedelta(minutes=minutes)))
 times = st.datetimes(timezones=offsets)
-contexts = st.dictionaries(
+routes = st.dictionaries(
     plain,
     st.recursive(
         st.none() | st.booleans() | st.integers(-(2**53), 2**53) | plain,
@@ -73,6 +73,7 @@ contexts = st.dictionaries(
     ),
     max_size=3,
 )
+contexts = st.builds(MessageContext, route=routes)
 inbound = st.builds(
     InboundMessage,
     channel=plain,
