@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
 from typing import Annotated, Any, Literal, Self, TypeVar
@@ -231,10 +231,18 @@ class _Sparse:
 
     @model_serializer(mode="wrap")
     def _changed(self, handler: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
-        bare = type(self)()
-        return {
-            name: value for name, value in handler(self).items() if getattr(self, name) != getattr(bare, name)
-        }
+        bare = _bare(type(self))
+        return {name: value for name, value in handler(self).items() if getattr(self, name) != bare[name]}
+
+
+_BARE: dict[type[Any], Mapping[str, Any]] = {}
+
+
+def _bare(kind: type[Any]) -> Mapping[str, Any]:
+    """The defaults of a record, by the names of its fields."""
+    if kind not in _BARE:
+        _BARE[kind] = dict(vars(kind()))
+    return _BARE[kind]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -402,8 +410,9 @@ class MessageContext(_Sparse):
         given = dict(given)
         if isinstance(given.get("edits"), int):  # how often it was edited
             given["edit_count"] = given.pop("edits")
-        own = {field.name for field in fields(cls)}
-        ours = {field.name for field in fields(MessageNotes)}
+        own, ours = _bare(cls).keys(), _bare(MessageNotes).keys()
+        if given.keys() <= own:
+            return given
         flat = {name: value for name, value in given.items() if name not in own}
         found = {name: value for name, value in given.items() if name in own}
         if notes := {name: value for name, value in flat.items() if name in ours}:
