@@ -213,9 +213,9 @@ async def test_the_owner_may_decide_for_others(tmp_path):
         await one.asked(f"!approve {name}", person=ANN)
         found = await answers(one, f"dm-{BOB}", 3)
     assert others.text == "Nothing waits for your decision."
-    assert his.text == f"These wait for your decision:\n\n- `{name}`: to use `write_down`"
-    assert listed.text == his.text
-    assert f"\n{his.text}\n\nThe oldest waits for" in status.text
+    assert listed.text == f"These wait for your decision:\n\n- `{name}`: to use `write_down`"
+    assert his.text == f"{listed.text} (it)"  # what it is given are his words, and not for the owner's list
+    assert f"\n{listed.text}\n\nThe oldest waits for" in status.text
     assert unknown.text == "There is nothing named `d99`. `!approve` alone lists what waits for you."
     assert waiting.text.endswith("; 1 of your messages waits here.")
     assert found[2] == "so: wrote it"
