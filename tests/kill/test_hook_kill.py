@@ -108,7 +108,7 @@ def test_a_hook_from_the_request_to_the_room(daemon, owner):
 
 
 def test_deliveries_over_kills(daemon, owner):
-    """Each that was accepted is said once, and nothing else."""
+    """Each that was accepted is said once, or has its apology, and nothing else."""
     chance = random.Random(SEED)
     room = begin(daemon, owner)
     for number in range(KILLS):
@@ -124,9 +124,15 @@ def test_deliveries_over_kills(daemon, owner):
             time.sleep(0.1)
     wanted = {f"alert #{number}#" for number in range(KILLS)}
 
-    def seen():
-        return Counter(name for text in said(daemon, owner, room) for name in wanted if name in text)
+    def said_once():
+        """Which alerts were said, and how many runs ended in an apology: they were at work in too many deaths."""
+        texts = said(daemon, owner, room)
+        seen = Counter(name for text in texts for name in wanted if name in text)
+        return seen, sum("could not be done" in text for text in texts)
 
-    daemon.wait_until(lambda: seen().keys() == wanted, within_s=120)
+    daemon.wait_until(lambda: len(said_once()[0]) + said_once()[1] >= KILLS, within_s=120)
     time.sleep(2)
-    assert seen() == Counter(wanted)
+    seen, apologies = said_once()
+    assert set(seen.values()) == {1}
+    assert len(seen) + apologies == KILLS
+    assert apologies <= 3
