@@ -228,6 +228,9 @@ class Model:
         notes: list[LineNote] = []
         if row.state in (IN.ANSWERED, IN.SETTLED) and not row.redacted:
             notes = self.lines_gone(row)
+            # What was to correct the words is not said any more, if nobody has taken it up.
+            names = {f"{row.native} edited {number + 1}" for number in range(row.edits)}
+            self.ignore([each for each in self.rows if each.native in names and each.state is IN.READY])
         row.redacted = row.redacted or row.turn is not None
         return self.take_away([row], "withdrawn"), notes
 
