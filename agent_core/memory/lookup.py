@@ -135,7 +135,9 @@ def _is_shown(hit: SearchHit, session_id: str, shown: Sequence[Message], words: 
 
 
 def _says_more(text: str, words: str, shown: Sequence[Message]) -> bool:
-    """Return False if a text has words of a question only in lines that are shown, as a thread's start."""
+    """Return False if a text has words of a question only in its thread's start, which is shown."""
+    if "<thread_start>" not in text:
+        return True
     known = {line for each in shown for line in each.content.splitlines()}
     lines = text.splitlines()
     more = [line for line in lines if line not in known and line.partition("] ")[2] not in known]

@@ -82,7 +82,9 @@ def test_a_daemon_that_renews_its_login(delegating, provider, bot, tmp_path):
         room = owner.create_room(invite=[f"@{bot}:{delegating.server_name}"], is_direct=True)
         owner.send(room, "ping")
         owner.wait_for_message(lambda event: event.sender.startswith(f"@{bot}:"))
-        assert stored(daemon)["device_id"] == first
+        kept = stored(daemon)
+        assert kept["device_id"] == first
+        assert not {kept["access"], kept["refresh"]} & set(re.findall(r"[\w-]{20,}", daemon.log()))
 
 
 def test_the_command_that_logs_in(delegating, provider, bot, tmp_path):

@@ -143,6 +143,13 @@ async def _tokens_by_oauth(
     browser: BrowserLogin,
     show: Callable[[str], None],
 ) -> MatrixTokens:
+    for name, value in metadata.items():
+        is_open = config.homeserver.startswith("https:") and _address(metadata, name).startswith("http:")
+        if is_open and name.endswith("_endpoint"):
+            raise ChannelMisconfigured(
+                f"the homeserver sends its logins to {printable_line(value)} without encryption, so nothing "
+                "was asked there"
+            )
     device_id = config.device_id or "".join(
         secrets.choice(string.ascii_uppercase) for _ in range(_DEVICE_CHARS)
     )

@@ -112,9 +112,9 @@ class MatrixLogin:
                 return
             if self._config.access_token is not None:
                 raise ChannelAuthFailed(
-                    "the homeserver no longer accepts the access token: put a new access_token with its "
-                    "device_id into the configuration, or a password, so that squidbot can log in by "
-                    "itself"
+                    "the homeserver no longer accepts the access token (that of another client may expire "
+                    "within minutes): configure a password, so that squidbot can log in by itself, or login: "
+                    "browser, or a new access_token with its device_id"
                 )
             self._in_a_row += 1
             if self._in_a_row > MAX_IN_A_ROW:
@@ -200,8 +200,9 @@ class MatrixLogin:
         answer = await ask(self._homeserver, "GET", f"{CLIENT}/account/whoami")
         if answer.is_token_refused:
             raise ChannelAuthFailed(
-                "the homeserver does not accept the configured access_token: get a new one (in Element: "
-                "Settings, Help & About, Access Token) or configure a password instead"
+                "the homeserver does not accept the configured access_token (that of another client may "
+                "expire within minutes): configure a password or login: browser instead, or get a new one "
+                "(in Element: Settings, Help & About, Access Token)"
             )
         if not answer.good:
             raise problem(answer)
