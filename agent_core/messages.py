@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from functools import lru_cache
 from typing import Annotated, Any, Literal, Self, TypeVar
@@ -241,7 +241,8 @@ _BARE: dict[type[Any], Mapping[str, Any]] = {}
 def _bare(kind: type[Any]) -> Mapping[str, Any]:
     """The defaults of a record, by the names of its fields."""
     if kind not in _BARE:
-        _BARE[kind] = dict(vars(kind()))
+        bare = kind()
+        _BARE[kind] = {each.name: getattr(bare, each.name) for each in fields(bare)}
     return _BARE[kind]
 
 
