@@ -232,6 +232,8 @@ class Model:
             names = {f"{row.native} edited {number + 1}" for number in range(row.edits)}
             self.ignore([each for each in self.rows if each.native in names and each.state is IN.READY])
         row.redacted = row.redacted or row.turn is not None
+        if row.state is IN.DEAD:  # nobody asks it again, so nothing of it is kept
+            row.text = ""
         return self.take_away([row], "withdrawn"), notes
 
     def lines_gone(self, row: Row) -> list[LineNote]:
