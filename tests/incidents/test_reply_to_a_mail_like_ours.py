@@ -63,7 +63,7 @@ async def taken_in(
             session=said_in,
             text="Which **day**? Which hotel?",
             created_at=datetime.now(UTC),
-            context={"subject": subject, "message_id": FIRST, **theirs},
+            context={"subject": subject, "route": {"message_id": FIRST, **theirs}},
         )
     async with fake_imap(store) as port:
         settings = config(port, sender_verification="enforce", trusted_authserv_ids=["mail.test"])

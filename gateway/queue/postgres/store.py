@@ -206,7 +206,7 @@ def _read(facts: str) -> Iterator[Fact]:
 
 
 def migrate(url: str, home: int = HOME) -> str:
-    """Create or update the tables; return what was done. Raises StoreUnavailable, StoreUnusable."""
+    """Create the tables; return what was done. Raises StoreUnavailable, StoreUnusable."""
     where = place_of(url)
     try:
         with connect(url) as db:

@@ -25,7 +25,7 @@ def answer(key: str, text: str = "hello", conversation: str = "dm-alice") -> Out
         session=SessionKey("loopback", conversation),
         text=text,
         created_at=EPOCH,
-        context={"event_id": "m1"},
+        context={"route": {"event_id": "m1"}},
     )
 
 

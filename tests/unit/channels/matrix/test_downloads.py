@@ -112,10 +112,12 @@ def message(media_id, *, name="a.bin", number=0, sender=ALICE, addressed=True, *
         audience=Audience.DIRECT,
         addressed=addressed,
         context={
-            "media": {
-                "type": "m.room.message",
-                "content": content,
-                "remark": f'[A file is attached: "{name}"]',
+            "route": {
+                "media": {
+                    "type": "m.room.message",
+                    "content": content,
+                    "remark": f'[A file is attached: "{name}"]',
+                }
             }
         },
     )

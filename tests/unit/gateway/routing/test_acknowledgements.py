@@ -45,7 +45,7 @@ def message(number: int, *, conversation: str = "one", kind: str = "message") ->
         text="hello",
         received_at=EPOCH,
         kind=kind,
-        context={"id": number},
+        context={"route": {"id": number}},
     )
 
 

@@ -114,7 +114,9 @@ class TestTaking:
         """What only the store may say is not taken from a channel."""
 
         async def work(bench):
-            await bench.inbox.accept([says("a", context={"admitted": True, "stopped": 7, "subject": "s"})])
+            await bench.inbox.accept(
+                [says("a", context={"subject": "s", "notes": {"admitted": True, "stopped": 7}})]
+            )
             assert (await claim(bench.store)).head.message.context == MessageContext(subject="s")
 
         await on_store(tmp_path, work)
