@@ -77,8 +77,8 @@ class MovedConversation:
 
 def write_conversation(
     layout: Layout, key: SessionKey, each: Iterable[str], record: Record | None, clock: Clock
-) -> None:
-    """Write the files of a session: its history, and its record, whose cursor counts lines."""
+) -> int:
+    """Write a session's history, and its record, whose cursor counts lines; return the number of lines."""
     cursor = record.cursor if record is not None else 0
     path, place, offset, count = layout.history(key), PageMark(cursor, -1), 0, 0
     files.make_folder(path.parent)
@@ -101,22 +101,26 @@ def write_conversation(
         place = PageMark(session.history.end(), offset)
     if record is not None:
         session.record_file.save(replace(record, place=place))
+    return count
 
 
-def write_document(layout: Layout, scope: MemoryScope, versions: Iterable[str]) -> None:
-    """Write the files of a memory document; the last readable version becomes the document."""
+def write_document(layout: Layout, scope: MemoryScope, versions: Iterable[str]) -> int:
+    """Write a memory document from its versions, the last readable one; return their number."""
     text: str | None = None
+    count = 0
     path = layout.versions(scope)
     files.make_folder(path.parent)
     with path.open("xb") as file:
         for each in versions:
             raw = as_bytes(each)
             file.write(raw + b"\n")
+            count += 1
             if (version := Version.parse_or_none(raw)) is not None:
                 text = version.document.text
     path.chmod(0o600)
     if text is not None:
         files.replace(layout.document(scope), text.encode())
+    return count
 
 
 @dataclass(slots=True)
