@@ -22,7 +22,7 @@ from agent_core.storage.jsonl import JsonlMemory
 from gateway.errors import AlreadyRunning, ConfigInvalid
 from gateway.operations import moving
 from gateway.queue.lease import DAEMON, LeaseTaken
-from gateway.queue.moving.lines import as_text
+from gateway.queue.moving.files import as_text
 from gateway.queue.opening import memory_in_database, opened_queue
 from gateway.queue.postgres.store import PostgresQueue, migrate
 from gateway.queue.sqlite.moving import EmbeddedTables

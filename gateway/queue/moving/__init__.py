@@ -2,6 +2,6 @@
 Moves a queue with its histories and memory to the other engine.
 
 ``marker.py`` is the marker left in the source database, ``tables.py`` lists the tables of both engines,
-``lines.py`` converts bytes to text, ``files.py`` reads and writes the files of a home.
+``files.py`` reads and writes the files of a home.
 `gateway.queue.postgres.moving` is the PostgreSQL side; `gateway.operations.moving` combines the parts.
 """

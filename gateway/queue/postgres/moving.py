@@ -23,7 +23,7 @@ from agent_core.storage.lines import MAX_LINE_BYTES, storable
 from agent_core.storage.paging import PageMark
 from gateway.queue.errors import StoreUnusable
 from gateway.queue.lease import DAEMON, Holders, LeaseTaken, LeaseTimes, process_of
-from gateway.queue.moving.lines import as_bytes
+from gateway.queue.moving.files import as_bytes
 from gateway.queue.moving.marker import NAME, Marker
 from gateway.queue.moving.tables import COLUMNS, NUMBERED, batches
 from gateway.queue.postgres import history_tables, schema

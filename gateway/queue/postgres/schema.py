@@ -19,9 +19,10 @@ import psycopg
 from gateway.queue.errors import StoreCorrupt, StoreTooNew, StoreUnusable
 from gateway.queue.moving.marker import NAME as MOVED
 from gateway.queue.moving.marker import check_unmoved
-from gateway.queue.postgres import history_tables, state_tables
+from gateway.queue.postgres import history_tables
 from gateway.queue.postgres.connection import FACTS, SCHEMA
 from gateway.queue.postgres.triggers import TRIGGERS
+from gateway.queue.sql.engine import ConnectionPort
 from gateway.queue.sql.tables import TABLES
 
 VERSION = 14
@@ -55,9 +56,40 @@ _MORE = (
     "CREATE INDEX inbox_turn ON {schema}.all_inbox (home, turn) WHERE state IN ('ready', 'running')",
     "CREATE INDEX outbox_session ON {schema}.all_outbox (home, session, id)",
 )
+_ACCOUNTS = """
+CREATE TABLE account_document (
+    folder TEXT NOT NULL, name TEXT NOT NULL, content BLOB, claim TEXT, claimed_until REAL,
+    PRIMARY KEY (folder, name)
+);
+CREATE TABLE account_file (
+    folder TEXT NOT NULL, file TEXT NOT NULL, generation INTEGER NOT NULL,
+    PRIMARY KEY (folder, file)
+);
+CREATE TABLE account_row (
+    folder TEXT NOT NULL, file TEXT NOT NULL, kind TEXT NOT NULL, key TEXT NOT NULL, content BLOB NOT NULL,
+    PRIMARY KEY (folder, file, kind, key)
+);
+"""
 _CREATE = re.compile(r"CREATE TABLE (\w+) \((.*)\)(?: WITHOUT ROWID)?$", re.DOTALL)
 _INDEX = re.compile(r"CREATE INDEX (\w+) ON (\w+) \((.*?)\)(.*)$", re.DOTALL)
 _LOCK = 0x53514254
+
+
+_CHANGED = " AND ".join(
+    f"has_table_privilege(pg_class.oid, '{right}')" for right in ("SELECT", "INSERT", "UPDATE", "DELETE")
+)
+# Statements name the views; triggers, and each transaction, read the tables behind them.
+_WITHOUT = f"""
+SELECT relname FROM pg_class JOIN pg_namespace AS place ON place.oid = relnamespace
+WHERE nspname = '{SCHEMA}' AND ((relkind = 'v' AND NOT ({_CHANGED}))
+  OR (relkind = 'r' AND NOT has_table_privilege(pg_class.oid, 'SELECT')))
+ORDER BY relname
+"""  # noqa: S608 - constants
+
+
+def without_rights(db: ConnectionPort) -> list[str]:
+    """Return the tables that the connection's role may not read, or not change as a daemon does."""
+    return [str(name) for (name,) in db.execute(_WITHOUT).fetchall()]
 
 
 def _split(columns: str) -> Iterator[str]:
@@ -110,7 +142,7 @@ def statements() -> Iterator[str]:
     yield from _made_from(history_tables.TABLES)
     for more in (*history_tables.INDEXES, *history_tables.TRIGGERS):
         yield more.format(schema=SCHEMA)
-    yield from _made_from(state_tables.TABLES)
+    yield from _made_from(_ACCOUNTS)
     yield f"CREATE TABLE {SCHEMA}.schema (version BIGINT NOT NULL, oldest BIGINT NOT NULL)"
     yield f"INSERT INTO {SCHEMA}.schema VALUES ({VERSION}, {VERSION})"  # noqa: S608 - constants
 
