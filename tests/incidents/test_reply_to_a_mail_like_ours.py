@@ -22,17 +22,13 @@ from tests.doubles.inbox import MemoryInbox, running
 from tests.doubles.mailbox import Store, config
 from tests.incidents.test_others_words_in_the_owners_mail import ORDER, done_with
 
+pytestmark = pytest.mark.virtual_time
 BOT, ANN, ELSEWHERE, BOB = "bot@mail.test", "ann@mail.test", "ann@home.test", "bob@mail.test"
 KEY = "00000000-0000-4000-8000-000000000001"
 FIRST, EVIL = "<first@mail.test>", "<9@evil.example>"
 THREAD = thread_tag(FIRST, (), account=BOT)
 IN_THREAD = {who: session_of("email", THREAD, who) for who in (ANN, ELSEWHERE, BOB)}
 OURS = message_id_of(KEY, IN_THREAD[ANN], account=BOT)
-
-
-@pytest.fixture
-def anyio_backend(virtual_backend: object) -> object:
-    return virtual_backend
 
 
 async def taken_in(

@@ -11,10 +11,7 @@ from tests.clock import EPOCH
 from tests.doubles.inbox import MemoryInbox, running
 from tests.doubles.loopback import FileLoopbackServer, LoopbackChannel, LoopbackServer
 
-
-@pytest.fixture
-def anyio_backend(virtual_backend):
-    return virtual_backend
+pytestmark = pytest.mark.virtual_time
 
 
 def answer(key: str, text: str = "hello", conversation: str = "dm-alice") -> OutboundMessage:

@@ -10,12 +10,8 @@ from channels.email.smtp import connection_pool
 from channels.email.smtp.connection_pool import ConnectionPool
 from tests.unit.channels.email.test_submission import HANG_UP, Post, submitter
 
+pytestmark = pytest.mark.virtual_time
 MAIL = b"Subject: x\r\n\r\nhello\r\n"
-
-
-@pytest.fixture
-def anyio_backend(virtual_backend: object) -> object:
-    return virtual_backend
 
 
 async def hand_in(post: Post, count: int) -> None:

@@ -30,12 +30,7 @@ from channels.email.imap.folders import SENT, WantedFolder
 from channels.email.imap.syntax import Folder, folder_name, folder_wire
 from tests.clock import LoopClock
 
-
-@pytest.fixture
-def anyio_backend(virtual_backend: object) -> object:
-    return virtual_backend
-
-
+pytestmark = pytest.mark.virtual_time
 OAUTH = OAuth(
     provider="custom",
     client_id="squid",

@@ -16,10 +16,7 @@ from channels.heartbeat.schedule import Schedule, tick_name
 from tests.clock import EPOCH, LoopClock
 from tests.doubles.inbox import MemoryInbox, running
 
-
-@pytest.fixture
-def anyio_backend(virtual_backend):
-    return virtual_backend
+pytestmark = pytest.mark.virtual_time
 
 
 class Beat:

@@ -12,10 +12,7 @@ from gateway.routing.acknowledgements import Acknowledgements
 from tests.clock import EPOCH
 from tests.doubles.loopback import LoopbackChannel, LoopbackServer
 
-
-@pytest.fixture
-def anyio_backend(virtual_backend):
-    return virtual_backend
+pytestmark = pytest.mark.virtual_time
 
 
 class StagingChannel(LoopbackChannel):

@@ -19,10 +19,7 @@ from gateway.supervision import supervisor as supervision
 from gateway.supervision.supervisor import Supervisor
 from tests.clock import LoopClock, ManualClock
 
-
-@pytest.fixture
-def anyio_backend(virtual_backend):
-    return virtual_backend
+pytestmark = pytest.mark.virtual_time
 
 
 @pytest.fixture(autouse=True)

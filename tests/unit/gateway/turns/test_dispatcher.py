@@ -11,12 +11,8 @@ from agent_core.messages import SessionKey
 from gateway.turns import dispatcher as dispatching
 from gateway.turns.dispatcher import SessionDispatcher
 
+pytestmark = pytest.mark.virtual_time
 A, B, C = (SessionKey("test", name) for name in "abc")
-
-
-@pytest.fixture
-def anyio_backend(virtual_backend):
-    return virtual_backend
 
 
 class Runs:
