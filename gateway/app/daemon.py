@@ -296,18 +296,12 @@ async def _serve(stack: AsyncExitStack, built: Gateway, settings: Settings, home
         host, port = parse_listen(settings.gateway.http.listen)
         more: list[web.AbstractRouteDef] = []
         day = streams = None
-        if settings.gateway.http.status_page or built.console is not None:
-            from gateway.operations.http.samples import DayHistory  # noqa: PLC0415 - few want the pages
+        if built.console is not None:
+            from gateway.operations.http.console.server import Console  # noqa: PLC0415 - few want the pages
+            from gateway.operations.http.console.streams import ChangeStreams  # noqa: PLC0415
+            from gateway.operations.http.samples import DayHistory  # noqa: PLC0415
 
             day = DayHistory(built.store.maintenance.stats, built.clock)
-        if day is not None and settings.gateway.http.status_page:
-            from gateway.operations.http.status_page import StatusPage  # noqa: PLC0415 - as above
-
-            more = StatusPage(operations.status, day, built.clock, stuck=watchdog.reason).routes()
-        if day is not None and built.console is not None:
-            from gateway.operations.http.console.server import Console  # noqa: PLC0415 - as above
-            from gateway.operations.http.console.streams import ChangeStreams  # noqa: PLC0415
-
             streams = ChangeStreams(built.wakeups.changes())
             more += Console(operations, built.console, built.not_here, day, streams).routes()
         if settings.gateway.http.hooks:

@@ -23,7 +23,7 @@ from agent_core.storage.search_index.text import Filters, fold, parse_query
 from agent_core.storage.search_index.vectors import Vectors, fuse
 from gateway.queue.errors import StoreUnavailable
 from gateway.queue.postgres.histories import documents, lines, records, search, vectors
-from gateway.queue.postgres.histories.files import files_in
+from gateway.queue.postgres.histories.lines import files_in
 from gateway.queue.sql.base import Database, Store
 from gateway.queue.sql.codec import instant
 from gateway.queue.sql.engine import NOTHING, ConnectionPort, Locks, named_lock, session_lock

@@ -90,11 +90,15 @@ MAIL = {"context": {"subject": "Hi"}}
         (message("ann@mail.test", context={"subject": "Hi", "others_words": True}), Trust.UNTRUSTED),
         (message(attachments=(PICTURE,), background=said("talk", EVE)), Trust.UNTRUSTED),
         (
-            message("ann@mail.test", context={"subject": "Hi", "admitted": True}, attachments=(PICTURE,)),
+            message(
+                "ann@mail.test",
+                context={"subject": "Hi", "notes": {"admitted": True}},
+                attachments=(PICTURE,),
+            ),
             Trust.UNTRUSTED,
         ),
         (message("ann@mail.test", **MAIL), Trust.OWNER),
-        (message("ann@mail.test", context={"subject": "Hi", "admitted": True}), Trust.UNTRUSTED),
+        (message("ann@mail.test", context={"subject": "Hi", "notes": {"admitted": True}}), Trust.UNTRUSTED),
         (message("ann@mail.test", **MAIL, background=said("forwarded", "bob@mail.test")), Trust.UNTRUSTED),
         (message("ann@mail.test", **MAIL, background=said("quoted", "ann@mail.test")), Trust.UNTRUSTED),
         (message("heartbeat", kind="tick"), Trust.OWNER),
