@@ -9,12 +9,13 @@ import pytest
 from agent_core.messages import Amendment, OutboundKind
 from agent_core.models import MemoryScope, Message, ScopeKind
 from agent_core.storage.jsonl import JsonlMemory
-from gateway.cli import render
 from gateway.errors import NotFound
+from gateway.operations import render
 from gateway.operations.arguments import RequestInvalid, parse_scope, show_scope
+from gateway.operations.context import OperationContext
 from gateway.operations.mcp import no_server
 from gateway.operations.memory import NotCurrent
-from gateway.operations.service import OPERATIONS, Operations
+from gateway.operations.registry import all_operations, find_operation
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.stores import Completion, NewOutbound, Pending
 from gateway.queue.wakeups import Wakeups
@@ -239,10 +240,10 @@ class TestMemory:
 
     async def test_a_document_is_written_by_hand(self, bench):
         """As a new version; if somebody was faster than the version it is based on, nothing is."""
-        assert (await bench.ask.memory_write("one"))["version"] == 1
-        assert (await bench.ask.memory_write("two", version=1))["version"] == 2
+        assert (await bench.ask.memory_write(text="one"))["version"] == 1
+        assert (await bench.ask.memory_write(text="two", version=1))["version"] == 2
         with pytest.raises(NotCurrent, match="at version 2 now"):
-            await bench.ask.memory_write("three", version=1)
+            await bench.ask.memory_write(text="three", version=1)
         assert (await bench.ask.memory_show())["text"] == "two"
         assert [one["session"] for one in (await bench.ask.memory_history())["versions"]] == ["", ""]
 
@@ -334,7 +335,7 @@ class TestStatus:
         async def live():
             return {"pid": 42, "work": {}}
 
-        report = await Operations(bench.store, bench.memory, status=live).status()
+        report = await OperationContext(bench.store, bench.memory, status=live).call("status", {})
         assert (report["pid"], report["running"]) == (42, True)
 
 
@@ -358,9 +359,11 @@ class TestCalls:
         with pytest.raises(RequestInvalid):
             await bench.ask.call(name, arguments)
 
-    def test_every_operation_exists(self):
-        """The table names methods."""
-        assert all(callable(getattr(Operations, name)) for name in OPERATIONS)
+    def test_every_operation_is_found_by_its_key(self):
+        """The first word of each key names the modules with it; no key is used twice."""
+        found = all_operations()
+        assert len(found) > 70
+        assert all(find_operation(key) == each for key, each in found.items())
 
 
 async def test_answered_messages_do_not_count_as_stuck(bench):

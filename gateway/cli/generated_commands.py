@@ -1,0 +1,105 @@
+"""
+The commands that are operations: ``generated_commands.NAME`` is the command or the group of that first word.
+
+The signature, the options and the help come from the declaration (`agent_core.operation`). A group is made
+when its name is asked for, so a command loads its own family alone.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+from typing import Annotated, Any, get_args, get_origin
+
+from cyclopts import App, Parameter
+
+from agent_core.operation import Operation
+from gateway.cli.context import HERE, Json, Where, ask, confirm
+from gateway.cli.output import print_result
+from gateway.operations.registry import COMMANDS, GROUPS, operations_in
+
+_YES = inspect.Parameter(
+    "yes",
+    inspect.Parameter.KEYWORD_ONLY,
+    default=False,
+    annotation=Annotated[bool, Parameter(help="Do not ask.")],
+)
+_COMMON = (
+    inspect.Parameter("where", inspect.Parameter.KEYWORD_ONLY, default=HERE, annotation=Where),
+    inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Json),
+)
+
+
+def __getattr__(name: str) -> App | Callable[..., int]:
+    if name in GROUPS:
+        return make_group(name)
+    if name in COMMANDS:
+        return make_command(_operations(name)[0])
+    raise AttributeError(name)
+
+
+def make_group(name: str) -> App:
+    """Make the group of the commands with a first word, or with that of a module of the same name."""
+    name = name.rpartition(".")[2]
+    group = App(
+        name=name, help=GROUPS[name], help_format="plaintext", default_parameter=Parameter(negative=())
+    )
+    for operation in _operations(name):
+        group.command(make_command(operation), name=operation.name.split()[1])
+    return group
+
+
+def _operations(name: str) -> list[Operation]:
+    return [each for each in operations_in(name) if each.is_command and each.name.split()[0] == name]
+
+
+def make_command(operation: Operation) -> Callable[..., int]:
+    """Make the function that cyclopts calls for an operation; it returns the exit code."""
+    parameters = [_parameter(each, operation) for each in _arguments(operation)]
+    words = [each.name for each in parameters if each.kind is inspect.Parameter.POSITIONAL_ONLY]
+    parameters += [*([_YES] if operation.confirm else []), *_COMMON]
+
+    def command(
+        *given: Any, where: Where = HERE, as_json: bool = False, yes: bool = False, **options: Any
+    ) -> int:
+        arguments = {**dict(zip(words, given, strict=False)), **options}
+        if operation.reads and arguments.get(operation.reads) is None:
+            arguments[operation.reads] = _read_input()
+        if operation.confirm and not yes and not confirm(operation.confirm.format(**arguments)):
+            sys.stderr.write("nothing was changed\n")
+            return 1
+        answer = ask(where, operation.key, **arguments)
+        print_result(as_json, answer, operation.render(answer))
+        return int(operation.fails(answer))
+
+    command.__name__, command.__doc__ = operation.run.__name__, operation.run.__doc__
+    command.__signature__ = inspect.Signature(parameters, return_annotation=int)  # type: ignore[attr-defined]
+    command.__annotations__ = {each.name: each.annotation for each in parameters}
+    return command
+
+
+def _arguments(operation: Operation) -> list[inspect.Parameter]:
+    """The parameters of an operation after its context, with their types."""
+    return list(inspect.signature(operation.run, eval_str=True).parameters.values())[1:]
+
+
+def _parameter(argument: inspect.Parameter, operation: Operation) -> inspect.Parameter:
+    """A parameter of a command: what can be given by its place is a word, what is keyword-only an option."""
+    kind = argument.kind
+    if kind is inspect.Parameter.POSITIONAL_OR_KEYWORD:
+        kind = inspect.Parameter.POSITIONAL_ONLY
+    annotation, default = argument.annotation, argument.default
+    if get_origin(annotation) is Annotated:
+        plain, option = get_args(annotation)
+        given = {"name": option.flag, "help": option.help}
+        annotation = Annotated[plain, Parameter(**{key: text for key, text in given.items() if text})]
+    if argument.name == operation.reads:
+        annotation, default = annotation | None, None
+    return argument.replace(kind=kind, annotation=annotation, default=default)
+
+
+def _read_input() -> str:
+    if sys.stdin.isatty():
+        sys.stderr.write("Type the text, then Ctrl-D at the beginning of a line.\n")
+    return sys.stdin.buffer.read().decode("utf-8", "replace")
