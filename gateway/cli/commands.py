@@ -11,6 +11,9 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 
 from cyclopts import App, Parameter
@@ -19,6 +22,7 @@ from gateway.cli import fast_path
 from gateway.cli.context import HERE, Json, Where, asker
 from gateway.cli.output import print_result
 from gateway.operations.registry import COMMANDS
+from gateway.system.home import named_config
 from gateway.system.version import version, version_of
 
 
@@ -34,8 +38,11 @@ app = App(
     help_format="plaintext",
     default_parameter=Parameter(negative=(), show_default=_default),
 )
-_WRITTEN_BY_HAND = ("email", "matrix", "mcp", "person", "sessions")
+_OWN_KINDS = ("email", "matrix")
+"""Our own kinds of channel; those of other packages are added when one is named (`add_kind`)."""
+_WRITTEN_BY_HAND = ("matrix", "mcp", "person", "sessions")
 """Groups with commands that are more than one request."""
+_DERIVED = (*COMMANDS, *_OWN_KINDS)
 for _place in (
     "backup:backup",
     "backup:restore",
@@ -47,9 +54,26 @@ for _place in (
     "privacy:export",
     "privacy:forget",
     "restored:restored",
-    *(f"{name if name in _WRITTEN_BY_HAND else 'generated_commands'}:{name}" for name in COMMANDS),
+    *(f"{name if name in _WRITTEN_BY_HAND else 'generated_commands'}:{name}" for name in _DERIVED),
 ):
     app.command(f"gateway.cli.{_place}")  # imported when it is called
+
+
+def add_kind(arguments: Sequence[str]) -> None:
+    """Add the commands of a channel of another package, if the first word names one that is enabled."""
+    from gateway.errors import GatewayError
+    from gateway.plugins import channel_kinds
+    from gateway.settings import load_settings
+    from gateway.system.home import Home, find_home
+
+    kind, *rest = arguments
+    given = dict(each.split("=", 1) for each in rest if each.startswith("--") and "=" in each)
+    given |= dict(pairwise(rest))
+    home, config = (Path(given[name]) if name in given else None for name in ("--home", "--config"))
+    with suppress(GatewayError):
+        load_settings(named_config(config) or Home(find_home(home)).config_file, missing_ok=True)
+    if kind in channel_kinds():
+        app.command(f"gateway.cli.generated_commands:{kind}")
 
 
 # ── running ──

@@ -5,12 +5,14 @@ The signature, the options and the help come from the declaration (`agent_core.o
 when its name is asked for, so a command loads its own family alone.
 """
 
+# ruff: noqa: PLC0415 - a command loads what it needs when it is called
+
 from __future__ import annotations
 
 import inspect
 import sys
 from collections.abc import Callable
-from typing import Annotated, Any, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 
 from cyclopts import App, Parameter
 
@@ -19,12 +21,19 @@ from gateway.cli.context import HERE, Json, Where, ask, confirm
 from gateway.cli.output import print_result
 from gateway.operations.registry import COMMANDS, GROUPS, operations_in
 
+if TYPE_CHECKING:
+    from channels.plugin import ChannelPlugin
+
 _YES = inspect.Parameter(
     "yes",
     inspect.Parameter.KEYWORD_ONLY,
     default=False,
     annotation=Annotated[bool, Parameter(help="Do not ask.")],
 )
+_Account = Annotated[
+    str,
+    Parameter(["--account", "--channel"], help="The account, if there are several: its key under channels."),
+]
 _COMMON = (
     inspect.Parameter("where", inspect.Parameter.KEYWORD_ONLY, default=HERE, annotation=Where),
     inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Json),
@@ -32,19 +41,25 @@ _COMMON = (
 
 
 def __getattr__(name: str) -> App | Callable[..., int]:
-    if name in GROUPS:
-        return make_group(name)
-    if name in COMMANDS:
+    if name in COMMANDS and name not in GROUPS:
         return make_command(_operations(name)[0])
+    if name in GROUPS or not name.startswith("_"):
+        return make_group(name)
     raise AttributeError(name)
 
 
 def make_group(name: str) -> App:
     """Make the group of the commands with a first word, or with that of a module of the same name."""
     name = name.rpartition(".")[2]
+    plugin = None if name in GROUPS else _plugin(name)
     group = App(
-        name=name, help=GROUPS[name], help_format="plaintext", default_parameter=Parameter(negative=())
+        name=name,
+        help=GROUPS[name] if plugin is None else plugin.description,
+        help_format="plaintext",
+        default_parameter=Parameter(negative=()),
     )
+    if plugin is not None and plugin.login_help:
+        group.command(make_login(plugin), name="login")
     for operation in _operations(name):
         group.command(make_command(operation), name=operation.name.split()[1])
     return group
@@ -52,6 +67,30 @@ def make_group(name: str) -> App:
 
 def _operations(name: str) -> list[Operation]:
     return [each for each in operations_in(name) if each.is_command and each.name.split()[0] == name]
+
+
+def _plugin(kind: str) -> ChannelPlugin[Any]:
+    from gateway.plugins import channel_kinds
+
+    if kind not in channel_kinds():
+        raise AttributeError(kind)
+    return channel_kinds()[kind]
+
+
+def make_login(plugin: ChannelPlugin[Any]) -> Callable[..., int]:
+    """Make the command that logs an account of a kind of channel in."""
+
+    def login(
+        *,
+        account: _Account = "",
+        where: Where = HERE,
+    ) -> int:
+        from gateway.cli.login import log_in_account
+
+        return log_in_account(where, plugin.kind, account)
+
+    login.__doc__ = plugin.login_help
+    return login
 
 
 def make_command(operation: Operation) -> Callable[..., int]:

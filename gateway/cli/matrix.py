@@ -1,4 +1,4 @@
-"""The commands ``squidbot matrix login`` and ``verify``."""
+"""The command ``squidbot matrix verify``."""
 
 # ruff: noqa: PLC0415 - a command loads what it needs when it is called
 
@@ -14,7 +14,6 @@ from cyclopts import Parameter
 
 from gateway.cli.context import HERE, Where, ask, confirm
 from gateway.cli.generated_commands import make_group
-from gateway.cli.login import log_in_account
 
 matrix = make_group(__name__)
 _LOOK_EVERY_S = 0.5
@@ -26,17 +25,6 @@ _ENDED = {
     "mismatched": "cancelled: the emoji differ, so somebody may be in between",
     "timed out": "nobody continued it",
 }
-
-
-@matrix.command(name="login")
-def matrix_login(*, channel: _Account = "", where: Where = HERE) -> int:
-    """
-    Log the bot in with a browser, on any device, where the homeserver gives accounts no password.
-
-    This requires login: browser in the configuration of the account. The login is stored in the home folder,
-    readable by its owner alone. A running daemon uses it at once.
-    """
-    return log_in_account(where, "matrix", channel)
 
 
 @matrix.command(name="verify")

@@ -12,6 +12,7 @@ from datetime import tzinfo
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+from gateway.errors import GatewayError, NeedsDaemon, NotFound
 from gateway.operations.registry import find_operation
 
 if TYPE_CHECKING:
@@ -32,6 +33,12 @@ if TYPE_CHECKING:
     from gateway.settings import Settings
     from gateway.system.console_logins import ConsoleLogins
     from gateway.system.home import Home
+
+
+class AccountRefused(GatewayError):
+    """The account cannot do this."""
+
+    exit_code = 75
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +136,28 @@ class OperationContext:
         """Return True in a daemon."""
         return self.status is not None
 
+    def channels_of(self, kind: str, name: str = "") -> Mapping[str, Channel]:
+        """The running accounts of a kind, or the one of that name. Raises NotFound or NeedsDaemon."""
+        found = {
+            each: channel
+            for each, channel in self.channels.items()
+            if self.access.kind(each) == kind and name in ("", each)
+        }
+        if not found:
+            raise self.missing(f"{kind} account {name!r}" if name else f"{kind} account")
+        return found
+
+    def missing(self, what: str) -> GatewayError:
+        """The error for something that the daemon has not, or that needs a daemon."""
+        if self.running:
+            return NotFound(f"the daemon has no {what}; `squidbot status` shows its channels")
+        return NeedsDaemon()
+
     async def call(self, key: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Call an operation with checked arguments. Raises RequestInvalid or what it raises."""
         from pydantic import ValidationError, validate_call
 
+        from channels.base import ChannelError
         from gateway.operations.arguments import RequestInvalid
         from gateway.operations.views import with_room_names
 
@@ -142,3 +167,5 @@ class OperationContext:
         except ValidationError as error:
             said = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
             raise RequestInvalid(f"{key}: {said}") from error
+        except ChannelError as error:
+            raise AccountRefused(str(error)) from error

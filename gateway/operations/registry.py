@@ -17,14 +17,12 @@ _MODULES: Mapping[str, tuple[str, ...]] = {
     "cron": ("schedule",),
     "did": ("receipts",),
     "drafts": ("approvals",),
-    "email": ("channels",),
     "files": ("files",),
     "grants": ("grants",),
     "heartbeat": ("schedule",),
     "inbox": ("messages", "people"),
     "jobs": ("background",),
     "log": ("configuration",),
-    "matrix": ("channels",),
     "mcp": ("mcp",),
     "memory": ("memory",),
     "people": ("people",),
@@ -42,13 +40,11 @@ _MODULES: Mapping[str, tuple[str, ...]] = {
 
 GROUPS: Mapping[str, str] = {
     "cron": "Reminders and scheduled questions: list, add, remove, pause, resume, run.",
-    "email": "Mailboxes.",
     "files": "Files that the assistant has changed, and their earlier versions.",
     "grants": "What tools may do without asking, for a while.",
     "heartbeat": "Check-ins: show the log, or run one now.",
     "inbox": "Accepted messages: where they are and what became of them.",
     "jobs": "Background jobs: list, show, stop. Scheduled jobs are `squidbot cron`.",
-    "matrix": "Matrix: the login, devices and emoji verification.",
     "mcp": "Servers whose tools the assistant uses (Model Context Protocol).",
     "memory": "Memory documents and their versions.",
     "person": "People: who may write; give somebody's data to their new address.",
@@ -61,8 +57,13 @@ COMMANDS = ("console", "did", "send", "usage", *GROUPS)
 
 
 def operations_in(word: str) -> list[Operation]:
-    """The operations of the modules of a first word; none for an unknown one."""
-    modules = [import_module(f"gateway.operations.{name}") for name in _MODULES.get(word, ())]
+    """The operations of a first word: those of our modules, or of the kind of channel; else none."""
+    if word not in _MODULES:
+        from gateway.plugins import channel_kinds
+
+        plugin = channel_kinds().get(word)
+        return list(plugin.operations()) if plugin is not None else []
+    modules = [import_module(f"gateway.operations.{name}") for name in _MODULES[word]]
     return [operation for module in modules for operation in operations_of(module)]
 
 
@@ -76,4 +77,7 @@ def find_operation(key: str) -> Operation:
 
 def all_operations() -> dict[str, Operation]:
     """Every operation by its key, in the order of the words."""
-    return {operation.key: operation for word in _MODULES for operation in operations_in(word)}
+    from gateway.plugins import channel_kinds
+
+    words = (*_MODULES, *channel_kinds())
+    return {operation.key: operation for word in words for operation in operations_in(word)}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import inspect
 import re
 
+from channels.matrix import operations
 from channels.matrix.admin import MatrixAdmin
-from gateway.operations import channels
 
 _NAMED = re.compile(r'_ask\(context, channel, "(\w+)"')
 
@@ -17,7 +17,7 @@ def unknown(source: str) -> list[str]:
 
 
 def test_each_name_is_a_method() -> None:
-    source = inspect.getsource(channels)
+    source = inspect.getsource(operations)
     assert len(_NAMED.findall(source)) >= 6
     assert unknown(source) == []
 
