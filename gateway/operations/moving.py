@@ -105,9 +105,9 @@ def to_postgres(
     Raises AlreadyRunning, LeaseTaken, ConfigInvalid (with the remedy), StoreUnavailable or MoveFailed.
     """
     with open_postgres(), hold_home(open_home(home.root, as_guest=True), purpose="command"):
-        from gateway.queue.postgres.connection import place_of
-        from gateway.queue.postgres.moving import PostgresTables
-        from gateway.queue.postgres.store import HOME, migrate
+        from gateway.queue.postgres.connection import place_of  # noqa: PLC0415 - the default has no driver
+        from gateway.queue.postgres.moving import PostgresTables  # noqa: PLC0415 - as above
+        from gateway.queue.postgres.store import HOME, migrate  # noqa: PLC0415 - as above
 
         files, where = HomeFiles(Layout(home.root, workspace), clock), place_of(url)
         accounts = HomeAccounts(home, StateKey(state_key, home.state_key))
@@ -145,8 +145,8 @@ def move_to_embedded(
     if read_unfinished(home.root) is not None:
         finish_restore(home.root)
     with open_postgres(), hold_home(open_home(home.root, as_guest=True), purpose="command"):
-        from gateway.queue.postgres.moving import PostgresTables
-        from gateway.queue.postgres.store import HOME
+        from gateway.queue.postgres.moving import PostgresTables  # noqa: PLC0415 - the default has no driver
+        from gateway.queue.postgres.store import HOME  # noqa: PLC0415 - as above
 
         layout, wanted = Layout(home.root, workspace), Marker(str(home.root), f"{clock.now():%Y-%m-%d}")
         key = StateKey(state_key, home.state_key)
@@ -288,7 +288,7 @@ def _has_it(target: PostgresTables, source: EmbeddedTables, marker: Marker | Non
 
 
 def _copy(source: EmbeddedTables, files: HomeFiles, target: PostgresTables) -> None:
-    from gateway.queue.postgres.histories.records import encode
+    from gateway.queue.postgres.histories.records import encode  # noqa: PLC0415 - the default has no driver
 
     for table in COLUMNS:
         target.add(table, map(storable_row, source.rows(table)))
@@ -306,7 +306,7 @@ def _copy(source: EmbeddedTables, files: HomeFiles, target: PostgresTables) -> N
 
 def _compared(source: EmbeddedTables, files: HomeFiles, target: PostgresTables) -> Moved:
     """Both sides, read once more. Raises `MoveFailed`: they differ."""
-    from gateway.queue.postgres.histories.records import encode
+    from gateway.queue.postgres.histories.records import encode  # noqa: PLC0415 - the default has no driver
 
     rows, changed = 0, 0
     for table in COLUMNS:

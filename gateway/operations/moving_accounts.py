@@ -26,7 +26,7 @@ class HomeAccounts:
 
     def documents(self) -> Iterator[tuple[str, str, bytes]]:
         """Folder, name and content of each."""
-        from gateway.queue.postgres.account_state import document_names
+        from gateway.queue.postgres.account_state import document_names  # noqa: PLC0415 - it has the driver
 
         for folder in _folders(self.home):
             for name in document_names(folder):
@@ -35,7 +35,7 @@ class HomeAccounts:
 
     def files(self) -> Iterator[tuple[str, str, int, list[Row]]]:
         """Folder, device, generation and rows of each key store."""
-        from channels.matrix.encryption.database_copy import rows_of
+        from channels.matrix.encryption.database_copy import rows_of  # noqa: PLC0415 - only where it is needed
 
         for path in _key_stores(self.home):
             try:
@@ -68,8 +68,8 @@ class HomeAccounts:
 
 def write_accounts(home: Home, source: AccountTables, key: StateKey) -> None:
     """Write a database's logins and keys into a home's folders. Raises StoreUnusable, OSError."""
-    from channels.matrix.encryption.database_copy import file_of
-    from channels.matrix.encryption.olm_store import store_path
+    from channels.matrix.encryption.database_copy import file_of  # noqa: PLC0415 - as above
+    from channels.matrix.encryption.olm_store import store_path  # noqa: PLC0415 - only where it is needed
 
     for folder, name, content in source.documents(source.encryption(key)):
         disk = DiskFolder(home.state(folder))

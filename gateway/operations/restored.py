@@ -25,9 +25,9 @@ def restored(home: Home, url: str, *, now: datetime, until: datetime | None, mov
     StoreUnavailable.
     """
     with open_postgres(), hold_home(open_home(home.root, as_guest=True), purpose="command"):
-        from gateway.queue.postgres.moving import PostgresTables
-        from gateway.queue.postgres.restore_detection import AcceptedRestore, set_restored
-        from gateway.queue.postgres.store import HOME
+        from gateway.queue.postgres.moving import PostgresTables  # noqa: PLC0415 - the default has no driver
+        from gateway.queue.postgres.restore_detection import AcceptedRestore, set_restored  # noqa: PLC0415 - as above
+        from gateway.queue.postgres.store import HOME  # noqa: PLC0415 - as above
 
         # A daemon that goes on with the new server need not be stopped to be told that it is the right one.
         with PostgresTables.open(url, HOME, None if moved else Holders(home.lease_holders)) as tables:

@@ -37,7 +37,7 @@ class KeptConfig:
 
 def kept_config(root: Path, config: Path, *, with_secrets: bool) -> KeptConfig:
     """Read a configuration for a backup, unmasked ``with_secrets``; it may be elsewhere or missing."""
-    from gateway.settings import load_settings
+    from gateway.settings import load_settings  # noqa: PLC0415 - heavy, and `restore` does without
 
     notes: list[str] = []
     workspace = root / "workspace"
@@ -86,7 +86,7 @@ def kept_config(root: Path, config: Path, *, with_secrets: bool) -> KeptConfig:
 
 def _secret_files(root: Path, config: Path) -> tuple[dict[str, Path], list[Path]]:
     """Files of secrets outside of the home by their names, and other files that the configuration reads."""
-    from gateway.settings.source import read_source
+    from gateway.settings.source import read_source  # noqa: PLC0415 - see above
 
     source = read_source(config, os.environ)
     named = {kind.removeprefix("secret ") for kinds in source.references.values() for kind in kinds}

@@ -34,7 +34,7 @@ MOVING = "moving-person.json"
 
 def with_the_rest(layout: Layout, kept: StoredHistories, found: PersonFiles) -> PersonFiles:
     """Combine the files found now with those of an interrupted run."""
-    from gateway.operations.privacy.inventory import Share
+    from gateway.operations.privacy.inventory import Share  # noqa: PLC0415 - the daemon only looks for a plan
 
     shares = {share.key: share for share in found.shares}
     attachments, turns = set(found.attachments), set(found.known_turns)

@@ -16,13 +16,13 @@ from gateway.queue.place import QueuePlace
 def open_histories(layout: Layout, place: QueuePlace) -> Iterator[StoredHistories]:
     """Open the histories: files in the home, else tables. Raises StoreUnavailable, ConfigInvalid."""
     if isinstance(place, Path):
-        from gateway.operations.privacy.histories_in_files import KeptFiles
+        from gateway.operations.privacy.histories_in_files import KeptFiles  # noqa: PLC0415 - one of the two is loaded
 
         yield KeptFiles(layout)
         return
     with open_postgres():
-        from gateway.queue.postgres.histories.personal import KeptTables
-        from gateway.queue.postgres.store import HOME
+        from gateway.queue.postgres.histories.personal import KeptTables  # noqa: PLC0415 - as above
+        from gateway.queue.postgres.store import HOME  # noqa: PLC0415 - as above
 
         with KeptTables(place, HOME) as kept:
             yield kept

@@ -16,7 +16,7 @@ from gateway.cli.commands import app
 from gateway.errors import GatewayError
 from gateway.operations.arguments import RequestInvalid
 from gateway.operations.context import OperationContext
-from gateway.operations.registry import COMMANDS, all_operations
+from gateway.operations.registry import COMMANDS, all_operations, find_operation
 
 OPERATIONS = all_operations()
 WORDS = [each for each in OPERATIONS.values() if each.is_command]
@@ -60,6 +60,21 @@ def required(operation: Operation) -> list[str]:
 
 def filled(operation: Operation, value: Any) -> dict[str, Any]:
     return dict.fromkeys((each.name for each in parameters(operation)), value)
+
+
+def test_every_operation_is_found_by_its_key() -> None:
+    """The first word of each key names the modules with it."""
+    assert len(OPERATIONS) > 70
+    assert all(find_operation(key) == each for key, each in OPERATIONS.items())
+
+
+@pytest.mark.parametrize(
+    "key", ["nope", "", "_stuck", "__init__", "call", "inbox", "inbox_", "status_list", "inbox list"]
+)
+async def test_nothing_else_can_be_called(key: str) -> None:
+    """The socket offers no other function, and none by the words of its command."""
+    with pytest.raises(RequestInvalid):
+        await context().call(key, {})
 
 
 @pytest.mark.parametrize("key", OPERATIONS)

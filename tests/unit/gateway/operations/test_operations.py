@@ -15,7 +15,6 @@ from gateway.operations.arguments import RequestInvalid, parse_scope, show_scope
 from gateway.operations.context import OperationContext
 from gateway.operations.mcp import no_server
 from gateway.operations.memory import NotCurrent
-from gateway.operations.registry import all_operations, find_operation
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.stores import Completion, NewOutbound, Pending
 from gateway.queue.wakeups import Wakeups
@@ -337,33 +336,6 @@ class TestStatus:
 
         report = await OperationContext(bench.store, bench.memory, status=live).call("status", {})
         assert (report["pid"], report["running"]) == (42, True)
-
-
-class TestCalls:
-    @pytest.mark.parametrize(
-        ("name", "arguments"),
-        [
-            ("nope", {}),
-            ("_stuck", {}),
-            ("__init__", {}),
-            ("call", {"name": "status", "arguments": {}}),
-            ("inbox_show", {}),
-            ("inbox_show", {"id": "x"}),
-            ("inbox_show", {"id": 1, "more": 2}),
-            ("inbox_list", {"limit": "many"}),
-            ("sessions_show", {"session": 5}),
-        ],
-    )
-    async def test_only_operations_can_be_called_and_only_with_their_arguments(self, bench, name, arguments):
-        """The socket offers no other attribute of the class."""
-        with pytest.raises(RequestInvalid):
-            await bench.ask.call(name, arguments)
-
-    def test_every_operation_is_found_by_its_key(self):
-        """The first word of each key names the modules with it; no key is used twice."""
-        found = all_operations()
-        assert len(found) > 70
-        assert all(find_operation(key) == each for key, each in found.items())
 
 
 async def test_answered_messages_do_not_count_as_stuck(bench):
