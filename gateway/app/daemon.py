@@ -38,6 +38,7 @@ from gateway.operations.context import Costs, OperationContext
 from gateway.operations.control.server import serve_control
 from gateway.operations.http.health import Health, serve
 from gateway.operations.privacy.erasure_journal import broken_off, check_moved
+from gateway.operations.registry import all_operations
 from gateway.operations.schedule import schedule_context
 from gateway.operations.status import show_status
 from gateway.queue.lease import lost_lease_speaks
@@ -283,6 +284,7 @@ async def _serve(stack: AsyncExitStack, built: Gateway, settings: Settings, home
         lambda: disk_usage(home.root).free,
     )
 
+    all_operations()  # loaded now: an upgrade may replace what is on the disk
     operations = make_operations(built, settings, home)
     status = partial(show_status, operations)
     health = Health(

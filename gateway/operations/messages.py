@@ -22,7 +22,7 @@ from gateway.queue.states import IllegalMove, InboxState
 if TYPE_CHECKING:
     from gateway.queue.stores import InboxRow
 
-Name = Annotated[str | int, Option(help="As shown by the list, such as 7.")]
+Name = str | int
 _MESSAGE, _DRAFT = "message", "draft"
 _MOST_DIGITS = 15
 _TOO_LATE = "is being answered or was answered; nothing to give up"

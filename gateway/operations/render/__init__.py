@@ -11,21 +11,6 @@ from gateway.operations.render import schedule, usage
 from gateway.system.durations import duration
 from gateway.system.terminal_text import place_of, plain_line, quote
 
-__all__ = [
-    "draft",
-    "drafts",
-    "file_changes",
-    "inbox_row",
-    "inbox_rows",
-    "memory_diff",
-    "memory_versions",
-    "reindexed",
-    "session",
-    "sessions",
-    "status",
-    "table",
-]
-
 _WIDEST = 60
 _LONGEST_REASON = 200
 
