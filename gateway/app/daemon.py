@@ -196,6 +196,7 @@ async def _built(notifier: Notifier, make: Callable[[], Awaitable[Gateway]], set
 async def _running(
     built: Gateway, settings: Settings, home: Home, notifier: Notifier, ending: _Ending
 ) -> int:
+    all_operations()  # loaded now: an upgrade may replace what is on the disk
     _spare()  # while nobody waits: else this look comes amid the first turns of a backlog, or in `_settle`
     async with AsyncExitStack() as stack:
         # Before anybody can find us: whoever can also wants us to end in order.
@@ -284,7 +285,6 @@ async def _serve(stack: AsyncExitStack, built: Gateway, settings: Settings, home
         lambda: disk_usage(home.root).free,
     )
 
-    all_operations()  # loaded now: an upgrade may replace what is on the disk
     operations = make_operations(built, settings, home)
     status = partial(show_status, operations)
     health = Health(

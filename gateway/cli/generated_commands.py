@@ -66,7 +66,7 @@ def make_group(name: str) -> App:
 
 
 def _operations(name: str) -> list[Operation]:
-    return [each for each in operations_in(name) if each.is_command and each.name.split()[0] == name]
+    return [each for each in operations_in(name) if each.render and each.name.split()[0] == name]
 
 
 def _plugin(kind: str) -> ChannelPlugin[Any]:
@@ -109,8 +109,8 @@ def make_command(operation: Operation) -> Callable[..., int]:
             sys.stderr.write("nothing was changed\n")
             return 1
         answer = ask(where, operation.key, **arguments)
-        print_result(as_json, answer, operation.render(answer))
-        return int(operation.fails(answer))
+        print_result(as_json, answer, (operation.render or str)(answer))
+        return int(operation.fails is not None and operation.fails(answer))
 
     command.__name__, command.__doc__ = operation.run.__name__, operation.run.__doc__
     command.__signature__ = inspect.Signature(parameters, return_annotation=int)  # type: ignore[attr-defined]

@@ -172,7 +172,7 @@ async def listed(home: House) -> dict[str, str]:
             answer = await desk_of(home).call(name, since)
         except GatewayError:  # there is no such part in this house
             continue
-        found[name] = json.dumps(answer, default=str) + all_operations()[name].render(answer)
+        found[name] = json.dumps(answer, default=str) + (all_operations()[name].render or str)(answer)
     return found
 
 

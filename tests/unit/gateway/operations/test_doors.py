@@ -19,7 +19,7 @@ from gateway.operations.context import OperationContext
 from gateway.operations.registry import COMMANDS, all_operations, find_operation
 
 OPERATIONS = all_operations()
-WORDS = [each for each in OPERATIONS.values() if each.is_command]
+WORDS = [each for each in OPERATIONS.values() if each.render]
 HOSTILE = (
     "",
     " ",
