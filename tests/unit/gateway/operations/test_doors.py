@@ -6,8 +6,10 @@ import inspect
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
+import anyio.to_thread
 import pytest
 
 from agent_core.operation import Operation
@@ -16,7 +18,10 @@ from gateway.cli.commands import app
 from gateway.errors import GatewayError
 from gateway.operations.arguments import RequestInvalid
 from gateway.operations.context import OperationContext
+from gateway.operations.control.client import ControlClient, ControlFailed
+from gateway.operations.control.server import serve_control
 from gateway.operations.registry import COMMANDS, all_operations, find_operation
+from gateway.system.home import open_home
 
 OPERATIONS = all_operations()
 WORDS = [each for each in OPERATIONS.values() if each.render]
@@ -32,6 +37,7 @@ HOSTILE = (
     "\ud800",
 )
 KIND = inspect.Parameter
+HEAVY = {"pydantic", "anyio", "aiohttp", "structlog", "nio", "jinja2", "channels"}
 
 
 class Touched(BaseException):
@@ -68,6 +74,13 @@ def test_every_operation_is_found_by_its_key() -> None:
     assert all(find_operation(key) == each for key, each in OPERATIONS.items())
 
 
+def wrong_arguments(operation: Operation) -> list[dict[str, Any]]:
+    """Each is wrong in one way."""
+    wrong: list[dict[str, Any]] = [{"nobody_has_this": 1}, {"context": 1}, {"self": 1}, {"": 1}]
+    wrong += [{}] if required(operation) else []
+    return wrong + [{**filled(operation, "1"), name: {"of": []}} for name in filled(operation, "")]
+
+
 @pytest.mark.parametrize(
     "key", ["nope", "", "_stuck", "__init__", "call", "inbox", "inbox_", "status_list", "inbox list"]
 )
@@ -80,13 +93,21 @@ async def test_nothing_else_can_be_called(key: str) -> None:
 @pytest.mark.parametrize("key", OPERATIONS)
 async def test_arguments_are_checked_before_anything_is_used(key: str) -> None:
     """Too few, one too many, one of a wrong kind, and what an attacker of the socket would name."""
-    operation = OPERATIONS[key]
-    wrong: list[dict[str, Any]] = [{"nobody_has_this": 1}, {"context": 1}, {"self": 1}, {"": 1}]
-    wrong += [{}] if required(operation) else []
-    wrong += [{**filled(operation, "1"), name: {"of": []}} for name in filled(operation, "")]
-    for arguments in wrong:
+    for arguments in wrong_arguments(OPERATIONS[key]):
         with pytest.raises(RequestInvalid):
             await context().call(key, arguments)
+
+
+async def test_the_socket_refuses_them_in_a_sentence(tmp_path: Path) -> None:
+    """Of every operation, over the way that a program uses; the exit code is that of wrong usage."""
+    home = open_home(tmp_path / "h")
+    async with serve_control(home, context()):
+        ask = ControlClient(home, limit_s=20).call
+        for key, operation in OPERATIONS.items():
+            for arguments in wrong_arguments(operation):
+                with pytest.raises(ControlFailed, match=f"{key}: ") as refused:
+                    await anyio.to_thread.run_sync(ask, key, arguments)
+                assert (refused.value.kind, refused.value.exit_code) == ("RequestInvalid", 2)
 
 
 @pytest.mark.parametrize("key", OPERATIONS)
@@ -159,11 +180,18 @@ def test_the_command_takes_what_the_operation_takes(operation: Operation, asked:
 
 def test_help_and_commands_need_nothing_of_the_daemon() -> None:
     """What a command asks the daemon for is loaded in the daemon alone."""
-    script = (
-        "import json, sys\nfrom gateway.cli import generated_commands\n"
-        f"[getattr(generated_commands, name) for name in {COMMANDS!r}]\nprint(json.dumps(sorted(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    loaded = {name.partition(".")[0] for name in json.loads(done.stdout)}
+    made = f"[getattr(generated_commands, name) for name in {COMMANDS!r}]"
+    loaded = loaded_by(f"from gateway.cli import generated_commands; {made}")
     assert "cyclopts" in loaded
-    assert not loaded & {"pydantic", "anyio", "aiohttp", "structlog", "nio", "jinja2", "channels"}
+    assert not loaded & HEAVY
+    assert loaded_by("import gateway.operations.approvals") & HEAVY >= {
+        "pydantic",
+        "structlog",
+    }  # the control
+
+
+def loaded_by(statements: str) -> set[str]:
+    """The packages that a process has loaded after some statements."""
+    script = f"import json, sys; {statements}; print(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    return {name.partition(".")[0] for name in json.loads(done.stdout)}
