@@ -9,12 +9,12 @@ import pytest
 from agent_core.messages import Amendment, OutboundKind
 from agent_core.models import MemoryScope, Message, ScopeKind
 from agent_core.storage.jsonl import JsonlMemory
-from gateway.cli import render
 from gateway.errors import NotFound
+from gateway.operations import render
 from gateway.operations.arguments import RequestInvalid, parse_scope, show_scope
+from gateway.operations.context import OperationContext
 from gateway.operations.mcp import no_server
 from gateway.operations.memory import NotCurrent
-from gateway.operations.service import OPERATIONS, Operations
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.stores import Completion, NewOutbound, Pending
 from gateway.queue.wakeups import Wakeups
@@ -239,10 +239,10 @@ class TestMemory:
 
     async def test_a_document_is_written_by_hand(self, bench):
         """As a new version; if somebody was faster than the version it is based on, nothing is."""
-        assert (await bench.ask.memory_write("one"))["version"] == 1
-        assert (await bench.ask.memory_write("two", version=1))["version"] == 2
+        assert (await bench.ask.memory_write(text="one"))["version"] == 1
+        assert (await bench.ask.memory_write(text="two", version=1))["version"] == 2
         with pytest.raises(NotCurrent, match="at version 2 now"):
-            await bench.ask.memory_write("three", version=1)
+            await bench.ask.memory_write(text="three", version=1)
         assert (await bench.ask.memory_show())["text"] == "two"
         assert [one["session"] for one in (await bench.ask.memory_history())["versions"]] == ["", ""]
 
@@ -334,33 +334,8 @@ class TestStatus:
         async def live():
             return {"pid": 42, "work": {}}
 
-        report = await Operations(bench.store, bench.memory, status=live).status()
+        report = await OperationContext(bench.store, bench.memory, status=live).call("status", {})
         assert (report["pid"], report["running"]) == (42, True)
-
-
-class TestCalls:
-    @pytest.mark.parametrize(
-        ("name", "arguments"),
-        [
-            ("nope", {}),
-            ("_stuck", {}),
-            ("__init__", {}),
-            ("call", {"name": "status", "arguments": {}}),
-            ("inbox_show", {}),
-            ("inbox_show", {"id": "x"}),
-            ("inbox_show", {"id": 1, "more": 2}),
-            ("inbox_list", {"limit": "many"}),
-            ("sessions_show", {"session": 5}),
-        ],
-    )
-    async def test_only_operations_can_be_called_and_only_with_their_arguments(self, bench, name, arguments):
-        """The socket offers no other attribute of the class."""
-        with pytest.raises(RequestInvalid):
-            await bench.ask.call(name, arguments)
-
-    def test_every_operation_exists(self):
-        """The table names methods."""
-        assert all(callable(getattr(Operations, name)) for name in OPERATIONS)
 
 
 async def test_answered_messages_do_not_count_as_stuck(bench):

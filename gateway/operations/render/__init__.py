@@ -7,24 +7,9 @@ from datetime import datetime
 from typing import Any
 
 from agent_core.text import one_line
-from gateway.cli.render import schedule, usage
+from gateway.operations.render import schedule, usage
 from gateway.system.durations import duration
 from gateway.system.terminal_text import place_of, plain_line, quote
-
-__all__ = [
-    "draft",
-    "drafts",
-    "file_changes",
-    "inbox_row",
-    "inbox_rows",
-    "memory_diff",
-    "memory_versions",
-    "reindexed",
-    "session",
-    "sessions",
-    "status",
-    "table",
-]
 
 _WIDEST = 60
 _LONGEST_REASON = 200
@@ -401,8 +386,9 @@ def render_reindex(answer: Mapping[str, Any]) -> str:
     return f"{answer['messages']} messages of {answer['sessions']} sessions are in the index; {state}"
 
 
-def file_changes(answer: Mapping[str, Any], path: str | None) -> str:
-    """`Operations.files_history`; ``path`` is the file that was asked for."""
+def file_changes(answer: Mapping[str, Any]) -> str:
+    """`Operations.files_history`."""
+    path = answer["path"]
     rows = [
         (
             one["id"],
