@@ -10,6 +10,7 @@ from agent_core.models import Message
 from agent_core.text import one_line
 from channels.base import Channel, SupportsRoomNames
 from gateway.queue.stores import InboxRow, OutboxRow
+from gateway.turns.commands.text import for_people
 
 
 def inbox_row(row: InboxRow, *, preview: int | None = None, words: bool = True) -> dict[str, Any]:
@@ -93,5 +94,6 @@ def key_of(name: object) -> SessionKey | None:
 
 
 def message_line(message: Message) -> dict[str, Any]:
-    """A line of a history."""
-    return message.model_dump(mode="json", exclude_defaults=True)
+    """A line of a history; ``text`` is what its person wrote, where the content has more."""
+    line, text = message.model_dump(mode="json", exclude_defaults=True), for_people(message)
+    return line if text == message.content else {**line, "text": text}

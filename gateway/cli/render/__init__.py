@@ -351,7 +351,7 @@ def session(answer: Mapping[str, Any]) -> str:
     for message in answer["newest"]:
         who = message.get("sender") or message["role"]
         when = f" {_time(message['timestamp'])}" if message.get("timestamp") else ""
-        lines += ["", f"{plain_line(who)}{when}", quote(message["content"])]
+        lines += ["", f"{plain_line(who)}{when}", quote(message.get("text", message["content"]))]
     if answer["messages"] and not answer["newest"]:
         lines += ["", "nothing since it was reset; squidbot sessions export writes all of it"]
     if answer["waiting"]:
