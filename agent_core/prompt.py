@@ -170,7 +170,9 @@ def words_for_people(content: str, sender: str = "") -> str:
     lines = content.partition(f"\n\n{ASKED_AGAIN}")[0].split("\n")
     if lines[0] == "<mail>" and lines[1:] and lines[1].startswith("From: "):
         del lines[1]
-    kept = [line for line in lines if line.strip() not in _FENCES]
+    taken = "<taken_over>" in lines  # whose own fences are escaped
+    bare = (line.strip().replace("\\", "" if taken else "\\") for line in lines)
+    kept = [line for line, fence_or_not in zip(lines, bare, strict=True) if fence_or_not not in _FENCES]
     heard = [f"(spoken) {words}" if (words := transcript_words(line)) != line else line for line in kept]
     own = "\n".join(_ATTACHED.sub(r"(file: \1)", line) for line in heard).strip("\n")
     own = _UNESCAPED_HEAD.sub(r"\1[", own) if shared else own

@@ -45,8 +45,9 @@ from gateway.operations.sessions import SessionMaintenance, SessionOperations
 from gateway.operations.snapshot import BACKUP_OPERATIONS, BackupOperations
 from gateway.operations.status import StatusOperations
 from gateway.operations.usage import Costs, UsageOperations
-from gateway.operations.views import inbox_row, outbox_row, with_room_names
+from gateway.operations.views import conversation_name, inbox_row, key_of, outbox_row, with_room_names
 from gateway.proactive.background_jobs import BackgroundJobs
+from gateway.queue.shared import SHARED
 from gateway.queue.states import IllegalMove, InboxState
 from gateway.queue.stores import InboxRow, QuestionStore, Queue
 from gateway.routing.access import Access
@@ -140,10 +141,26 @@ class Operations(
             raise RequestInvalid(f"there is no operation {name!r}")
         operation: Callable[..., Awaitable[dict[str, Any]]] = validate_call(getattr(self, name))
         try:
-            return cast("dict[str, Any]", with_room_names(await operation(**arguments), self._channels))
+            answer = with_room_names(await operation(**arguments), self._channels)
+            return cast("dict[str, Any]", await self._with_people(answer, {}))
         except ValidationError as error:
             said = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
             raise RequestInvalid(f"{name}: {said}") from error
+
+    async def _with_people(self, answer: Any, known: dict[str, str]) -> Any:
+        """Name conversations without a room's name, too: by their person, and a mail's subject."""
+        if isinstance(answer, list):
+            return [await self._with_people(each, known) for each in answer]
+        if not isinstance(answer, dict):
+            return answer
+        named = {name: await self._with_people(value, known) for name, value in answer.items()}
+        key = key_of(answer.get("session"))
+        if key is None or key == SHARED or named.get("room"):
+            return named
+        if str(key) not in known:
+            newest = await self._store.inbox.accepted(key.channel, session=key, limit=1)
+            known[str(key)] = conversation_name(newest[0], words=self._may_show(newest[0])) if newest else ""
+        return named | ({"called": known[str(key)]} if known[str(key)] else {})
 
     # ── messages ──
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from agent_core.messages import SessionKey
+from agent_core.messages import Audience, SessionKey
 from agent_core.models import Message
 from agent_core.text import one_line
 from channels.base import Channel, SupportsRoomNames
@@ -83,6 +83,15 @@ def with_room_names(answer: Any, channels: Mapping[str, Channel]) -> Any:
     if session is not None and isinstance(channel, SupportsRoomNames):
         named |= {"room": name} if (name := channel.room_name(session.conversation)) else {}
     return named
+
+
+def conversation_name(row: InboxRow, *, words: bool) -> str:
+    """Name a private chat or a mail by its person, and with ``words`` by the subject; "": neither."""
+    message, subject = row.message, row.message.context.subject
+    if subject is None and message.audience is not Audience.DIRECT:
+        return ""
+    name = one_line((words and subject) or message.sender.name or "", 60)
+    return f"{name} ({message.sender.address})" if name else message.sender.address
 
 
 def key_of(name: object) -> SessionKey | None:

@@ -305,13 +305,13 @@ def sessions(answer: Mapping[str, Any]) -> str:
     if not rows:
         return "no sessions"
     shown = table(
-        ("SESSION", "MESSAGES", "LAST", "ROOM"),
+        ("SESSION", "MESSAGES", "LAST", "NAME"),
         [
             (
                 row["session"],
                 row["messages"],
                 _time(row["last_at"]) if row["last_at"] else "-",
-                row.get("room", ""),
+                plain_line(row.get("room") or row.get("called") or ""),
             )
             for row in rows
         ],
@@ -323,7 +323,7 @@ def sessions(answer: Mapping[str, Any]) -> str:
 def found_messages(answer: Mapping[str, Any]) -> str:
     """`Operations.sessions_search`."""
     lines = [
-        plain_line(f"{row.get('room') or row['session']}  {row['who']}: {row['text']}")
+        plain_line(f"{row.get('room') or row.get('called') or row['session']}  {row['who']}: {row['text']}")
         for row in answer["rows"]
     ]
     times = [_time(row["at"]) if row["at"] else "-" for row in answer["rows"]]

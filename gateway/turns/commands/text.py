@@ -160,7 +160,8 @@ def about_parts(report: Mapping[str, Any]) -> list[str]:
 
 def for_people(said: Message) -> str:
     """Return a message's text without what was added for the model."""
-    return said.content if said.role != "user" else words_for_people(said.content, said.sender or "")
+    is_model = said.role == "assistant" and "<taken_over>" not in said.content
+    return said.content if is_model else words_for_people(said.content, said.sender or "")
 
 
 def about_let_in(done: LetIn) -> str:
