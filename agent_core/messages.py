@@ -316,6 +316,7 @@ class MessageNotes(_Sparse):
     settled: str = ""
     granted: str = ""
     misread: str = ""  # it decides nothing, and this is the reply
+    more: bool = False  # its text is what was written below the answer, a message like any other
     approves: tuple[str, ...] = ()  # the items that an answer to this notice decides
     # What has become of it:
     stopped: int = 0  # how many messages this ``!stop`` withdrew

@@ -290,13 +290,13 @@ def sessions(answer: Mapping[str, Any]) -> str:
     if not rows:
         return "no sessions"
     shown = table(
-        ("SESSION", "MESSAGES", "LAST", "ROOM"),
+        ("SESSION", "MESSAGES", "LAST", "NAME"),
         [
             (
                 row["session"],
                 row["messages"],
                 _time(row["last_at"]) if row["last_at"] else "-",
-                row.get("room", ""),
+                plain_line(row.get("room") or row.get("called") or ""),
             )
             for row in rows
         ],
@@ -308,7 +308,7 @@ def sessions(answer: Mapping[str, Any]) -> str:
 def found_messages(answer: Mapping[str, Any]) -> str:
     """`Operations.sessions_search`."""
     lines = [
-        plain_line(f"{row.get('room') or row['session']}  {row['who']}: {row['text']}")
+        plain_line(f"{row.get('room') or row.get('called') or row['session']}  {row['who']}: {row['text']}")
         for row in answer["rows"]
     ]
     times = [_time(row["at"]) if row["at"] else "-" for row in answer["rows"]]
@@ -336,7 +336,7 @@ def session(answer: Mapping[str, Any]) -> str:
     for message in answer["newest"]:
         who = message.get("sender") or message["role"]
         when = f" {_time(message['timestamp'])}" if message.get("timestamp") else ""
-        lines += ["", f"{plain_line(who)}{when}", quote(message["content"])]
+        lines += ["", f"{plain_line(who)}{when}", quote(message.get("text", message["content"]))]
     if answer["messages"] and not answer["newest"]:
         lines += ["", "nothing since it was reset; squidbot sessions export writes all of it"]
     if answer["waiting"]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from agent_core.models import Message, Usage
-from agent_core.prompt import transcript_words
+from agent_core.prompt import words_for_people
 from agent_core.text import one_line
 from agent_core.tools.call_descriptions import call_in_words
 from gateway.queue.model import BACKGROUND_COMMAND, EffectReceipt, ReceiptOutcome
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 TAKEN_OVER = "[I go on here with what is taken over "
 """How the line begins with which `!continue` goes on with another conversation."""
-ASIDES = ("thread_start", "earlier_talk", "quoted", "forwarded")
-_FENCES = frozenset(f"<{end}{tag}>" for tag in ("mail", "taken_over") for end in ("", "/"))
 
 _RECEIPT_CHARS = 120
 _REFUSED_SHOWN = 20
@@ -161,12 +159,9 @@ def about_parts(report: Mapping[str, Any]) -> list[str]:
 
 
 def for_people(said: Message) -> str:
-    """Return a message's text without what was added for the model: the sender, mail fences."""
-    text = said.content.removeprefix(f"[{said.sender}] ")
-    kept = (each for each in text.split("\n") if each.strip() not in _FENCES)
-    return "\n".join(
-        each if (words := transcript_words(each)) == each else f"(spoken) {words}" for each in kept
-    )
+    """Return a message's text without what was added for the model."""
+    is_model = said.role == "assistant" and "<taken_over>" not in said.content
+    return said.content if is_model else words_for_people(said.content, said.sender or "")
 
 
 def about_let_in(done: LetIn) -> str:

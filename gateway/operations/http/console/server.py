@@ -292,4 +292,5 @@ def _place(row: Mapping[str, Any]) -> str:
     key = key_of(row.get("session"))
     if key is None:
         return str(row.get("session") or "")
-    return place_name(key) if key == SHARED else f"{row.get('room') or key.conversation} ({key.channel})"
+    name = row.get("room") or row.get("called") or key.conversation
+    return place_name(key) if key == SHARED else f"{name} ({key.channel})"
