@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -66,7 +67,7 @@ class TestNames:
         for each in said:
             line = Message(role="user", content="x", id=each.native_id, timestamp=EPOCH)
             await bench.memory.append_message(str(each.session), line)
-        answer = await bench.ask.call("sessions_list", {})
+        answer = await bench.ask.sessions_list()
         names = {row["session"]: row.get("called") for row in answer["sessions"]}
         assert names == {
             str(dm): "Alice (@alice:hs.test)",
@@ -76,10 +77,8 @@ class TestNames:
         shown = render.sessions(answer)
         assert "Alice (@alice:hs.test)" in shown
         assert str(dm) in shown
-        bench.ask._access = Access([Alias("matrix", "eve@mail.test")], {})
-        (row,) = [
-            r for r in (await bench.ask.call("sessions_list", {}))["sessions"] if "thread" in r["session"]
-        ]
+        hers = replace(bench.ask.context, access=Access([Alias("matrix", "eve@mail.test")], {}))
+        (row,) = [r for r in (await hers.call("sessions_list", {}))["sessions"] if "thread" in r["session"]]
         assert row["called"] == "Trains (eve@mail.test)"
 
 
