@@ -395,7 +395,7 @@ class CommandHandlers:
         return await about_jobs(self._jobs, self._place(asked), asked.command.argument)
 
     async def _remind(self, asked: CommandContext) -> str:
-        return await about_reminders(self._schedule, self._place(asked), asked)
+        return await about_reminders(self._schedule, self._place(asked), asked, self._store.turns)
 
     def _place(self, asked: CommandContext) -> JobPlace:
         message = asked.message
