@@ -203,6 +203,15 @@ class TestRemind:
         assert f", first on {job.next_at:%a %Y-%m-%d}: bins" in kept.text
         assert "first on" not in at_once.text + listed.text
 
+    async def test_help_in_a_room_says_how_it_is_called(self, tmp_path):
+        """Where commands need the bot's name; a room in which it hears everything, and a direct one, do not."""
+        async with talking(tmp_path, Mind()) as one:
+            named = await say(one, in_group(BOB, "!help", 1, names=["Rosie"]))
+            unnamed = await say(one, in_group(BOB, "!help", 2, names=["Rosie"], not_named=True))
+            direct = await asked(one, "!help")
+        assert "with my name first: `Rosie: !remind tomorrow at 8 TEXT`" in named.text
+        assert "my name first" not in unnamed.text + direct.text
+
     async def test_it_is_removed_by_its_number_or_words(self, tmp_path):
         """Without words there is a list; of several that match none is removed; others' cannot be named."""
         async with talking(tmp_path, Mind()) as one:

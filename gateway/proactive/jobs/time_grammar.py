@@ -151,7 +151,8 @@ class _Reader:
     """Reads one text from left to right; a rule that does not fit leaves the position as it was."""
 
     def __init__(self, text: str) -> None:
-        self.text = unicodedata.normalize("NFC", text.strip())
+        text = text.strip()
+        self.text = unicodedata.normalize("NFC", text[:1000]) + text[1000:]
         self.tokens, self.at = words.tokens_of(self.text), 0
         self._clock_was_said = self._ends_in_hours = self._is_bare = False
 
