@@ -278,7 +278,7 @@ def test_the_owner_undoes_a_change_of_a_file_where_they_read_of_it() -> None:
     ]
     found = [text.partition("undo: ")[2] for text in told]
     memory = "`squidbot memory undo owner`"
-    reminder = "`!remind remove ab12`"
+    reminder = "`!remind cancel ab12`"
     assert found == ["`!files undo 3`", "`squidbot files undo 3`", memory, memory, reminder, reminder]
 
 
