@@ -274,12 +274,13 @@ class _Reader:
         if not seconds:
             return None
         said = [each.text for each in self.tokens[start : self.at]]
-        if is_bare:
+        if not self._take(words.FROM_NOW) and is_bare:
             if self.tokens[start].kind != "number" or len(said) < 2 or self._next.text in words.NO_SPAN:
                 return None
-            if said[1:] == ["h"] and said[0].isdecimal() and 6 <= int(said[0]) <= 24:
-                either = f"{said[0]}:00 or 'in {said[0]} hours'"
-                raise Ambiguous(f"'{said[0]}h' can be {either}; write the one that you mean like this")
+            if said[1] == "h" and len(said) < 4 and said[0].isdecimal() and 6 <= int(said[0]) <= 24:
+                span, clock = self.text[: self.end], ":".join([said[0], *(said[2:] or ["00"])])
+                either = f"{clock} or 'in {span}'"
+                raise Ambiguous(f"{span!r} can be {either}; write the one that you mean like this")
         self._is_bare = is_bare
         clocks = self._clocks() if in_days else ()
         return Moments(Day(offset=round(seconds / words.SECONDS["d"])), clocks) if clocks else Span(seconds)
@@ -410,7 +411,7 @@ class _Reader:
         if day is None:
             return None
         # "sun cream", "sat nav": a short name alone is no day for certain.
-        is_unsure = not start and self.at == 1 and self.tokens[0].text in words.SHORT_DAYS
+        is_unsure = not start and self.tokens[0].text in words.SHORT_DAYS
         clocks = self._part() or self._clocks(after_day=True)
         if is_unsure and not clocks:
             return None
@@ -418,7 +419,15 @@ class _Reader:
 
     def _clock_first(self) -> When | None:
         clocks = self._clocks()
-        return Moments(self._attempt(self._day_behind), clocks) if clocks else None
+        if not clocks:
+            return None
+        part = self._take(words.PARTS_OF_TODAY)
+        day = Day(offset=0) if part else self._attempt(self._day_behind)
+        if part := part or (self._take(words.PARTS) if day else None):
+            within = [_clock_of(*clock[:2], "", earliest=words.EARLIEST[part]) for clock in clocks]
+            clocks = tuple(clock for clock in within if clock is not None)
+            return Moments(day, clocks) if len(clocks) == len(within) else None
+        return Moments(day, clocks)
 
     def _day_behind(self) -> Day | None:
         on = self._skip(words.ON)
@@ -438,9 +447,11 @@ class _Reader:
 
     def _weekday(self) -> Day | None:
         which = self._take(words.WHICH) or ""
-        weekday = self._take(words.DAY_NAMES)
+        name, weekday = self._next.text, self._take(words.DAY_NAMES)
         if weekday is None:
             return None
+        if name in words.SHORT_DAYS:
+            self._dot()
         return Day(weekday=weekday, which="week" if self._take(words.NEXT_WEEK) else which)
 
     def _date(self) -> Day | None:
@@ -556,7 +567,9 @@ def _is_minutes(text: str) -> bool:
     return re.fullmatch(r"[0-5]\d", text, re.ASCII) is not None
 
 
-def _clock_of(hour: int, minute: int, half: str, *, earliest: int | None, is_spoken: bool) -> Clock | None:
+def _clock_of(
+    hour: int, minute: int, half: str, *, earliest: int | None, is_spoken: bool = False
+) -> Clock | None:
     """The time of a clock, None if no clock shows it; a negative ``minute`` is before the hour."""
     is_spoken = is_spoken and not half and earliest is None and 1 <= hour <= 12
     if minute < 0:

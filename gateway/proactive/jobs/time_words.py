@@ -74,7 +74,8 @@ DAY_NAMES = _table(
         6: "sunday|sun|sonntag",
     }
 )  # fmt: skip
-SHORT_DAYS = frozenset(name for name in DAY_NAMES if len(name) < 6)
+_SHORT_GERMAN = {"mo": 0, "di": 1, "mi": 2, "do": 3, "fr": 4, "sa": 5, "so": 6}
+SHORT_DAYS = frozenset(name for name in DAY_NAMES if len(name) < 6).union(_SHORT_GERMAN)
 _DAY_SETS = _table(
     {
         (0, 1, 2, 3, 4): "weekday|work day|workday|working day|werktag|wochentag",
@@ -84,6 +85,7 @@ _DAY_SETS = _table(
 _EACH: dict[str, tuple[int, ...]] = {name: (day,) for name, day in DAY_NAMES.items()} | _DAY_SETS
 PLURALS = {f"{name}s": days for name, days in _EACH.items() if name not in SHORT_DAYS | {"wochenende"}}
 EACH_DAYS = _EACH | PLURALS
+DAY_NAMES |= _SHORT_GERMAN
 MONTHS = _table(
     {
         1: "january|jan|januar", 2: "february|feb|februar", 3: "march|mar|maerz", 4: "april|apr",
@@ -148,7 +150,11 @@ PARTS_OF_TODAY = _table(
     {MORNING: "this morning", AFTERNOON: "this afternoon", EVENING: "tonight|this evening|heute abend"}
 )
 FROM_TODAY = _table(
-    {0: "today|heute", 1: "tomorrow|morgen", 2: "day after tomorrow|the day after tomorrow|uebermorgen"}
+    {
+        0: "today|heute",
+        1: "tomorrow|tmrw|tmr|morgen",
+        2: "day after tomorrow|the day after tomorrow|uebermorgen",
+    }
 )
 NEXT_WEEK = _table({7: "next week|naechste woche|naechster woche|kommende woche"})
 WHICH = _table(
@@ -179,7 +185,8 @@ JOINS = AND | _set("or|until|till|to|at|from|for|oder|bis|um|ab|-|–|+|/")
 """Before a number behind a time, which is then a part of the time."""
 LEADS = JOINS | _set("in|on|am|of|through|starting|except|von|vor|nach|fuer|ausser")
 ARTICLES = _set("the|a|an|next|this")
-NO_SPAN = _set("of|before|after|ago|later|long|vor|nach|lang|spaeter")
+FROM_NOW = _table({True: "from now|from now on|ab jetzt|von jetzt an"})
+NO_SPAN = _set("of|from|before|after|ago|later|long|vor|nach|lang|spaeter")
 """Behind ``5 minutes``, which is then no time from now."""
 INTRODUCES = _set("that|about|dass")
 TIME_WORDS = _set(

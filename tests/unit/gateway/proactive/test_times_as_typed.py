@@ -69,8 +69,16 @@ ONCE = [
     ("tomorrow at 03:00", "Sun 29 Nov 03:00"),
     ("morgen um 8", "Sun 29 Nov 08:00"),
     ("morgen um 6", "Sun 29 Nov 06:00"),
+    ("at 8pm tonight", "Sat 28 Nov 20:00"),
+    ("at 8 tomorrow evening", "Sun 29 Nov 20:00"),
+    ("um 8 heute Abend", "Sat 28 Nov 20:00"),
+    ("um 8 morgen früh", "Sun 29 Nov 08:00"),
+    ("Fr. 9 Uhr", "Fri 04 Dec 09:00"),
+    ("Mo um halb 9", "Mon 30 Nov 08:30"),
+    ("Sat. 9am", "Sat 05 Dec 09:00"),
     # a day without a time
     ("tomorrow", "Sun 29 Nov 09:00"),
+    ("tmrw", "Sun 29 Nov 09:00"),
     ("morgen", "Sun 29 Nov 09:00"),
     ("am Freitag", "Fri 04 Dec 09:00"),
     ("friday", "Fri 04 Dec 09:00"),
@@ -98,6 +106,8 @@ ONCE = [
     ("in 2 Std. 30 Min.", "Sat 28 Nov 18:00"),
     ("10 minutes", "Sat 28 Nov 15:40"),
     ("90min", "Sat 28 Nov 17:00"),
+    ("in 10 minutes from now", "Sat 28 Nov 15:40"),
+    ("two days from now", "Mon 30 Nov 15:30"),
     ("in half an hour", "Sat 28 Nov 16:00"),
     ("in einer halben Stunde", "Sat 28 Nov 16:00"),
     ("in a quarter of an hour", "Sat 28 Nov 15:45"),
@@ -177,6 +187,9 @@ def test_each_half_hour(said: str) -> None:
         ("2 hours before dinner", "tomorrow at 8 call Tom"),
         ("half six tea", "tomorrow at 8 call Tom"),
         ("dreiviertel acht los", "tomorrow at 8 call Tom"),
+        ("do laundry", "tomorrow at 8 call Tom"),
+        ("2 days from the start", "tomorrow at 8 call Tom"),
+        ("at 2 tomorrow night call", "tomorrow at 8 call Tom"),
         ("um ein Buch zu lesen", "tomorrow at 8 call Tom"),
         ("7.30 call", "tomorrow at 8 call Tom"),
         ("at 13pm call", "tomorrow at 8 call Tom"),
@@ -197,10 +210,10 @@ def test_what_may_be_misread_is_asked_with_an_example_that_is_understood(said: s
         reminder_of(example)
 
 
-@pytest.mark.parametrize("said", ["18h Essen", "6h tea", "24h call"])
+@pytest.mark.parametrize("said", ["18h Essen", "6h tea", "24h call", "11h30 call"])
 def test_an_hour_that_may_be_a_span_is_asked_back(said: str) -> None:
     """In "18h" some see a clock; "in 18h" and "5h" can only be a span."""
-    with pytest.raises(Ambiguous, match=r"can be \d+:00 or 'in \d+ hours'"):
+    with pytest.raises(Ambiguous, match=r"can be \d+:[03]0 or 'in \d+h(30)?'"):
         reminder_of(said)
     assert local("in 18h") == "Sun 29 Nov 09:30"
     assert local("5h") == "Sat 28 Nov 20:30"
@@ -253,6 +266,12 @@ def test_a_refusal_names_what_was_not_understood_and_an_example() -> None:
     assert str(refused.value) == (
         "I do not understand 'CET' in 'tomorrow at 8 CET'; write for example 'tomorrow at 8' or 'in 2 h 30 min'"
     )
+
+
+def test_short_words_that_are_days_elsewhere_stay_words() -> None:
+    """A German "do" and "so" are names of days before a time only."""
+    for said in ("tomorrow do laundry", "every monday and thursday 9:00 do laundry", "at 6pm do laundry"):
+        assert reminder_of(said)[1] == "do laundry"
 
 
 def test_a_long_text_takes_no_time_of_its_own() -> None:
