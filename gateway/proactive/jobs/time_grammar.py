@@ -24,7 +24,7 @@ _T = TypeVar("_T")
 _BETWEEN = " \t\r\n:,."
 
 
-class Clock(NamedTuple):
+class TimeOfDay(NamedTuple):
     """
     A time of the day; (24, 0) is the midnight at its end.
 
@@ -36,7 +36,7 @@ class Clock(NamedTuple):
     is_spoken: bool = False
 
 
-_DEFAULT = (Clock(*words.MORNING),)
+_DEFAULT = (TimeOfDay(*words.MORNING),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Every:
 class Calendar:
     """Repeated by the calendar: each ``count`` days (or weeks) on ``weekdays``, or on a day of the month."""
 
-    clocks: tuple[Clock, ...]
+    clocks: tuple[TimeOfDay, ...]
     count: int = 1
     in_weeks: bool = False
     weekdays: tuple[int, ...] = ()
@@ -84,7 +84,7 @@ class Moments:
     """Single times: a day (None: the next such time) with times, or instants; ``is_vague``: at some time."""
 
     day: Day | None = None
-    clocks: tuple[Clock, ...] = ()
+    clocks: tuple[TimeOfDay, ...] = ()
     instants: tuple[datetime, ...] = ()
     is_vague: bool = False
 
@@ -158,7 +158,7 @@ class _Reader:
 
     @property
     def end(self) -> int:
-        """Where the text goes on."""
+        """The place behind the last token that was taken."""
         return self.tokens[self.at - 1].end if self.at else 0
 
     @property
@@ -174,7 +174,7 @@ class _Reader:
         return found
 
     def may_go_on(self, when: When) -> bool:
-        """What follows the time may belong to it: ``every monday 9``, ``in 2 hours 30``, ``18:00 CET``."""
+        """Return True if the next words may belong to it: ``every monday 9``, ``18:00 CET``."""
         first, second, *_ = *self.tokens[self.at :], words.NOTHING, words.NOTHING
         is_text = second.kind == "word" and second.text not in words.TIME_WORDS
         if first.text in words.INTRODUCES or (first.text == "to" and is_text):
@@ -350,7 +350,7 @@ class _Reader:
         days = self._weekdays()
         return Calendar(self._times_of_day() or _DEFAULT, weekdays=days) if days else None
 
-    def _times_of_day(self) -> tuple[Clock, ...]:
+    def _times_of_day(self) -> tuple[TimeOfDay, ...]:
         return self._clocks(after_day=True) or self._part()
 
     def _weekdays(self) -> tuple[int, ...]:
@@ -492,29 +492,29 @@ class _Reader:
 
     # ── times of day ──
 
-    def _part(self) -> tuple[Clock, ...]:
+    def _part(self) -> tuple[TimeOfDay, ...]:
         """``morning``, ``evening at 8``."""
         part = self._take(words.PARTS)
         return self._within(part) if part else ()
 
-    def _within(self, part: tuple[int, int]) -> tuple[Clock, ...]:
-        return self._clocks(earliest=words.EARLIEST[part]) or (Clock(*part),)
+    def _within(self, part: tuple[int, int]) -> tuple[TimeOfDay, ...]:
+        return self._clocks(earliest=words.EARLIEST[part]) or (TimeOfDay(*part),)
 
-    def _clocks(self, *, earliest: int | None = None, after_day: bool = False) -> tuple[Clock, ...]:
+    def _clocks(self, *, earliest: int | None = None, after_day: bool = False) -> tuple[TimeOfDay, ...]:
         """Times of day; ``earliest``: the first hour that they can mean, from 12 on those after noon."""
-        found: list[Clock] = []
+        found: list[TimeOfDay] = []
         read = partial(self._clock, earliest=earliest, after_day=after_day)
         while (clock := self._attempt(partial(read, more=bool(found)))) is not None:
             found.append(clock)
         self._clock_was_said = self._clock_was_said or bool(found)
         return tuple(dict.fromkeys(found))
 
-    def _clock(self, *, more: bool, earliest: int | None, after_day: bool) -> Clock | None:
+    def _clock(self, *, more: bool, earliest: int | None, after_day: bool) -> TimeOfDay | None:
         if more and not self._and():
             return None
         at = self._skip(words.AT)
         if (named := self._take(words.NAMED_TIMES)) is not None:
-            return Clock(*named)
+            return TimeOfDay(*named)
         around = self._attempt(self._minutes_around)
         figures = self._kind("clock") if around is None else ""
         is_number = self._next.kind == "number"
@@ -569,7 +569,7 @@ def _is_minutes(text: str) -> bool:
 
 def _clock_of(
     hour: int, minute: int, half: str, *, earliest: int | None, is_spoken: bool = False
-) -> Clock | None:
+) -> TimeOfDay | None:
     """The time of a clock, None if no clock shows it; a negative ``minute`` is before the hour."""
     is_spoken = is_spoken and not half and earliest is None and 1 <= hour <= 12
     if minute < 0:
@@ -583,7 +583,7 @@ def _clock_of(
             return None
         hour = hour % 12 + (12 if half == "p" else 0)
     is_on_clock = (hour < 24 and minute < 60) or (hour, minute) == (24, 0)
-    return Clock(hour, minute, is_spoken and hour < 12) if is_on_clock else None
+    return TimeOfDay(hour, minute, is_spoken and hour < 12) if is_on_clock else None
 
 
 def _month_and_day(said: str, one: int, two: int, year: int) -> tuple[int, int]:

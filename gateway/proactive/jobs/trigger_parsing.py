@@ -20,12 +20,12 @@ from agent_core.text import time_zone
 from gateway.proactive.jobs.time_grammar import (
     Ambiguous,
     Calendar,
-    Clock,
     Day,
     Every,
     Moments,
     NotATime,
     Span,
+    TimeOfDay,
     read_when,
 )
 from gateway.proactive.jobs.time_words import WEEK
@@ -194,12 +194,12 @@ def _instants(when: Moments, text: str, now: datetime, zone: tzinfo) -> list[dat
     return sorted({max(_whole(one), _whole(now + timedelta(seconds=1))) for one in found})
 
 
-def _by_day(clock: Clock) -> int:
+def _by_day(clock: TimeOfDay) -> int:
     """The hour on a certain day: "friday at 3" is in the afternoon, "friday at 8" in the morning."""
     return clock.hour + 12 if clock.is_spoken and clock.hour < _EARLY else clock.hour
 
 
-def _next_at(day: Day | None, clock: Clock, local: datetime, zone: tzinfo) -> datetime:
+def _next_at(day: Day | None, clock: TimeOfDay, local: datetime, zone: tzinfo) -> datetime:
     """The instant of a time of day on a day; without one, the next time that the clock shows it."""
     if not clock.is_spoken or (day is not None and day.offset != 0):
         return _instant_at(day, _by_day(clock), clock.minute, local, zone)

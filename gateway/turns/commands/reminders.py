@@ -53,7 +53,7 @@ async def _make(jobs: JobService, place: JobPlace, argument: str, *, key: str) -
     if len(argument) > _LONGEST:
         return f"Nothing was scheduled: that is longer than {_LONGEST} characters."
     try:
-        whom, (request, text) = _wish_in(argument, place)
+        whom, (request, text) = _parse_argument(argument, place)
         job = await jobs.add(place, request, text=text, kind=JobKind.REMIND, key=key, whom=whom)
     except (Ambiguous, TriggerInvalid) as error:
         return f"Nothing was scheduled: {error}."
@@ -70,7 +70,7 @@ async def _make(jobs: JobService, place: JobPlace, argument: str, *, key: str) -
     )
 
 
-def _wish_in(argument: str, place: JobPlace) -> tuple[str, tuple[TriggerRequest, str]]:
+def _parse_argument(argument: str, place: JobPlace) -> tuple[str, tuple[TriggerRequest, str]]:
     """The people named in front of the time, the time and the text. Raises `NotATime`."""
     try:
         return "", reminder_of(argument)
@@ -94,7 +94,7 @@ def _wish_in(argument: str, place: JobPlace) -> tuple[str, tuple[TriggerRequest,
 
 
 async def _listed(jobs: JobService, place: JobPlace) -> str:
-    lines = [_told(line) for line in await jobs.jobs_with_lines(place)]
+    lines = [_list_line(line) for line in await jobs.jobs_with_lines(place)]
     if not lines:
         return f"Nothing is scheduled for you here. {_HOW}."
     whose = "your scheduled jobs" if place.audience is Audience.DIRECT else "the scheduled jobs of this room"
@@ -102,7 +102,7 @@ async def _listed(jobs: JobService, place: JobPlace) -> str:
     return "\n".join([f"These are {whose}:", "", *numbered, "", f"{_REMOVED}."])
 
 
-def _told(line: str) -> str:
+def _list_line(line: str) -> str:
     return one_line(line, 200).replace("`", "'")
 
 
@@ -116,12 +116,12 @@ async def _remove(
         found = [(number, *each) for number, each in enumerate(listed, start=1)]
         meant = _meant(wanted, [each for each in found if place.owns(each[2])])
         if len(meant) > 1:
-            lines = [f"- `!remind cancel {number}`: {_told(line)}" for number, line, _ in meant]
+            lines = [f"- `!remind cancel {number}`: {_list_line(line)}" for number, line, _ in meant]
             return "\n".join(["Which one? Nothing was removed yet.", "", *lines])
         if not meant:
             return f"There is no reminder `{safe_line(wanted)[:40]}` of yours here; `!remind` lists them."
         ((_, line, job),) = meant
-        done = {"id": job.id, "line": _told(line)}
+        done = {"id": job.id, "line": _list_line(line)}
         await turns.record_step_result(asked.turn, Step(0, _REMOVAL, job.id, done, {}))
     await jobs.plans.remove_job(done["id"])
     return f"Removed: {done['line']}"
