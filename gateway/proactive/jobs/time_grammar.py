@@ -4,8 +4,8 @@ The grammar of times as people and models write them, in English and German: ``i
 `trigger_parsing`.
 
 One tokenizer, the tables of `time_words`, and rules that take tokens from left to right. A text is read whole
-or not at all: the libraries (dateparser, parsedatetime, dateutil, recurrent) skip or complete what they do
-not know and lack repetitions or German, and a reminder at half of what was said is worse than a question.
+or not at all, which no library does: dateparser takes "at 9 and 21" for the 21st of September, parsedatetime
+and recurrent take "half an hour" for an hour and leave out what they do not know; none reads "halb sieben".
 """
 
 from __future__ import annotations
@@ -100,12 +100,12 @@ class NotATime(ValueError):
         self.example = example
 
 
-class Ambiguous(NotATime):
-    """The text can mean two times; both are named."""
+class Ambiguous(ValueError):
+    """The text can mean two times; both are named, for the person."""
 
 
 def read_when(text: str) -> When:
-    """Read a text that is a time and nothing else. Raises `NotATime`."""
+    """Read a text that is a time and nothing else. Raises `NotATime` or `Ambiguous`."""
     reader = _Reader(text)
     when = reader.when()
     if rest := reader.rest.strip(" ,\t\r\n"):
@@ -114,19 +114,17 @@ def read_when(text: str) -> When:
 
 
 def split_when(text: str) -> tuple[str, str]:
-    """Split the time from the text after it. Raises `NotATime`, whose example has a text, too."""
+    """Split the time from the text after it. Raises `Ambiguous`, or `NotATime` with an example of both."""
     reader = _Reader(text)
     try:
         when = reader.when()
-    except Ambiguous:
-        raise
     except NotATime as error:
         raise NotATime(str(error), reader.with_time_first() or f"{error.example} call Tom") from None
     time, said = reader.text[: reader.end].strip(" ,"), reader.rest.lstrip(_BETWEEN)
     with_colon = f"{time}: {said}"
     if not said.strip(_BETWEEN):
         raise NotATime(f"I do not know what to say {time!r}", f"{time} call Tom")
-    if reader.rest.lstrip().startswith(":"):
+    if reader.rest.startswith(":"):
         return time, said
     if reader.may_go_on(when):
         with_at = f"{time} at {said.partition(' ')[0]}"
@@ -142,7 +140,7 @@ def split_when(text: str) -> tuple[str, str]:
 def _is_time(text: str) -> bool:
     try:
         read_when(text)
-    except NotATime:
+    except (NotATime, Ambiguous):
         return False
     return True
 

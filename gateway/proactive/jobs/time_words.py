@@ -181,7 +181,7 @@ OTHER = _set("other|second|zweite|zweiten|zweiter|zweites")
 ON_THE_DAY = _table({True: "month on the|month on day|monat am"})
 ORDINALS = _set("st|nd|rd|th")
 
-JOINS = AND | _set("or|until|till|to|at|from|for|oder|bis|um|ab|-|–|+|/")
+JOINS = AND | _set(":|or|until|till|to|at|from|for|oder|bis|um|ab|-|–|+|/")
 """Before a number behind a time, which is then a part of the time."""
 LEADS = JOINS | _set("in|on|am|of|through|starting|except|von|vor|nach|fuer|ausser")
 ARTICLES = _set("the|a|an|next|this")

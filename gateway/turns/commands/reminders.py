@@ -29,7 +29,7 @@ _REMOVAL = "remind_removal"
 
 
 def reminder_of(argument: str) -> tuple[TriggerRequest, str]:
-    """The time and the text of a reminder. Raises `NotATime`."""
+    """The time and the text of a reminder. Raises `NotATime` or `Ambiguous`."""
     when, text = split_when(_FOR_ME.sub("", argument.strip(), count=1))
     return TriggerRequest(at=when), _FILLING.sub("", text.strip(), count=1) or text
 
@@ -74,16 +74,12 @@ def _parse_argument(argument: str, place: JobPlace) -> tuple[str, tuple[TriggerR
     """The people named in front of the time, the time and the text. Raises `NotATime`."""
     try:
         return "", reminder_of(argument)
-    except Ambiguous:
-        raise
     except NotATime as error:
         problem = error
     words = argument.split(" ")
     for number in range(1, min(len(words), _MOST_WORDS)):
         try:
             request, text = reminder_of(" ".join(words[number:]))
-        except Ambiguous:
-            raise
         except NotATime:
             continue
         whom = " ".join(words[:number]).rstrip(":,")

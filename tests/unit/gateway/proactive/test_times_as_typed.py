@@ -172,6 +172,7 @@ def test_each_half_hour(said: str) -> None:
         ("um fünf vor halb acht los", "um fünf: vor halb acht los"),
         ("at 8 and nine people", "at 8: and nine people"),
         ("18:00 to midnight dance", "18:00: to midnight dance"),
+        ("at 9 : 30 call", "at 9: 30 call"),
         ("18:00 IST call", "18:00: IST call"),
         ("tomorrow 10.000 steps", "tomorrow: 10.000 steps"),
         ("every month on the 1st and 15th pay", "every month on the 1st: and 15th pay"),
@@ -205,7 +206,6 @@ def test_what_may_be_misread_is_asked_with_an_example_that_is_understood(said: s
     with pytest.raises(NotATime) as refused:
         reminder_of(said)
     assert refused.value.example == example
-    assert not isinstance(refused.value, Ambiguous)
     if not said.startswith("tonight"):
         reminder_of(example)
 
