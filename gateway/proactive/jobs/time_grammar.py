@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Callable, Container, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from typing import NamedTuple, TypeVar
@@ -42,7 +42,7 @@ _DEFAULT = (TimeOfDay(*words.MORNING),)
 @dataclass(frozen=True, slots=True)
 class Day:
     """
-    A day; exactly one of the first three is set.
+    A day; one of the first three is set, or a date with its weekday.
 
     ``date`` is (year or None for the next, month, day); ``weekday`` 0 is Monday; ``offset`` counts from
     today; ``which``: ``next``, or ``week`` for next week's.
@@ -186,10 +186,12 @@ class _Reader:
         self.at += 1
         counts = self._ends_in_hours if isinstance(when, Span | Every) else not self._clock_was_said
         is_unit = self._next.text in (*words.UNITS, *words.HALVES, *words.ORDINALS)
+        is_date = follows.text in words.MONTHS and self._next.kind == "number"
         self.at = start
         if follows.text[:1].isdigit():
             return is_joined or counts or is_unit or follows.kind != "number"
-        return follows.text in words.TIME_WORDS or (is_joined and follows.text in words.HOURS)
+        is_hour = (is_joined or counts) and follows.text in words.HOURS
+        return is_date or is_hour or follows.text in words.TIME_WORDS
 
     def clock_in_text(self, when: When) -> tuple[str, str] | None:
         """A time of day in the text, which may be that of a day without one, and the other words."""
@@ -440,8 +442,13 @@ class _Reader:
         if self._take(words.NEXT_WEEK):
             named = self._attempt(lambda: (self._skip(words.ON), self._take(words.DAY_NAMES))[1])
             return Day(offset=7) if named is None else Day(weekday=named, which="week")
-        found = self._attempt(self._weekday) or self._attempt(self._date)
-        return found or self._attempt(self._date_in_words)
+        day = self._attempt(self._weekday)
+        dated = self._attempt(self._calendar_day)
+        return replace(dated, weekday=day.weekday) if day and dated and not day.which else dated or day
+
+    def _calendar_day(self) -> Day | None:
+        self._skip(words.ARTICLES)
+        return self._attempt(self._date) or self._attempt(self._date_in_words)
 
     def _weekday(self) -> Day | None:
         which = self._take(words.WHICH) or ""

@@ -184,7 +184,7 @@ ORDINALS = _set("st|nd|rd|th")
 JOINS = AND | _set(":|or|until|till|to|at|from|for|oder|bis|um|ab|-|–|+|/")
 """Before a number behind a time, which is then a part of the time."""
 LEADS = JOINS | _set("in|on|am|of|through|starting|except|von|vor|nach|fuer|ausser")
-ARTICLES = _set("the|a|an|next|this")
+ARTICLES = _set("the|den|dem|a|an|next|this")
 FROM_NOW = _table({True: "from now|from now on|ab jetzt|von jetzt an"})
 NO_SPAN = _set("of|from|before|after|ago|later|long|vor|nach|lang|spaeter")
 """Behind ``5 minutes``, which is then no time from now."""

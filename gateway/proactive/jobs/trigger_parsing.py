@@ -217,15 +217,17 @@ def _instant_at(day: Day | None, hour: int, minute: int, local: datetime, zone: 
         later = timedelta(days=_placed(wall, zone) <= local)
     elif day.offset is not None:
         later += timedelta(days=day.offset)
-    elif day.weekday is not None:
-        later += timedelta(days=_days_to(day, wall))
-        if not later and _placed(wall, zone) <= local:
-            later = timedelta(days=7)
     elif day.date is not None:
         year, month, dom = day.date
         wall = datetime(year or local.year, month, dom, *clock)  # noqa: DTZ001
         if year is None and _placed(wall, zone) <= local:
             wall = wall.replace(year=local.year + 1)
+        if day.weekday not in (None, wall.weekday()):
+            raise TriggerInvalid(f"{wall:%Y-%m-%d} is a {WEEK[wall.weekday()]}")
+    else:
+        later += timedelta(days=_days_to(day, wall))
+        if not later and _placed(wall, zone) <= local:
+            later = timedelta(days=7)
     return _placed(wall + later, zone)
 
 

@@ -90,6 +90,11 @@ ONCE = [
     ("24.12.26", "Thu 24 Dec 09:00"),
     ("24. Dez. 18 Uhr", "Thu 24 Dec 18:00"),
     ("today", "Sat 28 Nov 16:30"),
+    ("Friday 4 December", "Fri 04 Dec 09:00"),
+    ("Thursday, December 24th, 2026 at 6pm", "Thu 24 Dec 18:00"),
+    ("Freitag, 4.12. um 9", "Fri 04 Dec 09:00"),
+    ("am Freitag, den 4. Dezember um 18 Uhr", "Fri 04 Dec 18:00"),
+    ("Fr. 4.12.26 18:00", "Fri 04 Dec 18:00"),
     # parts of the day
     ("in the morning", "Sun 29 Nov 09:00"),
     ("am Abend", "Sat 28 Nov 20:00"),
@@ -165,6 +170,8 @@ def test_each_half_hour(said: str) -> None:
         ("30 minutes yoga at 18:00", "30 minutes: yoga at 18:00"),
         # what may belong to the time
         ("tomorrow 9 call", "tomorrow at 9 call"),
+        ("tomorrow eight call", "tomorrow at eight call"),
+        ("friday december at 4 call", "friday at 4 december call"),
         ("in 2 hours 30 people", "in 2 hours: 30 people"),
         ("1 h, 30 people", "1 h: 30 people"),
         ("18 Uhr 2 Eier", "18 Uhr: 2 Eier"),
@@ -266,6 +273,12 @@ def test_a_refusal_names_what_was_not_understood_and_an_example() -> None:
     assert str(refused.value) == (
         "I do not understand 'CET' in 'tomorrow at 8 CET'; write for example 'tomorrow at 8' or 'in 2 h 30 min'"
     )
+
+
+def test_a_date_with_another_day_of_the_week_is_refused() -> None:
+    """One of both is a mistake, and nobody knows which."""
+    with pytest.raises(TriggerInvalid, match="2026-12-04 is a Friday"):
+        local("Thursday 4 December")
 
 
 def test_short_words_that_are_days_elsewhere_stay_words() -> None:
