@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+LOCAL_PARTS = {"heartbeat": "check-in", "terminal": "local chat"}
+"""The words for what looks like a channel and is no service that people know."""
 _JOINERS = "\u200c\u200d"
 """Unprintable, but several scripts and many emoji are made with them."""
 

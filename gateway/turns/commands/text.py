@@ -13,6 +13,7 @@ from agent_core.tools.call_descriptions import call_in_words
 from gateway.queue.model import BACKGROUND_COMMAND, EffectReceipt, ReceiptOutcome
 from gateway.queue.stores import InboxRow
 from gateway.routing.let_in import LetIn
+from gateway.system.terminal_text import LOCAL_PARTS
 from gateway.turns.approvals.text import safe_line
 
 if TYPE_CHECKING:
@@ -33,6 +34,25 @@ _OUTCOMES = {
 }
 """By itself, and behind the name of the tool of a turn that has ended."""
 
+_WORK = {
+    "inbox": {
+        "ready": "waiting",
+        "running": "in progress",
+        "quarantined": "kept until you decide (`squidbot inbox list --quarantine`)",
+        "dead": (
+            "that I could not answer, which I have told the sender (`squidbot inbox list --state dead`; "
+            "`squidbot inbox retry ID` tries again)"
+        ),
+    },
+    "outbox": {
+        "pending": "to be sent",
+        "uncertain": "perhaps sent",
+        "held": "waiting for your approval",
+        "dead": "not delivered (`squidbot status` says why)",
+        "unknown": "that may not have arrived: please decide (`squidbot status` lists them)",
+    },
+}
+"""What is said of a number of messages or answers that are in a state."""
 _STATES = {
     "connecting": "is connecting",
     "catching_up": "is catching up",
@@ -42,7 +62,7 @@ _STATES = {
 }
 
 
-_UNDONE_HERE = {"squidbot cron remove ": "!remind remove ", "squidbot jobs stop ": "!jobs stop "}
+_UNDONE_HERE = {"squidbot cron remove ": "!remind cancel ", "squidbot jobs stop ": "!jobs stop "}
 
 
 def about_usage(usage: Usage) -> str:
@@ -128,32 +148,21 @@ def and_list(parts: Sequence[str]) -> str:
 
 
 def about_parts(report: Mapping[str, Any]) -> list[str]:
-    """For the owner: channels and queue of a daemon's report, one per line, without the turn that asks."""
+    """For the owner: services and queue of a daemon's report, one per line, without the turn that asks."""
     lines = [f"- version {report['version']}"] if report.get("version") else []
     for name, channel in sorted((report.get("channels") or {}).items()):
         detail = str(channel.get("detail") or "")
         state = _STATES.get(str(channel.get("state")), str(channel.get("state")))
-        lines.append(f"- {name} {state}" + (f": {detail}" if detail else ""))
+        if name not in LOCAL_PARTS or channel.get("state") == "failed":
+            shown = LOCAL_PARTS.get(name, name)
+            lines.append(f"- {shown[:1].upper()}{shown[1:]} {state}" + (f": {detail}" if detail else ""))
     work = report.get("work") or {}
     for queue, words in (("inbox", "messages"), ("outbox", "answers")):
         counts = Counter(work.get(queue) or {})
         if queue == "inbox":
             counts["running"] -= 1
         counts = +counts
-        told = [
-            f"{counts[state]} {told}"
-            for state, told in (
-                ("ready", "waiting"),
-                ("running", "in progress"),
-                ("pending", "to be sent"),
-                ("uncertain", "perhaps sent"),
-                ("held", "waiting for your approval"),
-                ("quarantined", "quarantined"),
-                ("dead", "given up"),
-                ("unknown", "for you to decide"),
-            )
-            if state in counts
-        ]
+        told = [f"{counts[state]} {told}" for state, told in _WORK[queue].items() if state in counts]
         lines.append(f"- {words}: {and_list(told) if told else 'nothing waits'}")
     return lines
 
