@@ -120,9 +120,9 @@ def describe_scope(scope: Scope) -> str:
         case GrantKind.CALL:
             return f"exactly this call of `{scope.tool}`"
         case GrantKind.FOLDER:
-            return f"to write, move and delete files in `{_plain(scope.what)}/`"
+            return f"writing, moving and deleting files in `{_plain(scope.what)}/`"
         case GrantKind.HOST:
-            return f"to fetch from `{_plain(scope.what)}`"
+            return f"fetching from `{_plain(scope.what)}`"
     return f"`{_plain(scope.tool)}` with any arguments"
 
 
@@ -151,7 +151,7 @@ def _is_within(scope: Scope, proposal: Proposal) -> bool:
 
 def _is_foreign_idea(scope: Scope, shown: Origins, proposal: Proposal) -> bool:
     """
-    Return True if the prompt holds untrusted sources that a grant whose question has ``shown`` some does not cover.
+    Return True if the prompt holds untrusted sources that a grant with ``shown`` ones does not cover.
 
     A call that runs or sends something, or a tool of a server, passes only as the exact call that was shown,
     and only with sources its question named. Files are written and pages fetched only after named sources

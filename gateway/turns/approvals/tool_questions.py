@@ -122,7 +122,13 @@ class ToolQuestions:
         else:
             place = await self.question_place(turn) or turn
             spared_by = "`!new` or `!trust`" if self._all_owner(turn) else "`!new`"
-            text = self._text(waiting, self.channels[place.channel], file, spared_by)
+            text = self._text(
+                waiting,
+                self.channels[place.channel],
+                file,
+                spared_by=spared_by,
+                is_group=place.head.message.audience is not Audience.DIRECT,
+            )
             headline = subject_of(waiting.call, _shown_with(request))
             notice = [
                 replace(one, context=replace(one.context, headline=headline))
@@ -269,9 +275,7 @@ class ToolQuestions:
             _log.warning("tool_approval.not_attached", item=name, error=type(error).__name__)
             return None
 
-    def _text(
-        self, waiting: ApprovalPending, channel: Channel, file: Attachment | None, spared_by: str = ""
-    ) -> str:
+    def _text(self, waiting: ApprovalPending, channel: Channel, file: Attachment | None, **more: Any) -> str:
         """The question as it is asked by a channel; one that cannot send files is told everything."""
         request, capabilities = waiting.step.request, channel.capabilities
         return asking_text(
@@ -286,7 +290,8 @@ class ToolQuestions:
             offer=parse_scope(request.get("offer")),
             is_again=bool(request.get("again")),
             also=_shown_with(request),
-            spared_by=spared_by,
+            people=request.get("people", ()),
+            **more,
         )
 
     def is_wanted(self, turn: Turn) -> bool:
@@ -370,7 +375,7 @@ class ToolQuestions:
             return []
         channel = self.channels[target.channel]
         who = ", ".join(dict.fromkeys(f"`{safe_line(row.message.sender.address)}`" for row in turn.rows))
-        text = f"{self._text(waiting, channel, file)}\n\nAsked by {who}, by {turn.channel}."
+        text = self._text(waiting, channel, file, asked_by=f"{who}, by {turn.channel}")
         return self.notifier.parts(
             target,
             text,
