@@ -397,10 +397,11 @@ def _is_of(row: OutboxRow | None, question: ToolQuestionRow, message: InboundMes
 
 
 def _is_mere_notice(row: OutboxRow) -> bool:
-    """Return True if a row asks nothing and is no model's: notices, outcomes, reminders."""
+    """Return True if a row asks nothing and is no model's: notices, answers to commands, reminders."""
     message, job = row.message, row.message.notes.job
     is_reminder = job is not None and job.kind == JobKind.REMIND
-    is_ours = message.kind in (OutboundKind.NOTICE, OutboundKind.APOLOGY) or bool(message.notes.answers)
+    is_told = message.kind in (OutboundKind.NOTICE, OutboundKind.APOLOGY)
+    is_ours = is_told or message.notes.is_command or bool(message.notes.answers)
     return (is_ours or is_reminder) and not asks(message.text)
 
 
