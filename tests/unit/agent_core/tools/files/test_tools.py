@@ -314,6 +314,20 @@ async def test_nobody_is_asked_about_what_would_be_refused(desk):
     assert "-one" in (await review_of(desk.tools["write_file"], {"path": "a", "content": "x"})).text
 
 
+async def test_an_undo_said_twice_names_the_first(desk):
+    """And after another change it says that nothing was undone, in words for a chat."""
+    await desk.ok("write_file", path="a", content="one")
+    number = desk.journaled.journal.changes()[0].id
+    undone = desk.journaled.undo(number, by=By("turn2"))
+    with pytest.raises(ToolError, match=f"undone already; undo change {undone.id} to take that back"):
+        desk.journaled.undo(number, by=By("turn2"))
+    desk.journaled.undo(undone.id, by=By("turn2"))
+    newest = desk.journaled.undo(number, by=By("turn2"))
+    (desk.ws / "a").write_text("by hand")
+    with pytest.raises(ToolError, match="cannot be undone: the file has been changed"):
+        desk.journaled.undo(newest.id, by=By("turn2"))
+
+
 @pytest.mark.parametrize("way", ["undo", "rm"])
 async def test_a_name_is_free_again_when_its_file_is_gone(desk, way):
     """It may be written again, also in a later turn; an edit and an undo of it are still refused."""
