@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from agent_core.tools.grants import Grant, GrantKind, in_force
+from agent_core.tools.grants import Grant, GrantKind, describe_scope, in_force
 from gateway.errors import NotFound
 from gateway.queue.stores import Queue
 from gateway.routing.access import Access
@@ -39,6 +39,7 @@ def _shown(grant: Grant, *, words: bool) -> dict[str, Any]:
         "id": grant.id,
         "kind": grant.scope.kind.value,
         "tool": grant.scope.tool,
+        "covers": describe_scope(grant.scope),
         "what": grant.scope.what if words or grant.scope.kind is not GrantKind.CALL else "",
         "conversation": grant.conversation,
         "people": list(grant.people),
