@@ -17,7 +17,7 @@ from agent_core.tools.grants import GrantKind, Scope
 from agent_core.tools.memory_write import MemoryWriteTool
 from channels.markup import to_text
 from gateway.turns.approvals.question_text import asking_text, attached_text, subject_of
-from gateway.turns.approvals.text import visible
+from gateway.turns.approvals.text import reason_text, visible
 
 UNTIL = datetime(2026, 1, 2, 12, tzinfo=UTC)
 PAGE = (untrusted_origin("web", "http://page.test"),)
@@ -151,3 +151,9 @@ async def test_lost_lines_of_the_memory_are_seen() -> None:
     assert "\n-- tea" in seen.text and "\n-- the cat is Tom" in seen.text and "\n+- coffee" in seen.text
     assert seen.state == "3"
     assert "secret" in (await tool.review(content="%PDF-\0secret")).text
+
+
+def test_a_message_kept_by_a_restore_says_what_an_answer_may_repeat() -> None:
+    """Other reasons are their own words."""
+    assert "I may have answered it then" in reason_text("restored")
+    assert reason_text("no_proof") == "no proof" and reason_text(None) == "no reason given"
