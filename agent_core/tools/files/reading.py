@@ -145,7 +145,7 @@ def reviewed_change(before: bytes | None, after: bytes | None, name: str) -> str
         return f"{text}\n{(after or b'').decode('utf-8', 'replace')}"
     if before == after:
         return text
-    is_whole = before is None or after is None
+    ends = [content.endswith(b"\n") for content in (before, after) if content is not None]
     lines = [f"{name}, {'a new file' if before is None else 'deleted' if after is None else 'changed'}:"]
     hunks = text.removeprefix("\n".join(_names(before, after, name)) + "\n")
     for line in ["(empty)"] if hunks == text else hunks.split("\n"):
@@ -154,7 +154,7 @@ def reviewed_change(before: bytes | None, after: bytes | None, name: str) -> str
             lines += [f"line {number}:"] if number not in ("0", "1") else []
         elif not line.startswith("\\"):
             lines.append(line)
-        elif not is_whole:
+        elif len(set(ends)) > 1:
             lines.append("(without a line break at its end)")
     return "\n".join(lines)
 

@@ -96,5 +96,6 @@ def test_a_review_needs_no_knowledge_of_diffs():
     told = reviewed_change(far, far.replace(b"20\n", b"20"), "a").split("\n")
     assert told[:2] == ["a, changed:", "line 18:"] and "+2021" in told
     assert reviewed_change(b"x", b"x\n", "a") == "a, changed:\n-x\n(without a line break at its end)\n+x"
+    assert reviewed_change(b"x\nold", b"x\nnew", "a") == "a, changed:\n x\n-old\n+new"
     assert reviewed_change(b"", b"- tea\n", "MEMORY.md") == "MEMORY.md, changed:\n+- tea"
     assert reviewed_change(None, b"", "a") == "a, a new file:\n(empty)"
