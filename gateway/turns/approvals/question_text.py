@@ -53,6 +53,8 @@ _BY_MAIL, _BY_REPLY, _BY_SIGN = " in the first line", " in a reply to this", ", 
 _LISTED_CHARS = 56
 """Of a call in a list: a line of a phone, without its number."""
 _MOST_QUOTED = 20
+_NAME_CHARS = 200
+"""As long as the name of a source can be."""
 
 
 def asking_text(
@@ -115,6 +117,14 @@ def asking_text(
         f"{name}.txt: {len(raw)} bytes, SHA-256 `{hashlib.sha256(raw).hexdigest()}`" if is_short else "",
     ]
     return "\n\n".join(filter(None, parts))
+
+
+def ways_to_spare(origins: Origins) -> str:
+    """The owner's commands that end a question's reason; commands read a file again after all but its own."""
+    files = [each.where for each in origins if each.kind == "file"]
+    if len(files) != 1:
+        return "`!new` or `!trust`"
+    return f"`!new`, `!trust` or, if it is yours, `!trust file {safe_line(files[0], _NAME_CHARS)}`"
 
 
 def _others(origins: Origins, people: Collection[str]) -> Origins:

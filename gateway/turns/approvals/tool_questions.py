@@ -43,7 +43,13 @@ from gateway.queue.model import APPROVAL, APPROVED, WITHDRAWN
 from gateway.queue.stores import NewOutbound, QuestionStore, Step, Turn
 from gateway.routing.access import Access, Role, is_admitted
 from gateway.turns.approvals.grants import ToolGrants
-from gateway.turns.approvals.question_text import asking_text, attached_text, expired_text, subject_of
+from gateway.turns.approvals.question_text import (
+    asking_text,
+    attached_text,
+    expired_text,
+    subject_of,
+    ways_to_spare,
+)
 from gateway.turns.approvals.text import safe_line
 from gateway.turns.approvals.tool_decisions import EXPIRED, REFUSED, name_of, parse_scope, proof_level
 from gateway.turns.commit import TurnCommit
@@ -121,7 +127,8 @@ class ToolQuestions:
             ]
         else:
             place = await self.question_place(turn) or turn
-            spared_by = "`!new` or `!trust`" if self._all_owner(turn) else "`!new`"
+            origins = from_json(request.get("origins"))
+            spared_by = ways_to_spare(origins) if self._all_owner(turn) else "`!new`"
             text = self._text(
                 waiting,
                 self.channels[place.channel],

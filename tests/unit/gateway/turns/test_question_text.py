@@ -16,7 +16,7 @@ from agent_core.provenance import person, untrusted_origin
 from agent_core.tools.grants import GrantKind, Scope
 from agent_core.tools.memory_write import MemoryWriteTool
 from channels.markup import to_text
-from gateway.turns.approvals.question_text import asking_text, attached_text, subject_of
+from gateway.turns.approvals.question_text import asking_text, attached_text, subject_of, ways_to_spare
 from gateway.turns.approvals.text import reason_text, visible
 
 UNTIL = datetime(2026, 1, 2, 12, tzinfo=UTC)
@@ -157,3 +157,11 @@ def test_a_message_kept_by_a_restore_says_what_an_answer_may_repeat() -> None:
     """Other reasons are their own words."""
     assert "I may have answered it then" in reason_text("restored")
     assert reason_text("no_proof") == "no proof" and reason_text(None) == "no reason given"
+
+
+def test_a_file_that_taints_each_command_can_be_trusted_for_good() -> None:
+    """After ``!new`` the next command reads it again; with several files no single command would do."""
+    log = untrusted_origin("file", "work/jobs/a`b.log")
+    assert ways_to_spare((*PAGE, log)) == "`!new`, `!trust` or, if it is yours, `!trust file work/jobs/a'b.log`"
+    assert ways_to_spare(PAGE) == "`!new` or `!trust`"
+    assert ways_to_spare((log, untrusted_origin("file", "b"))) == "`!new` or `!trust`"
