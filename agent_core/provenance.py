@@ -167,7 +167,7 @@ def describe(origins: Sequence[Origin], *, most: int = 3, dated: bool = True) ->
 
 
 _NAMES = {
-    "person": "{}",
+    "person": "words of {}",
     "mail": "a mail from {}",
     "quote": "words of {} that were quoted",
     "web": "the page {}",

@@ -146,11 +146,12 @@ class CommandService:
             await self.commit.complete(turn, Completion(outbound=outbound))
 
     async def _reply(self, turn: Turn, decision: CommandReply) -> None:
-        outbound = (
-            self.commit.replies(turn, decision.text, attachments=decision.attachments)
+        told = self.commit.replies(turn, decision.text, attachments=decision.attachments)
+        outbound = [
+            replace(one, context=replace(one.context, notes=replace(one.context.notes, is_command=True)))
+            for one in told
             if decision.text
-            else ()
-        )
+        ]
         others = () if decision.refused is None else ((decision.refused, (_not_sent(turn),)),)
         await self.commit.complete(
             turn, Completion(outbound=outbound, history=decision.history, others=others)

@@ -33,6 +33,8 @@ _OUTCOMES = {
     ReceiptOutcome.UNKNOWN: ("outcome unknown: it was cut off", _CUT_OFF),
 }
 """By itself, and behind the name of the tool of a turn that has ended."""
+_COMMAND_ENDS = ("Exit status ", "Ended ")
+"""How the result of a command begins; what it has printed follows."""
 
 _WORK = {
     "inbox": {
@@ -115,7 +117,7 @@ def about_receipt(receipt: EffectReceipt, *, owner: bool) -> str:
     at = f"{receipt.at.astimezone():%d %b %H:%M %Z}" if receipt.at else "at some time"
     whose = f", for `{_plain(receipt.asked_by)}`" if owner else ""
     parts = [f"{at}: `{_plain(call_in_words(receipt.tool, receipt.arguments))}`{whose}"]
-    parts.append(_OUTCOMES[receipt.outcome][0])
+    parts.append(_command_end(receipt) or _OUTCOMES[receipt.outcome][0])
     if receipt.tool == BACKGROUND_COMMAND and receipt.told:
         parts.append(f"`{_plain(receipt.told)}`")
     if receipt.origins:
@@ -129,6 +131,14 @@ def about_receipt(receipt: EffectReceipt, *, owner: bool) -> str:
             undo = f"!{undo.removeprefix('squidbot ')}"
         parts.append(f"undo: `{_plain(undo)}`")
     return "- " + "; ".join(parts)
+
+
+def _command_end(receipt: EffectReceipt) -> str:
+    """The end of a command that was carried out and did not succeed; empty for all else."""
+    if receipt.tool != "shell" or receipt.outcome is not ReceiptOutcome.DONE:
+        return ""
+    end = receipt.told.partition(". ")[0].rstrip(".")
+    return f"{end[:1].lower()}{end[1:]}" if end.startswith(_COMMAND_ENDS) and end != "Exit status 0" else ""
 
 
 def tool_line(receipt: EffectReceipt) -> str:

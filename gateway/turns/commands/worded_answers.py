@@ -452,10 +452,10 @@ def _is_of(row: OutboxRow | None, question: ToolQuestionRow, message: InboundMes
 
 
 def _is_mere_notice(row: OutboxRow) -> bool:
-    """Return True if a row asks nothing and is no model's: notices, outcomes, reminders."""
+    """Return True if a row asks nothing and is no model's: notices, answers to commands, reminders."""
     message, job = row.message, row.message.notes.job
     is_reminder = job is not None and job.kind == JobKind.REMIND
-    is_outcome = bool(message.notes.answers) and not message.notes.more
+    is_outcome = message.notes.is_command or (bool(message.notes.answers) and not message.notes.more)
     is_ours = message.kind in (OutboundKind.NOTICE, OutboundKind.APOLOGY) or is_outcome
     return (is_ours or is_reminder) and not asks(message.text)
 
