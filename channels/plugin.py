@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict
 
 if TYPE_CHECKING:  # the settings are read without them
+    from agent_core.messages import SessionKey
     from agent_core.state_folder import StateFolder
     from channels.attachments import AttachmentStore
     from channels.base import Channel, ChannelClock
@@ -111,6 +112,7 @@ class ChannelServices:
         is_owner: Returns True if a proven address is the owner's.
         owner_addresses: The owner's addresses on this account.
         alert: Notifies the owner of something that needs a person.
+        arrived: Sends what a conversation's messages waited for after `NoRecipient`.
     """
 
     name: str
@@ -121,6 +123,7 @@ class ChannelServices:
     is_owner: Callable[[str], bool]
     owner_addresses: Sequence[str]
     alert: OwnerAlert
+    arrived: Callable[[SessionKey], None] | None = None
 
 
 class PersonAtTerminal(Protocol):
@@ -174,6 +177,9 @@ class ChannelPlugin(ABC, Generic[Config]):
     """The owner is written to on the kind of the lowest rank, where nothing else is set."""
     has_rooms: ClassVar[bool] = True
     """False: whatever arrives was sent to the bot itself, also if others got it too, as in a mailbox."""
+
+    borrows_addresses: ClassVar[bool] = False
+    """True: its people have the addresses, and the rights, that they have on other channels."""
 
     notes: ClassVar[Mapping[str, str]] = {}
     """Comments beside settings in a new configuration, by the name of the setting."""

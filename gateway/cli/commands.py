@@ -59,6 +59,7 @@ for _place in (
     "privacy:forget",
     "restored:restored",
     "sessions:sessions",
+    "tokens:tokens",
     "trust:trust",
 ):
     app.command(f"gateway.cli.{_place}")  # imported when it is called
