@@ -26,7 +26,7 @@ from agent_core.messages import (
     SessionKey,
 )
 from channels.api.config import ApiConfig
-from channels.api.request import Words
+from channels.api.request import RequestWords
 from channels.api.tokens import ApiToken, ApiTokens
 from channels.base import Capabilities, ChannelUnavailable, Inbox, LinkState, NoRecipient, Receipt, Redelivery
 from channels.plugin import ChannelServices
@@ -144,7 +144,7 @@ class ApiChannel:
                 request.notify()
 
     @asynccontextmanager
-    async def ask(self, token: ApiToken, key: str, words: Words) -> AsyncIterator[OpenRequest]:
+    async def ask(self, token: ApiToken, key: str, words: RequestWords) -> AsyncIterator[OpenRequest]:
         """
         Accept a request and give its answer as it comes, see `watch`.
 
@@ -244,7 +244,7 @@ class ApiChannel:
         return found
 
     async def _accept(
-        self, inbox: Inbox, token: ApiToken, session: SessionKey, native_id: str, words: Words
+        self, inbox: Inbox, token: ApiToken, session: SessionKey, native_id: str, words: RequestWords
     ) -> None:
         message = InboundMessage(
             channel=self.name,

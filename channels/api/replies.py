@@ -1,4 +1,4 @@
-"""The shapes of answers: chat completions, whole and in pieces. Pure."""
+"""The shapes of answers: chat completions and responses, at once and in pieces. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ReplyShape(ABC):
         self._at = int(at.timestamp())
 
     @abstractmethod
-    def whole(self, text: str) -> Mapping[str, Any]:
+    def complete(self, text: str) -> Mapping[str, Any]:
         """Return the answer at once."""
 
     @abstractmethod
@@ -37,10 +37,10 @@ class ReplyShape(ABC):
 
 
 class ChatReply(ReplyShape):
-    """Of ``/v1/chat/completions``."""
+    """The shape of ``/v1/chat/completions``."""
 
-    def whole(self, text: str) -> Mapping[str, Any]:
-        """See `ReplyShape.whole`."""
+    def complete(self, text: str) -> Mapping[str, Any]:
+        """See `ReplyShape.complete`."""
         message = {"role": "assistant", "content": text, "refusal": None}
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}
         return self._object("chat.completion", choice)
@@ -68,4 +68,71 @@ class ChatReply(ReplyShape):
             "created": self._at,
             "model": self._model,
             "choices": [choice],
+        }
+
+
+class ResponsesReply(ReplyShape):
+    """The shape of ``/v1/responses``, with its numbered events."""
+
+    def __init__(self, name: str, model: str, at: datetime) -> None:
+        super().__init__(name, model, at)
+        self._events = 0
+
+    def complete(self, text: str) -> Mapping[str, Any]:
+        """See `ReplyShape.complete`."""
+        return self._response("completed", [self._message("completed", [self._part(text)])])
+
+    def beginning(self) -> Sequence[Event]:
+        """See `ReplyShape.beginning`."""
+        return [
+            self._event("response.created", response=self._response("in_progress", [])),
+            self._event("response.in_progress", response=self._response("in_progress", [])),
+            self._event("response.output_item.added", output_index=0, item=self._message("in_progress", [])),
+            self._of_text("response.content_part.added", part=self._part("")),
+        ]
+
+    def delta(self, text: str) -> Sequence[Event]:
+        """See `ReplyShape.delta`."""
+        return [self._of_text("response.output_text.delta", delta=text, logprobs=[])]
+
+    def end(self, text: str) -> Sequence[Event]:
+        """See `ReplyShape.end`."""
+        item = self._message("completed", [self._part(text)])
+        return [
+            self._of_text("response.output_text.done", text=text, logprobs=[]),
+            self._of_text("response.content_part.done", part=self._part(text)),
+            self._event("response.output_item.done", output_index=0, item=item),
+            self._event("response.completed", response=self.complete(text)),
+        ]
+
+    def _event(self, kind: str, **more: Any) -> Mapping[str, Any]:
+        self._events += 1
+        return {"type": kind, "sequence_number": self._events - 1, **more}
+
+    def _of_text(self, kind: str, **more: Any) -> Mapping[str, Any]:
+        return self._event(kind, item_id=f"msg_{self._name}", output_index=0, content_index=0, **more)
+
+    def _part(self, text: str) -> Mapping[str, Any]:
+        return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+
+    def _message(self, status: str, content: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+        head = {"id": f"msg_{self._name}", "type": "message", "role": "assistant"}
+        return {**head, "status": status, "content": content}
+
+    def _response(self, status: str, output: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+        return {
+            "id": f"resp_{self._name}",
+            "object": "response",
+            "created_at": self._at,
+            "status": status,
+            "error": None,
+            "incomplete_details": None,
+            "instructions": None,
+            "metadata": {},
+            "model": self._model,
+            "output": output,
+            "parallel_tool_calls": True,
+            "store": False,
+            "tool_choice": "auto",
+            "tools": [],
         }

@@ -37,7 +37,7 @@ class BadRequest(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
+class RequestWords:
     """The words of a request: its last message of a user, and what the client sent before it."""
 
     text: str
@@ -48,7 +48,9 @@ class Words:
     digest: str
 
 
-def read_body(body: bytes, *, key: str, model: str, person: str, ours: str, conversation: str = "") -> Words:
+def read_body(
+    body: bytes, *, key: str, model: str, person: str, ours: str, conversation: str = ""
+) -> RequestWords:
     """
     Read a request whose messages stand under ``key`` (``messages`` or ``input``).
 
@@ -79,7 +81,7 @@ def read_body(body: bytes, *, key: str, model: str, person: str, ours: str, conv
     # In a conversation that squidbot keeps, its own history counts.
     earlier = () if conversation else _earlier(said[:-1], person, ours)
     digest = hashlib.sha256(json.dumps([key, given, conversation], sort_keys=True).encode()).hexdigest()[:16]
-    return Words(text, images, earlier, conversation, data.get("stream") is True, digest)
+    return RequestWords(text, images, earlier, conversation, data.get("stream") is True, digest)
 
 
 def _check(data: Mapping[str, Any], model: str) -> None:

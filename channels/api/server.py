@@ -20,7 +20,7 @@ from aiohttp import web
 from anyio import to_thread
 
 from channels.api.channel import ApiChannel, KeyReused, OpenRequest, TooManyRequests
-from channels.api.replies import ChatReply, ReplyShape
+from channels.api.replies import ChatReply, ReplyShape, ResponsesReply
 from channels.api.request import BadRequest, read_body
 from channels.api.tokens import ApiToken
 from channels.attachments import AttachmentRefused, AttachmentsUnavailable
@@ -46,6 +46,7 @@ class ApiServer:
         """Return everything below ``/v1/``."""
         return [
             web.post("/v1/chat/completions", self._guarded(self._chat)),
+            web.post("/v1/responses", self._guarded(self._responses)),
             web.get("/v1/models", self._guarded(self._models)),
             web.get("/v1/models/{name}", self._guarded(self._model)),
             web.route("*", "/v1/{rest:.*}", self._guarded(self._unknown)),
@@ -91,6 +92,9 @@ class ApiServer:
     async def _chat(self, request: web.Request, token: ApiToken) -> web.StreamResponse:
         return await self._answered(request, token, "messages", ChatReply)
 
+    async def _responses(self, request: web.Request, token: ApiToken) -> web.StreamResponse:
+        return await self._answered(request, token, "input", ResponsesReply)
+
     async def _models(self, request: web.Request, token: ApiToken) -> web.StreamResponse:
         return _json({"object": "list", "data": [self._described()]})
 
@@ -126,7 +130,7 @@ class ApiServer:
             with anyio.fail_after(_ANSWER_LIMIT_S):
                 async for _ in self._texts(request, asked):
                     pass
-            return _json(reply.whole(asked.text))
+            return _json(reply.complete(asked.text))
 
     async def _streamed(
         self, request: web.Request, asked: OpenRequest, reply: ReplyShape
