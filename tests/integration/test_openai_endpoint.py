@@ -5,6 +5,7 @@ The endpoint as its clients use it: OpenAI's own package, and request bodies as 
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import threading
 import time
@@ -41,8 +42,18 @@ def post(daemon, path, body, token, **headers):
             return error.code, error.headers, error.read().decode()
 
 
-def client_of(daemon, token, **more):
-    return openai.OpenAI(base_url=f"{daemon.url}/v1", api_key=token, max_retries=0, timeout=30, **more)
+OPEN = contextlib.ExitStack()
+
+
+@pytest.fixture(autouse=True)
+def _closed():
+    with OPEN:
+        yield
+
+
+def client_of(daemon, token):
+    made = openai.OpenAI(base_url=f"{daemon.url}/v1", api_key=token, max_retries=0, timeout=30)
+    return OPEN.enter_context(made)
 
 
 def said(client, text, **more):
