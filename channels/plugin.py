@@ -112,7 +112,7 @@ class ChannelServices:
         is_owner: Returns True if a proven address is the owner's.
         owner_addresses: The owner's addresses on this account.
         alert: Notifies the owner of something that needs a person.
-        arrived: Sends what a conversation's messages waited for after `NoRecipient`.
+        arrived: Sends the messages of a conversation that wait since `NoRecipient`.
     """
 
     name: str
@@ -180,6 +180,9 @@ class ChannelPlugin(ABC, Generic[Config]):
 
     borrows_addresses: ClassVar[bool] = False
     """True: its people have the addresses, and the rights, that they have on other channels."""
+
+    needs_http: ClassVar[bool] = False
+    """True: its channels can only be reached at ``gateway.http.listen`` (`SupportsHttp`)."""
 
     notes: ClassVar[Mapping[str, str]] = {}
     """Comments beside settings in a new configuration, by the name of the setting."""

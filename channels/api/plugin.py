@@ -34,6 +34,7 @@ class ApiPlugin(ChannelPlugin[ApiConfig]):
     address_key = "model"
     contact_rank = 1000
     borrows_addresses = True
+    needs_http = True
 
     def own_address(self, config: ApiConfig) -> str:
         """Return the same for every configuration: there is one endpoint."""

@@ -80,8 +80,13 @@ def read_body(
         raise BadRequest("The last message is empty.", key)
     # In a conversation that squidbot keeps, its own history counts.
     earlier = () if conversation else _earlier(said[:-1], person, ours)
-    digest = hashlib.sha256(json.dumps([key, given, conversation], sort_keys=True).encode()).hexdigest()[:16]
-    return RequestWords(text, images, earlier, conversation, data.get("stream") is True, digest)
+    digest = hashlib.sha256(conversation.encode())
+    for each_role, each_text, each_images in said:
+        parts = (each_role.encode(), each_text.encode(), *(content for _, content in each_images))
+        digest.update(b"".join(hashlib.sha256(part).digest() for part in parts))
+    return RequestWords(
+        text, images, earlier, conversation, data.get("stream") is True, digest.hexdigest()[:16]
+    )
 
 
 def _check(data: Mapping[str, Any], model: str) -> None:
@@ -99,7 +104,8 @@ def _check(data: Mapping[str, Any], model: str) -> None:
         if data.get(name) not in (None, "auto", "none"):
             text = f"'{name}': squidbot uses its own tools, so a call of yours cannot be required."
             raise BadRequest(text, name, code="unsupported_value")
-    for form in (data.get("response_format"), (data.get("text") or {}).get("format")):
+    output = data.get("text")
+    for form in (data.get("response_format"), output.get("format") if isinstance(output, Mapping) else None):
         if isinstance(form, Mapping) and form.get("type") != "text":
             raise BadRequest("Only the response format 'text' is supported.", "response_format")
 
