@@ -154,11 +154,11 @@ class ApiChannel:
         place = f"chat.{words.conversation}" if words.conversation else f"once.{key}"
         session = SessionKey(self.name, place, token.person)
         stored = await self._stored(inbox, native_id)
+        mine = [one for one in self._open.values() if one.native_id.startswith(token.digest[:16])]
+        if sum(one.users for one in mine) >= MOST_OPEN:
+            raise TooManyRequests(f"{MOST_OPEN} requests of this token are being answered; wait for one")
         request = self._open.get(native_id)
         if request is None:
-            mine = [each for each in self._open if each.startswith(token.digest[:16])]
-            if len(mine) >= MOST_OPEN:
-                raise TooManyRequests(f"{MOST_OPEN} requests of this token are being answered; wait for one")
             request = self._open[native_id] = OpenRequest(native_id, session, words.digest)
             request.parts = stored
         request.users += 1

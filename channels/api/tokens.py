@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -58,6 +59,10 @@ class ApiTokens:
         if len(rest) == len(found):
             raise TokenProblem(f"there is no token {name!r}; `squidbot tokens list` lists them")
         self._write(rest)
+
+    def revoke_of(self, people: Collection[str]) -> None:
+        """Make the tokens of people worthless."""
+        self._write([each for each in self.rows() if each.person not in people])
 
     def find(self, text: str) -> ApiToken | None:
         """Return the token with this text; None: there is none."""

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
@@ -116,23 +116,42 @@ def _with_tokens(where: Where, use: Callable[[ApiTokens, Settings], int]) -> int
     from gateway.cli.login import log_in
 
     async def call(settings: Settings, home: Home) -> int:
-        from anyio import to_thread
-
-        from channels.api.tokens import ApiTokens, TokenProblem
-        from gateway.app.account_state import account_folders
+        from channels.api.tokens import TokenProblem
         from gateway.errors import ConfigInvalid
-        from gateway.system.clock import SystemClock
         from gateway.system.terminal_text import plain_line
 
-        if not (names := _accounts(settings)):
+        if not _accounts(settings):
             raise ConfigInvalid(
                 "there is no endpoint; add `api: {}` under channels (docs/openai-endpoint.md)"
             )
         try:
-            async with account_folders(settings, home, SystemClock()) as folders:
-                return await to_thread.run_sync(use, ApiTokens(folders(names[0])), settings)
+            return await _opened(settings, home, lambda found: use(found, settings))
         except (TokenProblem, OSError) as error:
             print(f"squidbot: {plain_line(str(error))}", file=sys.stderr)
             return 1
 
     return log_in(where, call)
+
+
+def tokens_of(settings: Settings, home: Home, people: Collection[str], *, revoke: bool) -> int:
+    """Count the tokens that speak for these people, and revoke them."""
+    import anyio
+
+    def use(found: ApiTokens) -> int:
+        count = sum(one.person in people for one in found.rows())
+        if revoke and count:
+            found.revoke_of(people)
+        return count
+
+    return anyio.run(_opened, settings, home, use) if _accounts(settings) else 0
+
+
+async def _opened(settings: Settings, home: Home, use: Callable[[ApiTokens], int]) -> int:
+    from anyio import to_thread
+
+    from channels.api.tokens import ApiTokens
+    from gateway.app.account_state import account_folders
+    from gateway.system.clock import SystemClock
+
+    async with account_folders(settings, home, SystemClock()) as folders:
+        return await to_thread.run_sync(use, ApiTokens(folders(_accounts(settings)[0])))

@@ -276,6 +276,12 @@ async def test_people_have_conversations_of_their_own(tmp_path):
         daemon.wait_until(lambda: daemon.asked("/livez")[0] == 200)
         with pytest.raises(openai.PermissionDeniedError):
             said(client_of(daemon, bobs), "hello")
+        daemon.kill()
+        for is_dry, count in ((True, 2), (False, 1)):
+            dry = ["--dry-run"] if is_dry else ["--yes"]
+            gone = squidbot(daemon.home, "forget", "bob@example.org", *dry, "--json")
+            assert json.loads(gone.stdout)["tokens"] == 1, gone.stderr
+            assert len(json.loads(squidbot(daemon.home, "tokens", "list", "--json").stdout)["rows"]) == count
 
     async with CountingModel() as model:
         settings = endpoint_settings(model.api_base, channels=channels)
@@ -350,6 +356,23 @@ async def test_responses_are_stateless(tmp_path):
             )
         with pytest.raises(openai.BadRequestError, match="previous_response_id"):
             client.responses.create(model="squidbot", input="x", previous_response_id=made.id)
+
+    await in_daemon(tmp_path, test)
+
+
+async def test_a_reminder_comes_with_the_next_request(tmp_path):
+    """Nobody is written to who has not asked: it waits in the outbox, over a restart."""
+
+    def test(daemon, model):
+        client = client_of(daemon, make_token(daemon))
+        assert "tea" in said(client, "!remind me in 1s tea", metadata={"conversation": "a"})
+        daemon.wait_until(lambda: daemon.work("outbox", "pending") == 1)
+        daemon.terminate()
+        assert daemon.ended() == 0
+        daemon.up()
+        daemon.wait_until(lambda: "message.kept" in daemon.log())
+        answer = said(client, "hello", metadata={"conversation": "b"})
+        assert ("tea" in answer, answer.endswith("to hello: answer number <0>.")) == (True, True)
 
     await in_daemon(tmp_path, test)
 
