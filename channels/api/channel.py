@@ -91,13 +91,15 @@ class OpenRequest:
 
     def take(self, message: OutboundMessage) -> str:
         """Add a message, once, and return its provider id."""
-        known = [part.id for part in self.parts]
-        if message.id not in known:
+        if message.id not in [part.id for part in self.parts]:
             self.parts.append(message)
-            known.append(message.id)
             self.preview = ""
             self.notify()
-        return f"{self.native_id}.{known.index(message.id)}"
+        own = next((part for part in self.parts if _id_of(part) == self.native_id), None)
+        if own is not None and own.id == message.id:
+            return _own(self.native_id)
+        further = [part.id for part in self.parts if part is not own]
+        return f"{self.native_id}.{further.index(message.id)}"
 
     def notify(self) -> None:
         """Wake up those who wait for news."""
@@ -151,7 +153,7 @@ class ApiChannel:
         Raises KeyReused, TooManyRequests, or ChannelUnavailable: it is not known whether it was accepted.
         """
         inbox, native_id = self._running(), f"{token.digest[:16]}.{key}"
-        place = f"chat.{words.conversation}" if words.conversation else f"once.{key}"
+        place = f"chat.{words.conversation}" if words.conversation else f"once.{native_id}"
         session = SessionKey(self.name, place, token.person)
         stored = await self._stored(inbox, native_id)
         mine = [one for one in self._open.values() if one.native_id.startswith(token.digest[:16])]
@@ -198,10 +200,9 @@ class ApiChannel:
         native_id, inbox = _id_of(message), self._running()
         request = self._open.get(native_id)
         if request is None:
-            first = f"{native_id}.0"
-            if native_id and await inbox.delivered_id(first) in (None, message.id):
+            if native_id and await inbox.delivered_id(_own(native_id)) in (None, message.id):
                 await uncertain()  # who asked has gone; a repetition finds it under this id
-                return Receipt(first)
+                return Receipt(_own(native_id))
             request = self._someone_of(message.session)
         if request is None:
             self._kept.add(message.session)
@@ -234,14 +235,15 @@ class ApiChannel:
         return self._inbox
 
     async def _stored(self, inbox: Inbox, native_id: str) -> list[OutboundMessage]:
-        """The messages that were delivered into an answer before."""
-        found: list[OutboundMessage] = []
-        while (key := await inbox.delivered_id(f"{native_id}.{len(found)}")) is not None:
-            sent = await inbox.find_sent(key)
-            if sent is None:
-                break
-            found.append(sent)
-        return found
+        """The messages that were delivered into an answer before, as they were made."""
+        found = [await self._sent(inbox, _own(native_id))]
+        while (further := await self._sent(inbox, f"{native_id}.{len(found) - 1}")) is not None:
+            found.append(further)
+        return sorted((one for one in found if one is not None), key=lambda one: one.created_at)
+
+    async def _sent(self, inbox: Inbox, provider_id: str) -> OutboundMessage | None:
+        key = await inbox.delivered_id(provider_id)
+        return None if key is None else await inbox.find_sent(key)
 
     async def _accept(
         self, inbox: Inbox, token: ApiToken, session: SessionKey, native_id: str, words: RequestWords
@@ -278,6 +280,11 @@ class ApiChannel:
         theirs = [one for one in theirs if not one.answers]
         theirs.sort(key=lambda one: (not one.waits_for_outcome, one.session != session))
         return theirs[0] if theirs else None
+
+
+def _own(native_id: str) -> str:
+    """The provider id of the answer itself; what else came into it is numbered."""
+    return f"{native_id}.own"
 
 
 def _id_of(message: OutboundMessage) -> str:

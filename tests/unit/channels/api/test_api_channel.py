@@ -207,6 +207,19 @@ async def test_what_answers_nothing_waits_for_the_persons_next_request(world):
         assert await whole(world, request) == "the tea\n\nhi"
 
 
+async def test_an_answer_does_not_depend_on_what_came_with_it(world):
+    """A reminder that was not recorded as sent before a crash may go elsewhere; the answer is found all the same."""
+    place = SessionKey("api", "chat.old", ANNA)
+    async with asked(world, "k", "hello") as (_, message):
+        await world.deliver("the tea", session=place, recorded=False)
+        await world.deliver("hi", answers=message)
+    world.restart()
+    async with running(world.channel, world.inbox):
+        await anyio.sleep(0)
+        async with asked(world, "k", "hello") as (request, _):
+            assert await whole(world, request) == "hi"
+
+
 async def test_previews_are_shown_where_the_turn_is(world):
     async with asked(world, "k1", "one") as (first, message), asked(world, "k2", "two") as (second, _):
         await world.channel.preview(message.session, " to o ")
