@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from pydantic import TypeAdapter, ValidationError
@@ -60,9 +60,10 @@ class ApiTokens:
             raise TokenProblem(f"there is no token {name!r}; `squidbot tokens list` lists them")
         self._write(rest)
 
-    def revoke_of(self, people: Collection[str]) -> None:
-        """Make the tokens of people worthless."""
-        self._write([each for each in self.rows() if each.person not in people])
+    def give(self, people: Collection[str], new: str) -> None:
+        """Let the tokens of these people speak for ``new``; empty: for nobody, so they are gone."""
+        found = [replace(each, person=new) if each.person in people else each for each in self.rows()]
+        self._write([each for each in found if each.person])
 
     def find(self, text: str) -> ApiToken | None:
         """Return the token with this text; None: there is none."""

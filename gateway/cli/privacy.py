@@ -116,7 +116,7 @@ def forget(
             if lease is not None:
                 lease.confirm()
             seen = erase()
-    seen.counts["tokens"] = tokens_of(settings, home, person.addresses, revoke=not dry_run)
+    seen.counts["tokens"] = tokens_of(settings, home, person.addresses, new=None if dry_run else "")
     answer = {
         "removed": not dry_run,
         **seen.counts,

@@ -133,14 +133,14 @@ def _with_tokens(where: Where, use: Callable[[ApiTokens, Settings], int]) -> int
     return log_in(where, call)
 
 
-def tokens_of(settings: Settings, home: Home, people: Collection[str], *, revoke: bool) -> int:
-    """Count the tokens that speak for these people, and revoke them."""
+def tokens_of(settings: Settings, home: Home, people: Collection[str], *, new: str | None = None) -> int:
+    """Count the tokens that speak for these people; give them to ``new``, or to nobody if that is empty."""
     import anyio
 
     def use(found: ApiTokens) -> int:
         count = sum(one.person in people for one in found.rows())
-        if revoke and count:
-            found.revoke_of(people)
+        if new is not None and count:
+            found.give(people, new)
         return count
 
     return anyio.run(_opened, settings, home, use) if _accounts(settings) else 0

@@ -277,9 +277,12 @@ async def test_people_have_conversations_of_their_own(tmp_path):
         with pytest.raises(openai.PermissionDeniedError):
             said(client_of(daemon, bobs), "hello")
         daemon.kill()
+        moved = squidbot(daemon.home, "person", "move", "bob@example.org", "bob@mail.test", "--json")
+        assert json.loads(moved.stdout)["tokens"] == 1, moved.stderr
+        assert "bob@mail.test" in squidbot(daemon.home, "tokens", "list").stdout
         for is_dry, count in ((True, 2), (False, 1)):
             dry = ["--dry-run"] if is_dry else ["--yes"]
-            gone = squidbot(daemon.home, "forget", "bob@example.org", *dry, "--json")
+            gone = squidbot(daemon.home, "forget", "bob@mail.test", *dry, "--json")
             assert json.loads(gone.stdout)["tokens"] == 1, gone.stderr
             assert len(json.loads(squidbot(daemon.home, "tokens", "list", "--json").stdout)["rows"]) == count
 
