@@ -19,32 +19,29 @@ from tests.daemon import Daemon
 from tests.kill.tally import TALLY, chance
 from tests.openai_endpoint import CountingModel, endpoint_settings, history_of, make_token
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(900, func_only=True)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(1800, func_only=True)]
 KILLS = 60
 
 
 def ask(daemon: Daemon, token: str, number: int, *, streams: bool) -> str:
     """The answer to a request, or why there is none."""
-    client = openai.OpenAI(base_url=f"{daemon.url}/v1", api_key=token, max_retries=0, timeout=30)
     given = {
+        "model": "squidbot",
+        "messages": [{"role": "user", "content": f"question #{number}#"}],
         "extra_headers": {"Idempotency-Key": f"key {number}"},
         "metadata": {"conversation": f"c{number % 3}"},
     }
     try:
-        made = client.chat.completions.create(
-            model="squidbot",
-            messages=[{"role": "user", "content": f"question #{number}#"}],
-            stream=streams,
-            **given,
-        )
-        if not streams:
-            return made.choices[0].message.content or ""
-        chunks = list(made)
-        if not chunks or chunks[-1].choices[0].finish_reason != "stop":
-            return "?"
-        return "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+        with openai.OpenAI(base_url=f"{daemon.url}/v1", api_key=token, max_retries=0, timeout=30) as client:
+            if not streams:
+                return client.chat.completions.create(**given).choices[0].message.content or ""
+            with client.chat.completions.create(stream=True, **given) as stream:
+                chunks = list(stream)
     except (openai.OpenAIError, httpx.HTTPError) as error:
         return f"? {error}"
+    if not chunks or chunks[-1].choices[0].finish_reason != "stop":
+        return "?"
+    return "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
 
 
 def ask_until_answered(daemon: Daemon, token: str, number: int, *, streams: bool = False) -> str:
