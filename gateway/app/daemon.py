@@ -29,6 +29,7 @@ from anyio.abc import TaskGroup
 
 from agent_core.backoff import Backoff, BackoffPolicy
 from agent_core.storage.layout import Layout
+from channels.base import SupportsHttp
 from gateway.app import Overrides, build
 from gateway.errors import ConfigInvalid, StateUnusable
 from gateway.observability.logs import configure_logs
@@ -312,7 +313,7 @@ async def _serve(stack: AsyncExitStack, built: Gateway, settings: Settings, home
 
             hooks, take = settings.gateway.http.hooks, built.proactive.scheduler.take_report
             more += Hooks(hooks, take, built.not_here, built.clock.monotonic).routes()
-        app = health.app(host=host, more=more)
+        app = health.app(host=host, more=[*more, *_routes_of(built)])
         chosen = await stack.enter_async_context(serve(app, host=host, port=port))
         if streams is not None:
             stack.callback(streams.end)
@@ -321,6 +322,11 @@ async def _serve(stack: AsyncExitStack, built: Gateway, settings: Settings, home
             tasks.start_soon(day.run)
             stack.callback(tasks.cancel_scope.cancel)
         _log.info("health.served", listen=f"{host}:{chosen}")
+
+
+def _routes_of(built: Gateway) -> list[web.AbstractRouteDef]:
+    channels = [one for one in built.channels.values() if isinstance(one, SupportsHttp)]
+    return [route for one in channels for route in one.routes()]
 
 
 async def _listen_to_signals(  # noqa: PLR0917
