@@ -316,6 +316,8 @@ class MessageNotes(_Sparse):
     settled: str = ""
     granted: str = ""
     misread: str = ""  # it decides nothing, and this is the reply
+    more: bool = False  # its text is what was written below the answer, a message like any other
+    is_command: bool = False  # it answers a command, so it asks nothing
     approves: tuple[str, ...] = ()  # the items that an answer to this notice decides
     # What has become of it:
     stopped: int = 0  # how many messages this ``!stop`` withdrew

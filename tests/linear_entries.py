@@ -172,7 +172,8 @@ def _wish(text: str) -> None:
 
 def _reminder(text: str) -> None:
     for begin in ("", "every ", "in 2 h ", "friday "):
-        reminder_of(begin + text)
+        with contextlib.suppress(ValueError):
+            reminder_of(begin + text)
 
 
 def _imap(text: str) -> None:

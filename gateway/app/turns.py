@@ -115,11 +115,10 @@ def build_turns(
         commit=shared.commit,
         deferral=shared.deferral,
         failure=TurnFailure(
-            commit=shared.commit,
+            deferral=shared.deferral,
             suspects=routing.suspects,
             policy=env.overrides.policy,
             access=env.access,
-            clock=env.clock,
         ),
         clock=env.clock,
         wakeups=env.wakeups,

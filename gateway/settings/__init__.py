@@ -505,6 +505,8 @@ def _soft_warnings(settings: Settings) -> list[str]:
     apart = settings.channels.apart()
     for name, config in settings.channels.enabled().items():
         found += [f"{places[name]}: {one}" for one in config.warnings]
+        if channel_kinds()[kinds[name]].needs_http and settings.gateway.http is None:
+            found.append(f"{places[name]}: nobody can reach it; set gateway.http.listen")
         own = {alias.channel for alias in settings.owner.aliases} & {name, kinds[name]}
         if name in apart and own == {kinds[name]}:
             found.append(

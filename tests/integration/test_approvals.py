@@ -14,7 +14,7 @@ from agent_core.messages import InboundMessage, MessageContext, OutboundKind, Se
 from agent_core.models import Message, ModelChunk, ToolDefinition
 from channels.base import AckState, Capabilities, Redelivery
 from channels.markup import to_text
-from gateway.cli import render
+from gateway.operations import render
 from gateway.queue.states import InboxState, OutboxState
 from gateway.system.clock import SystemClock
 from gateway.turns.approvals.drafts_and_quarantine import OWNER_QUESTIONS

@@ -70,7 +70,10 @@ class TestTools:
     @pytest.mark.parametrize(
         ("wish", "told"),
         [
-            (call("nothing"), "There is no tool 'nothing'. The tools are: look."),
+            (
+                call("nothing"),
+                "There is no tool 'nothing' here. The tools are: look. In a private conversation with",
+            ),
             (call("look"), "'at' is a required property"),
             (call("look", at=5), "at: 5 is not of type 'string'"),
         ],

@@ -146,7 +146,7 @@ def test_what_stands_below_a_mail_is_anybodys() -> None:
             turn_of(message("ann@mail.test", context=context, background=below)), ACCESS, Purpose.CHAT
         )
         assert trust_of(session.origins) is Trust.UNTRUSTED
-        assert describe(session.origins, dated=False).endswith("a mail from `somebody else`")
+        assert describe(session.origins, dated=False).endswith("a mail that somebody else wrote")
 
 
 def test_what_we_began_with_is_looked_up() -> None:
