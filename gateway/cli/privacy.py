@@ -66,11 +66,7 @@ def export(*people: _Address, output: Path | None = None, where: Where = HERE, a
 
 
 def forget(
-    *people: _Address,
-    dry_run: bool = False,
-    yes: bool = False,
-    where: Where = HERE,
-    as_json: Json = False,
+    *people: _Address, dry_run: bool = False, yes: bool = False, where: Where = HERE, as_json: Json = False
 ) -> int:
     """
     Erase all data of one person permanently. The daemon must be stopped.

@@ -289,6 +289,7 @@ async def _is_quiet(
     ]
     # What was accepted just before a death is not always acknowledged later, and needs not be.
     ours = len(await store.inbox.rows(session=OWNER_QUESTIONS, limit=1000))
+    busy.append(max(0, stats.outbox["held"] - ours))  # drafts of which the owner has not been told yet
     if any(each.text.startswith("!retry") for each in server.said):
         rows = await store.inbox.rows(limit=1000)
         ours += sum(row.message.native_id.endswith(" again") for row in rows)  # nobody has said that
