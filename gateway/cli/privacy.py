@@ -117,7 +117,12 @@ def forget(
                 lease.confirm()
             seen = erase()
     seen.counts["tokens"] = tokens_of(settings, home, person.addresses, new=None if dry_run else "")
-    answer = {
+    print_result(as_json, _answer(seen, dry_run=dry_run), _summary(seen, dry_run=dry_run))
+    return 0
+
+
+def _answer(seen: Forgotten, *, dry_run: bool) -> dict[str, object]:
+    return {
         "removed": not dry_run,
         **seen.counts,
         "kept_attachments": seen.kept_files,
@@ -125,8 +130,6 @@ def forget(
         "still_named_in": list(seen.still_named),
         "backups": list(seen.backups),
     }
-    print_result(as_json, answer, _summary(seen, dry_run=dry_run))
-    return 0
 
 
 def meant(people: tuple[str, ...], where: Where) -> tuple[Home, Layout, Person, Settings, QueuePlace]:
