@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict
 
 if TYPE_CHECKING:  # the settings are read without them
     from agent_core.messages import SessionKey
+    from agent_core.operation import Operation
     from agent_core.state_folder import StateFolder
     from channels.attachments import AttachmentStore
     from channels.base import Channel, ChannelClock
@@ -161,6 +162,13 @@ class Server:
         return cls(part, parts.hostname or "", port, way, parts.path.rstrip("/") + path, ca_file)
 
 
+class RunningAccounts(Protocol):
+    """The running accounts, for the operations of a plugin."""
+
+    def channels_of(self, kind: str, name: str = "") -> Mapping[str, Channel]:
+        """The accounts of a kind, or the one of that name. Raises for the operator if there is none."""
+
+
 class ChannelPlugin(ABC, Generic[Config]):
     """A kind of channel; one instance serves all its accounts."""
 
@@ -178,6 +186,10 @@ class ChannelPlugin(ABC, Generic[Config]):
     has_rooms: ClassVar[bool] = True
     """False: whatever arrives was sent to the bot itself, also if others got it too, as in a mailbox."""
 
+    description: ClassVar[str] = ""
+    """The help of the group of commands of this kind, ``squidbot KIND``."""
+    login_help: ClassVar[str] = ""
+    """What ``squidbot KIND login`` does and needs; empty: accounts have no login of their own."""
     borrows_addresses: ClassVar[bool] = False
     """True: its people have the addresses, and the rights, that they have on other channels."""
 
@@ -207,6 +219,14 @@ class ChannelPlugin(ABC, Generic[Config]):
         from channels.base import ChannelMisconfigured  # noqa: PLC0415 - the settings are read without it
 
         raise ChannelMisconfigured(f"accounts of the kind {self.kind} have no login of their own")
+
+    def operations(self) -> Sequence[Operation]:
+        """
+        The requests of operators to accounts: functions declared with `operation`, see `operations_of`.
+
+        Their first argument is a `RunningAccounts`; a `ChannelError` that they raise is told to the operator.
+        """
+        return ()
 
     def trusts_no_more(self, config: Config, first: Config) -> bool:
         """

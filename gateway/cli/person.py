@@ -1,34 +1,14 @@
-"""The command ``squidbot person …``."""
+"""The command ``squidbot person move``."""
 
 # ruff: noqa: PLC0415 - a command loads what it needs when it is called
 
 from __future__ import annotations
 
-from cyclopts import App, Parameter
-
-from gateway.cli.context import HERE, Json, Where, ask
+from gateway.cli.context import HERE, Json, Where
+from gateway.cli.generated_commands import make_group
 from gateway.cli.output import print_result
 
-person = App(
-    name="person",
-    help="People: who may write; give somebody's data to their new address.",
-    help_format="plaintext",
-    default_parameter=Parameter(negative=()),
-)
-
-
-@person.command(name="list")
-def person_list(*, where: Where = HERE, as_json: Json = False) -> int:
-    """List who may write to squidbot, by channel, and who was let in beside the settings."""
-    from gateway.cli.render import table
-
-    answer = ask(where, "people_list")
-    rows = [
-        (row["address"], row["channel"], row["role"], "let in" if row["let_in"] else "settings")
-        for row in answer["rows"]
-    ]
-    print_result(as_json, answer, table(("ADDRESS", "CHANNEL", "ROLE", "BY"), rows) if rows else "nobody")
-    return 0
+person = make_group(__name__)
 
 
 @person.command(name="move")

@@ -94,7 +94,7 @@ def tokens_revoke(name: str, /, *, where: Where = HERE, as_json: Json = False) -
 def _person(settings: Settings, person: str) -> str:
     """Return the address of who is meant, as it is compared. Raises TokenProblem."""
     from channels.api.tokens import TokenProblem
-    from gateway.operations.send import access_of
+    from gateway.operations.access import access_of
     from gateway.routing.access import Role, normalise
 
     access = access_of(settings)

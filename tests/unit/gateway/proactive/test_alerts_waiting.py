@@ -11,7 +11,7 @@ import pytest
 
 from agent_core.messages import Audience, Sender, SessionKey
 from channels.terminal import TerminalChannel
-from gateway.cli.render.schedule import summary_lines
+from gateway.operations.render.schedule import summary_lines
 from gateway.proactive.alerts import MAX_ALERTS, OwnerAlerts
 from gateway.proactive.owner_contact import OwnerContact
 from gateway.proactive.owner_notifier import OwnerNotifier

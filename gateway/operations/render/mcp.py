@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gateway.cli.render import table
+from gateway.operations.render import table
 from gateway.system.terminal_text import plain_line, plain_text
 
 _DESCRIPTION_CHARS = 70

@@ -6,37 +6,23 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from agent_core.prompt import without_tags
 from agent_core.text import one_line
-from agent_core.tools.call_descriptions import call_in_words, effect_in_words
 from gateway.system.terminal_text import place_of, plain_line
 
 _CALL_CHARS = 200
 
 
-def receipts(answer: Mapping[str, Any], since: datetime) -> str:
+def receipts(answer: Mapping[str, Any]) -> str:
     """``squidbot did``: each effect with what led to it and what became of it."""
-    nothing = f"no tool has done anything since {since.astimezone():%Y-%m-%d %H:%M}"
+    since = datetime.fromisoformat(answer["since"]).astimezone()
+    nothing = f"no tool has done anything since {since:%Y-%m-%d %H:%M}"
     return "\n".join(_one(row) for row in answer["rows"]) or nothing
 
 
-def grants(answer: Mapping[str, Any]) -> str:
-    """``squidbot grants list``: each with what it is for, for whom, and until when."""
-    return "\n".join(_grant(row) for row in answer["rows"]) or "no grants are in effect"
-
-
-def _grant(row: Mapping[str, Any]) -> str:
-    until = datetime.fromisoformat(row["until"]).astimezone().strftime("%Y-%m-%d %H:%M:%S")
-    what = plain_line(" ".join(filter(None, [row["kind"], row["tool"], row["what"]])))
-    short = what if len(what) <= _CALL_CHARS else f"{what[: _CALL_CHARS - 1]}…"
-    where = plain_line(row["conversation"]) if row["conversation"] else "everywhere"
-    job = ", for one job alone" if row["turn"] else ""
-    people = plain_line(", ".join(row["people"]))
-    by = plain_line(row["given_by"])
-    return f"{row['id']}  until {until}  {short}\n  for {people} in {where}{job}, given by {by}"
-
-
 def _one(row: Mapping[str, Any]) -> str:
+    from agent_core.prompt import without_tags
+    from agent_core.tools.call_descriptions import call_in_words, effect_in_words
+
     at = datetime.fromisoformat(row["at"]).astimezone().strftime("%Y-%m-%d %H:%M:%S") if row["at"] else "?"
     call = one_line(plain_line(call_in_words(row["tool"], row["arguments"])), _CALL_CHARS)
     lines = [f"{at}  {row['outcome']:<8} {call}"]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from gateway.cli.render.usage import calls
+from gateway.operations.render.usage import calls
 from gateway.system.terminal_text import place_of, plain_line, plain_text
 
 _TEXT_CHARS = 60

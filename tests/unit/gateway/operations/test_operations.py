@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
-from agent_core.messages import Amendment, OutboundKind
+from agent_core.messages import (
+    Amendment,
+    Audience,
+    MessageContext,
+    OutboundKind,
+    Sender,
+    SessionKey,
+)
 from agent_core.models import MemoryScope, Message, ScopeKind
 from agent_core.storage.jsonl import JsonlMemory
-from gateway.cli import render
 from gateway.errors import NotFound
+from gateway.operations import render
 from gateway.operations.arguments import RequestInvalid, parse_scope, show_scope
+from gateway.operations.context import OperationContext
 from gateway.operations.mcp import no_server
 from gateway.operations.memory import NotCurrent
-from gateway.operations.service import OPERATIONS, Operations
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.stores import Completion, NewOutbound, Pending
 from gateway.queue.wakeups import Wakeups
+from gateway.routing.access import Access, Alias
 from gateway.system.home import open_home
 from tests.clock import EPOCH, LoopClock
 from tests.operations_bench import ROOM, Bench, inbound
@@ -39,6 +48,38 @@ async def bench(home):
     bench.woken = woken
     yield bench
     await store.aclose()
+
+
+class TestNames:
+    async def test_a_conversation_without_a_room_is_named_by_its_person(self, bench):
+        """A private chat by name and address, a mail by its subject, a stranger's without words; ids stay."""
+        dm, thread, other = ROOM, SessionKey("matrix", "thread"), SessionKey("matrix", "group")
+        eve = Sender(address="eve@mail.test", name="Eve", verified=True)
+        ann = Sender(address="@alice:hs.test", name="Alice", verified=True)
+        said = [
+            inbound(1).model_copy(update={"sender": ann, "audience": Audience.DIRECT}),
+            inbound(2, thread).model_copy(
+                update={"sender": eve, "context": MessageContext(subject="Trains")}
+            ),
+            inbound(3, other).model_copy(update={"audience": Audience.GROUP}),
+        ]
+        await bench.accepted(*said)
+        for each in said:
+            line = Message(role="user", content="x", id=each.native_id, timestamp=EPOCH)
+            await bench.memory.append_message(str(each.session), line)
+        answer = await bench.ask.sessions_list()
+        names = {row["session"]: row.get("called") for row in answer["sessions"]}
+        assert names == {
+            str(dm): "Alice (@alice:hs.test)",
+            str(thread): "Eve (eve@mail.test)",
+            str(other): None,
+        }
+        shown = render.sessions(answer)
+        assert "Alice (@alice:hs.test)" in shown
+        assert str(dm) in shown
+        hers = replace(bench.ask.context, access=Access([Alias("matrix", "eve@mail.test")], {}))
+        (row,) = [r for r in (await hers.call("sessions_list", {}))["sessions"] if "thread" in r["session"]]
+        assert row["called"] == "Trains (eve@mail.test)"
 
 
 class TestInbox:
@@ -239,10 +280,10 @@ class TestMemory:
 
     async def test_a_document_is_written_by_hand(self, bench):
         """As a new version; if somebody was faster than the version it is based on, nothing is."""
-        assert (await bench.ask.memory_write("one"))["version"] == 1
-        assert (await bench.ask.memory_write("two", version=1))["version"] == 2
+        assert (await bench.ask.memory_write(text="one"))["version"] == 1
+        assert (await bench.ask.memory_write(text="two", version=1))["version"] == 2
         with pytest.raises(NotCurrent, match="at version 2 now"):
-            await bench.ask.memory_write("three", version=1)
+            await bench.ask.memory_write(text="three", version=1)
         assert (await bench.ask.memory_show())["text"] == "two"
         assert [one["session"] for one in (await bench.ask.memory_history())["versions"]] == ["", ""]
 
@@ -334,33 +375,8 @@ class TestStatus:
         async def live():
             return {"pid": 42, "work": {}}
 
-        report = await Operations(bench.store, bench.memory, status=live).status()
+        report = await OperationContext(bench.store, bench.memory, status=live).call("status", {})
         assert (report["pid"], report["running"]) == (42, True)
-
-
-class TestCalls:
-    @pytest.mark.parametrize(
-        ("name", "arguments"),
-        [
-            ("nope", {}),
-            ("_stuck", {}),
-            ("__init__", {}),
-            ("call", {"name": "status", "arguments": {}}),
-            ("inbox_show", {}),
-            ("inbox_show", {"id": "x"}),
-            ("inbox_show", {"id": 1, "more": 2}),
-            ("inbox_list", {"limit": "many"}),
-            ("sessions_show", {"session": 5}),
-        ],
-    )
-    async def test_only_operations_can_be_called_and_only_with_their_arguments(self, bench, name, arguments):
-        """The socket offers no other attribute of the class."""
-        with pytest.raises(RequestInvalid):
-            await bench.ask.call(name, arguments)
-
-    def test_every_operation_exists(self):
-        """The table names methods."""
-        assert all(callable(getattr(Operations, name)) for name in OPERATIONS)
 
 
 async def test_answered_messages_do_not_count_as_stuck(bench):
