@@ -199,7 +199,7 @@ class ApiChannel:
         """Give a message to the request that it answers; see `Channel.deliver`."""
         native_id, inbox = _id_of(message), self._running()
         request = self._open.get(native_id)
-        if request is None:
+        if request is None or (request.answers and message.id not in [part.id for part in request.parts]):
             if native_id and await inbox.delivered_id(_own(native_id)) in (None, message.id):
                 await uncertain()  # who asked has gone; a repetition finds it under this id
                 return Receipt(_own(native_id))

@@ -92,3 +92,16 @@ async def test_requests_over_kills(tmp_path):
             for answer in answers.values():
                 assert sum(answer in line for line in lines) == 1
             assert token not in daemon.log()
+
+
+async def test_a_daemon_that_ignores_the_key_is_noticed(tmp_path):
+    """The control: a repetition has another answer there."""
+    async with CountingModel() as model:
+        with Daemon(tmp_path / "home", endpoint_settings(model.api_base)) as daemon:
+            daemon.module = "tests.kill.keyless_daemon"
+            await run_sync(daemon.up)
+            token = await run_sync(make_token, daemon)
+            first = await run_sync(ask_until_answered, daemon, token, 0)
+            await run_sync(daemon.kill)
+            await run_sync(daemon.up)
+            assert await run_sync(ask_until_answered, daemon, token, 0) != first

@@ -220,6 +220,18 @@ async def test_an_answer_does_not_depend_on_what_came_with_it(world):
             assert await whole(world, request) == "hi"
 
 
+async def test_what_comes_after_an_answer_is_not_lost_in_it(world):
+    """Its request may still be open, and says no more: that goes into the next one."""
+    async with asked(world, "k1", "hello") as (first, message):
+        await world.deliver("hi", answers=message)
+        with pytest.raises(NoRecipient):
+            await world.deliver("and more", answers=message)
+        assert first.text == "hi"
+        async with asked(world, "k2", "hello again") as (second, _):
+            await world.deliver("and more", answers=message)
+            assert second.text == "and more"
+
+
 async def test_previews_are_shown_where_the_turn_is(world):
     async with asked(world, "k1", "one") as (first, message), asked(world, "k2", "two") as (second, _):
         await world.channel.preview(message.session, " to o ")
