@@ -1,4 +1,4 @@
-"""What an operator can request: ``squidbot irc join``."""
+"""The requests of an operator: to join a room."""
 
 from __future__ import annotations
 
