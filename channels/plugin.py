@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict
 
 if TYPE_CHECKING:  # the settings are read without them
+    from agent_core.messages import SessionKey
     from agent_core.operation import Operation
     from agent_core.state_folder import StateFolder
     from channels.attachments import AttachmentStore
@@ -112,6 +113,7 @@ class ChannelServices:
         is_owner: Returns True if a proven address is the owner's.
         owner_addresses: The owner's addresses on this account.
         alert: Notifies the owner of something that needs a person.
+        arrived: Sends the messages of a conversation that wait since `NoRecipient`.
     """
 
     name: str
@@ -122,6 +124,7 @@ class ChannelServices:
     is_owner: Callable[[str], bool]
     owner_addresses: Sequence[str]
     alert: OwnerAlert
+    arrived: Callable[[SessionKey], None] | None = None
 
 
 class PersonAtTerminal(Protocol):
@@ -187,6 +190,12 @@ class ChannelPlugin(ABC, Generic[Config]):
     """The help of the group of commands of this kind, ``squidbot KIND``."""
     login_help: ClassVar[str] = ""
     """What ``squidbot KIND login`` does and needs; empty: accounts have no login of their own."""
+    borrows_addresses: ClassVar[bool] = False
+    """True: its people have the addresses, and the rights, that they have on other channels."""
+
+    needs_http: ClassVar[bool] = False
+    """True: its channels can only be reached at ``gateway.http.listen`` (`SupportsHttp`)."""
+
     notes: ClassVar[Mapping[str, str]] = {}
     """Comments beside settings in a new configuration, by the name of the setting."""
 

@@ -31,6 +31,7 @@ class Asked:
     """Calls operations by their keys as if they were methods."""
 
     def __init__(self, context):
+        self.context = context
         self.call = context.call
 
     def __getattr__(self, key):

@@ -20,6 +20,7 @@ from unicodedata import normalize
 from agent_core.models import ToolCall, ToolDefinition, ToolResult
 from agent_core.provenance import Origins, join_origins
 from agent_core.text import one_line
+from agent_core.tools.execution import ELSEWHERE
 
 FIND_TOOLS = "find_tools"
 KEPT = 20
@@ -115,7 +116,8 @@ class DeferredTools:
         ranked = self._ranked(query)
         if not ranked:
             finder = self.finder()
-            text = f"No tool fits these words; try others. {finder.description if finder else ''}"
+            rest = f" {finder.description}" if finder else ""
+            text = f"No tool here fits these words; try others. {ELSEWHERE}{rest}"
             return ToolResult(content=text, tool_call_id=call.id)
         best, name = ranked[0]
         servers: list[str] = []

@@ -23,6 +23,10 @@ from agent_core.provenance import Origins
 from agent_core.tools.arguments import fit_arguments, problem_with
 from agent_core.tools.asking import limit_time
 
+ELSEWHERE = (
+    "In a private conversation with the owner there may be more, so do not say that you cannot do it at all."
+)
+"""So that in a group nobody is told that there are no files, no web and no commands."""
 _step: ContextVar[int] = ContextVar("step_of_call", default=0)
 _log = structlog.get_logger(__name__)
 
@@ -58,7 +62,7 @@ class ToolRunner:
         if tool is None:
             told = (name for name, each in self._tools.items() if not getattr(each, "deferred", False))
             known = ", ".join(sorted(told)) or "none"
-            return _error(call, f"There is no tool {call.name!r}. The tools are: {known}.")
+            return _error(call, f"There is no tool {call.name!r} here. The tools are: {known}. {ELSEWHERE}")
         problem = problem_with(call.arguments, getattr(tool, "checked", tool.parameters))
         try:
             inspect.signature(tool.execute).bind(**call.arguments)

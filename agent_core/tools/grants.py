@@ -73,7 +73,12 @@ class Grant:
 
 
 def scope_of(proposal: Proposal) -> Scope | None:
-    """The scope of a grant for calls like this one; None: there is none for such calls."""
+    """The scope of a grant for calls like this one; None: none would spare the same question again."""
+    scope = _widest(proposal)
+    return None if scope is None or _is_foreign_idea(scope, proposal.origins, proposal) else scope
+
+
+def _widest(proposal: Proposal) -> Scope | None:
     call, targets = proposal.call, list(proposal.targets)
     if "__" in call.name:
         return Scope(GrantKind.TOOL, call.name)
@@ -101,7 +106,7 @@ def covers(
         return False
     if not people or not set(people) <= set(grant.people):
         return False
-    return _is_within(grant.scope, proposal) and not _is_foreign_idea(grant, proposal)
+    return _is_within(grant.scope, proposal) and not _is_foreign_idea(grant.scope, grant.origins, proposal)
 
 
 def in_force(grant: Grant, now: datetime) -> bool:
@@ -115,9 +120,9 @@ def describe_scope(scope: Scope) -> str:
         case GrantKind.CALL:
             return f"exactly this call of `{scope.tool}`"
         case GrantKind.FOLDER:
-            return f"to write, move and delete files in `{_plain(scope.what)}/`"
+            return f"writing, moving and deleting files in `{_plain(scope.what)}/`"
         case GrantKind.HOST:
-            return f"to fetch from `{_plain(scope.what)}`"
+            return f"fetching from `{_plain(scope.what)}`"
     return f"`{_plain(scope.tool)}` with any arguments"
 
 
@@ -144,24 +149,24 @@ def _is_within(scope: Scope, proposal: Proposal) -> bool:
             )
 
 
-def _is_foreign_idea(grant: Grant, proposal: Proposal) -> bool:
+def _is_foreign_idea(scope: Scope, shown: Origins, proposal: Proposal) -> bool:
     """
-    Return True if the prompt holds untrusted sources that the grant does not cover.
+    Return True if the prompt holds untrusted sources that a grant with ``shown`` ones does not cover.
 
     A call that runs or sends something, or a tool of a server, passes only as the exact call that was shown,
     and only with sources its question named. Files are written and pages fetched only after named sources
     too; a page of the granted host is none. A full list of sources may be incomplete and does not pass.
     """
     unknown = {(each.kind, each.where) for each in proposal.origins if each.trust > Trust.KNOWN}
-    if grant.scope.kind is GrantKind.HOST:
-        unknown = {each for each in unknown if each[0] != "web" or _host(each[1]) != grant.scope.what}
+    if scope.kind is GrantKind.HOST:
+        unknown = {each for each in unknown if each[0] != "web" or _host(each[1]) != scope.what}
     if not unknown:
         return False
-    named = {(each.kind, each.where) for each in grant.origins}
+    named = {(each.kind, each.where) for each in shown}
     if not unknown <= named or len(proposal.origins) >= KEPT:
         return True
-    is_strict = proposal.effect in _STRICT or grant.scope.kind is GrantKind.TOOL
-    return is_strict and grant.scope.kind is not GrantKind.CALL
+    is_strict = proposal.effect in _STRICT or scope.kind is GrantKind.TOOL
+    return is_strict and scope.kind is not GrantKind.CALL
 
 
 def _exact(proposal: Proposal) -> str:

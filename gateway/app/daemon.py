@@ -29,6 +29,7 @@ from anyio.abc import TaskGroup
 
 from agent_core.backoff import Backoff, BackoffPolicy
 from agent_core.storage.layout import Layout
+from channels.base import SupportsHttp
 from gateway.app import Overrides, build
 from gateway.errors import ConfigInvalid, StateUnusable
 from gateway.observability.logs import configure_logs
@@ -299,20 +300,12 @@ async def _serve(stack: AsyncExitStack, built: Gateway, settings: Settings, home
         host, port = parse_listen(settings.gateway.http.listen)
         more: list[web.AbstractRouteDef] = []
         day = streams = None
-        if settings.gateway.http.status_page or built.console is not None:
-            from gateway.operations.http.samples import DayHistory  # noqa: PLC0415 - few want the pages
+        if built.console is not None:
+            from gateway.operations.http.console.server import Console  # noqa: PLC0415 - few want the pages
+            from gateway.operations.http.console.streams import ChangeStreams  # noqa: PLC0415
+            from gateway.operations.http.samples import DayHistory  # noqa: PLC0415
 
             day = DayHistory(built.store.maintenance.stats, built.clock)
-        if day is not None and settings.gateway.http.status_page:
-            from gateway.operations.http.status_page import StatusPage  # noqa: PLC0415 - as above
-
-            more = StatusPage(
-                partial(show_status, operations), day, built.clock, stuck=watchdog.reason
-            ).routes()
-        if day is not None and built.console is not None:
-            from gateway.operations.http.console.server import Console  # noqa: PLC0415 - as above
-            from gateway.operations.http.console.streams import ChangeStreams  # noqa: PLC0415
-
             streams = ChangeStreams(built.wakeups.changes())
             more += Console(operations, built.console, built.not_here, day, streams).routes()
         if settings.gateway.http.hooks:
@@ -320,7 +313,7 @@ async def _serve(stack: AsyncExitStack, built: Gateway, settings: Settings, home
 
             hooks, take = settings.gateway.http.hooks, built.proactive.scheduler.take_report
             more += Hooks(hooks, take, built.not_here, built.clock.monotonic).routes()
-        app = health.app(host=host, more=more)
+        app = health.app(host=host, more=[*more, *_routes_of(built)])
         chosen = await stack.enter_async_context(serve(app, host=host, port=port))
         if streams is not None:
             stack.callback(streams.end)
@@ -329,6 +322,11 @@ async def _serve(stack: AsyncExitStack, built: Gateway, settings: Settings, home
             tasks.start_soon(day.run)
             stack.callback(tasks.cancel_scope.cancel)
         _log.info("health.served", listen=f"{host}:{chosen}")
+
+
+def _routes_of(built: Gateway) -> list[web.AbstractRouteDef]:
+    channels = [one for one in built.channels.values() if isinstance(one, SupportsHttp)]
+    return [route for one in channels for route in one.routes()]
 
 
 async def _listen_to_signals(  # noqa: PLR0917

@@ -26,9 +26,11 @@ def person_move(old: str, new: str, /, *, where: Where = HERE, as_json: Json = F
     from dataclasses import replace
 
     from gateway.cli.privacy import meant
+    from gateway.cli.tokens import tokens_of
     from gateway.operations.privacy.moved_person import move_person
     from gateway.queue.opening import hold_sync
     from gateway.queue.place import ServerDatabase
+    from gateway.routing.access import normalise
     from gateway.system.clock import SystemClock
     from gateway.system.home import open_home
     from gateway.system.lock import hold_home
@@ -43,6 +45,7 @@ def person_move(old: str, new: str, /, *, where: Where = HERE, as_json: Json = F
         if lease is not None and isinstance(place, ServerDatabase):
             place = replace(place, needs=lease.proof)
         counts = move_person(layout, place, old, new, aliases)
+    counts["tokens"] = tokens_of(settings, home, [normalise(old)], new=normalise(new))
     answer = {"old": old, "new": new, **counts}
     print_result(
         as_json,

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gateway.proactive.background_jobs import BackgroundJobs
     from gateway.proactive.jobs.service import JobService
     from gateway.proactive.owner_contact import OwnerContact
-    from gateway.queue.stores import JobStore, QuestionStore, Queue, UsageStore
+    from gateway.queue.stores import InboxRow, JobStore, QuestionStore, Queue, UsageStore
     from gateway.routing.access import Access
     from gateway.routing.conversations import Conversations
     from gateway.settings import Settings
@@ -159,13 +159,25 @@ class OperationContext:
 
         from channels.base import ChannelError
         from gateway.operations.arguments import RequestInvalid
-        from gateway.operations.views import with_room_names
+        from gateway.operations.views import with_people, with_room_names
 
         operation = validate_call(partial(find_operation(key).run, self))
         try:
-            return dict(with_room_names(await operation(**arguments), self.channels))
+            answer = with_room_names(await operation(**arguments), self.channels)
+            return dict(await with_people(answer, self._name_conversation, {}))
         except ValidationError as error:
             said = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
             raise RequestInvalid(f"{key}: {said}") from error
         except ChannelError as error:
             raise AccountRefused(str(error)) from error
+
+    def may_show(self, row: InboxRow) -> bool:
+        """Return True if an operator may see the words of a message."""
+        message = row.message
+        return self.access.may_show(message.session, message.sender.address, verified=message.sender.verified)
+
+    async def _name_conversation(self, session: SessionKey) -> str:
+        from gateway.operations.views import conversation_name
+
+        newest = await self.store.inbox.accepted(session.channel, session=session, limit=1)
+        return conversation_name(newest[0], words=self.may_show(newest[0])) if newest else ""

@@ -59,10 +59,13 @@ async def revoke_grant(context: OperationContext, grant: str) -> dict[str, Any]:
 
 
 def _row(grant: Grant, *, words: bool) -> dict[str, Any]:
+    from agent_core.tools.grants import describe_scope
+
     return {
         "id": grant.id,
         "kind": grant.scope.kind.value,
         "tool": grant.scope.tool,
+        "covers": describe_scope(grant.scope),
         "what": grant.scope.what if words or grant.scope.kind.value != "call" else "",
         "conversation": grant.conversation,
         "people": list(grant.people),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from agent_core.operation import Option, operation
 from gateway.errors import NotFound
@@ -18,9 +18,6 @@ from gateway.operations import render
 from gateway.operations.arguments import RequestInvalid, parse_session, parse_state, within
 from gateway.operations.context import OperationContext
 from gateway.queue.states import IllegalMove, InboxState
-
-if TYPE_CHECKING:
-    from gateway.queue.stores import InboxRow
 
 Name = str | int
 _MESSAGE, _DRAFT = "message", "draft"
@@ -122,12 +119,7 @@ async def list_messages(
         )
     )
     # Of the words only the owner's are shown.
-    return {"rows": [inbox_row(row, preview=80, words=_may_show(context, row)) for row in rows]}
-
-
-def _may_show(context: OperationContext, row: InboxRow) -> bool:
-    message = row.message
-    return context.access.may_show(message.session, message.sender.address, verified=message.sender.verified)
+    return {"rows": [inbox_row(row, preview=80, words=context.may_show(row)) for row in rows]}
 
 
 def _shown_text(answer: Mapping[str, Any]) -> str:

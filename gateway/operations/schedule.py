@@ -114,8 +114,8 @@ async def add_job(
 
     Args:
         text: The text to send, or with --ask the question for the model.
-        at: A time: "2026-11-22 09:00", "09:00", "friday 6pm", "every day 09:00 and 21:00".
-        after: Once, after this time: 30m, "2 h 30 min", 1d.
+        at: A time: "2026-11-22 09:00", "7.30pm", "half past six", "friday", "every day 09:00 and 21:00".
+        after: Once, after this time: 30m, 1h30, "half an hour", 1d.
         every: Repeatedly: 30m, 2h, "day 09:00", "2 weeks on monday 09:00".
         cron: Five fields, minute hour day month weekday: "0 9 * * 1-5".
         hook: Whenever this webhook of the configuration is called; what it says is added to the text.

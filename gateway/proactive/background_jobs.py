@@ -148,7 +148,7 @@ class BackgroundJobs:
         entries = await self._ledger(ledger_name(job.id))
         if not entries or entries[0].outcome is RunOutcome.DELIVERED:
             return "done"
-        return f"{entries[0].outcome.value}: {one_line(entries[0].reason, 120)}"
+        return f"{entries[0].outcome.value}: {one_line(entries[0].reason, 120).rstrip('.')}"
 
     async def summary(self, job: BackgroundJob) -> str:
         """A job in one line."""

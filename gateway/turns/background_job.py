@@ -45,6 +45,7 @@ from gateway.queue.stores import Completion, NewOutbound, Step, Turn, TurnStore
 from gateway.routing.access import Access, Role
 from gateway.routing.conversations import Conversations
 from gateway.turns.approvals.drafts_and_quarantine import ReviewQuestions
+from gateway.turns.approvals.text import fenced_arguments, safe_line
 from gateway.turns.commit import TurnCommit
 from gateway.turns.failure_and_deferral import Deferral, awaited_link
 from gateway.turns.kinds import Plan, TurnFailureText, TurnPolicy
@@ -54,8 +55,23 @@ _OUTAGE_S = 86_400.0
 _START_TAKES_S = 30.0
 _AGAIN_AFTER_S = 60.0
 _UNDO = "by hand: changes by commands have no versions; the output is in work/jobs/{id}.log"
+_WHOLE = "All of it is in the file `work/jobs/{}.log`."
+_NAMED_CHARS = 60
+_SHOWN_CHARS = 1_500
+"""Of the output of a command, two screens of a phone."""
 _UNREADABLE = "its order is not readable"
 _log = structlog.get_logger(__name__)
+
+
+def _output_shown(text: str, job: str) -> str:
+    """The result of a command for people: its output as it is, and of a long one both ends."""
+    before, found, output = text.partition("<output>\n")
+    if not found:
+        return text
+    output = output.removesuffix("\n</output>")
+    shown = fenced_arguments({"": output}, _SHOWN_CHARS, hashed=False, indented=False)
+    whole = _WHOLE.format(job) if len(output) > _SHOWN_CHARS else ""
+    return "\n\n".join(filter(None, [before.strip(), shown, whole]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,7 +210,8 @@ class BackgroundTurns:
         completion = await self._message(
             turn,
             order,
-            f"Background command {order.label}:\n\n{said.text}",
+            f"Background command {order.label}: `{safe_line(turn.head.message.text, _NAMED_CHARS)}`\n\n"
+            f"{_output_shown(said.text, order.id)}",
             origins=origins,
             hold=self.approvals.needs_review(turn),
         )

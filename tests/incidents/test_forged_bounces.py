@@ -133,12 +133,8 @@ async def test_what_the_brake_kept_back_is_let_in(mail_server: MailServer, tmp_p
         assert not await built.store.inbox.rows(states=[InboxState.QUARANTINED])
 
 
-@pytest.mark.usefixtures("virtual_backend")
+@pytest.mark.virtual_time
 class TestInTime:
-    @pytest.fixture
-    def anyio_backend(self, virtual_backend: object) -> object:
-        return virtual_backend
-
     async def test_it_is_let_in_when_the_brake_comes_off(self, tmp_path: Path) -> None:
         """By itself, within half a minute; a mail of an address that is still held stays."""
         store = Store()

@@ -27,8 +27,8 @@ def test_a_grant_is_not_for_what_may_have_more_sources_than_are_known(count: int
     """The control is one source less, of which nothing can have been left out."""
     call = ToolCall(id="c", name="shell", arguments={"command": "make"})
     asked = Proposal(call, Effect.EXECUTE, PAGES[:count], ("make",))
-    scope = scope_of(asked)
-    assert scope is not None
+    scope = scope_of(Proposal(call, Effect.EXECUTE, (), ("make",)))
+    assert scope is not None and (scope_of(asked) == scope) is covered
     grant = Grant("g1", scope, "here", ("ann",), "ann", EPOCH, EPOCH + HOUR, origins=asked.origins)
     again = arriving(PAGES[:count], EPOCH + timedelta(minutes=2))
     crowded = join_origins(PAGES[:count], (EVIL,), again)

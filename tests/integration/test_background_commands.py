@@ -51,12 +51,26 @@ async def test_a_command_in_the_background_says_once_what_came_of_it(tmp_path: P
         (tmp_path / "workspace" / "work" / "go").touch()
         await until(lambda: any("Background command" in text for text in texts(one)))
         told = next(text for text in texts(one) if "Background command" in text)
-        assert told.startswith(f"Background command `{job}`:\n\nExit status 3.")
-        assert "\none\n" in told
+        assert told == (
+            f"Background command `{job}`: `echo one; while ! test -e go; do sleep 0.05; done; exit 3`\n\n"
+            "Exit status 3.\n\n```\none\n```"
+        )
         place = SessionKey("matrix", f"dm-{ANN}")
         await one.built.history.flush(place)
         kept = (await one.built.memory.load_history(str(place), max_messages=10)).messages
         assert any("Exit status 3" in line.content for line in kept)
+
+
+@needs_landlock
+async def test_a_long_output_fits_a_phone_and_is_kept(tmp_path: Path) -> None:
+    """Both ends are shown, whatever marks stand in it, and where all of it is."""
+    async with house(tmp_path, Worker(), tools={"shell": {"allow": "owner"}}) as one:
+        await sandbox_of(one)
+        job = started_in((await one.asked("behind echo '```'; seq 1 9000", person=ANN)).text)
+        await until(lambda: any("Background command" in text for text in texts(one)))
+        told = next(text for text in texts(one) if "Background command" in text)
+        assert len(told) < 2_000 and "````\n```\n1\n" in told and "\n9000\n[" in told
+        assert told.endswith(f"All of it is in the file `work/jobs/{job}.log`.")
 
 
 @needs_landlock
@@ -72,7 +86,10 @@ async def test_a_command_is_ended_by_a_restart_and_says_so(tmp_path: Path) -> No
         await until(lambda: len(texts(one)) == 2)
         assert "restart of squidbot ended it" in texts(one)[1]
         listed = (await one.asked("!jobs", person=ANN)).text
-        assert f"{job}: command, failed: The restart of squidbot ended it" in listed
+        assert (
+            f"{job}: command, failed: The restart of squidbot ended it, and it does not run again, st"
+            in listed
+        )
     assert (tmp_path / "workspace" / "work" / "begun").read_text() == "x\n"
 
 

@@ -150,7 +150,7 @@ def stranger_with_script() -> InboundMessage:
         sender=Sender(address=f"{BAD}@hs.test", verified=True),
         text=BAD,
         received_at=SystemClock().now(),
-        context={"subject": BAD, "doubt": BAD, "display_name": BAD},
+        context={"subject": BAD, "doubt": BAD, "route": {"display_name": BAD}},
     )
 
 

@@ -111,8 +111,11 @@ async def test_calls_like_one_are_approved_for_an_hour(tmp_path: Path) -> None:
         assert "An hour covers exactly this call of write_down" in page
         status, after = await browser.do("calls_grant", call=name, back="waiting")
         assert (status, "for an hour" in after, "Grants" in after) == (200, True, True)
+        shown = "exactly this call of write_down: {&#34;what&#34;: &#34;git status&#34;}, until"
+        assert f"<article>{shown}" in after
         await answers(one, f"dm-{ANN}", 1)
         assert await does(one, "git status", 2) == "so: wrote git status"
+        assert "<pre>what: git status\n</pre>" in await browser.page("effects")
         (granted,) = await one.built.store.grants.rows()
         assert (granted.conversation, granted.until - granted.at) == (
             str(SessionKey("matrix", f"dm-{ANN}")),

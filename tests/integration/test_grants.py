@@ -231,7 +231,7 @@ async def test_only_the_owner_grants_everywhere(tmp_path: Path) -> None:
     async with asking(tmp_path, tool) as one:
         one.server.say(BOB, "write https://example.org/a")
         notice, name = await question(one, f"dm-{BOB}")
-        assert "to fetch from `https://example.org`" in notice.text
+        assert "fetching from `https://example.org`" in notice.text
         refused = (await one.asked(f"!grant {name} 1h everywhere", person=BOB)).text
         assert refused.startswith("Only my owner")
         for terms in ("2d", "0h", "for ever", "25h"):

@@ -139,3 +139,27 @@ async def test_a_yes_and_a_no_at_once_are_one_of_them(tmp_path: Path) -> None:
         await said(one, f"dm-{BOB}", "so: ")
         await one.built.history.flush(SessionKey("matrix", f"dm-{BOB}"))
     assert bool(tool.written) is ("is approved" in told)
+
+
+@pytest.mark.parametrize(("command", "word", "decides"), [("!did", "yes", True), ("!did", "ok", False)])
+async def test_a_yes_after_a_commands_answer_decides(
+    tmp_path: Path, command: str, word: str, decides: bool
+) -> None:
+    """A command asks nothing, so the yes is to the question; ``ok`` may take note of what it said."""
+    tool = Writer()
+    async with asking(tmp_path, tool) as one:
+        one.server.say(ANN, "write it")
+        await question(one, f"dm-{ANN}")
+        await one.asked(command, person=ANN)
+        one.server.say(ANN, word)
+        await said(one, f"dm-{ANN}", "so: wrote it" if decides else "Is that a yes or a no")
+    assert tool.written == (["it"] if decides else [])
+
+
+async def test_what_waits_for_its_person_is_not_waited_for(tmp_path: Path) -> None:
+    """``!undo`` names the open question instead of telling its person to wait."""
+    async with asking(tmp_path, Writer()) as one:
+        one.server.say(ANN, "write it")
+        _, name = await question(one, f"dm-{ANN}")
+        told = await one.asked("!undo", person=ANN)
+        assert "waits for your answer" in told.text and f"`{name}`" in told.text

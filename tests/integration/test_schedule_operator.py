@@ -37,10 +37,10 @@ class TestCommands:
                 ({"text": " ", "at": "09:00"}, "text is empty"),
                 ({"text": "x" * 1_000_000, "at": "09:00"}, "has 1000000 characters"),
                 ({"text": "x", "cron": "0,0," * 60 + "0 9 * * *"}, "200 characters"),
-                ({"text": "x", "at": "25:00"}, "is not a time"),
+                ({"text": "x", "at": "25:00"}, "as a time; write for example"),
                 ({"text": "x", "cron": "x"}, "five fields"),
                 ({"text": "x", "at": "09:00", "zone": "Mars"}, "unknown time zone"),
-                ({"text": "x", "after": "soon"}, "is not a time"),
+                ({"text": "x", "after": "soon"}, "as a time; write for example"),
                 ({"text": "x", "at": "09:00", "every": "2h"}, "with exactly one of"),
             ):
                 with pytest.raises(RequestInvalid, match=said_):

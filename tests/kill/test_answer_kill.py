@@ -142,7 +142,7 @@ def test_a_grant_is_given_with_its_yes_once(
     world.server.say("bob", "!grants", conversation=PLACE, native_id="$list")
     world.live_until_quiet()
     assert seen(world)[-1].count("- `g") == 1
-    assert f"- `g{name[1:]}`: to fetch from `https://effect.test`" in seen(world)[-1]
+    assert f"- `g{name[1:]}`: fetching from `https://effect.test`" in seen(world)[-1]
     assert names(world) == [name]
     assert (effects(world).count("2"), effects(world).count("1") <= 1) == (1, True)
 

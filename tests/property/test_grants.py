@@ -203,3 +203,14 @@ def test_anything_that_is_asked_about_can_be_compared(name: str, targets: list[s
         if scope is not None:
             json.dumps(scope._asdict())
             assert passes(granted(one), one)
+
+
+@given(st.sampled_from(["house__switch", "shell", "write_file", "web_fetch"]), st.sampled_from(list(Effect)))
+def test_what_is_offered_spares_the_same_question(name: str, effect: Effect) -> None:
+    """After any words: a tool of a server that has spoken is asked about each time, so it offers nothing."""
+    server = untrusted_origin("mcp", "house", EPOCH)
+    for origins in ((), (server,), (PAGE, MAIL), (person("bob", EPOCH),)):
+        one = Proposal(ToolCall(id="c", name=name, arguments={}), effect, origins, ("notes/a.txt",))
+        assert scope_of(one) is None or passes(granted(one), one)
+        if name == "house__switch":
+            assert (scope_of(one) is None) is (server in origins or PAGE in origins)

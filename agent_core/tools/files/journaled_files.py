@@ -211,6 +211,25 @@ class JournaledFiles:
             except LookupError as error:
                 raise ToolRetry(_none(source)) from error
 
+    @contextmanager
+    def _explain_refusal(self, number: int) -> Iterator[None]:
+        """Say in a person's words why a change cannot be undone. Raises ToolFailed."""
+        try:
+            yield
+        except ToolRetry as error:
+            made = [one for one in self.journal.changes() if one.made]
+            taken_back = {one.undoes for one in made}
+            undone = next((one.id for one in made if one.undoes == number and one.id not in taken_back), None)
+            if undone is not None:
+                why = f"Change {number} is undone already; undo change {undone} to take that back."
+            else:
+                why = (
+                    f"Change {number} cannot be undone: the file has been changed, moved or deleted since. "
+                    "The list of changes says how; at the machine, "
+                    f"`squidbot files undo {number} --force` undoes it anyway."
+                )
+            raise ToolFailed(why) from error
+
     def undo(self, number: int, *, by: By, force: bool = False) -> FileChange:
         """Undo a change by a new one, with ``force`` over later changes. Raises LookupError or ToolError."""
         change = self.finish_change(self.journal.get(number))
@@ -218,7 +237,7 @@ class JournaledFiles:
             raise LookupError(f"change {number} was never made")
         place = self.roots.place(change.path, write=True)
         expected: Expected = ANYTHING if force else change.after
-        with _said(number):
+        with self._explain_refusal(number):
             if change.source is not None:
                 back = self.roots.place(change.source, write=True)
                 return self.move(place, back, by=by, kind="undo", expected=expected, undoes=number)
@@ -516,15 +535,3 @@ def _explain_errors(place: RootedPath) -> Iterator[None]:
     except OSError as error:
         why = _SAID.get(error.errno or 0, error.strerror or "the system refused it")
         raise ToolFailed(f"{place.label!r}: {why}; nothing was changed.") from error
-
-
-@contextmanager
-def _said(number: int) -> Iterator[None]:
-    """A person undoes, so the text names what a person can do."""
-    try:
-        yield
-    except ToolRetry as error:
-        raise ToolFailed(
-            f"Change {number} cannot be undone: the file has been changed, moved or deleted since. See "
-            "squidbot files history; --force undoes it anyway."
-        ) from error

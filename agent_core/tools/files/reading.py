@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from difflib import unified_diff
+from itertools import islice
 from typing import BinaryIO
 
 from agent_core.errors import ToolFailed, ToolRetry
@@ -131,16 +132,37 @@ def diff_text(before: bytes | None, after: bytes | None, name: str) -> str:
         if content is not None and kind_of(content[:_HEAD_BYTES]):
             return f"{name}: {_sized(before)} becomes {_sized(after)}"
         texts.append((content or b"").decode("utf-8", "replace").splitlines(keepends=True))
-    names = "/dev/null" if before is None else name, "/dev/null" if after is None else name
-    return "".join(_ended(_hunks(texts[0], texts[1], names))).rstrip("\n") or f"{name}: no change"
+    return (
+        "".join(_ended(_hunks(texts[0], texts[1], _names(before, after, name)))).rstrip("\n")
+        or f"{name}: no change"
+    )
 
 
 def reviewed_change(before: bytes | None, after: bytes | None, name: str) -> str:
-    """A change as `diff_text`, and whole where that gives sizes only: whoever approves it sees all of it."""
+    """A change for whoever approves it: whole, with its new and old lines and no marks of programs."""
     text = diff_text(before, after, name)
-    if not any(content and kind_of(content[:_HEAD_BYTES]) for content in (before, after)):
+    if any(content and kind_of(content[:_HEAD_BYTES]) for content in (before, after)):
+        return f"{text}\n{(after or b'').decode('utf-8', 'replace')}"
+    if before == after:
         return text
-    return f"{text}\n{(after or b'').decode('utf-8', 'replace')}"
+    ends = [content.endswith(b"\n") for content in (before, after) if content is not None]
+    lines = [f"{name}, {'a new file' if before is None else 'deleted' if after is None else 'changed'}:"]
+    hunks = text.removeprefix("\n".join(_names(before, after, name)) + "\n")
+    for line in ["(empty)"] if hunks == text else hunks.split("\n"):
+        if line.startswith("@@"):
+            number = line.partition("+")[2].partition(",")[0].partition(" ")[0]
+            lines += [f"line {number}:"] if number not in ("0", "1") else []
+        elif not line.startswith("\\"):
+            lines.append(line)
+        elif len(set(ends)) > 1:
+            lines.append("(without a line break at its end)")
+    return "\n".join(lines)
+
+
+def _names(before: bytes | None, after: bytes | None, name: str) -> tuple[str, str]:
+    """The first two lines of a unified diff."""
+    old, new = ("/dev/null" if content is None else name for content in (before, after))
+    return f"--- {old}", f"+++ {new}"
 
 
 def _hunks(old: list[str], new: list[str], names: tuple[str, str]) -> Iterator[str]:
@@ -157,12 +179,13 @@ def _hunks(old: list[str], new: list[str], names: tuple[str, str]) -> Iterator[s
     if max(len(old), len(new)) > _MOST_COMPARED:
         if old == new:
             return
-        yield from (f"--- {names[0]}\n", f"+++ {names[1]}\n")
+        yield from (f"{each}\n" for each in names)
         yield f"@@ -{skip + 1},{len(old)} +{skip + 1},{len(new)} @@\n"
         yield from (f"-{line}" for line in old)
         yield from (f"+{line}" for line in new)
         return
-    for line in unified_diff(old, new, *names):
+    yield from (f"{each}\n" for each in names if old != new)
+    for line in islice(unified_diff(old, new), 2, None):
         moved = _HEADER.fullmatch(line)
         yield line if moved is None or not skip else _HEADER.sub(lambda found: _later(found, skip), line)
 

@@ -9,9 +9,10 @@ from typing import Any
 from agent_core.text import one_line
 from gateway.operations.render import schedule, usage
 from gateway.system.durations import duration
-from gateway.system.terminal_text import place_of, plain_line, quote
+from gateway.system.terminal_text import LOCAL_PARTS, place_of, plain_line, quote
 
 _WIDEST = 60
+_FAILED = {"dead": "failed", "unknown": "perhaps sent"}
 _LONGEST_REASON = 200
 
 
@@ -70,7 +71,8 @@ def status(report: Mapping[str, Any]) -> str:
             why = f": {_short(one['why'])}" if one.get("why") else ""
             lines.append(f"  {one['name']}  {one['channel']}: {one['what']}{why}")
     if report.get("given_up"):
-        lines.append(f"given up (apology sent): {report['given_up']}")
+        how = "squidbot inbox list --state dead, then inbox retry ID"
+        lines.append(f"not answered, and the sender was told so: {report['given_up']} ({how})")
     return "\n".join(lines)
 
 
@@ -105,6 +107,7 @@ def _channel(name: str, one: Mapping[str, Any]) -> list[str]:
     up = one["state"] in ("up", "catching_up")
     said = one["detail"] or ("" if up else one.get("last_error")) or ""
     heard = f", last heard from at {_time(one['heard_at'])}" if one.get("heard_at") else ""
+    name = LOCAL_PARTS.get(name, name)
     lines = [
         f"  {name:<10} {one['state']:<12} since {_time(one['since'])}{heard}  {plain_line(said)}".rstrip()
     ]
@@ -290,13 +293,13 @@ def sessions(answer: Mapping[str, Any]) -> str:
     if not rows:
         return "no sessions"
     shown = table(
-        ("SESSION", "MESSAGES", "LAST", "ROOM"),
+        ("SESSION", "MESSAGES", "LAST", "NAME"),
         [
             (
                 row["session"],
                 row["messages"],
                 _time(row["last_at"]) if row["last_at"] else "-",
-                row.get("room", ""),
+                plain_line(row.get("room") or row.get("called") or ""),
             )
             for row in rows
         ],
@@ -308,7 +311,7 @@ def sessions(answer: Mapping[str, Any]) -> str:
 def found_messages(answer: Mapping[str, Any]) -> str:
     """`Operations.sessions_search`."""
     lines = [
-        plain_line(f"{row.get('room') or row['session']}  {row['who']}: {row['text']}")
+        plain_line(f"{row.get('room') or row.get('called') or row['session']}  {row['who']}: {row['text']}")
         for row in answer["rows"]
     ]
     times = [_time(row["at"]) if row["at"] else "-" for row in answer["rows"]]
@@ -336,7 +339,7 @@ def session(answer: Mapping[str, Any]) -> str:
     for message in answer["newest"]:
         who = message.get("sender") or message["role"]
         when = f" {_time(message['timestamp'])}" if message.get("timestamp") else ""
-        lines += ["", f"{plain_line(who)}{when}", quote(message["content"])]
+        lines += ["", f"{plain_line(who)}{when}", quote(message.get("text", message["content"]))]
     if answer["messages"] and not answer["newest"]:
         lines += ["", "nothing since it was reset; squidbot sessions export writes all of it"]
     if answer["waiting"]:
@@ -454,7 +457,10 @@ def _short(text: str) -> str:
 
 
 def _counts(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{count} {state}" for state, count in counts.items() if count) or "empty"
+    return (
+        ", ".join(f"{count} {_FAILED.get(state, state)}" for state, count in counts.items() if count)
+        or "empty"
+    )
 
 
 def _time(text: str | None) -> str:

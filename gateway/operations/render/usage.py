@@ -89,7 +89,9 @@ def _chart(rows: Sequence[Mapping[str, Any]], by: str, width: int) -> list[str]:
 
 
 def _name(row: Mapping[str, Any], by: str) -> str:
-    return (place_of(row) if row.get("room") else str(row["name"])) or ("(unknown)" if by == "model" else "-")
+    if row.get("room") or row.get("called"):
+        return place_of(row)
+    return str(row["name"]) or ("(unknown)" if by == "model" else "-")
 
 
 def _is_empty(row: Mapping[str, Any]) -> bool:

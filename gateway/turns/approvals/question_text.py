@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, tzinfo
 from typing import Any
 
 from agent_core.models import ToolCall
-from agent_core.provenance import KEPT, Origins, Trust, describe, trust_of
+from agent_core.provenance import KEPT, Origins, describe
 from agent_core.tools.forms import Form
 from agent_core.tools.grants import Scope
 from agent_core.tools.grants import describe_scope as grant_text
@@ -26,6 +26,8 @@ _QUOTED_LINES = 12
 _FEW_SOURCES = 2
 _PURPOSES = {
     "shell": "to run in the workspace",
+    "run_in_background": "to run in the background",
+    "start_job": "to start a background job",
     "write_file": "to write a file",
     "edit_file": "to edit a file",
     "move_file": "to move a file",
@@ -38,6 +40,7 @@ _PURPOSES = {
 }
 _MAIN = {
     "shell": "command",
+    "run_in_background": "command",
     "web_fetch": "url",
     "write_file": "path",
     "edit_file": "path",
@@ -45,10 +48,13 @@ _MAIN = {
     "send_message": "to",
 }
 """The argument that is shown first, without its name."""
-_IDEA = "It may not be your idea: I was shown"
+_IDEA = "It may not be {} idea: I was shown"
+_BY_MAIL, _BY_REPLY, _BY_SIGN = " in the first line", " in a reply to this", ", or ✅ / ❌"
 _LISTED_CHARS = 56
 """Of a call in a list: a line of a phone, without its number."""
 _MOST_QUOTED = 20
+_NAME_CHARS = 200
+"""As long as the name of a source can be."""
 
 
 def asking_text(
@@ -65,50 +71,67 @@ def asking_text(
     is_again: bool = False,
     also: Sequence[tuple[ToolCall, str]] = (),
     spared_by: str = "",
+    people: Collection[str] = (),
+    asked_by: str = "",
+    is_group: bool = False,
 ) -> str:
     """
     Render a question. ``spared_by`` names commands that end its reason for the reader.
 
     ``review`` replaces the bare arguments; ``offer`` is what can be granted; ``is_attached``: `attached_text`
     goes with it, instead of all in the question; ``is_again``: the subject changed after a yes; ``also`` are
-    further calls of the same answer.
+    further calls of the same answer. ``people`` asked for it; ``asked_by`` tells the owner who they are. In a
+    group a word counts only as a reply.
     """
     told = _form_lines(call, review, also)
     whole = attached_text(call, review, also)
     is_short = bool(whole) and is_attached
-    everything = fenced_arguments(
-        told, max(_QUOTED_CHARS, 2 * len(whole) * max(1, len(told))), most=len(told)
-    )
+    room = max(_QUOTED_CHARS, 2 * len(whole) * max(1, len(told)))
+    everything = fenced_arguments(told, room, most=len(told))
     shown = fenced_arguments(told, _QUOTED_CHARS, hashed=False) if is_short else everything
-    if doubted := trust_of(origins) is not Trust.OWNER:
-        few = len(origins) <= _FEW_SOURCES
-        why = (
-            f"{_IDEA} {describe(origins, dated=False)}."
-            if few
-            else f"Asked because of {len(origins)} sources, see below."
-        )
+    origins, idea = _others(origins, people), _IDEA.format("their" if asked_by else "your")
+    few = len(origins) <= _FEW_SOURCES
+    if not origins:
+        why = "" if asked_by else "I always ask before this."
+    elif few:
+        why = f"{idea} {describe(origins, dated=False)}."
     else:
-        few, why = True, "I always ask before this."
+        why = f"Asked because of {len(origins)} sources, see below."
     if is_again:
-        why = f"What you approved has changed since.\n\n{why}"
-    answers = "`yes` / `no`" + (" / `yes for an hour`" if offer else "")
-    grant = f", `!grant {name} 1h`" if offer else ""
+        why = f"What you approved has changed since.\n\n{why}".rstrip()
+    answers = "`yes` / `no`" + (" / `yes for an hour`" if offer else "") + (" to all of them" if also else "")
     raw = whole.encode()
     parts = [
         f"**{name}**: I need your approval {_purpose(call, also)}:",
+        f"Asked by {asked_by}." if asked_by else "",
         _list_of(call, review, also) if also else shown,
         f"All of it is in the file `{name}.txt`." if is_short else "",
         why,
-        f"{answers}{' in the first line' if email_style else ', or ✅ / ❌'}",
+        f"{answers}{_BY_MAIL if email_style else (_BY_REPLY if is_group else '') + _BY_SIGN}",
         f"An hour covers {grant_text(offer)}." if offer else "",
         f"It waits until {_time(until, zone)}.",
-        f"Also: `!approve {name}`, `!reject {name}`{grant}",
-        f"{spared_by} spares further questions because of that." if doubted and spared_by else "",
-        f"{_IDEA} {describe(origins, most=KEPT)}." if not few else "",
+        f"Also: `!approve {name}`, `!reject {name}`" + (f", `!grant {name} 1h`" if offer else ""),
+        f"{spared_by} spares further questions because of that." if origins and spared_by else "",
+        f"{idea} {describe(origins, most=KEPT)}." if not few else "",
         everything if also and not is_short and not _is_listed_whole(call, review, also) else "",
         f"{name}.txt: {len(raw)} bytes, SHA-256 `{hashlib.sha256(raw).hexdigest()}`" if is_short else "",
     ]
     return "\n\n".join(filter(None, parts))
+
+
+def ways_to_spare(origins: Origins) -> str:
+    """The owner's commands that end a question's reason; commands read a file again after all but its own."""
+    files = [each.where for each in origins if each.kind == "file"]
+    if len(files) != 1:
+        return "`!new` or `!trust`"
+    return f"`!new`, `!trust` or, if it is yours, `!trust file {safe_line(files[0], _NAME_CHARS)}`"
+
+
+def _others(origins: Origins, people: Collection[str]) -> Origins:
+    """The origins without the words of those who ask; a full list is left whole, as it may lack some."""
+    if len(origins) >= KEPT:
+        return origins
+    return tuple(each for each in origins if each.kind != "person" or each.where not in people)
 
 
 def subject_of(call: ToolCall, also: Sequence[tuple[ToolCall, str]] = ()) -> str:
@@ -154,7 +177,7 @@ def form_text(name: str, form: Form, until: datetime, *, zone: tzinfo | None, em
     shown = fenced_arguments(told, (size + 1) * len(told), most=len(told))
     example = "yes"
     if not form.fields:
-        how = f"`yes` / `no`{' in the first line' if email_style else ', or ✅ / ❌'}"
+        how = f"`yes` / `no`{_BY_MAIL if email_style else _BY_SIGN}"
     else:
         example = (
             "VALUE"

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from agent_core.messages import InboundMessage, OutboundMessage
 from agent_core.text import one_line
 from gateway.queue.model import InboxRow, OutboxRow
+from gateway.queue.sql.restoring import RESTORED
 from gateway.queue.states import InboxState, OutboxState
 
 _JOINERS = "\u200c\u200d"
@@ -54,6 +55,8 @@ def outcome(name: str, item: OutboxRow | InboxRow | None) -> str:
 
 def reason_text(reason: str | None) -> str:
     """A reason constant as words."""
+    if reason == RESTORED:
+        return "it came after the backup that I was restored from, so I may have answered it then"
     return (reason or "no reason given").replace("_", " ")
 
 

@@ -43,7 +43,13 @@ from gateway.queue.model import APPROVAL, APPROVED, WITHDRAWN
 from gateway.queue.stores import NewOutbound, QuestionStore, Step, Turn
 from gateway.routing.access import Access, Role, is_admitted
 from gateway.turns.approvals.grants import ToolGrants
-from gateway.turns.approvals.question_text import asking_text, attached_text, expired_text, subject_of
+from gateway.turns.approvals.question_text import (
+    asking_text,
+    attached_text,
+    expired_text,
+    subject_of,
+    ways_to_spare,
+)
 from gateway.turns.approvals.text import safe_line
 from gateway.turns.approvals.tool_decisions import EXPIRED, REFUSED, name_of, parse_scope, proof_level
 from gateway.turns.commit import TurnCommit
@@ -121,8 +127,15 @@ class ToolQuestions:
             ]
         else:
             place = await self.question_place(turn) or turn
-            spared_by = "`!new` or `!trust`" if self._all_owner(turn) else "`!new`"
-            text = self._text(waiting, self.channels[place.channel], file, spared_by)
+            origins = from_json(request.get("origins"))
+            spared_by = ways_to_spare(origins) if self._all_owner(turn) else "`!new`"
+            text = self._text(
+                waiting,
+                self.channels[place.channel],
+                file,
+                spared_by=spared_by,
+                is_group=place.head.message.audience is not Audience.DIRECT,
+            )
             headline = subject_of(waiting.call, _shown_with(request))
             notice = [
                 replace(one, context=replace(one.context, headline=headline))
@@ -269,9 +282,7 @@ class ToolQuestions:
             _log.warning("tool_approval.not_attached", item=name, error=type(error).__name__)
             return None
 
-    def _text(
-        self, waiting: ApprovalPending, channel: Channel, file: Attachment | None, spared_by: str = ""
-    ) -> str:
+    def _text(self, waiting: ApprovalPending, channel: Channel, file: Attachment | None, **more: Any) -> str:
         """The question as it is asked by a channel; one that cannot send files is told everything."""
         request, capabilities = waiting.step.request, channel.capabilities
         return asking_text(
@@ -286,7 +297,8 @@ class ToolQuestions:
             offer=parse_scope(request.get("offer")),
             is_again=bool(request.get("again")),
             also=_shown_with(request),
-            spared_by=spared_by,
+            people=request.get("people", ()),
+            **more,
         )
 
     def is_wanted(self, turn: Turn) -> bool:
@@ -370,7 +382,7 @@ class ToolQuestions:
             return []
         channel = self.channels[target.channel]
         who = ", ".join(dict.fromkeys(f"`{safe_line(row.message.sender.address)}`" for row in turn.rows))
-        text = f"{self._text(waiting, channel, file)}\n\nAsked by {who}, by {turn.channel}."
+        text = self._text(waiting, channel, file, asked_by=f"{who}, by {turn.channel}")
         return self.notifier.parts(
             target,
             text,

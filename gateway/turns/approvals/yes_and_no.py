@@ -26,62 +26,71 @@ class Sign(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AnswerReading:
-    """A sign, and for how long a yes holds, such as ``1h``; empty: for once."""
+    """
+    A sign, and for how long a yes holds, such as ``1h``; empty: for once.
+
+    ``more`` is what was written below it, in paragraphs of their own.
+    """
 
     sign: Sign
     span: str = ""
+    more: str = ""
 
 
 _POLITE, _HOUR = "polite", "an hour"
 _TABLE: dict[str, tuple[str, str, str, str, str]] = {
     # yes | fine | no | polite | for an hour
     "en": (
-        "yes|yeah|yep|yup|y|approve|approved",
+        "yes|yeah|yep|yup|y|approve|approved|yes to all|yes to all of them|yes all of them|yes to everything",
         "ok|okay|fine|alright|all right|sure|of course|go ahead|do it|do that|please do|proceed|go for it",
         (
-            "no|nope|nah|n|reject|rejected/never mind|nevermind|never mind don't|cancel|cancel it|cancel that"
+            "no|nope|nah|n|reject|rejected|no to all|no to all of them"
+            "/never mind|nevermind|never mind don't|cancel|cancel it|cancel that"
             "|stop|stop it|stop that|forget it|drop it|leave it|don't do it|don't do that"
         ),
         "please|pls|thanks|thank you|thx|very much|cheers|regards|best|best regards|kind regards|best wishes",
         "for an hour|for one hour",
     ),
     "de": (
-        "ja|jo|jep|jawohl|j",
+        "ja|jo|jep|jawohl|j|ja zu allem|ja zu allen|ja alle|ja alles",
         "klar|gerne|gern|in ordnung|einverstanden|mach das|mach es|mach's|mach mal|tu das|nur zu|passt",
-        "nein|nee|nö|ne/lass es|lass das|abbrechen|vergiss es|mach das nicht|mach es nicht|tu das nicht",
+        (
+            "nein|nee|nö|ne|nein zu allem|nein zu allen"
+            "/lass es|lass das|abbrechen|vergiss es|mach das nicht|mach es nicht|tu das nicht"
+        ),
         "bitte|danke|vielen dank|bitteschön|viele grüße|liebe grüße|gruß|lg|vg|mfg",
         "für eine stunde|für 1 stunde|eine stunde lang",
     ),
     "fr": (
-        "oui|ouais",
+        "oui|ouais|oui à tout|oui à tous|oui tout",
         "d'accord|bien sûr|vas y|allez y|fais le|faites le|fais ça",
         "non/annule|annulez|laisse tomber|ne le fais pas|ne fais pas ça",
         "s'il te plaît|s'il vous plaît|stp|svp|merci|merci beaucoup|cordialement|bien à vous",
         "pour une heure|pendant une heure",
     ),
     "es": (
-        "sí|si",
+        "sí|si|sí a todo|sí a todos|sí todo",
         "vale|de acuerdo|claro|hazlo|adelante|dale",
         "no/cancela|cancelar|no lo hagas|déjalo",
         "por favor|gracias|muchas gracias|saludos",
         "por una hora|durante una hora",
     ),
     "it": (
-        "sì",
+        "sì|sì a tutto|sì a tutti|sì tutto",
         "va bene|certo|d'accordo|fallo|procedi|fai pure",
         "no/annulla|lascia stare|non farlo",
         "per favore|per piacere|grazie|grazie mille|saluti|cordiali saluti",
         "per un'ora|per una ora",
     ),
     "pt": (
-        "sim",
+        "sim|sim a tudo|sim para todos|sim tudo",
         "está bem|tá bom|claro|pode ser|faça isso|faz isso|pode fazer",
         "não/cancela|cancele|não faça isso|deixa pra lá",
         "por favor|se faz favor|obrigado|obrigada|cumprimentos|abraço",
         "por uma hora|durante uma hora",
     ),
     "nl": (
-        "ja|jawel",
+        "ja|jawel|ja op alles|ja alles|ja allemaal",
         "oké|prima|is goed|doe het|doe maar|doe dat|ga je gang|akkoord",
         "nee/annuleer|laat maar|niet doen|doe het niet",
         "graag|alsjeblieft|alstublieft|aub|dank je|dank u|bedankt|dank je wel|groeten|groetjes",
@@ -287,6 +296,22 @@ def read_answer(text: str) -> AnswerReading | None:
     return AnswerReading(
         next(sign for sign in (Sign.NO, Sign.YES, Sign.FINE) if sign in means), "".join(spans)
     )
+
+
+def doubts(text: str) -> bool:
+    """Return True if a text begins with a no, or with a yes and is more."""
+    said = read_answer(text)
+    return _PHRASES.get(_first(_normal(text[:_LONGEST]))) == Sign.NO or (
+        said is not None and said.sign is Sign.UNCLEAR
+    )
+
+
+def is_polite(text: str) -> bool:
+    """Return True if a text says nothing but thanks or regards, or nothing at all."""
+    rest = "?" if len(text) > _LONGEST else _normal(text)
+    while rest and _PHRASES.get(phrase := _first(rest)) == _POLITE:
+        rest = rest[len(phrase) :].lstrip()
+    return not rest
 
 
 def yes_or_no(text: str) -> bool | None:

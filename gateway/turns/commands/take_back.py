@@ -45,6 +45,10 @@ _RECEIPTS = 1_000
 _LINES = 500
 _REDACTED = "You have withdrawn that question, so I do not answer it again."
 _BUSY = "An earlier message here is not answered yet. Wait for the answer, or say `!stop`. Nothing was done."
+_ASKED = (
+    "My question `{0}` here waits for your answer. Write `!approve {0}` or `!reject {0}`, or `!stop` to drop "
+    "what it is for. Nothing was done."
+)
 _LOOKS_AGAIN = (
     "An earlier message here is not answered yet. If it waits for the budget or for credit at a provider, I "
     "try it again now; otherwise wait for the answer, or say `!stop`."
@@ -88,7 +92,7 @@ class TakeBack:
         done = _done_by(asked, lines)
         if done is None:
             if await self._is_busy(asked):
-                return _BUSY
+                return await self._why_busy(asked)
             later = await self._said_later(asked)
             exchange = _last(
                 [each for each in in_force(lines) if each.turn not in later and _is_shown(asked, each)]
@@ -117,7 +121,8 @@ class TakeBack:
         if await self._is_busy(asked):
             if asked.owner:
                 await self.store.maintenance.due_now(BUDGET)
-            return CommandReply(_LOOKS_AGAIN if asked.owner else _BUSY)
+            why = await self._why_busy(asked)
+            return CommandReply(_LOOKS_AGAIN if asked.owner and why == _BUSY else why)
         lines, total = await self._lines(asked)
         done = _done_by(asked, lines)
         # Of a question that its sender has deleted, they are told so.
@@ -180,6 +185,15 @@ class TakeBack:
         )
         before = asked.turn.head.id
         return any(_place(row) <= before and not self._is_command(row.message) for row in rows)
+
+    async def _why_busy(self, asked: CommandContext) -> str:
+        """The reply while a message waits: for its person's yes, or for the answer."""
+        me = normalise(asked.message.sender.address)
+        for one in await self.store.approvals.questions():
+            is_here = one.session == asked.turn.session and one.verdict is None and one.form is None
+            if is_here and (asked.owner or me in map(normalise, one.asked)):
+                return _ASKED.format(one.name)
+        return _BUSY
 
     async def _said_later(self, asked: CommandContext) -> set[str]:
         """The turns of what was said after the command: one that failed may be tried again behind them."""

@@ -9,10 +9,7 @@ from agent_core.errors import StorageUnavailable, ToolDenied, ToolRetry
 from agent_core.models import ToolResult, Usage
 from tests.doubles.agent import FakeTool, Journey, ModelScript, Sink, broken, call, session
 
-
-@pytest.fixture
-def anyio_backend(virtual_backend):
-    return virtual_backend
+pytestmark = pytest.mark.virtual_time
 
 
 class TestTools:
@@ -73,7 +70,10 @@ class TestTools:
     @pytest.mark.parametrize(
         ("wish", "told"),
         [
-            (call("nothing"), "There is no tool 'nothing'. The tools are: look."),
+            (
+                call("nothing"),
+                "There is no tool 'nothing' here. The tools are: look. In a private conversation with",
+            ),
             (call("look"), "'at' is a required property"),
             (call("look", at=5), "at: 5 is not of type 'string'"),
         ],

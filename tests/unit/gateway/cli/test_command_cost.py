@@ -177,7 +177,7 @@ def test_no_plugin_of_pydantic_is_looked_for(home, tmp_path):
 NOT_AT_THE_START = {
     "agent_core.tools.web.page",
     "agent_core.tools.web.pdf",
-    "gateway.operations.http.status_page",
+    "gateway.operations.http.console.server",
     "jsonschema",
 }
 

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
-from agent_core.messages import Amendment, OutboundKind
+from agent_core.messages import (
+    Amendment,
+    Audience,
+    MessageContext,
+    OutboundKind,
+    Sender,
+    SessionKey,
+)
 from agent_core.models import MemoryScope, Message, ScopeKind
 from agent_core.storage.jsonl import JsonlMemory
 from gateway.errors import NotFound
@@ -18,6 +26,7 @@ from gateway.operations.memory import NotCurrent
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.stores import Completion, NewOutbound, Pending
 from gateway.queue.wakeups import Wakeups
+from gateway.routing.access import Access, Alias
 from gateway.system.home import open_home
 from tests.clock import EPOCH, LoopClock
 from tests.operations_bench import ROOM, Bench, inbound
@@ -39,6 +48,38 @@ async def bench(home):
     bench.woken = woken
     yield bench
     await store.aclose()
+
+
+class TestNames:
+    async def test_a_conversation_without_a_room_is_named_by_its_person(self, bench):
+        """A private chat by name and address, a mail by its subject, a stranger's without words; ids stay."""
+        dm, thread, other = ROOM, SessionKey("matrix", "thread"), SessionKey("matrix", "group")
+        eve = Sender(address="eve@mail.test", name="Eve", verified=True)
+        ann = Sender(address="@alice:hs.test", name="Alice", verified=True)
+        said = [
+            inbound(1).model_copy(update={"sender": ann, "audience": Audience.DIRECT}),
+            inbound(2, thread).model_copy(
+                update={"sender": eve, "context": MessageContext(subject="Trains")}
+            ),
+            inbound(3, other).model_copy(update={"audience": Audience.GROUP}),
+        ]
+        await bench.accepted(*said)
+        for each in said:
+            line = Message(role="user", content="x", id=each.native_id, timestamp=EPOCH)
+            await bench.memory.append_message(str(each.session), line)
+        answer = await bench.ask.sessions_list()
+        names = {row["session"]: row.get("called") for row in answer["sessions"]}
+        assert names == {
+            str(dm): "Alice (@alice:hs.test)",
+            str(thread): "Eve (eve@mail.test)",
+            str(other): None,
+        }
+        shown = render.sessions(answer)
+        assert "Alice (@alice:hs.test)" in shown
+        assert str(dm) in shown
+        hers = replace(bench.ask.context, access=Access([Alias("matrix", "eve@mail.test")], {}))
+        (row,) = [r for r in (await hers.call("sessions_list", {}))["sessions"] if "thread" in r["session"]]
+        assert row["called"] == "Trains (eve@mail.test)"
 
 
 class TestInbox:
@@ -303,7 +344,7 @@ class TestStatus:
         report = await bench.ask.status()
         assert report["given_up"] == int(delivered)
         assert [one["inbox"] for one in report["stuck"]] == ([] if delivered else [row, row])
-        assert ("given up (apology sent): 1" in render.status(report)) is delivered
+        assert ("the sender was told so: 1" in render.status(report)) is delivered
         assert ("needs you" in render.status(report)) is not delivered
 
     @pytest.mark.parametrize("why", ["no such person", "forgotten"])

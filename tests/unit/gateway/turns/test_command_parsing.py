@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
 from agent_core.models import Usage
-from gateway.queue.model import EffectReceipt
+from gateway.queue.model import EffectReceipt, ReceiptOutcome
 from gateway.system.durations import span
 from gateway.turns.commands import COMMANDS, Command, Misread, parse_command
 from gateway.turns.commands.help import help_text
@@ -129,6 +130,16 @@ def test_what_stands_after_a_command() -> None:
 def test_further_lines_are_noticed() -> None:
     """A command with text below it is done, and somebody will tell that the rest was not read."""
     assert parse_command(message("!new\nWhat is the time?")) == Command("new", more=True)
+
+
+@pytest.mark.parametrize("owner", [True, False])
+def test_help_in_a_room_says_that_the_name_comes_first(owner: bool) -> None:
+    """Where a name is necessary; the name of a bot cannot imitate our own text."""
+    assert "with my name first: `Rosie: !remind tomorrow at 8 TEXT`." in help_text(
+        "", owner=owner, name="Rosie"
+    )
+    assert help_text("remind", owner=owner, name="R`s").endswith("write my name first: `R's: !remind`.")
+    assert "my name first" not in help_text("", owner=owner) + help_text("remind", owner=owner)
 
 
 class TestLetters:
@@ -268,8 +279,27 @@ def test_the_owner_undoes_a_change_of_a_file_where_they_read_of_it() -> None:
     ]
     found = [text.partition("undo: ")[2] for text in told]
     memory = "`squidbot memory undo owner`"
-    reminder = "`!remind remove ab12`"
+    reminder = "`!remind cancel ab12`"
     assert found == ["`!files undo 3`", "`squidbot files undo 3`", memory, memory, reminder, reminder]
+
+
+@pytest.mark.parametrize(
+    ("result", "shown"),
+    [
+        ("Exit status 0. 3 costs.csv", "done"),
+        ("Exit status 3. ls: cannot access", "exit status 3"),
+        ("Ended before it was done: it took longer than 20 seconds. It printed nothing.",
+         "ended before it was done: it took longer than 20 seconds"),
+        ("Ended by signal 11.", "ended by signal 11"),
+        ("anything else. `rm`", "done"),
+    ],
+)  # fmt: skip
+def test_a_command_that_did_not_succeed_is_not_called_done(result: str, shown: str) -> None:
+    """What it has printed is left out; of another tool nothing changes."""
+    row = EffectReceipt(SessionKey("matrix", "!r"), "shell", "execute", {"command": "x"}, "@a:b", told=result)
+    done = replace(row, outcome=ReceiptOutcome.DONE)
+    assert about_receipt(done, owner=True).endswith(f"; {shown}")
+    assert about_receipt(replace(done, tool="t"), owner=True).endswith("; done")
 
 
 def test_files_of_commands_are_listed_with_the_changes() -> None:

@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_core.models import ToolCall
-from agent_core.provenance import untrusted_origin
+from agent_core.provenance import person, untrusted_origin
 from agent_core.tools.grants import GrantKind, Scope
 from agent_core.tools.memory_write import MemoryWriteTool
 from channels.markup import to_text
-from gateway.turns.approvals.question_text import asking_text, attached_text, subject_of
-from gateway.turns.approvals.text import visible
+from gateway.turns.approvals.question_text import asking_text, attached_text, subject_of, ways_to_spare
+from gateway.turns.approvals.text import reason_text, visible
 
 UNTIL = datetime(2026, 1, 2, 12, tzinfo=UTC)
 PAGE = (untrusted_origin("web", "http://page.test"),)
@@ -51,6 +51,39 @@ def test_a_command_as_it_is_asked() -> None:
         "Also: `!approve a3f2c9d`, `!reject a3f2c9d`, `!grant a3f2c9d 1h`\n\n"
         "`!new` or `!trust` spares further questions because of that."
     )
+
+
+BOB = person("@bob:hs.test")
+WRITE = ToolCall(id="c", name="write_file", arguments={"path": "a", "content": "b"})
+
+
+def asked(**more: Any) -> str:
+    return asking_text("a3f2c9d", WRITE, UNTIL, zone=UTC, **{"email_style": False, **more})
+
+
+def test_who_asks_stands_first_and_is_no_doubt() -> None:
+    """The owner reads at once whose wish it is; only what else was read makes it somebody else's idea."""
+    told = asked(origins=(BOB,), people=["@bob:hs.test"], asked_by="`@bob:hs.test`, by matrix")
+    assert told.split("\n\n")[1] == "Asked by `@bob:hs.test`, by matrix." and "idea" not in told
+    told = asked(origins=(*PAGE, BOB), people=["@bob:hs.test"], asked_by="`@bob:hs.test`, by matrix")
+    assert "It may not be their idea: I was shown the page `http://page.test`.\n" in told
+    assert "It may not be your idea: I was shown words of `@bob:hs.test`." in asked(origins=(BOB,))
+
+
+def test_a_full_list_of_sources_stays_as_it_is() -> None:
+    """Of twelve some may have been left out, which the question says."""
+    full = (*(untrusted_origin("web", f"http://{each}.test") for each in range(11)), BOB)
+    assert "and perhaps others" in asked(origins=full, people=["@bob:hs.test"])
+
+
+def test_a_group_is_told_that_a_word_must_be_a_reply() -> None:
+    """There a word that is no reply is not said to the bot; a mail is one anyway."""
+    assert "`yes` / `no` in a reply to this, or ✅ / ❌\n" in asked(is_group=True)
+    assert "reply" not in asked() + asked(is_group=True, email_style=True)
+
+
+def test_a_yes_to_several_is_said_to_be_one_to_all() -> None:
+    assert "`yes` / `no` to all of them, or ✅ / ❌\n" in asked(also=[(WRITE, "")])
 
 
 @pytest.mark.parametrize(
@@ -118,3 +151,19 @@ async def test_lost_lines_of_the_memory_are_seen() -> None:
     assert "\n-- tea" in seen.text and "\n-- the cat is Tom" in seen.text and "\n+- coffee" in seen.text
     assert seen.state == "3"
     assert "secret" in (await tool.review(content="%PDF-\0secret")).text
+
+
+def test_a_message_kept_by_a_restore_says_what_an_answer_may_repeat() -> None:
+    """Other reasons are their own words."""
+    assert "I may have answered it then" in reason_text("restored")
+    assert reason_text("no_proof") == "no proof" and reason_text(None) == "no reason given"
+
+
+def test_a_file_that_taints_each_command_can_be_trusted_for_good() -> None:
+    """After ``!new`` the next command reads it again; with several files no single command would do."""
+    log = untrusted_origin("file", "work/jobs/a`b.log")
+    assert (
+        ways_to_spare((*PAGE, log)) == "`!new`, `!trust` or, if it is yours, `!trust file work/jobs/a'b.log`"
+    )
+    assert ways_to_spare(PAGE) == "`!new` or `!trust`"
+    assert ways_to_spare((log, untrusted_origin("file", "b"))) == "`!new` or `!trust`"

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from gateway.turns.approvals.yes_and_no import _TABLE, AnswerReading, Sign, asks, read_answer, yes_or_no
 
 YES = {
-    "en": "yes please|Yes.|YES!|yes, thank you|ok do it|okay|sure, go ahead|`yes`|👍|👍🏽|✅ thanks|approve",
-    "de": "ja|Ja, bitte|ja danke!|mach das bitte|gerne|Klar, mach es|Ja.",
-    "fr": "oui|Oui, s'il vous plaît|d'accord|oui merci|vas-y|OUI",
+    "en": "yes to all|Yes, all of them please|yes, all right|yes please|Yes.|YES!|yes, thank you|ok do it|okay|sure, go ahead|`yes`|👍|👍🏽|✅ thanks|approve",
+    "de": "ja, alles klar|Ja, zu allem|ja|Ja, bitte|ja danke!|mach das bitte|gerne|Klar, mach es|Ja.",
+    "fr": "oui à tout|oui|Oui, s'il vous plaît|d'accord|oui merci|vas-y|OUI",
     "es": "sí|si|Sí, por favor|vale, hazlo|si, gracias|de acuerdo",
     "it": "sì|sì grazie|va bene, procedi|certo",
     "pt": "sim|sim, por favor|Sim, obrigado|pode fazer",
@@ -34,7 +34,7 @@ YES = {
     "hi": "हाँ|हां|जी हाँ|ठीक है|हाँ, कृपया",
 }
 NO = {
-    "en": "no|No!|no, thanks|nope|never mind|never mind, don't|nevermind|drop it|don't do it|cancel|❌|reject",
+    "en": "no to all|no|No!|no, thanks|nope|never mind|never mind, don't|nevermind|drop it|don't do it|cancel|❌|reject",
     "de": "nein|Nein, danke|nee|lass es|nö",
     "fr": "non|non merci|laisse tomber",
     "es": "no|no, gracias|cancela",
@@ -60,6 +60,7 @@ NO = {
 }
 UNCLEAR = [
     "yes, but not today", "yes if it is free", "yes and also buy milk", "Yes only the first", "yes unless it rains",
+    "yes to all but the last", "yes, all of them but not today", "ja zu allem außer dem letzten", "no todo", "yes all of it?",
     "no problem, go ahead", "no worries, yes", "no, yes", "of course not", "yes?", "ok?", "no idea", "y 5",
     "ja, aber nur die erste", "ja wenn es geht", "nein, doch, ja", "oui mais pas maintenant", "claro que no",
     "sí, pero mañana", "si puedes", "sim, mas não hoje", "да нет", "да, но завтра", "evet ama yarın", "ναι;",

@@ -85,4 +85,17 @@ def test_a_change_that_is_no_text_is_reviewed_whole():
     assert "Pay Mallory" not in diff_text(b"old", b"%PDF-\0Pay Mallory", "a")  # the control
     assert "Pay Mallory" in reviewed_change(b"old", b"%PDF-\0Pay Mallory", "a")
     assert "Pay Mallory" in reviewed_change(None, b"%PDF-\0Pay Mallory", "a\nb.pdf")
-    assert reviewed_change(b"old\n", b"new\n", "a") == diff_text(b"old\n", b"new\n", "a")
+    assert reviewed_change(b"old\n", b"new\n", "a") == "a, changed:\n-old\n+new"
+
+
+def test_a_review_needs_no_knowledge_of_diffs():
+    """New and deleted files are shown line by line, far lines by their number, and no line is lost."""
+    far = b"".join(b"%d\n" % number for number in range(30))
+    assert reviewed_change(None, b"@@ -1 +1 @@\n\\ x", "a") == "a, a new file:\n+@@ -1 +1 @@\n+\\ x"
+    assert reviewed_change(b"milk\n", None, "a") == "a, deleted:\n-milk"
+    told = reviewed_change(far, far.replace(b"20\n", b"20"), "a").split("\n")
+    assert told[:2] == ["a, changed:", "line 18:"] and "+2021" in told
+    assert reviewed_change(b"x", b"x\n", "a") == "a, changed:\n-x\n(without a line break at its end)\n+x"
+    assert reviewed_change(b"x\nold", b"x\nnew", "a") == "a, changed:\n x\n-old\n+new"
+    assert reviewed_change(b"", b"- tea\n", "MEMORY.md") == "MEMORY.md, changed:\n+- tea"
+    assert reviewed_change(None, b"", "a") == "a, a new file:\n(empty)"

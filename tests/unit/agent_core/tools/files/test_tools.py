@@ -279,12 +279,12 @@ def test_what_the_prompt_is_built_of_is_lasting(desk, name, arguments, effect):
 
 
 async def test_a_review_shows_the_difference_and_what_it_is_based_on(desk):
-    """A unified diff, and the hash of the file as it is; after another change the hash differs."""
+    """The lines that change, and the hash of the file as it is; after another change the hash differs."""
     (desk.ws / "a").write_text("one\ntwo\nthree\n")
     arguments = {"path": "a", "old": "two", "new": "2"}
 
     review = await review_of(desk.tools["edit_file"], arguments)
-    assert "--- a\n+++ a\n@@ -1,3 +1,3 @@\n one\n-two\n+2\n three" in review.text
+    assert review.text == "a, changed:\n one\n-two\n+2\n three"
     assert review.state == hashlib.sha256(b"one\ntwo\nthree\n").hexdigest()
     (desk.ws / "a").write_text("two")
     assert (await review_of(desk.tools["edit_file"], arguments)).state != review.state
@@ -292,7 +292,7 @@ async def test_a_review_shows_the_difference_and_what_it_is_based_on(desk):
     new = await review_of(desk.tools["write_file"], {"path": "b", "content": "x"})
     assert (new.state, new.text) == (
         "none",
-        "--- /dev/null\n+++ b\n@@ -0,0 +1 @@\n+x\n\\ No newline at end of file",
+        "b, a new file:\n+x",
     )
     moved = await review_of(desk.tools["move_file"], {"path": "a", "to": "skills/s/SKILL.md"})
     assert "+two" in moved.text
@@ -312,6 +312,20 @@ async def test_nobody_is_asked_about_what_would_be_refused(desk):
             await review_of(desk.tools[tool], arguments)
     await desk.ok("read_file", path="a")
     assert "-one" in (await review_of(desk.tools["write_file"], {"path": "a", "content": "x"})).text
+
+
+async def test_an_undo_said_twice_names_the_first(desk):
+    """And after another change it says that nothing was undone, in words for a chat."""
+    await desk.ok("write_file", path="a", content="one")
+    number = desk.journaled.journal.changes()[0].id
+    undone = desk.journaled.undo(number, by=By("turn2"))
+    with pytest.raises(ToolError, match=f"undone already; undo change {undone.id} to take that back"):
+        desk.journaled.undo(number, by=By("turn2"))
+    desk.journaled.undo(undone.id, by=By("turn2"))
+    newest = desk.journaled.undo(number, by=By("turn2"))
+    (desk.ws / "a").write_text("by hand")
+    with pytest.raises(ToolError, match="cannot be undone: the file has been changed"):
+        desk.journaled.undo(newest.id, by=By("turn2"))
 
 
 @pytest.mark.parametrize("way", ["undo", "rm"])
