@@ -62,6 +62,7 @@ for _place in (
 
 def add_kind(arguments: Sequence[str]) -> None:
     """Add the commands of a channel of another package, if the first word names one that is enabled."""
+    from gateway.cli.generated_commands import make_group
     from gateway.errors import GatewayError
     from gateway.plugins import channel_kinds
     from gateway.settings import load_settings
@@ -74,7 +75,7 @@ def add_kind(arguments: Sequence[str]) -> None:
     with suppress(GatewayError):
         load_settings(named_config(config) or Home(find_home(home)).config_file, missing_ok=True)
     if kind in channel_kinds():
-        app.command(f"gateway.cli.generated_commands:{kind}")
+        app.command(make_group(kind))
 
 
 # ── running ──

@@ -62,7 +62,8 @@ def operations_in(word: str) -> list[Operation]:
         from gateway.plugins import channel_kinds
 
         plugin = channel_kinds().get(word)
-        return list(plugin.operations()) if plugin is not None else []
+        found = plugin.operations() if plugin is not None else ()
+        return [each for each in found if each.key.startswith(f"{word}_")]
     modules = [import_module(f"gateway.operations.{name}") for name in _MODULES[word]]
     return [operation for module in modules for operation in operations_of(module)]
 

@@ -131,6 +131,41 @@ async def test_a_tool_that_the_settings_do_not_name_is_asked_about(python, serve
             assert len(fake.requests) == 1
 
 
+async def test_a_command_of_another_package_is_one_of_squidbots(python, server, tmp_path):
+    """It has help, its request reaches the account in the daemon, and what it refuses is one sentence."""
+    async with FakeOpenAI() as fake:
+        fake.plan(Say("Hello, room."))
+        with Daemon(tmp_path / "home", _settings(server, fake)) as daemon:
+            daemon.python = python
+            await anyio.to_thread.run_sync(daemon.up)
+
+            def squidbot(*words):
+                path = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "deploy")])
+                return subprocess.run(
+                    [python, "-m", "gateway", *words, "--home", str(tmp_path / "home")],
+                    capture_output=True, text=True, timeout=240, check=False,
+                    env={**os.environ, "PYTHONPATH": path},
+                )  # fmt: skip
+
+            alice = IrcPerson(server, "alice")
+            await alice.connect("#den")
+            try:
+                shown = await anyio.to_thread.run_sync(squidbot, "irc", "join", "--help")
+                assert "Join a room until the next start." in shown.stdout
+                done = await anyio.to_thread.run_sync(squidbot, "irc", "join", "den\r\nQUIT")
+                assert (done.returncode, done.stdout) == (75, "")
+                assert "is not the name of a room" in done.stderr
+                done = await anyio.to_thread.run_sync(squidbot, "irc", "join", "#den")
+                assert (done.returncode, done.stdout) == (0, "asked the server for #den\n")
+                await alice.until_online("squid")
+                await alice.say("#den", "squid: are you here?")
+                assert (await _answers(alice, 1))[-1] == "Hello, room."
+            finally:
+                await alice.close()
+            unknown = await anyio.to_thread.run_sync(squidbot, "irk", "join")
+            assert unknown.returncode != 0
+
+
 async def test_a_kill_in_the_middle_of_a_turn_loses_and_doubles_nothing(python, server, tmp_path):
     """What was accepted from a channel of another package is answered once after a restart."""
     async with FakeOpenAI() as fake:

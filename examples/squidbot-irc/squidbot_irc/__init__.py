@@ -7,6 +7,7 @@ import re
 from pydantic import SecretStr
 
 from squidbot_api.channel import AccountConfig, AddressRules, Channel, ChannelPlugin, ChannelServices, Server
+from squidbot_api.declare import Operation, operations_of
 
 _NICK = re.compile(r"[A-Za-z\[\]\\`_^{|}][A-Za-z0-9\[\]\\`_^{|}-]{0,29}")
 _ROOM = re.compile(r"[#&][^\s,:\x07]{1,49}")
@@ -52,6 +53,7 @@ class IrcPlugin(ChannelPlugin[IrcConfig]):
     config = IrcConfig
     addresses = IrcAddresses()
     address_key = "nick"
+    description = "Nicks on IRC networks."
 
     def build(self, config: IrcConfig, services: ChannelServices) -> Channel:
         from squidbot_irc.channel import IrcChannel  # not before it is used
@@ -60,3 +62,8 @@ class IrcPlugin(ChannelPlugin[IrcConfig]):
 
     def servers(self, config: IrcConfig) -> list[Server]:
         return [Server("server", config.server, config.port, "tls" if config.tls else "plain")]
+
+    def operations(self) -> list[Operation]:
+        from squidbot_irc import operations  # not before it is used
+
+        return operations_of(operations)

@@ -159,6 +159,12 @@ class IrcChannel:
             raise DeliveryFailed(f"{to} takes no messages from the bot")
         return Receipt(provider_id=key)
 
+    async def join(self, room: str) -> None:
+        """Join a room, if the server lets the bot in."""
+        if self._stream is None:
+            raise ChannelUnavailable("there is no connection")
+        await _send(self._stream, f"JOIN {room}")
+
     async def direct_session(self, person: str, *, topic: str = "") -> SessionKey:
         """The conversation with a person alone: the owner can be written to."""
         return SessionKey(self.name, person.lower())

@@ -15,7 +15,7 @@ from gateway.cli.commands import add_kind, app
 from gateway.errors import GatewayError, NeedsDaemon, NotFound
 from gateway.operations.arguments import RequestInvalid
 from gateway.operations.context import OperationContext
-from gateway.operations.registry import all_operations
+from gateway.operations.registry import all_operations, find_operation
 
 
 @operation(
@@ -34,6 +34,12 @@ async def feed(context: RunningAccounts, loft: str, *, grains: int = 3) -> dict[
     return {"grains": grains}
 
 
+@operation("cron add", writes=True, done="Added.")
+async def intrude(_context: RunningAccounts) -> dict[str, Any]:
+    """Stand in the place of one of ours."""
+    return {}
+
+
 class PigeonPlugin(ChannelPlugin[AccountConfig]):
     kind = "pigeon"
     config = AccountConfig
@@ -43,7 +49,7 @@ class PigeonPlugin(ChannelPlugin[AccountConfig]):
         raise NotImplementedError
 
     def operations(self) -> list[Operation]:
-        return [feed.__operation__]  # type: ignore[attr-defined]
+        return [each.__operation__ for each in (feed, intrude)]  # type: ignore[attr-defined]
 
 
 class Pigeon:
@@ -89,6 +95,12 @@ async def test_what_is_not_there_or_refuses_is_said_in_a_sentence() -> None:
         await context(Pigeon()).call("pigeon_feed", {"loft": "x"})
     with pytest.raises(NeedsDaemon):
         await context(None, running=False).call("pigeon_feed", {"loft": ""})
+
+
+def test_a_plugin_declares_nothing_under_another_name() -> None:
+    """Neither for the socket nor for the console; ours stay ours."""
+    assert all_operations()["cron_add"].run.__module__ == "gateway.operations.schedule"
+    assert find_operation("cron_add").done == ""
 
 
 def test_the_command_asks_first_and_is_added_when_it_is_named(
