@@ -162,6 +162,8 @@ def test_a_message_kept_by_a_restore_says_what_an_answer_may_repeat() -> None:
 def test_a_file_that_taints_each_command_can_be_trusted_for_good() -> None:
     """After ``!new`` the next command reads it again; with several files no single command would do."""
     log = untrusted_origin("file", "work/jobs/a`b.log")
-    assert ways_to_spare((*PAGE, log)) == "`!new`, `!trust` or, if it is yours, `!trust file work/jobs/a'b.log`"
+    assert (
+        ways_to_spare((*PAGE, log)) == "`!new`, `!trust` or, if it is yours, `!trust file work/jobs/a'b.log`"
+    )
     assert ways_to_spare(PAGE) == "`!new` or `!trust`"
     assert ways_to_spare((log, untrusted_origin("file", "b"))) == "`!new` or `!trust`"
