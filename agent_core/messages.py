@@ -26,7 +26,6 @@ from pydantic import (
     TypeAdapter,
     ValidationError,
     model_serializer,
-    model_validator,
 )
 
 _UNSAFE_IN_KEY = re.compile(r"[^A-Za-z0-9!@#$&'*+,.;<>^_`{|}~\-=]")
@@ -293,11 +292,6 @@ class JobNote(_Sparse):
     forced: bool = False
     origins: JsonValue = None
 
-    @model_validator(mode="before")
-    @classmethod
-    def _named(cls, given: object) -> object:
-        return {"id": given} if isinstance(given, str) else given
-
 
 @dataclass(frozen=True, kw_only=True)
 class OrderNote(_Sparse):
@@ -322,6 +316,7 @@ class MessageNotes(_Sparse):
     settled: str = ""
     granted: str = ""
     misread: str = ""  # it decides nothing, and this is the reply
+    more: bool = False  # its text is what was written below the answer, a message like any other
     is_command: bool = False  # it answers a command, so it asks nothing
     approves: tuple[str, ...] = ()  # the items that an answer to this notice decides
     # What has become of it:
@@ -356,7 +351,7 @@ class MessageContext(_Sparse):
     The channel's knowledge of a message besides its words, given back with every answer.
 
     The gateway reads the fields. ``route`` is the channel's own (the event to reply to, the References of a
-    mail), JSON that nobody else opens; a key that is no field here goes there, too.
+    mail), JSON that nobody else opens.
     """
 
     # Whether and when it is answered:
@@ -403,25 +398,6 @@ class MessageContext(_Sparse):
     left_over: str = ""  # the native id of a message of which nothing else was kept
     route: dict[str, Any] = field(default_factory=dict)
     notes: MessageNotes = field(default_factory=MessageNotes)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _sorted(cls, given: object) -> object:
-        if not isinstance(given, Mapping):
-            return given
-        given = dict(given)
-        if isinstance(given.get("edits"), int):  # how often it was edited
-            given["edit_count"] = given.pop("edits")
-        own, ours = _bare(cls).keys(), _bare(MessageNotes).keys()
-        if given.keys() <= own:
-            return given
-        flat = {name: value for name, value in given.items() if name not in own}
-        found = {name: value for name, value in given.items() if name in own}
-        if notes := {name: value for name, value in flat.items() if name in ours}:
-            found["notes"] = {**notes, **found.get("notes", {})}
-        if route := {name: value for name, value in flat.items() if name not in ours}:
-            found["route"] = {**route, **found.get("route", {})}
-        return found
 
     def read_route(self, kind: type[_Route]) -> _Route:
         """Return the route as a dataclass of this kind; its defaults if it is something else."""

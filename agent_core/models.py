@@ -79,7 +79,7 @@ class Message(_Frozen):
 
     @property
     def sources(self) -> Origins:
-        """Return the `origins`; for lines older than that field, the owner or an allowed person."""
+        """Return the `origins`; for a line without them, the owner or an allowed person."""
         if self.origins is not None:
             return self.origins
         if self.role in {"system", "tool"} or self.scope == ScopeKind.OWNER.value:

@@ -144,6 +144,41 @@ def background_text(lines: Sequence[tuple[str, str, str, str]]) -> str:
     return "\n\n".join(parts)
 
 
+CORRECTED = "[Of what I wrote before, this is corrected: "
+"""How a line of a history begins that has the new text of an edited message; a line break ends it."""
+ASKED_AGAIN = "[This is asked again, and the earlier answer was withdrawn. "
+"""How the paragraph begins that follows a question whose earlier answer has had effects."""
+
+
+def words_for_people(content: str, sender: str = "") -> str:
+    """
+    Return what a person wrote, of a question as it was rendered for a model.
+
+    Quoted and forwarded words follow it with a mark, as in a mail; the talk before it is left out.
+    """
+    quoted = list[str]()
+    for kind, (tag, heading) in _BACKGROUND.items():
+        if content.startswith(f"{heading}\n<{tag}>\n"):
+            block, closing, rest = content.partition(f"\n</{tag}>")
+            content = rest.lstrip("\n") if closing else content
+            if closing and kind in ("quoted", "forwarded"):
+                said = block.partition(f"<{tag}>\n")[2].split("\n")
+                quoted += [f"> {_ADDRESSED.sub(_SAID, line)}".rstrip() for line in said]
+    shared = bool(sender) and content.startswith(f"[{sender}] ")
+    content = content.removeprefix(f"[{sender}] ")
+    content = content.partition("\n")[2] if content.startswith((CORRECTED, f"\\{CORRECTED}")) else content
+    lines = content.partition(f"\n\n{ASKED_AGAIN}")[0].split("\n")
+    if lines[0] == "<mail>" and lines[1:] and lines[1].startswith("From: "):
+        del lines[1]
+    taken = "<taken_over>" in lines  # whose own fences are escaped
+    bare = (line.strip().replace("\\", "" if taken else "\\") for line in lines)
+    kept = [line for line, fence_or_not in zip(lines, bare, strict=True) if fence_or_not not in _FENCES]
+    heard = [f"(spoken) {words}" if (words := transcript_words(line)) != line else line for line in kept]
+    own = "\n".join(_ATTACHED.sub(r"(file: \1)", line) for line in heard).strip("\n")
+    own = _UNESCAPED_HEAD.sub(r"\1[", own) if shared else own
+    return _UNESCAPED.sub("<", "\n\n".join(filter(None, (own, "\n".join(quoted)))))
+
+
 Passage: TypeAlias = tuple[str, Sequence[tuple[str, str]]]
 """Day and place of an earlier turn, and who said what in it, each as one line."""
 
@@ -240,6 +275,11 @@ _OURS = (
 )
 _LOOKS_LIKE_OURS = re.compile(rf"<(?=\s*+/?\s*+(?:{_OURS})\b)", re.IGNORECASE)
 _TAG = re.compile(rf"</?(?:{_OURS})>")
+_UNESCAPED = re.compile(rf"<\\(?=\s*+/?\s*+(?:{_OURS})\b)", re.IGNORECASE)
+_UNESCAPED_HEAD = re.compile(r"^([^\S\n]*+)\\\[", re.MULTILINE)
+_FENCES = frozenset(f"<{end}{tag}>" for tag in ("mail", "taken_over") for end in ("", "/"))
+_ADDRESSED, _SAID = re.compile(r"\A\[([^\]\n]++)\] "), r"\1: "
+_ATTACHED = re.compile(r'\A\[Attachment [^\s:"]++: "(.*)", [^",\n]++, [\d.]++ (?:bytes|kB|MB)\]\Z')
 
 
 def user_text(parts: Sequence[tuple[str, str]], *, shared: bool = False, attached: Sequence[str] = ()) -> str:

@@ -178,12 +178,29 @@ _NAMES = {
     "hook": "the hook {}",
     "plugin": "the plugin {}",
 }
+_UNNAMED = {
+    ("mail", "somebody else"): "a mail that somebody else wrote",
+    ("mail", "somebody"): "words that were quoted in a mail",
+    ("quote", "somebody else"): "words of somebody else that were quoted",
+    ("quote", "somebody"): "words that were quoted",
+    ("file", "somebody else"): "a file that somebody else sent",
+    ("attachment", "somebody else"): "a file that somebody else sent",
+    ("file", "a record that cannot be read"): "a record that cannot be read",
+    ("shell", "a watch"): "the output of a watch",
+    ("hook", "check-ins"): "what earlier check-ins had found",
+}
+"""Where the place is no name but words of ours."""
 
 
 def _origin_text(origin: Origin) -> str:
     # One line, and no character in it that could end a quotation of ours or turn the direction of text.
     where = "".join(char for char in origin.where if char.isprintable() and char != "`").strip() or "unknown"
-    named = _NAMES[origin.kind].format(f"`{where}`")
+    what, name = _NAMES[origin.kind], where
+    for ours in ("the webhook ", "the background job "):
+        if origin.kind in ("hook", "shell") and where.startswith(ours):
+            name = where.removeprefix(ours)
+            what = "the output of the background job {}" if origin.kind == "shell" else f"{ours}{{}}"
+    named = _UNNAMED.get((origin.kind, where)) or what.format(f"`{name}`")
     at = origin.at.astimezone() if origin.at else None  # as all times that people see
     return f"{named}, {at:%H:%M %Z} on {at.day} {at:%B}" if at else named
 

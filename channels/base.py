@@ -15,9 +15,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 from agent_core.messages import Amendment, InboundMessage, MessageContext, OutboundMessage, SessionKey
+
+if TYPE_CHECKING:
+    from aiohttp.web import AbstractRouteDef
 
 
 class ChannelClock(Protocol):
@@ -289,6 +292,15 @@ class SupportsLeaving(Protocol):
 
     async def is_in(self, session: SessionKey) -> bool:
         """Return True if the bot is in the room of ``session`` now. Raises `ChannelUnavailable`."""
+        ...
+
+
+@runtime_checkable
+class SupportsHttp(Protocol):
+    """A further ability: the channel answers requests at ``gateway.http.listen``."""
+
+    def routes(self) -> Sequence[AbstractRouteDef]:
+        """Return its routes; they are called whether or not `Channel.run` runs."""
         ...
 
 

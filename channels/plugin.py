@@ -17,6 +17,8 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict
 
 if TYPE_CHECKING:  # the settings are read without them
+    from agent_core.messages import SessionKey
+    from agent_core.operation import Operation
     from agent_core.state_folder import StateFolder
     from channels.attachments import AttachmentStore
     from channels.base import Channel, ChannelClock
@@ -111,6 +113,7 @@ class ChannelServices:
         is_owner: Returns True if a proven address is the owner's.
         owner_addresses: The owner's addresses on this account.
         alert: Notifies the owner of something that needs a person.
+        arrived: Sends the messages of a conversation that wait since `NoRecipient`.
     """
 
     name: str
@@ -121,6 +124,7 @@ class ChannelServices:
     is_owner: Callable[[str], bool]
     owner_addresses: Sequence[str]
     alert: OwnerAlert
+    arrived: Callable[[SessionKey], None] | None = None
 
 
 class PersonAtTerminal(Protocol):
@@ -158,6 +162,13 @@ class Server:
         return cls(part, parts.hostname or "", port, way, parts.path.rstrip("/") + path, ca_file)
 
 
+class RunningAccounts(Protocol):
+    """The running accounts, for the operations of a plugin."""
+
+    def channels_of(self, kind: str, name: str = "") -> Mapping[str, Channel]:
+        """The accounts of a kind, or the one of that name. Raises for the operator if there is none."""
+
+
 class ChannelPlugin(ABC, Generic[Config]):
     """A kind of channel; one instance serves all its accounts."""
 
@@ -174,6 +185,16 @@ class ChannelPlugin(ABC, Generic[Config]):
     """The owner is written to on the kind of the lowest rank, where nothing else is set."""
     has_rooms: ClassVar[bool] = True
     """False: whatever arrives was sent to the bot itself, also if others got it too, as in a mailbox."""
+
+    description: ClassVar[str] = ""
+    """The help of the group of commands of this kind, ``squidbot KIND``."""
+    login_help: ClassVar[str] = ""
+    """What ``squidbot KIND login`` does and needs; empty: accounts have no login of their own."""
+    borrows_addresses: ClassVar[bool] = False
+    """True: its people have the addresses, and the rights, that they have on other channels."""
+
+    needs_http: ClassVar[bool] = False
+    """True: its channels can only be reached at ``gateway.http.listen`` (`SupportsHttp`)."""
 
     notes: ClassVar[Mapping[str, str]] = {}
     """Comments beside settings in a new configuration, by the name of the setting."""
@@ -198,6 +219,14 @@ class ChannelPlugin(ABC, Generic[Config]):
         from channels.base import ChannelMisconfigured  # noqa: PLC0415 - the settings are read without it
 
         raise ChannelMisconfigured(f"accounts of the kind {self.kind} have no login of their own")
+
+    def operations(self) -> Sequence[Operation]:
+        """
+        The requests of operators to accounts: functions declared with `operation`, see `operations_of`.
+
+        Their first argument is a `RunningAccounts`; a `ChannelError` that they raise is told to the operator.
+        """
+        return ()
 
     def trusts_no_more(self, config: Config, first: Config) -> bool:
         """

@@ -15,13 +15,16 @@ from importlib import metadata
 from typing import Any
 
 from agent_core.tools.family import ToolFamily
+from channels.api.plugin import ApiPlugin
 from channels.email.plugin import EmailPlugin
 from channels.matrix.plugin import MatrixPlugin
 from channels.plugin import API_VERSION, ChannelPlugin
 
 _CHANNELS, _TOOLS = "squidbot.channels", "squidbot.tools"
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,23}")
-_channels: dict[str, ChannelPlugin[Any]] = {plugin.kind: plugin for plugin in (MatrixPlugin(), EmailPlugin())}
+_channels: dict[str, ChannelPlugin[Any]] = {
+    plugin.kind: plugin for plugin in (MatrixPlugin(), EmailPlugin(), ApiPlugin())
+}
 _OWN = frozenset(_channels)
 _families: dict[str, ToolFamily[Any]] = {}
 

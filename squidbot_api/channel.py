@@ -33,6 +33,7 @@ from channels.plugin import (
     ChannelPlugin,
     ChannelServices,
     PersonAtTerminal,
+    RunningAccounts,
     Server,
 )
 
@@ -62,6 +63,7 @@ __all__ = [
     "Quotation",
     "Receipt",
     "Redelivery",
+    "RunningAccounts",
     "Sender",
     "Server",
     "SessionKey",

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from gateway.operations.backup.config import kept_config
 from gateway.operations.backup.contents import Choice
 from gateway.operations.backup.create import BackupSource, make_backup
-from gateway.operations.service import Operations
+from gateway.operations.context import OperationContext
 from gateway.queue.sqlite.store import SqliteQueue
 from tests.clock import EPOCH
 
@@ -25,7 +25,7 @@ async def source_of(filled, *, with_secrets=False):
 
     async def snapshot():
         async with await SqliteQueue.open(filled.home.database, clock=filled.clock) as store:
-            return await Operations(store, None).call("backup_snapshot", {})
+            return await OperationContext(store, None).call("backup_snapshot", {})
 
     folder = await snapshot()
     choice = Choice(filled.home.root, kept.workspace, with_secrets=with_secrets)

@@ -1,5 +1,5 @@
 """
-Fixtures for every test. A module that wants virtual time overrides ``anyio_backend`` by `virtual_backend`.
+Fixtures for every test. A module that wants virtual time says ``pytestmark = pytest.mark.virtual_time``.
 
 ``make test`` leaves out what is marked ``slow``: single tests that say so, and all that talks to real servers or kills
 processes, but for one of each kind, which is marked ``smoke``. ``make test-all`` runs everything.
@@ -94,12 +94,7 @@ def _log_of_its_own() -> Iterator[None]:
 
 
 @pytest.fixture
-def anyio_backend() -> object:
-    """Asyncio is what the libraries below us speak."""
-    return "asyncio"
-
-
-@pytest.fixture
-def virtual_backend() -> object:
-    """In a test module: ``@pytest.fixture`` / ``def anyio_backend(virtual_backend): return virtual_backend``."""
-    return ("asyncio", {"loop_factory": VirtualLoop})
+def anyio_backend(request: pytest.FixtureRequest) -> object:
+    """Asyncio is what the libraries below us speak; what is marked ``virtual_time`` waits in no time."""
+    virtual = request.node.get_closest_marker("virtual_time") is not None
+    return ("asyncio", {"loop_factory": VirtualLoop}) if virtual else "asyncio"

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
+
 from agent_core.messages import InboundMessage, Sender, SessionKey
 from agent_core.models import Message
-from gateway.operations.service import Operations
+from gateway.operations.context import OperationContext
+from gateway.operations.registry import find_operation
 from gateway.queue.stores import NewOutbound, Pending
 from gateway.routing.access import Access, Alias
 from tests.clock import EPOCH
@@ -24,11 +27,26 @@ def inbound(number, session=ROOM, text="hello"):
     )
 
 
+class Asked:
+    """Calls operations by their keys as if they were methods."""
+
+    def __init__(self, context):
+        self.context = context
+        self.call = context.call
+
+    def __getattr__(self, key):
+        def ask(*words, **options):
+            bound = inspect.signature(find_operation(key).run).bind(None, *words, **options)
+            return self.call(key, {name: one for name, one in bound.arguments.items() if name != "context"})
+
+        return ask
+
+
 class Bench:
     def __init__(self, store, memory, **options):
         self.store, self.memory = store, memory
         options.setdefault("access", Access([Alias("matrix", "@alice:hs.test")], {}))
-        self.ask = Operations(store, memory, **options)
+        self.ask = Asked(OperationContext(store, memory, **options))
 
     async def accepted(self, *messages):
         rows = await self.store.inbox.accept("matrix", "bot", [Pending(message) for message in messages], {})

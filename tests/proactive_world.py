@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import anyio
 
 from agent_core.llm.demo.model import DemoModel
 from agent_core.models import Message, ModelChunk, ToolCall, ToolDefinition
+from channels.heartbeat import channel as heartbeat_channel
 from channels.heartbeat.channel import HeartbeatChannel
 from gateway.app import Overrides, build
 from gateway.settings import Settings
@@ -182,8 +184,6 @@ async def house(
             clock=clock,
             watches=beat.watch,
             log=log,
-            look_every_s=max(0.05, beat.interval_minutes * 60),
-            **({"sleep": sleep} if sleep is not None else {}),
         )
     built = await build(
         settings,
@@ -196,5 +196,6 @@ async def house(
             **overrides,
         ),
     )
-    async with running(built) as ended:
-        yield House(built, chat, mail, model, path, ended)
+    with patch.object(heartbeat_channel, "sleep", sleep or anyio.sleep):
+        async with running(built) as ended:
+            yield House(built, chat, mail, model, path, ended)

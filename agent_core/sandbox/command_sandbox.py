@@ -71,7 +71,6 @@ class CommandSandbox:
         secret: Further paths hidden from commands, such as the configuration.
         readable: Further folders that commands may read.
         environment: Variables in addition to the necessary ones.
-        daemon: The daemon's environment, for language and time zone.
         connects: Commands may use a proxy, in a network of their own.
     landlock, wrapper: The kernel's version and the bubblewrap program, if not to be detected.
         unit: The service manager's socket for runners, if any.
@@ -86,7 +85,6 @@ class CommandSandbox:
         secret: Sequence[Path] = (),
         readable: Sequence[Path] = (),
         environment: Mapping[str, str] | None = None,
-        daemon: Mapping[str, str] | None = None,
         limits: Ceilings = Ceilings(),  # noqa: B008 - a frozen value
         backend: Backend = "auto",
         connects: bool = False,
@@ -100,7 +98,6 @@ class CommandSandbox:
         self._secret = [path.resolve() for path in secret]
         self._readable = [path.resolve() for path in readable]
         self._environment = dict(environment or {})
-        self._daemon = dict(os.environ if daemon is None else daemon)
         self._limits = limits
         self._version = process.landlock_version() if landlock is None else landlock
         self._backend = backend
@@ -176,7 +173,7 @@ class CommandSandbox:
     ) -> Mapping[str, Any]:
         confinement = await anyio.to_thread.run_sync(self._confinement)
         environment = rights.environment_for(
-            self._daemon,
+            os.environ,
             self._environment,
             home=str(self.work),
             private="",

@@ -148,8 +148,6 @@ class RecordFile:
         try:
             if self._copied_summary() != self._record.summary:
                 files.replace(self._copy, self._record.summary.encode(), durable=False)
-            # Earlier versions kept the record there, too: it would keep what is forgotten later.
-            self._copy.with_name("meta.json").unlink(missing_ok=True)
         except OSError as exc:
             log.warning("summary.copy_failed", file=str(self._copy), reason=exc.strerror)
 

@@ -17,7 +17,6 @@ from agent_core.provenance import Origins
 from agent_core.tools.effects import Effect, Wording
 
 _LONGEST_TEXT = 4000
-_TIME_OF_DAY = re.compile(r"\d|tonight|morning|noon|evening", re.IGNORECASE)
 _REPEATS = re.compile(
     r"\s*(?:(?:on|am)\s+)?(?:every|each|hourly|daily|weekly|jede[nrs]?|alle|stündlich|t(?:ä|ae)glich|wöchentlich"
     r"|\w+days|\w+ends|\w+tags|mittwochs|work(?:ing)? days)\b",
@@ -102,7 +101,7 @@ class ScheduleTool:
         repeats = repeats or _REPEATS.match(at) is not None
         if arguments.get("action") != "add" or arguments.get("kind") == "ask" or repeats:
             return None
-        times = at.split() if _TIME_OF_DAY.search(at) else []
+        times = at.split()
         times += [f"{minutes:g}"] if (minutes := arguments.get("in_minutes")) else []
         people = [name.strip() for name in _BETWEEN.split(whom) if name.strip()]
         return Wording([str(arguments.get("text"))], [*times, *people]) if times else None

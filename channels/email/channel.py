@@ -24,6 +24,7 @@ from agent_core.messages import OutboundKind, OutboundMessage, SessionKey
 from agent_core.state_folder import StateFolder, state_in
 from channels.attachments import AttachmentStore
 from channels.base import (
+    Capabilities,
     ChannelAuthFailed,
     ChannelClock,
     ChannelError,
@@ -34,10 +35,10 @@ from channels.base import (
     Inbox,
     LinkState,
     Receipt,
+    Redelivery,
 )
 from channels.email.attachments import Keeper
 from channels.email.auth.credentials_source import credentials_of
-from channels.email.capabilities import capabilities_of
 from channels.email.compose.message import Envelope
 from channels.email.config import EmailConfig
 from channels.email.crash_suspects import CrashSuspects
@@ -64,6 +65,16 @@ from channels.email.trust.sender_policy import MailRefused
 
 _PROBE_AGAIN_S = 10.0
 _log = structlog.get_logger(__name__)
+
+
+def capabilities_of(config: EmailConfig, *, attachments: bool = True) -> Capabilities:
+    """``attachments``: whether there is a store that has files to send."""
+    return Capabilities(
+        Redelivery.REVIEW if config.sent_copy == "none" else Redelivery.PROBE,
+        email_style=True,
+        max_text_bytes=200_000,
+        attachments=attachments,
+    )
 
 
 class EmailDirectMessages:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from agent_core.operation import Operation, operations_of
 from channels.email.config import EmailConfig
 from channels.plugin import AddressRules, ChannelPlugin, ChannelServices, PersonAtTerminal, Server, Way
 
@@ -104,6 +105,20 @@ class EmailPlugin(ChannelPlugin[EmailConfig]):
             alert=services.alert,
             attachments=services.attachments,
         )
+
+    description = "Mailboxes."
+    login_help = """
+    Authorize squidbot for a mailbox at Google, Microsoft or another OAuth provider.
+
+    This requires channels.email.oauth in the configuration. The token is stored in the home folder, readable
+    by its owner alone. A running daemon uses it at once.
+    """
+
+    def operations(self) -> Sequence[Operation]:
+        """The circuit breaker."""
+        from channels.email import operations  # noqa: PLC0415 - loaded when used
+
+        return operations_of(operations)
 
     async def log_in(
         self, config: EmailConfig, state: StateFolder, clock: ChannelClock, person: PersonAtTerminal

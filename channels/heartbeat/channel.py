@@ -22,6 +22,7 @@ from typing import Protocol
 
 import anyio
 import structlog
+from anyio import sleep
 
 from agent_core.messages import InboundMessage, OutboundMessage, SessionKey
 from channels.base import (
@@ -46,15 +47,13 @@ _POSITION = "last_tick"
 _TOLD = "told"
 _ASKED = "asked"
 """The checklist that a model was asked about last, and the tick that asked."""
+_LOOK_EVERY_S = 60.0  # the clock may jump meanwhile
 _TOLD_AT_MOST = 20
 _OPEN_AT_MOST = 20
 NOTHING = "nothing to do"
 OUTSIDE = "outside the active hours"
 """How the reasons begin for which a tick is left out because all is well."""
 _log = structlog.get_logger(__name__)
-
-Forward = Callable[[OutboundMessage, Callable[[], Awaitable[None]]], Awaitable[Receipt]]
-"""Delivers an alert to the owner elsewhere; the same promises as `Channel.deliver`."""
 
 
 class TickLog(Protocol):
@@ -115,9 +114,9 @@ class HeartbeatChannel:
         watches: Decide instead of the checklist if a model is asked.
         again_after: The time before the same watch result or checklist alerts again.
         log: Records how ticks ended.
-        forward: Sends alerts to the owner; None: `deliver` refuses.
     """
 
+    name = account = "heartbeat"
     capabilities = Capabilities(redelivery=Redelivery.SAME_KEY)
 
     def __init__(
@@ -126,26 +125,16 @@ class HeartbeatChannel:
         *,
         checklist: Path,
         clock: ChannelClock,
-        name: str = "heartbeat",
-        account: str = "heartbeat",
         watches: Sequence[Watch] = (),
         again_after: timedelta = timedelta(days=1),
         log: TickLog | None = None,
-        forward: Forward | None = None,
-        look_every_s: float = 60.0,
-        sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
     ) -> None:
-        self.name = name
-        self.account = account
         self.schedule = schedule
         self._ticks: TickLog = log or _NoLog()
         self._checklist = checklist
         self._clock = clock
         self._watches = tuple(watches)
         self._again_after = again_after
-        self._forward = forward
-        self._look_every_s = look_every_s
-        self._sleep = sleep
         self._inbox: Inbox | None = None
         self._looking = anyio.Lock()
 
@@ -172,7 +161,7 @@ class HeartbeatChannel:
             if instant is None:
                 resting = await self._rests(now, last, resting=resting)
                 until_next_s = (self.schedule.following(now) - now).total_seconds()
-                await self._sleep(min(until_next_s, self._look_every_s))
+                await sleep(min(until_next_s, _LOOK_EVERY_S))
                 continue
             if instant - last > self.schedule.interval:
                 await self._ticks.note_missed(self.name, last, instant)
@@ -301,12 +290,10 @@ class HeartbeatChannel:
         return tick_message(instant, found.text, name=self.name, account=self.account, watched=found.watched)
 
     async def deliver(self, message: OutboundMessage, *, uncertain: Callable[[], Awaitable[None]]) -> Receipt:
-        """Forward an alert; an answer that means "nothing to say" is dropped. See `Channel.deliver`."""
+        """Refuse messages; an answer that means "nothing to say" is dropped. See `Channel.deliver`."""
         if is_silence(message.text):
             return Receipt(provider_id=f"silent-{message.id}")
-        if self._forward is None:
-            raise DeliveryFailed("the heartbeat cannot receive messages; nobody would read them")
-        return await self._forward(message, uncertain)
+        raise DeliveryFailed("the heartbeat cannot receive messages; nobody would read them")
 
     async def probe(self, message: OutboundMessage) -> Receipt | None:
         """Never asked, because of `Redelivery.SAME_KEY`."""

@@ -23,6 +23,7 @@ from agent_core.state_folder import StateFolder, state_in
 from channels.attachments import AttachmentStore
 from channels.base import (
     AckState,
+    Capabilities,
     ChannelClock,
     ChannelError,
     ChannelUnavailable,
@@ -30,9 +31,9 @@ from channels.base import (
     Inbox,
     LinkState,
     Receipt,
+    Redelivery,
 )
 from channels.matrix.admin import MatrixAdmin
-from channels.matrix.capabilities import capabilities_of
 from channels.matrix.channel_setup import (
     Connect,
     Machines,
@@ -65,6 +66,23 @@ from channels.matrix.sync.reply_context import in_clear
 
 _CLOSE_LIMIT_S = 5.0
 _Task = Callable[[], Coroutine[Any, Any, None]]
+
+
+_MAX_TEXT_BYTES = 16_000
+"""An event holds 65,536 bytes; the text is in it twice, and its HTML can be much longer."""
+
+
+def capabilities_of(config: MatrixConfig, *, attachments: bool = True) -> Capabilities:
+    """``attachments``: whether there is a store that has files to send."""
+    return Capabilities(
+        redelivery=Redelivery.SAME_KEY,
+        typing=config.display.typing,
+        previews=config.streaming.enabled,
+        acknowledgements=config.streaming.enabled or config.ack_reactions,
+        max_text_bytes=_MAX_TEXT_BYTES,
+        edits=True,
+        attachments=attachments,
+    )
 
 
 class MatrixChannel:

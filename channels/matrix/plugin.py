@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from agent_core.operation import Operation, operations_of
 from channels.matrix.config import MatrixConfig
 from channels.plugin import AddressRules, ChannelPlugin, ChannelServices, PersonAtTerminal, Server
 
@@ -74,6 +75,20 @@ class MatrixPlugin(ChannelPlugin[MatrixConfig]):
             is_owner=services.is_owner,
             attachments=services.attachments,
         )
+
+    description = "Matrix: the login, devices and emoji verification."
+    login_help = """
+    Log the bot in with a browser, on any device, where the homeserver gives accounts no password.
+
+    This requires login: browser in the configuration of the account. The login is stored in the home folder,
+    readable by its owner alone. A running daemon uses it at once.
+    """
+
+    def operations(self) -> Sequence[Operation]:
+        """Devices, verification and encryption."""
+        from channels.matrix import operations  # noqa: PLC0415 - loaded when used
+
+        return operations_of(operations)
 
     async def log_in(
         self, config: MatrixConfig, state: StateFolder, clock: ChannelClock, person: PersonAtTerminal

@@ -48,7 +48,7 @@ from gateway.app.mcp import file_keeper, mcp_servers
 from gateway.app.plugin_tools import PluginTools
 from gateway.app.shell import Shell
 from gateway.budget.metering import Metering
-from gateway.operations.files import FilesAtHome
+from gateway.operations.home_files import FilesAtHome
 from gateway.proactive.alerts import credit_alert, history_set_aside, memory_unusable, prompt_cut
 from gateway.queue.memory_in_database import MemoryInDatabase
 from gateway.queue.opening import memory_in_database

@@ -64,6 +64,7 @@ def build_accounts(env: Environment, attachments: AttachmentStore, state: Accoun
             is_owner=partial(_is_owner, access, name),
             owner_addresses=access.owner_on(name),
             alert=lambda about, text, once="": wakeups.alert.fire(Alert(about, text, once)),
+            arrived=wakeups.attached.fire,
         )
         channels[name] = (channel_kinds()[kinds[name]].build(config, services), config.batching)
     return channels

@@ -29,17 +29,19 @@ from anyio.abc import TaskGroup
 
 from agent_core.backoff import Backoff, BackoffPolicy
 from agent_core.storage.layout import Layout
+from channels.base import SupportsHttp
 from gateway.app import Overrides, build
 from gateway.errors import ConfigInvalid, StateUnusable
 from gateway.observability.logs import configure_logs
 from gateway.observability.metrics import show_heartbeat, show_store, watch_vitals
+from gateway.operations.access import accounts_of
+from gateway.operations.context import Costs, OperationContext
 from gateway.operations.control.server import serve_control
 from gateway.operations.http.health import Health, serve
 from gateway.operations.privacy.erasure_journal import broken_off, check_moved
+from gateway.operations.registry import all_operations
 from gateway.operations.schedule import schedule_context
-from gateway.operations.send import accounts_of
-from gateway.operations.service import Operations
-from gateway.operations.usage import Costs
+from gateway.operations.status import show_status
 from gateway.queue.lease import lost_lease_speaks
 from gateway.queue.stores import StoreUnavailable, StoreUnusable
 from gateway.settings import Settings, load_settings, parse_listen
@@ -195,6 +197,7 @@ async def _built(notifier: Notifier, make: Callable[[], Awaitable[Gateway]], set
 async def _running(
     built: Gateway, settings: Settings, home: Home, notifier: Notifier, ending: _Ending
 ) -> int:
+    all_operations()  # loaded now: an upgrade may replace what is on the disk
     _spare()  # while nobody waits: else this look comes amid the first turns of a backlog, or in `_settle`
     async with AsyncExitStack() as stack:
         # Before anybody can find us: whoever can also wants us to end in order.
@@ -241,9 +244,9 @@ def _keep_settings(settings: Settings, home: Home) -> None:
         _log.warning("settings.not_kept", path=str(home.last_good), error=str(error))
 
 
-def make_operations(built: Gateway, settings: Settings, home: Home | None = None) -> Operations:
+def make_operations(built: Gateway, settings: Settings, home: Home | None = None) -> OperationContext:
     """Return what an operator may ask of a running gateway."""
-    return Operations(
+    return OperationContext(
         built.store,
         built.memory,
         status=built.status.read,
@@ -284,9 +287,10 @@ async def _serve(stack: AsyncExitStack, built: Gateway, settings: Settings, home
     )
 
     operations = make_operations(built, settings, home)
+    status = partial(show_status, operations)
     health = Health(
         lambda: [] if built.stands_by else built.supervisor.statuses(),
-        operations.status,
+        status,
         refresh=refresh,
         started=lambda: built.is_settled,
         stuck=built.watchdog.reason,
@@ -296,18 +300,12 @@ async def _serve(stack: AsyncExitStack, built: Gateway, settings: Settings, home
         host, port = parse_listen(settings.gateway.http.listen)
         more: list[web.AbstractRouteDef] = []
         day = streams = None
-        if settings.gateway.http.status_page or built.console is not None:
-            from gateway.operations.http.samples import DayHistory  # noqa: PLC0415 - few want the pages
+        if built.console is not None:
+            from gateway.operations.http.console.server import Console  # noqa: PLC0415 - few want the pages
+            from gateway.operations.http.console.streams import ChangeStreams  # noqa: PLC0415
+            from gateway.operations.http.samples import DayHistory  # noqa: PLC0415
 
             day = DayHistory(built.store.maintenance.stats, built.clock)
-        if day is not None and settings.gateway.http.status_page:
-            from gateway.operations.http.status_page import StatusPage  # noqa: PLC0415 - as above
-
-            more = StatusPage(operations.status, day, built.clock, stuck=watchdog.reason).routes()
-        if day is not None and built.console is not None:
-            from gateway.operations.http.console.server import Console  # noqa: PLC0415 - as above
-            from gateway.operations.http.console.streams import ChangeStreams  # noqa: PLC0415
-
             streams = ChangeStreams(built.wakeups.changes())
             more += Console(operations, built.console, built.not_here, day, streams).routes()
         if settings.gateway.http.hooks:
@@ -315,7 +313,7 @@ async def _serve(stack: AsyncExitStack, built: Gateway, settings: Settings, home
 
             hooks, take = settings.gateway.http.hooks, built.proactive.scheduler.take_report
             more += Hooks(hooks, take, built.not_here, built.clock.monotonic).routes()
-        app = health.app(host=host, more=more)
+        app = health.app(host=host, more=[*more, *_routes_of(built)])
         chosen = await stack.enter_async_context(serve(app, host=host, port=port))
         if streams is not None:
             stack.callback(streams.end)
@@ -324,6 +322,11 @@ async def _serve(stack: AsyncExitStack, built: Gateway, settings: Settings, home
             tasks.start_soon(day.run)
             stack.callback(tasks.cancel_scope.cancel)
         _log.info("health.served", listen=f"{host}:{chosen}")
+
+
+def _routes_of(built: Gateway) -> list[web.AbstractRouteDef]:
+    channels = [one for one in built.channels.values() if isinstance(one, SupportsHttp)]
+    return [route for one in channels for route in one.routes()]
 
 
 async def _listen_to_signals(  # noqa: PLR0917

@@ -9,7 +9,7 @@ from agent_core.memory_ports import MemoryPort
 from agent_core.ports import Clock, LLMPort, ToolPort
 from channels.base import Channel
 from channels.heartbeat.channel import HeartbeatChannel, TickLog
-from gateway.operations.send import access_of
+from gateway.operations.access import access_of
 from gateway.queue.lease import LeaseTimes
 from gateway.queue.stores import Queue
 from gateway.queue.wakeups import Wakeups

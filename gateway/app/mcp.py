@@ -20,7 +20,7 @@ from agent_core.provenance import Origins
 from agent_core.state_folder import StateAway
 from agent_core.tools.availability import is_available
 from gateway.app.account_state import AccountFolders, account_folders
-from gateway.operations.files import FilesAtHome
+from gateway.operations.home_files import FilesAtHome
 from gateway.queue.stores import StoreUnavailable
 from gateway.queue.wakeups import Alert, Wakeups
 from gateway.settings import Settings

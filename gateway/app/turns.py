@@ -6,13 +6,13 @@ Composition root: the kinds of turns, and what they share.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from agent_core.agent import TurnLimits
-from agent_core.messages import InboundMessage, SessionKey
+from agent_core.messages import SessionKey
 from agent_core.tools.availability import is_available
 from agent_core.tools.effects import Effect
 from agent_core.tools.policy import DEFAULT_POLICY, Policy, PolicyVerdict
@@ -115,11 +115,10 @@ def build_turns(
         commit=shared.commit,
         deferral=shared.deferral,
         failure=TurnFailure(
-            commit=shared.commit,
+            deferral=shared.deferral,
             suspects=routing.suspects,
             policy=env.overrides.policy,
             access=env.access,
-            clock=env.clock,
         ),
         clock=env.clock,
         wakeups=env.wakeups,
@@ -315,7 +314,7 @@ def _model_run(shared: _Shared, transcription: Transcription | None, answers: Wo
         channels=shared.by_name,
         extra_tools=lambda session, messages: [
             *agent.tools(session, partial(_room_name, shared.by_name)),
-            *(proactive.tools(session, messages) if _is_of_one(messages) else ()),
+            *proactive.tools(session, messages),
         ],
         tools_settled=agent.shell.wait_tested,
         models=shared.choice,
@@ -376,8 +375,3 @@ def policy_of(settings: Settings) -> Policy:
         }
         for name, row in settings.tools.policy.items()
     }
-
-
-def _is_of_one(messages: Sequence[InboundMessage]) -> bool:
-    """Return True if one person wrote all of a turn; older versions mixed people in one."""
-    return len({message.sender.address for message in messages}) == 1

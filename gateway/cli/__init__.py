@@ -43,7 +43,10 @@ def main() -> None:
         elif command := read(sys.argv[1:]):
             code = command()
         else:
-            from gateway.cli.commands import app  # noqa: PLC0415 - importing gateway.cli costs nothing
+            from gateway.cli.commands import add_kind, app  # noqa: PLC0415 - importing gateway.cli costs nothing
+
+            if not sys.argv[1].startswith("-") and sys.argv[1] not in app:
+                add_kind(sys.argv[1:])
 
             if {"--help", "-h"} & set(sys.argv):
                 from gateway.cli.manual import add_examples  # noqa: PLC0415

@@ -8,10 +8,9 @@ opens it for writing. A home that does not exist yet is not made by looking at i
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections.abc import Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from gateway.cli.output import quiet_logs, say_defaults
 from gateway.errors import AlreadyRunning, ChatOpen, ConfigInvalid, NotFound
 from gateway.operations.control.client import ControlClient, DaemonGone
+from gateway.operations.registry import find_operation
 from gateway.system.home import Home, find_home
 from gateway.system.lock import hold_home, holder_of, refuse_chat
 from gateway.system.restore_marker import check_finished
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from gateway.turns.post_turn import OfflinePostTurn
 
 _STARTING_LIMIT_S = 10.0
-_ONLY_LOOKS = re.compile(r"(?:\w+_)?(?:list|show|log|logs|history|diff|page|search|receipts|status|usage)")
-_ABOUT_SESSIONS = ("sessions_show", "sessions_search", "sessions_reindex")
 
 
 def asker(home: Path | None, config: Path | None, *, verbose: bool = False) -> OperationsClient:
@@ -79,9 +77,7 @@ class OperationsClient:
 
     def _directly(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         check_finished(self._home.root)
-        settings = self._settings(
-            needed=name.startswith(("memory", "cron", "files", "mcp")) or name == "send"
-        )
+        settings = self._settings(needed="settings" in find_operation(name).needs)
         if settings.store_url is None and not self._home.database.exists():
             raise NotFound(
                 f"there is nothing in {self._home.root} yet: is it the right home (--home, SQUIDBOT_HOME)? "
@@ -94,8 +90,6 @@ class OperationsClient:
         quiet_logs(verbose=self._verbose)
         home = open_home(self._home.root, as_guest=True)
         with hold_home(home, purpose="command"):
-            if name == "status":  # it is asked most often, and needs the queue alone
-                return anyio.run(_status, home, settings, arguments)
             return anyio.run(_call, home, settings, name, arguments)
 
     def _settings(self, *, needed: bool) -> Settings:
@@ -110,19 +104,6 @@ class OperationsClient:
                 raise
             say_defaults(error)
             return Settings()
-
-
-async def _status(home: Home, settings: Settings, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    from gateway.operations.status import StatusOperations  # noqa: PLC0415
-    from gateway.queue.opening import opened_queue  # noqa: PLC0415
-    from gateway.system.clock import SystemClock  # noqa: PLC0415
-
-    store = await opened_queue(home.database, settings.store_url, clock=SystemClock())
-    try:
-        others = None if settings.store_url is None else partial(_machines, store)
-        return await StatusOperations(store, others=others).status(**arguments)
-    finally:
-        await store.aclose()
 
 
 def homes_on_server(home: Path | None, config: Path | None) -> list[dict[str, Any]]:
@@ -152,49 +133,59 @@ async def _machines(store: Queue) -> dict[str, Any]:
 
 
 async def _call(home: Home, settings: Settings, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    from agent_core.storage.jsonl import JsonlMemory  # noqa: PLC0415
-    from gateway.operations.background import open_background_jobs  # noqa: PLC0415
-    from gateway.operations.files import FilesAtHome  # noqa: PLC0415
-    from gateway.operations.mcp import MCP_OPERATIONS  # noqa: PLC0415
-    from gateway.operations.schedule import planned_at_rest  # noqa: PLC0415
-    from gateway.operations.send import access_of, accounts_of  # noqa: PLC0415
-    from gateway.operations.service import Operations  # noqa: PLC0415
-    from gateway.operations.usage import Costs  # noqa: PLC0415
-    from gateway.queue.opening import held_queue, memory_in_database, opened_queue  # noqa: PLC0415
+    from gateway.operations.context import OperationContext  # noqa: PLC0415
+    from gateway.queue.opening import held_queue, opened_queue  # noqa: PLC0415
     from gateway.system.clock import SystemClock  # noqa: PLC0415
 
-    clock = SystemClock()
+    operation, clock = find_operation(name), SystemClock()
     async with AsyncExitStack() as stack:
         limits = settings.llm.budget.limits(settings.agents.heartbeat.timezone)
         store = await opened_queue(home.database, settings.store_url, clock=clock, zone=limits.zone)
         stack.push_async_callback(store.aclose)
-        if not _ONLY_LOOKS.fullmatch(name):
+        if operation.writes:
             # Of all else a daemon elsewhere would not hear, or it is in the middle of what is changed.
             await stack.enter_async_context(held_queue(store, settings.store_url, home.lease_holders))
-        beside = memory_in_database(store)
-        memory: MemoryPort = (
-            JsonlMemory(home.root, clock=clock, workspace=home.path(settings.agents.workspace))
-            if beside is None
-            else beside.memory
-        )
-        upkeep = _upkeep(home, settings, beside, memory, clock) if name in _ABOUT_SESSIONS else None
-        accounts = accounts_of(settings)
-        planned = planned_at_rest(settings, store.state, store.jobs, clock)
-        wanted = _servers(settings, home, clock) if name in MCP_OPERATIONS else nullcontext()
-        operations = Operations(
-            store,
-            memory,
-            upkeep=upkeep,
-            accounts=accounts,
-            access=access_of(settings),
-            planned=planned,
-            costs=Costs(store.usage, limits, clock),
-            questions=store.approvals,
-            files=FilesAtHome(settings, home, clock),
-            background=open_background_jobs(store, memory, home.path(settings.agents.workspace), clock),
-            mcp=await stack.enter_async_context(wanted),
-        )
-        return await operations.call(name, arguments)
+        parts: dict[str, Any] = {"memory": None}
+        if settings.store_url is not None:
+            parts["others"] = partial(_machines, store)
+        if "mcp" in operation.needs:
+            parts["mcp"] = await stack.enter_async_context(_servers(settings, home, clock))
+        if "home" in operation.needs:
+            parts |= _home_parts(home, settings, store, clock, search="search" in operation.needs)
+        return await OperationContext(store, **parts).call(name, arguments)
+
+
+def _home_parts(
+    home: Home, settings: Settings, store: Queue, clock: Clock, *, search: bool
+) -> dict[str, Any]:
+    """The parts of a home at rest for operations on more than its queue."""
+    from agent_core.storage.jsonl import JsonlMemory  # noqa: PLC0415
+    from gateway.operations.access import access_of, accounts_of  # noqa: PLC0415
+    from gateway.operations.background import open_background_jobs  # noqa: PLC0415
+    from gateway.operations.context import Costs  # noqa: PLC0415
+    from gateway.operations.home_files import FilesAtHome  # noqa: PLC0415
+    from gateway.operations.schedule import planned_at_rest  # noqa: PLC0415
+    from gateway.queue.opening import memory_in_database  # noqa: PLC0415
+
+    workspace, limits = (
+        home.path(settings.agents.workspace),
+        settings.llm.budget.limits(settings.agents.heartbeat.timezone),
+    )
+    beside = memory_in_database(store)
+    memory: MemoryPort = (
+        JsonlMemory(home.root, clock=clock, workspace=workspace) if beside is None else beside.memory
+    )
+    return {
+        "memory": memory,
+        "upkeep": _upkeep(home, settings, beside, memory, clock) if search else None,
+        "accounts": accounts_of(settings),
+        "access": access_of(settings),
+        "planned": planned_at_rest(settings, store.state, store.jobs, clock),
+        "costs": Costs(store.usage, limits, clock),
+        "questions": store.approvals,
+        "files": FilesAtHome(settings, home, clock),
+        "background": open_background_jobs(store, memory, workspace, clock),
+    }
 
 
 def _servers(settings: Settings, home: Home, clock: Clock) -> AbstractAsyncContextManager[McpServers | None]:

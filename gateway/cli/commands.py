@@ -11,15 +11,18 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
-from cyclopts.validators import Number
 
 from gateway.cli import fast_path
-from gateway.cli.context import HERE, Json, Where, ask, asker
+from gateway.cli.context import HERE, Json, Where, asker
 from gateway.cli.output import print_result
+from gateway.operations.registry import COMMANDS
+from gateway.system.home import named_config
 from gateway.system.version import version, version_of
 
 
@@ -35,33 +38,43 @@ app = App(
     help_format="plaintext",
     default_parameter=Parameter(negative=(), show_default=_default),
 )
+_OWN_KINDS = ("email", "matrix")
+"""Our own kinds of channel; those of other packages are added when one is named (`add_kind`)."""
+_WRITTEN_BY_HAND = ("matrix", "mcp", "person", "sessions")
+"""Groups with commands that are more than one request."""
+_DERIVED = (*COMMANDS, *_OWN_KINDS)
 for _place in (
     "backup:backup",
     "backup:restore",
     "config:config",
-    "cron:cron",
-    "cron:heartbeat",
-    "did:did",
-    "email:email",
-    "files:files",
-    "grants:grants",
     "hooks:hooks",
-    "inbox:inbox",
-    "jobs:jobs",
     "init:init",
     "logs:logs",
     "manual:completion",
-    "matrix:matrix",
-    "mcp:mcp",
-    "memory:memory",
-    "person:person",
     "privacy:export",
     "privacy:forget",
     "restored:restored",
-    "sessions:sessions",
-    "trust:trust",
+    *(f"{name if name in _WRITTEN_BY_HAND else 'generated_commands'}:{name}" for name in _DERIVED),
+    "tokens:tokens",
 ):
     app.command(f"gateway.cli.{_place}")  # imported when it is called
+
+
+def add_kind(arguments: Sequence[str]) -> None:
+    """Add the commands of a channel of another package, if the first word names one that is enabled."""
+    from gateway.errors import GatewayError
+    from gateway.plugins import channel_kinds
+    from gateway.settings import load_settings
+    from gateway.system.home import Home, find_home
+
+    kind, *rest = arguments
+    given = dict(each.split("=", 1) for each in rest if each.startswith("--") and "=" in each)
+    given |= dict(pairwise(rest))
+    home, config = (Path(given[name]) if name in given else None for name in ("--home", "--config"))
+    with suppress(GatewayError):
+        load_settings(named_config(config) or Home(find_home(home)).config_file, missing_ok=True)
+    if kind in channel_kinds():
+        app.command(f"gateway.cli.generated_commands:{kind}")
 
 
 # ── running ──
@@ -85,14 +98,6 @@ def demo(*, keep: Path | None = None, tour: bool = False) -> int:
     from gateway.cli.demo import run_demo
 
     return run_demo(keep=keep, tour=tour)
-
-
-@app.command
-def console(*, where: Where = HERE, as_json: Json = False) -> int:
-    """Print a link that lets one browser into the console, once, within two minutes."""
-    answer = ask(where, "console_link")
-    print_result(as_json, answer, answer["url"])
-    return 0
 
 
 @app.command(alias="doctor")
@@ -170,22 +175,6 @@ def chat(*, session: str = "main", where: Where = HERE) -> int:
 
 
 @app.command
-def send(to: str, text: str | None = None, /, *, where: Where = HERE, as_json: Json = False) -> int:
-    """
-    Send a message from the bot. While the daemon is stopped, a Matrix message waits, and mail is refused.
-
-    Args:
-        to: owner, matrix:@person:server, matrix:#room:server, matrix:!room or email:person@domain.
-        text: The text, in Markdown (default: the standard input).
-    """
-    said = sys.stdin.read() if text is None else text
-    answer = ask(where, "send", to=to, text=said)
-    told = "is on its way" if answer["running"] else "is sent when the daemon runs"
-    print_result(as_json, answer, f"the message to {to} {told}")
-    return 0
-
-
-@app.command
 def status(*, watch: bool = False, cluster: bool = False, where: Where = HERE, as_json: Json = False) -> int:
     """
     Show the channels, the queue, and what is stuck.
@@ -197,8 +186,8 @@ def status(*, watch: bool = False, cluster: bool = False, where: Where = HERE, a
     if cluster:
         return _cluster(where, watch=watch, as_json=as_json)
     if watch:
-        from gateway.cli import render
         from gateway.cli.watch import watch as look_on
+        from gateway.operations import render
 
         asked = asker(where)
         return look_on(lambda: render.status(asked.call("status", reasons=True)))
@@ -207,36 +196,14 @@ def status(*, watch: bool = False, cluster: bool = False, where: Where = HERE, a
 
 def _cluster(where: Where, *, watch: bool, as_json: bool) -> int:
     """Show the homes of a server, once or until q."""
-    from gateway.cli import render
     from gateway.cli.client import homes_on_server
     from gateway.cli.watch import watch as look_on
+    from gateway.operations import render
 
     if watch:
         return look_on(lambda: render.cluster(homes_on_server(where.home, where.config_path)))
     homes = homes_on_server(where.home, where.config_path)
     print_result(as_json, {"homes": homes}, render.cluster(homes))
-    return 0
-
-
-@app.command
-def usage(
-    *,
-    days: Annotated[int, Parameter(validator=Number(gte=1, lte=3660))] = 30,
-    by: Literal["day", "purpose", "session", "model", "person"] = "day",
-    where: Where = HERE,
-    as_json: Json = False,
-) -> int:
-    """
-    Show what the models cost, and what is left of today's budget.
-
-    Args:
-        days: Number of days, including today.
-        by: How to group the costs.
-    """
-    from gateway.cli.render import usage as show_usage
-
-    answer = ask(where, "usage", days=days, by=by)
-    print_result(as_json, answer, show_usage.usage(answer))
     return 0
 
 

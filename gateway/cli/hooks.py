@@ -45,9 +45,7 @@ def hooks_test(name: str, /, *, file: Path | None = None, where: Where = HERE) -
     if http is None or name not in http.hooks:
         known = ", ".join(http.hooks) if http is not None and http.hooks else "none"
         raise ConfigInvalid(f"there is no webhook {name!r} under gateway.http.hooks; configured: {known}")
-    body = (
-        b'{"title": "A test", "message": "from squidbot hooks test"}' if file is None else file.read_bytes()
-    )
+    body = _SAMPLE if file is None else file.read_bytes()
     address = f"http://{http.listen}{PATH}{name}"
     request = urllib.request.Request(address, body, headers_of(http.hooks[name], body))
     try:

@@ -1,4 +1,4 @@
-"""The commands ``squidbot matrix …``."""
+"""The command ``squidbot matrix verify``."""
 
 # ruff: noqa: PLC0415 - a command loads what it needs when it is called
 
@@ -8,21 +8,14 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Annotated, Any
+from typing import Annotated
 
-from cyclopts import App, Parameter
+from cyclopts import Parameter
 
-from gateway.cli.context import HERE, Json, Where, ask, confirm
-from gateway.cli.login import log_in_account
-from gateway.cli.output import print_result
+from gateway.cli.context import HERE, Where, ask, confirm
+from gateway.cli.generated_commands import make_group
 
-matrix = App(
-    name="matrix",
-    help="Matrix: the login, devices and emoji verification.",
-    help_format="plaintext",
-    default_parameter=Parameter(negative=()),
-)
-
+matrix = make_group(__name__)
 _LOOK_EVERY_S = 0.5
 _Account = Annotated[str, Parameter(help="The account, if there are several: its key under channels.")]
 _ENDED = {
@@ -32,36 +25,6 @@ _ENDED = {
     "mismatched": "cancelled: the emoji differ, so somebody may be in between",
     "timed out": "nobody continued it",
 }
-
-
-@matrix.command(name="login")
-def matrix_login(*, channel: _Account = "", where: Where = HERE) -> int:
-    """
-    Log the bot in with a browser, on any device, where the homeserver gives accounts no password.
-
-    This requires login: browser in the configuration of the account. The login is stored in the home folder,
-    readable by its owner alone. A running daemon uses it at once.
-    """
-    return log_in_account(where, "matrix", channel)
-
-
-@matrix.command(name="devices")
-def matrix_devices(
-    *, user: str = "", channel: _Account = "", where: Where = HERE, as_json: Json = False
-) -> int:
-    """
-    Show the devices of the bot or of another user: fingerprints, and whether their owner has signed them.
-
-    Args:
-        user: The user, such as @alice:example.org (default: the bot).
-    """
-    from gateway.system.terminal_text import plain_line
-
-    answer = ask(where, "matrix_devices", user=user, channel=channel)
-    print_result(
-        as_json, answer, "\n".join(plain_line(_device(one)) for one in answer["found"]) or "no devices"
-    )
-    return 0
 
 
 @matrix.command(name="verify")
@@ -102,31 +65,3 @@ def matrix_verify(*, user: str = "", channel: _Account = "", wait: float = 300.0
         time.sleep(_LOOK_EVERY_S)
     print("squidbot: nobody continued it in time", file=sys.stderr)
     return 1
-
-
-@matrix.command(name="reset-device")
-def matrix_reset_device(
-    *, yes: bool = False, channel: _Account = "", where: Where = HERE, as_json: Json = False
-) -> int:
-    """
-    Replace the bot's device by a new one, signed by the same identity, if encryption is broken.
-
-    Messages that the bot has not read yet may become unreadable. People need not verify the bot again.
-
-    Args:
-        yes: Do not ask.
-    """
-    if not yes and not confirm("Replace the bot's device by a new one?"):
-        return 1
-    answer = ask(where, "matrix_reset_device", channel=channel)
-    print_result(as_json, answer, f"the bot's device is {answer['found']} now")
-    return 0
-
-
-def _device(one: dict[str, Any]) -> str:
-    marks = ["signed by its owner" if one["signed"] else "NOT signed by its owner"]
-    marks += ["this one"] if one["this"] else []
-    marks += ["identity verified by emoji"] if one["verified"] else []
-    key = one["fingerprint"] or ""
-    spaced = " ".join(key[start : start + 4] for start in range(0, len(key), 4))
-    return f"{one['user']}  {one['device']}  {spaced}  ({', '.join(marks)})"

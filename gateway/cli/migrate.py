@@ -48,8 +48,8 @@ def run_migrate(*, to: str | None, where: Where) -> int:
         told = moved.text(f'gateway: {{store: "{moved.target}"}}, with the user and the password in it')
     elif settings.store_url is None:
         raise ConfigInvalid(
-            "gateway.store names no database: the queue is a file in the home folder, which every start"
-            " brings up to date by itself"
+            "gateway.store names no database: the queue is a file in the home folder, which the first start"
+            " makes by itself"
         )
     else:
         told = migrate_store(settings.store_url)

@@ -1,34 +1,14 @@
-"""The command ``squidbot person …``."""
+"""The command ``squidbot person move``."""
 
 # ruff: noqa: PLC0415 - a command loads what it needs when it is called
 
 from __future__ import annotations
 
-from cyclopts import App, Parameter
-
-from gateway.cli.context import HERE, Json, Where, ask
+from gateway.cli.context import HERE, Json, Where
+from gateway.cli.generated_commands import make_group
 from gateway.cli.output import print_result
 
-person = App(
-    name="person",
-    help="People: who may write; give somebody's data to their new address.",
-    help_format="plaintext",
-    default_parameter=Parameter(negative=()),
-)
-
-
-@person.command(name="list")
-def person_list(*, where: Where = HERE, as_json: Json = False) -> int:
-    """List who may write to squidbot, by channel, and who was let in beside the settings."""
-    from gateway.cli.render import table
-
-    answer = ask(where, "people_list")
-    rows = [
-        (row["address"], row["channel"], row["role"], "let in" if row["let_in"] else "settings")
-        for row in answer["rows"]
-    ]
-    print_result(as_json, answer, table(("ADDRESS", "CHANNEL", "ROLE", "BY"), rows) if rows else "nobody")
-    return 0
+person = make_group(__name__)
 
 
 @person.command(name="move")
@@ -46,9 +26,11 @@ def person_move(old: str, new: str, /, *, where: Where = HERE, as_json: Json = F
     from dataclasses import replace
 
     from gateway.cli.privacy import meant
+    from gateway.cli.tokens import tokens_of
     from gateway.operations.privacy.moved_person import move_person
     from gateway.queue.opening import hold_sync
     from gateway.queue.place import ServerDatabase
+    from gateway.routing.access import normalise
     from gateway.system.clock import SystemClock
     from gateway.system.home import open_home
     from gateway.system.lock import hold_home
@@ -63,6 +45,7 @@ def person_move(old: str, new: str, /, *, where: Where = HERE, as_json: Json = F
         if lease is not None and isinstance(place, ServerDatabase):
             place = replace(place, needs=lease.proof)
         counts = move_person(layout, place, old, new, aliases)
+    counts["tokens"] = tokens_of(settings, home, [normalise(old)], new=normalise(new))
     answer = {"old": old, "new": new, **counts}
     print_result(
         as_json,

@@ -87,6 +87,7 @@ def forget(
     from datetime import UTC, datetime
     from functools import partial
 
+    from gateway.cli.tokens import tokens_of
     from gateway.operations.privacy.erasure import forget_person
     from gateway.queue.opening import hold_sync
     from gateway.queue.place import ServerDatabase
@@ -115,6 +116,7 @@ def forget(
             if lease is not None:
                 lease.confirm()
             seen = erase()
+    seen.counts["tokens"] = tokens_of(settings, home, person.addresses, new=None if dry_run else "")
     answer = {
         "removed": not dry_run,
         **seen.counts,

@@ -1,6 +1,4 @@
-"""The commands ``squidbot sessions …``; an export is written page by page, so it needs little memory."""
-
-# ruff: noqa: PLC0415 - a command loads what it needs when it is called
+"""``squidbot sessions export`` and ``reset``; an export is written page by page, for the memory's sake."""
 
 # ruff: noqa: T201 - printing is what a command is for
 
@@ -13,78 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
-from cyclopts import App, Parameter
-
 from gateway.cli.context import HERE, Json, Where, ask, asker, confirm
+from gateway.cli.generated_commands import make_group
 from gateway.cli.output import print_result
 from gateway.errors import GatewayError
 
-sessions = App(
-    name="sessions", help="Conversations.", help_format="plaintext", default_parameter=Parameter(negative=())
-)
-
-
-@sessions.command(name="list")
-def sessions_list(*, limit: int = 200, where: Where = HERE, as_json: Json = False) -> int:
-    """
-    List conversations, the most recent first.
-
-    Args:
-        limit: Maximum number of lines.
-    """
-    from gateway.cli import render
-
-    answer = ask(where, "sessions_list", limit=limit)
-    print_result(as_json, answer, render.sessions(answer))
-    return 0
-
-
-@sessions.command(name="show")
-def sessions_show(session: str, /, *, limit: int = 20, where: Where = HERE, as_json: Json = False) -> int:
-    """
-    Show a conversation: its newest messages, its summary, the size of its next prompt, and pending messages.
-
-    Args:
-        session: Its name, as shown by the list.
-        limit: Maximum number of messages.
-    """
-    from gateway.cli import render
-
-    answer = ask(where, "sessions_show", session=session, limit=limit)
-    print_result(as_json, answer, render.session(answer))
-    return 0
-
-
-@sessions.command(name="search")
-def sessions_search(
-    words: str,
-    /,
-    *,
-    session: str = "",
-    place: str = "",
-    person: str = "",
-    days: int = 0,
-    limit: int = 20,
-    where: Where = HERE,
-    as_json: Json = False,
-) -> int:
-    """
-    Search your conversations, the best first.
-
-    Args:
-        words: What to look for; words between double quotes must occur as they stand.
-        session: Search in this conversation instead, also if it is somebody else's.
-        place: Only where the name of the conversation or its room has this.
-        person: Only what people with this in their address have said.
-        days: Only of so many days (default: all).
-        limit: Maximum number of messages.
-    """
-    from gateway.cli import render
-
-    given = {"session": session, "place": place, "person": person, "days": days, "limit": limit}
-    answer = ask(where, "sessions_search", query=words, **given)
-    print_result(as_json, answer, render.found_messages(answer))
-    return 0
+sessions = make_group(__name__)
 
 
 @sessions.command(name="export")
@@ -99,16 +31,6 @@ def sessions_export(session: str, /, *, output: Path | None = None, where: Where
     count = export_session(asker(where).call, session, output)
     if output is not None:
         print(f"{count} messages written to {output}")
-    return 0
-
-
-@sessions.command(name="reindex")
-def sessions_reindex(*, where: Where = HERE, as_json: Json = False) -> int:
-    """Rebuild the search index from the histories."""
-    from gateway.cli import render
-
-    answer = ask(where, "sessions_reindex")
-    print_result(as_json, answer, render.render_reindex(answer))
     return 0
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from agent_core.memory.scopes import OWNER
-from agent_core.messages import SessionKey
-from agent_core.models import MemoryScope, ScopeKind
+from typing import TYPE_CHECKING
+
 from gateway.errors import GatewayError
 from gateway.queue.states import InboxState
+
+if TYPE_CHECKING:
+    from agent_core.messages import SessionKey
+    from agent_core.models import MemoryScope
 
 _MOST = 1000
 
@@ -19,6 +22,9 @@ class RequestInvalid(GatewayError):
 
 def parse_scope(text: str) -> MemoryScope:
     """Parse ``owner``, ``person:ADDRESS`` or ``room:SESSION``. Raises RequestInvalid."""
+    from agent_core.memory.scopes import OWNER
+    from agent_core.models import MemoryScope, ScopeKind
+
     kind, _, name = text.partition(":")
     if text == "owner":
         return OWNER
@@ -36,6 +42,8 @@ def show_scope(scope: MemoryScope) -> str:
 
 def parse_session(text: str) -> SessionKey:
     """Parse the name of a session."""
+    from agent_core.messages import SessionKey
+
     try:
         return SessionKey.parse(text)
     except ValueError as error:

@@ -23,96 +23,107 @@ import anyio
 import anyio.to_thread
 
 from agent_core import files
+from agent_core.operation import operation
 from gateway.errors import ConfigInvalid, GatewayError, NotFound, StateUnusable
 from gateway.observability.logs.lines import LEVELS, LineFilter, format_line, parse_line
 from gateway.observability.logs.reader import from_journal, newest_lines
 from gateway.observability.redaction import MASK
 from gateway.operations.arguments import RequestInvalid, within
+from gateway.operations.context import OperationContext
 from gateway.settings import Settings
 from gateway.settings.effective import shown_text
 from gateway.settings.last_good import changes, restore, shown_lines, validate_text
 from gateway.system.home import Home
 
-CONFIGURATION_OPERATIONS = frozenset(
-    {"settings_show", "settings_write", "settings_restore", "log_lines", "check_run"}
-)
 CHECK_LIMIT_S = 120.0
 _SCANNED_LINES = 20_000
 _KEPT = re.compile(r"  # kept as line ([0-9]{1,7})$")
 
 
-class ConfigurationOperations:
-    """The part of `gateway.operations.service.Operations` about the daemon's configuration."""
+@operation("settings show", writes=False)
+async def show_settings(context: OperationContext) -> dict[str, Any]:
+    """The settings in effect, the file as it may be shown, and what was changed since the last start."""
+    settings, home, file = _placed(context)
+    return await anyio.to_thread.run_sync(_show, settings, home, file)
 
-    _settings: Settings | None
-    _home: Home | None
-    _checking = False
 
-    async def settings_show(self) -> dict[str, Any]:
-        """The settings in effect, the file as it may be shown, and what was changed since the last start."""
-        settings, home, file = self._placed()
-        return await anyio.to_thread.run_sync(_show, settings, home, file)
+@operation("settings write", writes=True, done="Looked at.")
+async def write_settings(
+    context: OperationContext, text: str, version: str, *, save: bool = False
+) -> dict[str, Any]:
+    """
+    Check a new text of the configuration, and ``save`` it if it has no problems.
 
-    async def settings_write(self, text: str, version: str, save: bool = False) -> dict[str, Any]:  # noqa: FBT001, FBT002
-        """
-        Check a new text of the configuration, and ``save`` it if it has no problems.
+    Raises:
+        RequestInvalid: The file is not at ``version`` any more, or a masked line was edited.
+    """
+    _, _, file = _placed(context)
+    problems = await anyio.to_thread.run_sync(_write, file, text, version, save)
+    return {"text": text, "saved": save and not problems, "problems": problems}
 
-        Raises:
-            RequestInvalid: The file is not at ``version`` any more, or a masked line was edited.
-        """
-        _, _, file = self._placed()
-        problems = await anyio.to_thread.run_sync(_write, file, text, version, save)
-        return {"text": text, "saved": save and not problems, "problems": problems}
 
-    async def settings_restore(self) -> dict[str, Any]:
-        """Restore the configuration of the last start; the present one is kept beside it."""
-        _, home, file = self._placed()
-        done = await anyio.to_thread.run_sync(lambda: restore(file, home.last_good, now=datetime.now(UTC)))
-        return {"file": str(done.config), "kept_as": str(done.broken) if done.broken else None}
+@operation(
+    "settings restore",
+    writes=True,
+    done="The configuration of the last start is back; the other one is kept beside it.",
+)
+async def restore_settings(context: OperationContext) -> dict[str, Any]:
+    """Restore the configuration of the last start; the present one is kept beside it."""
+    _, home, file = _placed(context)
+    done = await anyio.to_thread.run_sync(lambda: restore(file, home.last_good, now=datetime.now(UTC)))
+    return {"file": str(done.config), "kept_as": str(done.broken) if done.broken else None}
 
-    async def log_lines(
-        self, level: Literal["debug", "info", "warning", "error", "critical"] = "info", limit: int = 200
-    ) -> dict[str, Any]:
-        """The newest lines of the log from a level on, newest first, of those written lately."""
-        settings, home, _ = self._placed()
-        name = settings.gateway.log.file
-        file = home.path(name) if name else None
 
-        def read() -> list[str]:
-            raw = newest_lines(file) if file is not None else _journal()
-            marks = [f'"{name}"' for name in LEVELS[LEVELS.index(level) :]]  # most lines need no reading
-            marked = (line for line in islice(raw, _SCANNED_LINES) if any(mark in line for mark in marks))
-            lines, wanted = map(parse_line, marked), LineFilter(level=level)
-            return [format_line(line) for line in islice(filter(wanted.matches, lines), within(limit))]
+@operation("log lines", writes=True)
+async def read_log(
+    context: OperationContext,
+    level: Literal["debug", "info", "warning", "error", "critical"] = "info",
+    limit: int = 200,
+) -> dict[str, Any]:
+    """The newest lines of the log from a level on, newest first, of those written lately."""
+    settings, home, _ = _placed(context)
+    name = settings.gateway.log.file
+    file = home.path(name) if name else None
 
-        return {"level": level, "file": str(file or ""), "lines": await anyio.to_thread.run_sync(read)}
+    def read() -> list[str]:
+        raw = newest_lines(file) if file is not None else _journal()
+        marks = [f'"{name}"' for name in LEVELS[LEVELS.index(level) :]]  # most lines need no reading
+        marked = (line for line in islice(raw, _SCANNED_LINES) if any(mark in line for mark in marks))
+        lines, wanted = map(parse_line, marked), LineFilter(level=level)
+        return [format_line(line) for line in islice(filter(wanted.matches, lines), within(limit))]
 
-    async def check_run(self) -> dict[str, Any]:
-        """Run `squidbot check` in a process of its own, one at a time, for at most two minutes."""
-        _, home, file = self._placed()
-        if self._checking:
-            raise RequestInvalid("a check runs already; wait for it")
-        command = [sys.executable, "-m", "gateway", "check", "--json"]
-        command += ["--home", str(home.root), "--config", str(file)]
-        self._checking = True
-        try:
-            with anyio.fail_after(CHECK_LIMIT_S):
-                done = await anyio.run_process(
-                    command, stdin=subprocess.DEVNULL, check=False, env=dict(os.environ)
-                )
-            return dict(json.loads(done.stdout))
-        except TimeoutError:
-            raise CheckFailed(f"the check did not end within {CHECK_LIMIT_S:g} seconds") from None
-        except ValueError:
-            raise CheckFailed("the check gave no answer; squidbot check on the machine says why") from None
-        finally:
-            self._checking = False
+    return {"level": level, "file": str(file or ""), "lines": await anyio.to_thread.run_sync(read)}
 
-    def _placed(self) -> tuple[Settings, Home, Path]:
-        if self._settings is None or self._home is None:
-            raise NotFound("no daemon runs here; squidbot config and squidbot logs work without one")
-        source = self._settings.source
-        return self._settings, self._home, source.path if source else self._home.config_file
+
+@operation("check run", writes=True, done="Checked.")
+async def run_check(context: OperationContext) -> dict[str, Any]:
+    """Run `squidbot check` in a process of its own, one at a time, for at most two minutes."""
+    _, home, file = _placed(context)
+    running = context.under_way
+    if "check" in running:
+        raise RequestInvalid("a check runs already; wait for it")
+    command = [sys.executable, "-m", "gateway", "check", "--json"]
+    command += ["--home", str(home.root), "--config", str(file)]
+    running.add("check")
+    try:
+        with anyio.fail_after(CHECK_LIMIT_S):
+            done = await anyio.run_process(
+                command, stdin=subprocess.DEVNULL, check=False, env=dict(os.environ)
+            )
+        return dict(json.loads(done.stdout))
+    except TimeoutError:
+        raise CheckFailed(f"the check did not end within {CHECK_LIMIT_S:g} seconds") from None
+    except ValueError:
+        raise CheckFailed("the check gave no answer; squidbot check on the machine says why") from None
+    finally:
+        running.discard("check")
+
+
+def _placed(context: OperationContext) -> tuple[Settings, Home, Path]:
+    if context.settings is None or context.home is None:
+        raise NotFound("no daemon runs here; squidbot config and squidbot logs work without one")
+    source = context.settings.source
+    return context.settings, context.home, source.path if source else context.home.config_file
 
 
 class CheckFailed(GatewayError):

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+from agent_core.operation import operation
 from gateway.errors import NotFound
-from gateway.system.console_logins import LINK_S, ConsoleLogins
+from gateway.operations.context import OperationContext
 
 
-class ConsoleOperations:
-    """The part of `gateway.operations.service.Operations` for the console."""
+@operation("console", key="console_link", writes=True, render=lambda answer: str(answer["url"]))
+async def make_console_link(context: OperationContext) -> dict[str, Any]:
+    """Print a link that lets one browser into the console, once, within two minutes."""
+    from gateway.system.console_logins import LINK_S
 
-    _console: ConsoleLogins | None
-
-    async def console_link(self) -> dict[str, Any]:
-        """A link that counts once, and for how many seconds. Raises `NotFound`: no console is served."""
-        if self._console is None:
-            raise NotFound(
-                "no console is served: set gateway.http.console: true, and start the daemon (squidbot run)"
-            )
-        return {"url": self._console.new_link(), "seconds": LINK_S}
+    if context.console is None:
+        raise NotFound(
+            "no console is served: set gateway.http.console: true, and start the daemon (squidbot run)"
+        )
+    return {"url": context.console.new_link(), "seconds": LINK_S}

@@ -1,44 +1,27 @@
-"""
-Operations on files that the assistant has changed: list, compare, undo, trust.
-
-`FilesAtHome` makes the `JournaledFiles` of a home when they are first needed; the daemon's tools and commands
-share them, and nothing of it is imported before.
-"""
+"""Operations on files that the assistant has changed: list, compare, undo, trust."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
+from collections.abc import Mapping
 from contextlib import suppress
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import anyio.to_thread
-import structlog
-
 from agent_core.errors import ToolError
-from agent_core.messages import SessionKey
-from agent_core.provenance import describe
+from agent_core.operation import operation
 from gateway.errors import GatewayError, NotFound
+from gateway.operations import render
 from gateway.operations.arguments import within
-from gateway.queue.model import EffectReceipt
-from gateway.queue.stores import Queue
-from gateway.routing.access import Access
-from gateway.settings import Settings
-from gateway.system.home import Home
+from gateway.operations.context import OperationContext
+from gateway.system.terminal_text import plain_line
 
 if TYPE_CHECKING:
-    from agent_core.ports import Clock
     from agent_core.tools.files.change_journal import FileChange
     from agent_core.tools.files.journaled_files import JournaledFiles
 
 _NAMES_TRIED = 20
-_PROMPT = SessionKey("terminal", "squidbot trust file")
+_NEEDS = ("home", "settings")
 _SOMEBODY = "somebody at the prompt"
-_LASTS = "persist"
-"""`agent_core.tools.effects.Effect.PERSIST`, which is not loaded before tools are."""
-_log = structlog.get_logger(__name__)
 
 
 class UndoRefused(GatewayError):
@@ -53,136 +36,137 @@ class NotTrusted(GatewayError):
     exit_code = 1
 
 
-class FilesAtHome:
-    """The files of one home, opened when they are first needed."""
+@operation("files history", writes=False, needs=_NEEDS, render=render.file_changes)
+async def list_changes(
+    context: OperationContext, path: str | None = None, *, limit: int = 50
+) -> dict[str, Any]:
+    """
+    List the changes, newest first.
 
-    def __init__(self, settings: Settings, home: Home, clock: Clock) -> None:
-        self._settings = settings
-        self._home = home
-        self._clock = clock
-        self._made_files: JournaledFiles | None = None
+    Args:
+        path: Only changes of this file, named as the assistant names it.
+        limit: Maximum number of changes.
+    """
+    import anyio.to_thread
 
-    def __call__(self) -> JournaledFiles:
-        """Return the files, opened at the first use."""
-        if self._made_files is None:
-            self._made_files = self._made()
-        return self._made_files
+    limit = within(limit)
 
-    @property
-    def more(self) -> dict[Path, bool]:
-        """The further folders, and whether they may be changed."""
-        roots = self._settings.tools.files.roots
-        return {self._home.path(path): mode == "rw" for path, mode in roots.items()}
+    def look() -> dict[str, Any]:
+        files = _made_files(context)
+        changes = [files.finish_change(change) for change in files.journal.changes(path)[:limit]]
+        made = files.made_by_commands(limit) if path is None else []
+        return {"path": path, "changes": [_row(change) for change in changes], "made_by_commands": made}
 
-    def _made(self) -> JournaledFiles:
-        from agent_core.tools.files.change_journal import ChangeJournal  # noqa: PLC0415 - not before it is used
-        from agent_core.tools.files.journaled_files import JournaledFiles  # noqa: PLC0415
-        from agent_core.tools.files.roots import Roots  # noqa: PLC0415
-
-        settings, home = self._settings, self._home
-        source = settings.source
-        private = [home.config_file, *(source.files if source else ())]
-        private += [path for path in (settings.path, os.environ.get("CREDENTIALS_DIRECTORY")) if path]
-        roots = Roots(
-            home.path(settings.agents.workspace),
-            self.more,
-            home=home.root,
-            private=[Path(path) for path in private],
-        )
-        journal = ChangeJournal(
-            home.state("files"),
-            now=self._clock.now,
-            keep_days=settings.tools.files.keep_days,
-            durable=settings.gateway.durability == "full",
-        )
-        return JournaledFiles(roots, journal)
+    return await anyio.to_thread.run_sync(look)
 
 
-class FileOperations:
-    """The part of `gateway.operations.service.Operations` that is about files."""
+@operation("files diff", writes=False, needs=_NEEDS, render=lambda answer: str(answer["diff"]))
+async def compare_change(context: OperationContext, id: int) -> dict[str, Any]:
+    """
+    Show the difference that a change made.
 
-    _store: Queue
-    _access: Access
-    _files: Callable[[], JournaledFiles] | None
+    Args:
+        id: The change.
+    """
+    import anyio.to_thread
 
-    async def files_history(self, path: str | None = None, limit: int = 50) -> dict[str, Any]:
-        """Changes of files, newest first."""
-        limit = within(limit)
+    def look() -> dict[str, Any]:
+        files = _made_files(context)
+        change = files.finish_change(_found(files, id))
+        return {**_row(change), "diff": _diff(files, change)}
 
-        def look() -> dict[str, Any]:
-            files = self._made_files()
-            changes = [files.finish_change(change) for change in files.journal.changes(path)[:limit]]
-            made = files.made_by_commands(limit) if path is None else []
-            return {"changes": [_row(change) for change in changes], "made_by_commands": made}
+    return await anyio.to_thread.run_sync(look)
 
-        return await anyio.to_thread.run_sync(look)
 
-    async def files_diff(self, id: int) -> dict[str, Any]:  # noqa: A002 - the word that people type
-        """The difference that one change made."""
+def _undone_text(answer: Mapping[str, Any]) -> str:
+    return plain_line(f"{answer['path']} is as before change {answer['undoes']} (change {answer['id']})")
 
-        def look() -> dict[str, Any]:
-            files = self._made_files()
-            change = files.finish_change(_found(files, id))
-            return {**_row(change), "diff": _diff(files, change)}
 
-        return await anyio.to_thread.run_sync(look)
+@operation("files undo", writes=True, needs=_NEEDS, render=_undone_text, done="Undone, as a new change.")
+async def undo_change(context: OperationContext, id: int, *, force: bool = False) -> dict[str, Any]:
+    """
+    Undo a change, as a new change that can itself be undone.
 
-    async def files_undo(self, id: int, force: bool = False) -> dict[str, Any]:  # noqa: A002, FBT001, FBT002
-        """Undo a change, as a new change; ``force``: also if the file was changed since."""
-        from agent_core.tools.files.journaled_files import By  # noqa: PLC0415
+    Args:
+        id: The change.
+        force: Undo it even if the file has changed since.
+    """
+    import anyio.to_thread
 
-        def undo() -> dict[str, Any]:
-            files = self._made_files()
-            _found(files, id)
-            try:
-                done = files.undo(id, by=By(session="squidbot files undo"), force=force)
-            except LookupError as error:
-                raise NotFound(str(error)) from error
-            except ToolError as error:
-                raise UndoRefused(str(error)) from error
-            return _row(done)
+    from agent_core.tools.files.journaled_files import By
 
-        return await anyio.to_thread.run_sync(undo)
-
-    async def files_trust(self, path: str) -> dict[str, Any]:
-        """Mark the present content of a file as the owner's own words; other content is not marked."""
-
-        def trust() -> dict[str, Any]:
-            files = self._made_files()
-            try:
-                place = files.roots.place(path)
-                found = files.read_state(place)
-            except ToolError as error:
-                raise NotTrusted(str(error)) from error
-            if found is None:
-                raise NotFound(f"there is no file {place.label}")
-            try:
-                files.journal.labels.trust(place.label, found.digest)
-            except OSError as error:
-                raise NotTrusted("the disk accepts no writes at the moment") from error
-            _log.info("file.trusted", path=place.label, sha256=found.digest)
-            return {"path": place.label, "bytes": len(found.content), "sha256": found.digest}
-
-        receipt = EffectReceipt(
-            _PROMPT, "trust_file", _LASTS, {"path": path}, asked_by=self._access.owner or _SOMEBODY
-        )
-        noted = await self._store.receipts.begin(receipt)
+    def undo() -> dict[str, Any]:
+        files = _made_files(context)
+        _found(files, id)
         try:
-            done = await anyio.to_thread.run_sync(trust)
-        except GatewayError as error:
-            await self._store.receipts.finish(noted, str(error), failed=True)
-            raise
-        told = f"{done['path']} as it is now ({done['bytes']} bytes, SHA-256 {done['sha256']})"
-        await self._store.receipts.finish(noted, told, failed=False)
-        return done
+            done = files.undo(id, by=By(session="squidbot files undo"), force=force)
+        except LookupError as error:
+            raise NotFound(str(error)) from error
+        except ToolError as error:
+            raise UndoRefused(str(error)) from error
+        return _row(done)
 
-    def _made_files(self) -> JournaledFiles:
-        if self._files is None:
-            raise NotFound("no file changes are recorded here")
-        return self._files()
+    return await anyio.to_thread.run_sync(undo)
 
 
-FILE_OPERATIONS = ("files_history", "files_diff", "files_undo", "files_trust")
+def _trusted_text(answer: Mapping[str, Any]) -> str:
+    content = f"{answer['bytes']} bytes, SHA-256 {answer['sha256']}"
+    return plain_line(f"{answer['path']} as it is now ({content}) counts as your own words")
+
+
+@operation("trust file", key="files_trust", writes=True, needs=_NEEDS, render=_trusted_text)
+async def trust_file(context: OperationContext, path: str) -> dict[str, Any]:
+    """
+    Let what a file holds now count as the owner's own words, until it changes.
+
+    Args:
+        path: The file, named as the assistant names it.
+    """
+    import anyio.to_thread
+    import structlog
+
+    from agent_core.messages import SessionKey
+    from agent_core.tools.effects import Effect
+    from gateway.queue.model import EffectReceipt
+
+    def trust() -> dict[str, Any]:
+        files = _made_files(context)
+        try:
+            place = files.roots.place(path)
+            found = files.read_state(place)
+        except ToolError as error:
+            raise NotTrusted(str(error)) from error
+        if found is None:
+            raise NotFound(f"there is no file {place.label}")
+        try:
+            files.journal.labels.trust(place.label, found.digest)
+        except OSError as error:
+            raise NotTrusted("the disk accepts no writes at the moment") from error
+        structlog.get_logger(__name__).info("file.trusted", path=place.label, sha256=found.digest)
+        return {"path": place.label, "bytes": len(found.content), "sha256": found.digest}
+
+    receipt = EffectReceipt(
+        SessionKey("terminal", "squidbot trust file"),
+        "trust_file",
+        Effect.PERSIST.value,
+        {"path": path},
+        asked_by=context.access.owner or _SOMEBODY,
+    )
+    noted = await context.store.receipts.begin(receipt)
+    try:
+        done = await anyio.to_thread.run_sync(trust)
+    except GatewayError as error:
+        await context.store.receipts.finish(noted, str(error), failed=True)
+        raise
+    told = f"{done['path']} as it is now ({done['bytes']} bytes, SHA-256 {done['sha256']})"
+    await context.store.receipts.finish(noted, told, failed=False)
+    return done
+
+
+def _made_files(context: OperationContext) -> JournaledFiles:
+    if context.files is None:
+        raise NotFound("no file changes are recorded here")
+    return context.files()
 
 
 def _found(files: JournaledFiles, number: int) -> FileChange:
@@ -193,6 +177,8 @@ def _found(files: JournaledFiles, number: int) -> FileChange:
 
 
 def _row(change: FileChange) -> dict[str, Any]:
+    from agent_core.provenance import describe
+
     return {
         "id": change.id,
         "at": change.at.isoformat(),
@@ -208,7 +194,7 @@ def _row(change: FileChange) -> dict[str, Any]:
 
 
 def _diff(files: JournaledFiles, change: FileChange) -> str:
-    from agent_core.tools.files.reading import diff_text  # noqa: PLC0415
+    from agent_core.tools.files.reading import diff_text
 
     if change.source is not None:
         return f"{change.source} became {change.path}"

@@ -2,45 +2,71 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from agent_core.tools.grants import Grant, GrantKind, describe_scope, in_force
+from agent_core.operation import operation
 from gateway.errors import NotFound
-from gateway.queue.stores import Queue
-from gateway.routing.access import Access
-from gateway.turns.approvals.grants import is_owners
+from gateway.operations.context import OperationContext
+from gateway.system.terminal_text import plain_line
 
-GRANT_OPERATIONS = frozenset({"grants_list", "grants_revoke"})
+if TYPE_CHECKING:
+    from agent_core.tools.grants import Grant
 
-
-class GrantOperations:
-    """The part of `gateway.operations.service.Operations` about grants."""
-
-    _store: Queue
-    _access: Access
-
-    async def grants_list(self) -> dict[str, Any]:
-        """The grants in effect, oldest first; of those for others not the exact call."""
-        now = datetime.now(UTC)
-        rows = [each for each in await self._store.grants.rows() if in_force(each, now)]
-        return {"rows": [_shown(each, words=is_owners(each, self._access)) for each in rows]}
-
-    async def grants_revoke(self, grant: str) -> dict[str, Any]:
-        """Revoke a grant; calls that have begun continue."""
-        name = grant.strip("` ").lower()
-        if not await self._store.grants.revoke(name):
-            raise NotFound(f"there is no grant {name}; `squidbot grants list` lists the grants")
-        return {"id": name, "revoked": True}
+_LONGEST_CHARS = 200
 
 
-def _shown(grant: Grant, *, words: bool) -> dict[str, Any]:
+def _grants_text(answer: Mapping[str, Any]) -> str:
+    return "\n".join(_grant_text(row) for row in answer["rows"]) or "no grants are in effect"
+
+
+def _grant_text(row: Mapping[str, Any]) -> str:
+    until = datetime.fromisoformat(row["until"]).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    what = plain_line(" ".join(filter(None, [row["kind"], row["tool"], row["what"]])))
+    short = what if len(what) <= _LONGEST_CHARS else f"{what[: _LONGEST_CHARS - 1]}…"
+    where = plain_line(row["conversation"]) if row["conversation"] else "everywhere"
+    job = ", for one job alone" if row["turn"] else ""
+    people = plain_line(", ".join(row["people"]))
+    by = plain_line(row["given_by"])
+    return f"{row['id']}  until {until}  {short}\n  for {people} in {where}{job}, given by {by}"
+
+
+@operation("grants list", writes=False, render=_grants_text)
+async def list_grants(context: OperationContext) -> dict[str, Any]:
+    """List the grants in effect."""
+    from agent_core.tools.grants import in_force
+    from gateway.turns.approvals.grants import is_owners
+
+    now = datetime.now(UTC)
+    rows = [each for each in await context.store.grants.rows() if in_force(each, now)]
+    # Of those for others the exact call is not shown.
+    return {"rows": [_row(each, words=is_owners(each, context.access)) for each in rows]}
+
+
+@operation("grants revoke", writes=True, render=lambda answer: f"{answer['id']} is revoked", done="Revoked.")
+async def revoke_grant(context: OperationContext, grant: str) -> dict[str, Any]:
+    """
+    Revoke a grant. Calls in progress continue.
+
+    Args:
+        grant: Its id, such as g1a2b3c.
+    """
+    name = grant.strip("` ").lower()
+    if not await context.store.grants.revoke(name):
+        raise NotFound(f"there is no grant {name}; `squidbot grants list` lists the grants")
+    return {"id": name, "revoked": True}
+
+
+def _row(grant: Grant, *, words: bool) -> dict[str, Any]:
+    from agent_core.tools.grants import describe_scope
+
     return {
         "id": grant.id,
         "kind": grant.scope.kind.value,
         "tool": grant.scope.tool,
         "covers": describe_scope(grant.scope),
-        "what": grant.scope.what if words or grant.scope.kind is not GrantKind.CALL else "",
+        "what": grant.scope.what if words or grant.scope.kind.value != "call" else "",
         "conversation": grant.conversation,
         "people": list(grant.people),
         "given_by": grant.by,

@@ -54,17 +54,6 @@ class HomeAccounts:
         for folder, device, generation, rows in self.files():
             target.add_file(folder, device, generation, rows)
 
-    def differs(self, target: AccountTables) -> str:
-        """The first difference to the database; empty if there is none."""
-        self.notes.clear()
-        if sorted(self.documents()) != sorted(target.documents(target.encryption(self.key))):
-            return "the logins of the accounts"
-        there = {(folder, device): generation for folder, device, generation in target.files()}
-        for folder, device, generation, rows in self.files():
-            if there.pop((folder, device), None) != generation or list(target.rows(folder, device)) != rows:
-                return f"the keys of {folder}"
-        return "keys that are in no file" if there else ""
-
 
 def write_accounts(home: Home, source: AccountTables, key: StateKey) -> None:
     """Write a database's logins and keys into a home's folders. Raises StoreUnusable, OSError."""

@@ -2,45 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
+from agent_core.operation import operation
 from gateway.operations.arguments import RequestInvalid
-from gateway.queue.stores import Queue
-from gateway.routing.access import Access
-from gateway.routing.let_in import let_in, load, shut_out
-
-PEOPLE_OPERATIONS = frozenset({"people_list", "inbox_allow"})
+from gateway.operations.context import OperationContext
+from gateway.operations.render import table
 
 
-class PeopleOperations:
-    """The part of `gateway.operations.service.Operations` about people."""
+def _people_text(answer: Mapping[str, Any]) -> str:
+    rows = [
+        (row["address"], row["channel"], row["role"], "let in" if row["let_in"] else "settings")
+        for row in answer["rows"]
+    ]
+    return table(("ADDRESS", "CHANNEL", "ROLE", "BY"), rows) if rows else "nobody"
 
-    _store: Queue
-    _access: Access
-    _report: Callable[[], Awaitable[Mapping[str, Any]]] | None
 
-    async def people_list(self) -> dict[str, Any]:
-        """All who may write, by channel; those ``let_in`` beside the settings can be removed."""
-        await load(self._store, self._access)
-        return {
-            "rows": [
-                {"channel": channel, "address": address, "role": role.value, "let_in": extra}
-                for channel in self._access.channels()
-                for address, role, extra in self._access.people(channel)
-            ]
-        }
+@operation("person list", key="people_list", writes=False, render=_people_text)
+async def list_people(context: OperationContext) -> dict[str, Any]:
+    """List who may write to squidbot, by channel, and who was let in beside the settings."""
+    from gateway.routing.let_in import load
 
-    async def inbox_allow(self, address: str, remove: bool = False) -> dict[str, Any]:  # noqa: FBT001, FBT002
-        """Let somebody in beside the settings, and answer what was kept of them; with ``remove`` no more."""
-        change = shut_out if remove else let_in
-        done = await change(self._store, self._access, address)
-        if done.problem:
-            raise RequestInvalid(f"{done.address} {done.problem}")
-        return {
-            "address": done.address,
-            "channels": list(done.channels),
-            "messages": done.messages,
-            "invitations": done.invitations,
-            "running": self._report is not None,
-        }
+    await load(context.store, context.access)
+    return {
+        "rows": [
+            {"channel": channel, "address": address, "role": role.value, "let_in": extra}
+            for channel in context.access.channels()
+            for address, role, extra in context.access.people(channel)
+        ]
+    }
+
+
+def _allowed_text(answer: Mapping[str, Any]) -> str:
+    told = f"{answer['address']} may {'write now' if answer['allowed'] else 'not write any more'}"
+    kept = f"; {answer['messages']} kept messages are answered" if answer["messages"] else ""
+    return f"{told} ({', '.join(answer['channels'])}){kept}"
+
+
+@operation(
+    "inbox allow",
+    writes=True,
+    render=_allowed_text,
+    done="Done. What was kept of somebody who may write now is being answered.",
+)
+async def allow_person(context: OperationContext, address: str, *, remove: bool = False) -> dict[str, Any]:
+    """
+    Let somebody write to squidbot beside `allow_from`, and answer what was kept of them.
+
+    Args:
+        address: A mail address or a Matrix id.
+        remove: Take that back; who stands in `allow_from` stays in.
+    """
+    from gateway.routing.let_in import let_in, shut_out
+
+    done = await (shut_out if remove else let_in)(context.store, context.access, address)
+    if done.problem:
+        raise RequestInvalid(f"{done.address} {done.problem}")
+    return {
+        "address": done.address,
+        "allowed": not remove,
+        "channels": list(done.channels),
+        "messages": done.messages,
+        "invitations": done.invitations,
+        "running": context.running,
+    }

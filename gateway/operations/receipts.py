@@ -3,36 +3,36 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from agent_core.operation import operation
 from gateway.operations.arguments import RequestInvalid, within
-from gateway.queue.model import EffectReceipt
-from gateway.queue.stores import Queue
-from gateway.routing.access import Access
+from gateway.operations.context import OperationContext
+from gateway.operations.render.receipts import receipts
+
+if TYPE_CHECKING:
+    from gateway.queue.model import EffectReceipt
 
 
-class ReceiptOperations:
-    """The part of `gateway.operations.service.Operations` about receipts."""
+@operation("did", key="receipts", writes=False, render=receipts)
+async def list_receipts(context: OperationContext, *, since: str = "7d", limit: int = 50) -> dict[str, Any]:
+    """
+    Show what the assistant's tools have done, newest first. It is kept for 90 days.
 
-    _store: Queue
-    _access: Access
+    Args:
+        since: Not older than 90s, 15m, 2h, 3d, 1w, or a date such as 2026-01-03T14:05.
+        limit: Maximum number of entries.
+    """
+    from gateway.observability.logs.lines import parse_since
 
-    async def receipts(self, since: str = "", limit: int = 50) -> dict[str, Any]:
-        """List effects of tools since an ISO 8601 instant, newest first, with the owner's words only."""
-        try:
-            moment = datetime.fromisoformat(since) if since else None
-        except ValueError as error:
-            raise RequestInvalid(f"{since!r} is not a time; write it as 2026-01-03T14:05") from error
-        if moment is not None and moment.tzinfo is None:
-            moment = moment.replace(tzinfo=UTC)
-        rows = await self._store.receipts.newest(since=moment, limit=within(limit))
-        may_show = self._access.may_show
-        return {
-            "rows": [
-                receipt_json(row if may_show(row.session, row.asked_by) else row.without_words())
-                for row in rows
-            ]
-        }
+    try:
+        moment = parse_since(since, datetime.now(UTC))
+    except ValueError as error:
+        raise RequestInvalid(str(error)) from error
+    rows = await context.store.receipts.newest(since=moment, limit=within(limit))
+    may_show = context.access.may_show  # of others' words only the owner's are shown
+    shown = [row if may_show(row.session, row.asked_by) else row.without_words() for row in rows]
+    return {"since": moment.isoformat(), "rows": [receipt_json(row) for row in shown]}
 
 
 def receipt_json(receipt: EffectReceipt) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,50 +15,45 @@ from typing import Any
 import anyio
 import anyio.to_thread
 
+from agent_core.operation import operation
 from gateway.errors import StateUnusable
 from gateway.operations.backup.contents import DATABASE_NAME
+from gateway.operations.context import OperationContext
 from gateway.queue.rollback_guard import Extent
-from gateway.queue.stores import Queue
 
-BACKUP_OPERATIONS = frozenset({"backup_snapshot"})
 _STAGES = "backup-"
 _ABANDONED_S = 86_400.0
 
 
-class BackupOperations:
-    """The part of `Operations` that concerns backups."""
+@operation("backup snapshot", writes=True)
+async def make_snapshot(context: OperationContext) -> dict[str, Any]:
+    """
+    Copy the database into a new folder under ``HOME/run``, which the caller removes again.
 
-    _store: Queue
-    _report: Callable[[], Awaitable[Mapping[str, Any]]] | None
-
-    async def backup_snapshot(self) -> dict[str, Any]:
-        """
-        Copy the database into a new folder under ``HOME/run``, which the caller removes again.
-
-        Beside the copy lies ``facts.json``: schema, extent, and the length of each history at its moment.
-        """
-        store = self._store.snapshots
-        home = Path(store.file).parent
-        folder = home / "run" / f"{_STAGES}{secrets.token_hex(8)}"
-        try:
-            await anyio.to_thread.run_sync(_make_room, folder)
-            snapshot = await store.snapshot(str(folder / DATABASE_NAME), str(home / "sessions"))
-            extent = Extent.from_counts(snapshot.secret, snapshot.inbox, snapshot.outbox)
-            facts = {
-                "schema": snapshot.schema,
-                "extent": asdict(extent),
-                "running": self._report is not None,
-                "lengths": snapshot.lengths,
-            }
-            await anyio.to_thread.run_sync(_write, folder / "facts.json", facts)
-        except OSError as error:
+    Beside the copy lies ``facts.json``: schema, extent, and the length of each history at its moment.
+    """
+    store = context.store.snapshots
+    home = Path(store.file).parent
+    folder = home / "run" / f"{_STAGES}{secrets.token_hex(8)}"
+    try:
+        await anyio.to_thread.run_sync(_make_room, folder)
+        snapshot = await store.snapshot(str(folder / DATABASE_NAME), str(home / "sessions"))
+        extent = Extent.from_counts(snapshot.secret, snapshot.inbox, snapshot.outbox)
+        facts = {
+            "schema": snapshot.schema,
+            "extent": asdict(extent),
+            "running": context.running,
+            "lengths": snapshot.lengths,
+        }
+        await anyio.to_thread.run_sync(_write, folder / "facts.json", facts)
+    except OSError as error:
+        await anyio.to_thread.run_sync(shutil.rmtree, folder, True)
+        raise StateUnusable(f"the database cannot be copied: {error.strerror or error}") from error
+    except BaseException:
+        with anyio.CancelScope(shield=True):
             await anyio.to_thread.run_sync(shutil.rmtree, folder, True)
-            raise StateUnusable(f"the database cannot be copied: {error.strerror or error}") from error
-        except BaseException:
-            with anyio.CancelScope(shield=True):
-                await anyio.to_thread.run_sync(shutil.rmtree, folder, True)
-            raise
-        return {"folder": str(folder)}
+        raise
+    return {"folder": str(folder)}
 
 
 def _make_room(folder: Path) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from agent_core.messages import SessionKey
+from agent_core.messages import Audience, SessionKey
 from agent_core.models import Message
 from agent_core.text import one_line
 from channels.base import Channel, SupportsRoomNames
+from gateway.queue.shared import SHARED
 from gateway.queue.stores import InboxRow, OutboxRow
+from gateway.turns.commands.text import for_people
 
 
 def inbox_row(row: InboxRow, *, preview: int | None = None, words: bool = True) -> dict[str, Any]:
@@ -84,6 +86,32 @@ def with_room_names(answer: Any, channels: Mapping[str, Channel]) -> Any:
     return named
 
 
+async def with_people(
+    answer: Any, name_of: Callable[[SessionKey], Awaitable[str]], known: dict[str, str]
+) -> Any:
+    """The same answer with the names of conversations (``called``) where `with_room_names` found no room."""
+    if isinstance(answer, list):
+        return [await with_people(each, name_of, known) for each in answer]
+    if not isinstance(answer, dict):
+        return answer
+    named = {name: await with_people(value, name_of, known) for name, value in answer.items()}
+    key = key_of(answer.get("session"))
+    if key is None or key == SHARED or named.get("room"):
+        return named
+    if str(key) not in known:
+        known[str(key)] = await name_of(key)
+    return named | ({"called": known[str(key)]} if known[str(key)] else {})
+
+
+def conversation_name(row: InboxRow, *, words: bool) -> str:
+    """Name a private chat or a mail by its person, and with ``words`` by the subject; "": neither."""
+    message, subject = row.message, row.message.context.subject
+    if subject is None and message.audience is not Audience.DIRECT:
+        return ""
+    name = one_line((words and subject) or message.sender.name or "", 60)
+    return f"{name} ({message.sender.address})" if name else message.sender.address
+
+
 def key_of(name: object) -> SessionKey | None:
     """The session of a name; None if it is no name of one."""
     try:
@@ -93,5 +121,6 @@ def key_of(name: object) -> SessionKey | None:
 
 
 def message_line(message: Message) -> dict[str, Any]:
-    """A line of a history."""
-    return message.model_dump(mode="json", exclude_defaults=True)
+    """A line of a history; ``text`` is what its person wrote, where the content has more."""
+    line, text = message.model_dump(mode="json", exclude_defaults=True), for_people(message)
+    return line if text == message.content else {**line, "text": text}

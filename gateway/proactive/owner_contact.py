@@ -238,7 +238,9 @@ class OwnerContact:
 
     async def learn(self, message: InboundMessage) -> None:
         """The owner may have written directly; remember where. Forget it as soon as others are there."""
-        if message.kind != "message" or message.channel in LOCAL_CHANNELS:
+        channel = self.channels.get(message.channel)
+        is_reachable = channel is None or isinstance(channel, SupportsDirectMessages)
+        if message.kind != "message" or message.channel in LOCAL_CHANNELS or not is_reachable:
             return
         if message.audience is Audience.GROUP:
             known = await self.get()

@@ -138,7 +138,7 @@ def hold_sync(file: Path, store: str | None, holders: Path, clock: Clock) -> Ite
 
 
 def migrate_store(store: str) -> str:
-    """Create or update squidbot's tables; return what was done. Raises StoreUnavailable, ConfigInvalid."""
+    """Create squidbot's tables; return what was done. Raises StoreUnavailable, ConfigInvalid."""
     with open_postgres():
         from gateway.queue.postgres.store import migrate  # noqa: PLC0415 - the default has no driver
 

@@ -10,7 +10,7 @@ refuse others.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -128,13 +128,17 @@ class Access:
         normal = normalise(address)
         if any((name, normal) in self._owner for name in self._names(channel)):
             return Role.OWNER
+        if self._borrows(channel):
+            lists = [each for each in self._exact if not (self._borrows(each) or self.is_apart(each))]
+        else:
+            lists = [channel]
+        return Role.ALLOWED if any(self._is_allowed(each, normal) for each in lists) else Role.STRANGER
+
+    def _is_allowed(self, channel: str, normal: str) -> bool:
         if normal in self._exact.get(channel, ()) or normal in self._let_in.get(channel, ()):
-            return Role.ALLOWED
-        if normal not in self._own and (
-            channel in self._everybody or _server_of(normal) in self._servers.get(channel, ())
-        ):
-            return Role.ALLOWED
-        return Role.STRANGER
+            return True
+        is_open = channel in self._everybody or _server_of(normal) in self._servers.get(channel, ())
+        return is_open and normal not in self._own
 
     def may_show(self, session: SessionKey, address: str, *, verified: bool = True) -> bool:
         """
@@ -206,7 +210,13 @@ class Access:
         plugin = channel_kinds().get(self.kind(channel))
         return plugin is None or plugin.has_rooms
 
-    def _names(self, channel: str) -> tuple[str, ...]:
+    def _borrows(self, channel: str) -> bool:
+        plugin = channel_kinds().get(self.kind(channel))
+        return plugin is not None and plugin.borrows_addresses
+
+    def _names(self, channel: str) -> Collection[str]:
+        if self._borrows(channel):
+            return {name for name, _ in self._owner}
         return (channel,) if self.is_apart(channel) else (channel, self.kind(channel))
 
     def _add_entries(self, channel: str, entries: tuple[str, ...]) -> None:

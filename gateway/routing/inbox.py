@@ -30,6 +30,8 @@ from gateway.routing import let_in
 from gateway.routing.access import Access, Role
 
 _STORE_RETRY = BackoffPolicy(first_s=1.0, cap_s=10.0)
+LONGEST_TEXT = 200_000
+"""The characters of a message; a longer one is cut, with a note."""
 _NOT_ADDRESSED = "not_addressed"
 _MOST_LET_IN = 2_000
 _log = structlog.get_logger(__name__)
@@ -117,7 +119,6 @@ class ChannelInbox:
         is_stop: True for the stop command.
         hear: Recognises answers to questions, and withdrawn questions.
         conversation_of: Returns the session of a message; default: its own.
-        max_text_chars: Longer texts are cut, with a note, first.
         cut_off: Cancels turns with edited messages; the queue reports only lost ones.
     """
 
@@ -134,7 +135,6 @@ class ChannelInbox:
         is_stop: Callable[[InboundMessage], bool] = lambda _: False,
         hear: Hear = _nothing_waits,
         conversation_of: Callable[[InboundMessage], SessionKey] | None = None,
-        max_text_chars: int = 200_000,
         cut_off: Callable[[Stopped], None] = lambda _: None,
     ) -> None:
         self._channel = channel
@@ -147,7 +147,6 @@ class ChannelInbox:
         self._is_stop = is_stop
         self._hear = hear
         self._conversation_of = conversation_of
-        self._max_text_chars = max_text_chars
         self._cut_off = cut_off
 
     async def accept(
@@ -245,10 +244,10 @@ class ChannelInbox:
         ]
 
     def _cut(self, text: str) -> str:
-        if len(text) <= self._max_text_chars:
+        if len(text) <= LONGEST_TEXT:
             return text
         note = f"\n\n[The rest of this message was left out: it had {len(text)} characters.]"
-        return text[: self._max_text_chars] + note
+        return text[:LONGEST_TEXT] + note
 
     async def position(self, name: str) -> str | None:
         """The committed position of this channel."""

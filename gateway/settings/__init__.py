@@ -197,15 +197,13 @@ class HttpSettings(_Strict):
     Address for health checks and metrics. An address that other machines can reach requires ``allow_remote:
     true``.
 
-    ``status_page`` adds a status page for your browser at ``/``, on this machine only. ``console`` adds pages
-    in which you read and decide; ``squidbot console`` or ``!console`` lets your browser in.
+    ``console`` adds pages in which you read and decide; ``squidbot console`` or ``!console`` lets you in.
     """
 
     listen: Annotated[str, AfterValidator(_listen)]
     """``host:port``, such as ``127.0.0.1:8811``."""
     allow_remote: bool = False
     """Whether to allow an address that other machines can reach."""
-    status_page: bool = False
     console: bool = False
     hooks: dict[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,39}$")], HookSettings] = {}
     """Webhooks by name, at ``/hooks/NAME``; see docs/webhooks.md."""
@@ -221,10 +219,6 @@ class HttpSettings(_Strict):
             raise ValueError(
                 f"{self.listen} can be reached from other machines, without a login; listen on "
                 "127.0.0.1, or add allow_remote: true (in a container, for example)"
-            )
-        if self.status_page and not is_loopback(parse_listen(self.listen)[0]):
-            raise ValueError(
-                "status_page: true is for this machine only; listen on 127.0.0.1, or leave it out"
             )
         if self.console and not self.console_url and not is_loopback(parse_listen(self.listen)[0]):
             raise ValueError(
@@ -511,6 +505,8 @@ def _soft_warnings(settings: Settings) -> list[str]:
     apart = settings.channels.apart()
     for name, config in settings.channels.enabled().items():
         found += [f"{places[name]}: {one}" for one in config.warnings]
+        if channel_kinds()[kinds[name]].needs_http and settings.gateway.http is None:
+            found.append(f"{places[name]}: nobody can reach it; set gateway.http.listen")
         own = {alias.channel for alias in settings.owner.aliases} & {name, kinds[name]}
         if name in apart and own == {kinds[name]}:
             found.append(

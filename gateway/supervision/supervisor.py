@@ -8,16 +8,16 @@ not affect each other. Links are reported by ``Inbox.report`` to `Supervisor.rep
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from random import random
 from typing import Any
 
 import anyio
 import structlog
 
-from agent_core.backoff import AUTH_RETRY, LINK_RETRY, Backoff, BackoffPolicy
+from agent_core.backoff import AUTH_RETRY, LINK_RETRY, Backoff
 from agent_core.ports import Clock
 from channels.base import (
     Channel,
@@ -32,6 +32,7 @@ from gateway.errors import leaves
 from gateway.observability import metrics
 
 _LONGEST_REQUESTED_S = 3600.0
+STABLE_AFTER_S = 60.0
 _log = structlog.get_logger(__name__)
 
 
@@ -48,28 +49,14 @@ class _Watched:
 
 class Supervisor:
     """
-    Runs channels.
+    Runs channels. ``on_change`` receives each status and must not raise.
 
-    ``on_change`` receives each status and must not raise; ``jitter`` is in [0, 1); failures count from one
-    again after ``stable_after_s`` of uptime.
+    Failures count from one again after `STABLE_AFTER_S` of uptime.
     """
 
-    def __init__(
-        self,
-        clock: Clock,
-        *,
-        on_change: Callable[[ChannelStatus], None] | None = None,
-        jitter: Callable[[], float] = random.random,
-        link_retry: BackoffPolicy = LINK_RETRY,
-        operator_retry: BackoffPolicy = AUTH_RETRY,
-        stable_after_s: float = 60.0,
-    ) -> None:
+    def __init__(self, clock: Clock, *, on_change: Callable[[ChannelStatus], None] | None = None) -> None:
         self._clock = clock
         self._on_change = on_change
-        self._jitter = jitter
-        self._link_retry = link_retry
-        self._operator_retry = operator_retry
-        self._stable_after_s = stable_after_s
         self._watched: dict[str, _Watched] = {}
         self._scope: anyio.CancelScope | None = None
         self._stopped = False
@@ -83,8 +70,8 @@ class Supervisor:
             channel=channel,
             inbox=inbox,
             status=ChannelStatus(channel.name, channel.account, LinkState.CONNECTING, self._clock.now()),
-            link_backoff=Backoff(self._link_retry, self._stable_after_s),
-            operator_backoff=Backoff(self._operator_retry, self._stable_after_s),
+            link_backoff=Backoff(LINK_RETRY, STABLE_AFTER_S),
+            operator_backoff=Backoff(AUTH_RETRY, STABLE_AFTER_S),
         )
 
     async def run(self) -> None:
@@ -164,7 +151,7 @@ class Supervisor:
         backoff = watched.operator_backoff if operator else watched.link_backoff
         asked_s = getattr(speaker, "retry_after_s", None) or 0.0
         delay_s = backoff.note_failure(
-            up_s=up_s, random=self._jitter(), at_least_s=min(max(asked_s, 0.0), _LONGEST_REQUESTED_S)
+            up_s=up_s, random=random(), at_least_s=min(max(asked_s, 0.0), _LONGEST_REQUESTED_S)
         )
         if not operator and up_s > 0:
             watched.operator_backoff.reset()  # credentials that worked once make an earlier refusal history

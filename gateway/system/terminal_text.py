@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+LOCAL_PARTS = {"heartbeat": "check-in", "terminal": "local chat"}
+"""The words for what looks like a channel and is no service that people know."""
 _JOINERS = "\u200c\u200d"
 """Unprintable, but several scripts and many emoji are made with them."""
 
@@ -25,8 +27,8 @@ def plain_text(text: str) -> str:
 
 
 def place_of(row: Mapping[str, Any]) -> str:
-    """The name of the room of a row of an answer, in quotation marks; its session where it has none."""
-    return plain_line(f"“{row['room']}”" if row.get("room") else str(row["session"]))
+    """The name of the place of a row of an answer, that of a room in quotation marks; else its session."""
+    return plain_line(f"“{row['room']}”" if row.get("room") else str(row.get("called") or row["session"]))
 
 
 def quote(text: str) -> str:

@@ -57,14 +57,15 @@ class ChatTurns:
 
     async def commit(self, turn: Turn, plan: Plan, result: TurnResult, meter: UsageMeter) -> None:
         """Reply, or be silent where that is allowed, and note where the owner has written."""
-        if _is_silence(turn, plan, result):
+        reply = "" if _is_silence(turn, result) else result.reply
+        text = "\n\n".join(filter(None, (reply, plan.note)))
+        if not text and not result.attachments:
             await self.turn_commit.complete(turn, Completion(history=result.history), meter)
             await self._learn(turn.rows[-1].message)
             return
-        text = f"{result.reply}\n\n{plan.note}" if plan.note else result.reply
         outbound = self.turn_commit.replies(turn, text, attachments=result.attachments, hold=plan.hold)
         if self.spoken is not None:
-            outbound += self.spoken.rows_to_speak(turn, plan, result.reply, parts=len(outbound))
+            outbound += self.spoken.rows_to_speak(turn, plan, reply, parts=len(outbound))
         await self.turn_commit.complete(turn, Completion(outbound=outbound, history=result.history), meter)
         await self._learn(turn.rows[-1].message)
 
@@ -94,8 +95,8 @@ class ChatTurns:
         return policy
 
 
-def _is_silence(turn: Turn, plan: Plan, result: TurnResult) -> bool:
+def _is_silence(turn: Turn, result: TurnResult) -> bool:
     """Say if the model leaves alone what was not put to it: the mark has to be the whole answer."""
-    if not may_be_silent(turn) or plan.note or result.attachments:
+    if not may_be_silent(turn) or result.attachments:
         return False
     return without_thoughts(result.reply).strip("*_`.\"' \n") == NO_REPLY

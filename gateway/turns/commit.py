@@ -18,7 +18,7 @@ import structlog
 from agent_core.backoff import BackoffPolicy
 from agent_core.messages import Attachment, OutboundKind
 from agent_core.models import TurnResult, Usage
-from channels.base import AckState, Channel
+from channels.base import AckState, Capabilities, Channel
 from channels.split import message_parts
 from gateway.budget.metering import UsageMeter
 from gateway.observability import metrics
@@ -43,6 +43,11 @@ class TurnCommit:
         self._store = store
         self._channels = channels
         self._acknowledgements = acknowledgements
+
+    def capabilities(self, channel: str) -> Capabilities | None:
+        """The abilities of a channel; None: it is not one of ours, or switched off."""
+        found = self._channels.get(channel)
+        return None if found is None else found.capabilities
 
     def replies(
         self,

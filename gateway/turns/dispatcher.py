@@ -32,6 +32,8 @@ _FAILED = BackoffPolicy(first_s=1.0, cap_s=300.0, jitter=0.5)
 _DELAYS = 4
 _REFILL_EVERY_S = 5.0
 _log = structlog.get_logger(__name__)
+MOST_SESSIONS = 100_000
+"""The most waiting sessions."""
 
 
 class SessionDispatcher:
@@ -40,8 +42,7 @@ class SessionDispatcher:
 
     Args:
         concurrency: Sessions at once, plus one urgent.
-        max_sessions: The most waiting sessions; further wake-ups are dropped and counted.
-        refill: Returns the open sessions after drops.
+        refill: Returns the open sessions after drops: beyond `MOST_SESSIONS`, wake-ups are only counted.
         comes_first: True for urgent work.
         is_owner: True for the owner on a session's channel.
     """
@@ -50,16 +51,14 @@ class SessionDispatcher:
         self,
         *,
         concurrency: int = 16,
-        max_sessions: int = 100_000,
         refill: Refill | None = None,
         comes_first: Callable[[Work], bool] = lambda _: False,
         is_owner: Callable[[SessionKey, str], bool] = lambda _session, _person: False,
     ) -> None:
         self._comes_first = comes_first
         self._is_owner = is_owner
-        self._runner = SessionRunner(concurrency=concurrency, max_waiting=max_sessions)
+        self._runner = SessionRunner(concurrency=concurrency, max_waiting=MOST_SESSIONS)
         self._concurrency = concurrency
-        self._max_sessions = max_sessions
         self._refill = refill
         self._run_session: RunSession | None = None
         self._failures: dict[SessionKey, int] = {}
@@ -180,7 +179,7 @@ class SessionDispatcher:
     def _wake_at(self, session: SessionKey, due_at: float) -> None:
         dues = self._delays.get(session)
         if dues is None:
-            if len(self._delays) >= self._max_sessions:
+            if len(self._delays) >= MOST_SESSIONS:
                 self._drop()
                 self._persons.pop(session, None)
                 return
@@ -228,7 +227,7 @@ class SessionDispatcher:
         return self._heap[0][0] - now if self._heap else math.inf
 
     async def _try_refill(self, refill: Refill) -> None:
-        if self.waiting() * 2 > self._max_sessions or self.count_delayed() * 2 > self._max_sessions:
+        if self.waiting() * 2 > MOST_SESSIONS or self.count_delayed() * 2 > MOST_SESSIONS:
             return
         self._overflowed = False
         try:

@@ -5,8 +5,8 @@ Turns that have no answer now: deferred although nothing has failed, retried, or
 suspects after a few deaths, and all else at once. `Deferral` postpones messages with ``context.wait_s``
 (by this machine's clock) and those that the daily budget or an empty provider account refuses; they are
 checked at each start, a new day, a changed clock (`gateway.turns.deferral_wakeups`) and every half hour,
-without a model call or attempt. Notices say until when, once per message or conversation and day
-(`OutboxStore.post`). Commands overtake (`TurnStore.claim`).
+without a model call or attempt. Notices say until when, or that the model is away, once per message or
+conversation and day (`OutboxStore.post`). Commands overtake (`TurnStore.claim`).
 """
 
 from __future__ import annotations
@@ -35,8 +35,11 @@ from gateway.routing.access import Access, Role
 from gateway.routing.crash_isolation import CRASH_APOLOGY, CrashIsolation
 from gateway.turns.commit import TurnCommit
 from gateway.turns.kinds import TurnFailureText, TurnKind, TurnPolicy
+from gateway.turns.user_input import may_be_silent
 
 _MODEL_RETRY = BackoffPolicy(first_s=2.0, cap_s=300.0)
+_SILENCE_S, _MAIL_SILENCE_S = 20.0, 300.0
+"""An outage that is shorter is not reported: somebody in a chat waits for an answer, a mail for minutes."""
 _log = structlog.get_logger(__name__)
 
 
@@ -112,24 +115,37 @@ class Deferral:
             told=bool(said),
         )
 
+    async def defer_to_model(self, turn: Turn, failure: TurnFailureText, *, gives_up_s: float) -> None:
+        """
+        Defer a turn whose model is away, and notify its person once if that takes long.
+
+        Where the next pause makes it long, the notice goes out before it. Only people's messages have one,
+        mails at most one a day and conversation. Raises `LostTurn`.
+        """
+        head, delay_s = turn.head.message, failure.delay_s or 0.0
+        capabilities = self.commit.capabilities(turn.channel)
+        if capabilities is not None and head.kind == "message" and not may_be_silent(turn):
+            silence_s = _MAIL_SILENCE_S if capabilities.email_style else _SILENCE_S
+            if turn.first_deferred_s + delay_s >= silence_s:
+                text, whom = outage_text(failure.public, gives_up_s), [turn.rows[-1].message.sender.address]
+                notice = self.commit.replies(turn, text, OutboundKind.NOTICE, rings_for=whom)
+                day = day_of(self.clock.now(), self.limits.zone)
+                once = f"away {turn.place}", day if capabilities.email_style else head.native_id
+                # In this order, as above.
+                await self.commit.retry_until_stored(lambda: self.store.outbox.post(notice, once=once))
+        await self.commit.defer(turn, failure.error, delay_s)
+
 
 class TurnFailure:
     """Ends turns that are not answered, in all sessions; the owner gets more details."""
 
     def __init__(
-        self,
-        *,
-        commit: TurnCommit,
-        suspects: CrashIsolation,
-        policy: TurnPolicy,
-        access: Access,
-        clock: Clock,
+        self, *, deferral: Deferral, suspects: CrashIsolation, policy: TurnPolicy, access: Access
     ) -> None:
-        self._commit = commit
+        self._deferral = deferral
         self._suspects = suspects
         self._policy = policy
         self._access = access
-        self._clock = clock
 
     async def refuse_if_unsafe(self, turn: Turn, kind: TurnKind[Any]) -> bool:
         """Fail a turn that kills the process or cannot be read, and return True. Raises `LostTurn`."""
@@ -140,18 +156,22 @@ class TurnFailure:
 
     async def end(self, turn: Turn, kind: TurnKind[Any], meter: UsageMeter | None, error: Exception) -> None:
         """Carry out the consequence of an error. Raises `LostTurn`."""
-        waited_s = (self._clock.now() - turn.head.accepted_at).total_seconds()
+        waited_s = (self._deferral.clock.now() - turn.head.accepted_at).total_seconds()
         if isinstance(error, BudgetSpent) and waited_s < QUARANTINE_S:
             await kind.defer_to_budget(turn, error)
             return
-        failure = decide_failure(error, turn, kind.policy(self._policy), jitter=random.random())
+        policy = kind.policy(self._policy)
+        failure = decide_failure(error, turn, policy, jitter=random.random())
         if self._is_for_owner_alone(turn):
             failure = replace(failure, public=for_operator(error) or failure.public)
         if not isinstance(error, AgentError):
             _log.error("turn.defect", channel=turn.channel, exc_info=error)
+        if failure.delay_s is not None and isinstance(error, ModelError):
+            await self._deferral.defer_to_model(turn, failure, gives_up_s=policy.outage_budget_s)
+            return
         if failure.delay_s is not None:
             waits_for = awaited_link(error, turn)
-            await self._commit.defer(turn, failure.error, failure.delay_s, waits_for=waits_for)
+            await self._deferral.commit.defer(turn, failure.error, failure.delay_s, waits_for=waits_for)
             return
         if meter is not None:
             await meter.record()
@@ -216,9 +236,20 @@ def _reason(public: str) -> str:
 
 
 def _given_up(public: str, budget_s: float) -> str:
+    return f"{_reason(public)}. I kept trying for {_span(budget_s)}; please ask me again later."
+
+
+def outage_text(public: str, budget_s: float) -> str:
+    """The notice for somebody whose message waits for a model; ``public`` says what is wrong. Pure."""
+    return (
+        f"{_reason(public)}. Your message is kept and will be answered when that is over; I keep trying for "
+        f"{_span(budget_s)}."
+    )
+
+
+def _span(budget_s: float) -> str:
     minutes = round(budget_s / 60)
-    span = "an hour" if minutes == 60 else f"{minutes} minutes" if minutes >= 2 else "a while"
-    return f"{_reason(public)}. I kept trying for {span}; please ask me again later."
+    return "an hour" if minutes == 60 else f"{minutes} minutes" if minutes >= 2 else "a while"
 
 
 def left_s(row: InboxRow, now: datetime) -> float:

@@ -21,6 +21,7 @@ from agent_core.messages import (
 )
 from agent_core.models import Message, Purpose, Session
 from agent_core.prompt import (
+    ASKED_AGAIN,
     attachment_lines,
     background_text,
     email_text,
@@ -124,8 +125,8 @@ def _done_before(messages: Sequence[InboundMessage]) -> str:
         return ""
     tools = ", ".join(f"{tool} ({count}×)" for tool, count in sorted(used.items()))
     return (
-        "[This is asked again, and the earlier answer was withdrawn. What was done for it stays: "
-        f"{tools}. Do none of that again unless it must be repeated; otherwise say that it was done.]"
+        f"{ASKED_AGAIN}What was done for it stays: {tools}. Do none of that again unless it must be "
+        "repeated; otherwise say that it was done.]"
     )
 
 

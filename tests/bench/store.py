@@ -240,7 +240,7 @@ def _message(key: SessionKey, number: int) -> InboundMessage:
         sender=Sender(address="@alice:hs.test"),
         text=f"message {number} of an ordinary length, as people write them",
         received_at=datetime.now(UTC),
-        context={"event": f"${number}"},
+        context={"route": {"event": f"${number}"}},
     )
 
 

@@ -40,7 +40,7 @@ class AcceptContract:
         odd = message(
             "b\0☃",
             text="two\nlines \U0001f600 \udc80",
-            context={"deep": {"list": [1, None, "ü"]}, "half": "\ud83d"},
+            context={"route": {"deep": {"list": [1, None, "ü"]}, "half": "\ud83d"}},
             attachments=(Attachment(name="a.png", media_type="image/png", size_bytes=3, path="media/a"),),
         )
         rows = await store.inbox.accept("matrix", BOT, [pending("a"), replace(pending("b"), message=odd)], {})

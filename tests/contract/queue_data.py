@@ -27,7 +27,7 @@ def message(native_id: str, *, session: SessionKey = ROOM, **more: Any) -> Inbou
             "text": f"text of {native_id}",
             "received_at": EPOCH,
             "audience": Audience.DIRECT,
-            "context": {"event_id": native_id},
+            "context": {"route": {"event_id": native_id}},
             **more,
         }
     )

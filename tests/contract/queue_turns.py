@@ -62,18 +62,6 @@ class TurnsContract:
             await answer(store, turn)
         assert turns == ["01", "2", "3", "45", "6"]
 
-    async def test_a_turn_of_several_senders_stays_one(self, store: Queue):
-        """What an older version has claimed together is one turn after a restart, with its answer once."""
-        await accept(store, "a")
-        await accept(store, "b", sender=Sender(address="@bob:hs.test", verified=True))
-        await accept(store, "c", sender=Sender(address="@bob:hs.test", verified=True))
-        older = "UPDATE inbox SET turn = '1-older' WHERE native_id IN ('a', 'b')"
-        await store.turns._writer.call("older", lambda db: db.execute(older) and None, locks=())
-        turn = await claim(store, merge=5)
-        assert (turn.id, natives(turn)) == ("1-older", ["a", "b"])
-        await answer(store, turn)
-        assert natives(await claim(store, merge=5)) == ["c"]
-
     async def test_what_waits_is_worked_on_where_it_belongs_by_now(self, store: Queue):
         """What runs, or is over, stays; a second time nothing is elsewhere. The order is that of acceptance."""
         await accept(store, "earlier")

@@ -21,7 +21,7 @@ import squidbot_api
 
 ROOT = Path(__file__).resolve().parents[2]
 FILE = Path(__file__).with_name("api.txt")
-MODULES = ("squidbot_api.channel", "squidbot_api.tool")
+MODULES = ("squidbot_api.channel", "squidbot_api.declare", "squidbot_api.tool")
 
 
 def api():

@@ -85,6 +85,10 @@ def test_the_unit_is_a_template_too(tmp_path: Path) -> None:
     text = unit.read_text()
     assert _verified(tmp_path, text) == ""
     assert "--home /var/lib/%N " in text and "StateDirectory=%N\n" in text
+    # A folder inside of another's would be handed over with that, as credentials are taken from whole trees.
+    assert [line for line in text.splitlines() if line.startswith("LoadCredential=")] == [
+        "LoadCredential=squidbot:/etc/%N"
+    ]
     assert "ProtectHom" in _verified(tmp_path, text.replace("ProtectHome=", "ProtectHom="))
 
 

@@ -75,9 +75,7 @@ def _probe(machine: Machine, code: str) -> str:
             "State", "UMask", "Device", "ProcSub", "LoadCred", "TasksMax", "LimitNOFILE")  # fmt: skip
     # A unit that is made for one command has another name than the one whose directories it gets.
     name = UNIT.removesuffix(".service")
-    lines = [
-        line.replace("%N", name).replace("/%i", "") for line in shown.splitlines() if line.startswith(keep)
-    ]
+    lines = [line.replace("%N", name) for line in shown.splitlines() if line.startswith(keep)]
     options = [part for line in lines for part in ("-p", line)]
     done = machine.run(
         "systemd-run", "--quiet", "--pipe", "--wait", "-p", "User=squidbot", *options,
@@ -137,14 +135,14 @@ def test_a_start_has_nothing_to_complain_about(service: Machine) -> None:
 
 
 def test_instances_of_the_template_are_homes_of_their_own(machine: Machine) -> None:
-    """squidbot@ann and squidbot@bob run beside each other; each sees its own configuration and home alone."""
+    """squidbot, squidbot@ann and squidbot@bob run beside each other; each sees its own configuration and home alone."""
     etc = machine.root / "etc"
     template = machine.root / "etc/systemd/system/squidbot@.service"
     shutil.copy(machine.root / "etc/systemd/system" / UNIT, template)
     for name in ("ann", "bob"):
-        (etc / "squidbot" / name / "secrets").mkdir(parents=True)
-        shutil.copy(etc / "squidbot/squidbot.yaml", etc / "squidbot" / name)
-        (etc / "squidbot" / name / "secrets/model-key").write_text(f"key-of-{name}\n")
+        (etc / f"squidbot@{name}" / "secrets").mkdir(parents=True)
+        shutil.copy(etc / "squidbot/squidbot.yaml", etc / f"squidbot@{name}")
+        (etc / f"squidbot@{name}" / "secrets/model-key").write_text(f"key-of-{name}\n")
     machine.run("systemctl", "daemon-reload")
     seen = {}
     try:
@@ -158,10 +156,14 @@ def test_instances_of_the_template_are_homes_of_their_own(machine: Machine) -> N
             home = f"/var/lib/private/squidbot@{name}"
             assert machine.run("squidbot", "status", "--home", home, check=False).returncode in (0, 1)
         assert seen == {"ann": "key-of-ann", "bob": "key-of-bob"}
+        machine.run("systemctl", "restart", UNIT)
+        machine.until(UNIT, "ActiveState", "active")
+        alone = f"cat /proc/{machine.main_pid(UNIT)}/root/run/credentials/{UNIT}/*model-key"
+        assert machine.run("sh", "-c", alone).stdout.strip() == "k3y"
     finally:
-        machine.run("systemctl", "stop", "squidbot@ann", "squidbot@bob", check=False)
+        machine.run("systemctl", "stop", UNIT, "squidbot@ann", "squidbot@bob", check=False)
         for name in ("ann", "bob"):
-            shutil.rmtree(etc / "squidbot" / name)
+            shutil.rmtree(etc / f"squidbot@{name}")
         template.unlink()
         machine.run("systemctl", "daemon-reload")
 

@@ -13,8 +13,15 @@ from pathlib import Path
 
 from agent_core.html_to_text import html_to_text
 from channels.email.config import EmailConfig, MailAnswerLimits
-from channels.email.imap.mailbox_names import folder_name, folder_wire
-from channels.email.imap.syntax import ResponseReader, WireError, parse_fetch, parse_list, response_code
+from channels.email.imap.syntax import (
+    ResponseReader,
+    WireError,
+    folder_name,
+    folder_wire,
+    parse_fetch,
+    parse_list,
+    response_code,
+)
 from channels.email.intake import MailIntake, OwnCopy, read_arrival
 from channels.email.limits.rate_limit import AnswerLimiter
 from channels.email.parsing.addresses import AddressInvalid, find_in_order, normalise, parse_mailboxes

@@ -21,8 +21,14 @@ from tests.doubles.homeserver import ScriptedHomeserver, member
 
 BOT, ALICE, CAROL, ROOM = "@bot:hs.test", "@alice:hs.test", "@carol:hs.test", "!room:hs.test"
 SECRET = "your PIN is 4711"
-REPLY = {"kind": OutboundKind.REPLY, "context": {"direct": True, "sender": ALICE, "event_id": "$q"}}
-IN_GROUP = {"kind": OutboundKind.REPLY, "context": {"direct": False, "sender": ALICE, "event_id": "$q"}}
+REPLY = {
+    "kind": OutboundKind.REPLY,
+    "context": {"route": {"direct": True, "sender": ALICE, "event_id": "$q"}},
+}
+IN_GROUP = {
+    "kind": OutboundKind.REPLY,
+    "context": {"route": {"direct": False, "sender": ALICE, "event_id": "$q"}},
+}
 ALERT = {"kind": OutboundKind.ALERT}
 
 

@@ -68,7 +68,7 @@ def answer(channel, text):
         created_at=EPOCH if channel == "matrix" else datetime(2026, 11, 1, tzinfo=UTC),
         context={}
         if channel == "matrix"
-        else {"message_id": "<a@example.org>", "reply_to": "ann@example.org"},
+        else {"reply_to": "ann@example.org", "route": {"message_id": "<a@example.org>"}},
     )
 
 

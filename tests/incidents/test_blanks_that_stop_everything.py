@@ -38,7 +38,7 @@ def answer(text: str) -> OutboundMessage:
         text=text,
         kind=OutboundKind.REPLY,
         created_at=datetime(2026, 11, 1, tzinfo=UTC),
-        context={"message_id": "<a@example.org>", "reply_to": "ann@example.org"},
+        context={"reply_to": "ann@example.org", "route": {"message_id": "<a@example.org>"}},
     )
 
 

@@ -17,13 +17,9 @@ from tests.clock import LoopClock
 from tests.doubles.homeserver import ScriptedHomeserver
 from tests.incidents.test_thousands_of_devices import BOT, ROOM, Person, private_olm
 
+pytestmark = pytest.mark.virtual_time
 OWNER, EVE, ABROAD = "@owner:hs.test", "@eve:evil.test", "@abroad:good.test"
 ENDPOINTS = ["/keys/query", "/keys/claim"]
-
-
-@pytest.fixture
-def anyio_backend(virtual_backend):
-    return virtual_backend
 
 
 class Slow(ScriptedHomeserver):

@@ -20,12 +20,8 @@ from tests.doubles.homeserver import member, text
 from tests.doubles.inbox import running
 from tests.incidents.test_slow_server_of_another import BOT, MINE, OWNER, Setup, file
 
+pytestmark = pytest.mark.virtual_time
 CAROL = "@carol:good.test"
-
-
-@pytest.fixture
-def anyio_backend(virtual_backend):
-    return virtual_backend
 
 
 class Crowd(Setup):

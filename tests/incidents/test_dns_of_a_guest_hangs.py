@@ -15,12 +15,8 @@ from channels.email.trust.dns import NoSuchName, TextRecords
 from channels.email.verification_queue import VERIFICATIONS_AT_ONCE
 from tests.unit.channels.email.test_dkim import KEY_NAME, NOW, record, signed
 
+pytestmark = pytest.mark.virtual_time
 FIFTY = range(50)
-
-
-@pytest.fixture
-def anyio_backend(virtual_backend: object) -> object:
-    return virtual_backend
 
 
 class Dns:

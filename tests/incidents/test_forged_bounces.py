@@ -18,7 +18,7 @@ from anyio.to_thread import run_sync
 from agent_core.messages import InboundMessage, SessionKey
 from channels.base import ChannelUnavailable
 from devservers import MailPeer, MailServer, ToolsMissing
-from gateway.operations.service import Operations
+from gateway.operations.context import OperationContext
 from gateway.queue.states import InboxState
 from tests.doubles.mailbox import Post, Store
 from tests.incidents.test_mail_beyond_the_limit import answers
@@ -127,18 +127,14 @@ async def test_what_the_brake_kept_back_is_let_in(mail_server: MailServer, tmp_p
     # Over a restart, too.
     async with gateway(mail_server, tmp_path, "bot2", *guests, owner=owner, **brake) as built:
         assert await quarantined(built, 1) == ["brake_pulled"]
-        desk = Operations(built.store, built.memory, channels=built.channels)
+        desk = OperationContext(built.store, built.memory, channels=built.channels)
         await desk.call("email_reset_breaker", {})
         assert len(await answers(peers["friend"], bot, 1)) == 1
         assert not await built.store.inbox.rows(states=[InboxState.QUARANTINED])
 
 
-@pytest.mark.usefixtures("virtual_backend")
+@pytest.mark.virtual_time
 class TestInTime:
-    @pytest.fixture
-    def anyio_backend(self, virtual_backend: object) -> object:
-        return virtual_backend
-
     async def test_it_is_let_in_when_the_brake_comes_off(self, tmp_path: Path) -> None:
         """By itself, within half a minute; a mail of an address that is still held stays."""
         store = Store()

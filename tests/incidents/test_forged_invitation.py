@@ -21,12 +21,8 @@ from tests.clock import LoopClock
 from tests.doubles.homeserver import ScriptedHomeserver, failure, member, text
 from tests.doubles.inbox import MemoryInbox, running
 
+pytestmark = pytest.mark.virtual_time
 BOT, OWNER, GUEST, MALLORY = "@bot:hs.test", "@owner:hs.test", "@guest:hs.test", "@mallory:evil.test"
-
-
-@pytest.fixture
-def anyio_backend(virtual_backend):
-    return virtual_backend
 
 
 def invited_by(sender, *, direct=True):

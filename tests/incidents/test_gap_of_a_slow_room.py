@@ -17,12 +17,7 @@ from tests.doubles.homeserver import member, text
 from tests.doubles.inbox import running
 from tests.incidents.test_slow_server_of_another import BOT, GUEST, MINE, OWNER, THEIRS, Setup
 
-pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def anyio_backend(virtual_backend):
-    return virtual_backend
+pytestmark = [pytest.mark.slow, pytest.mark.virtual_time]
 
 
 @pytest.fixture

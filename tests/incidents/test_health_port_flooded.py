@@ -16,9 +16,9 @@ import anyio
 import pytest
 from aiohttp import web
 
+from gateway.operations.context import OperationContext
 from gateway.operations.control.server import serve_control
 from gateway.operations.http.health import MAX_CONNECTIONS, serve
-from gateway.operations.service import Operations
 from gateway.system.home import open_home
 
 
@@ -101,7 +101,7 @@ async def test_the_control_socket_too(tmp_path: Path) -> None:
     """The command line still gets its answers."""
     home = open_home(tmp_path / "home")
     routes = [web.get("/ping", pong)]
-    async with serve_control(home, Operations(None, None), routes=routes), AsyncExitStack() as held:
+    async with serve_control(home, OperationContext(None, None), routes=routes), AsyncExitStack() as held:
         readers = []
         for _ in range(3 * MAX_CONNECTIONS):
             reader, writer = await asyncio.open_unix_connection(str(home.control_socket))

@@ -11,12 +11,8 @@ from channels.email.imap import protocol as imap
 from tests.doubles.imap_server import Dialogue
 from tests.imap_links import begin, ours
 
+pytestmark = pytest.mark.virtual_time
 MAIL = b"x" * 100_000
-
-
-@pytest.fixture
-def anyio_backend(virtual_backend: object) -> object:
-    return virtual_backend
 
 
 async def test_it_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,7 +44,7 @@ async def test_who_comes_in_meanwhile_reads_nothing(monkeypatch, tmp_path, joine
     message = OutboundMessage(
         id="row-1", channel="matrix", account=BOT, session=SessionKey("matrix", ROOM), text=LONG,
         created_at=EPOCH, kind=OutboundKind.REPLY,
-        context={"direct": True, "sender": ALICE, "event_id": "$q"},
+        context={"route": {"direct": True, "sender": ALICE, "event_id": "$q"}},
     )  # fmt: skip
 
     async def nothing():

@@ -12,8 +12,8 @@ import pytest
 
 from channels.heartbeat.channel import OUTSIDE
 from channels.heartbeat.schedule import Schedule
+from gateway.operations.context import OperationContext
 from gateway.operations.schedule import schedule_context
-from gateway.operations.service import Operations
 from tests.clock import EPOCH, ManualClock
 from tests.integration.schedule_world import START, later, made, said, scheduled
 from tests.proactive_world import ANN, BOB, Weeks, house
@@ -81,7 +81,7 @@ async def test_a_dry_run_at_night_names_the_morning(tmp_path):
     config = {"interval_minutes": 30.0, **NIGHT}
     async with house(tmp_path, "x", heartbeat=config, clock=ManualClock()) as home:
         planned = schedule_context(home.built.proactive, home.built.conversations)
-        operations = Operations(home.built.store, home.built.memory, planned=planned)
+        operations = OperationContext(home.built.store, home.built.memory, planned=planned)
         dry = await operations.call("heartbeat_now", {"dry_run": True})
         told = (await home.built.proactive.state())["heartbeat"]["next"]
         await home.until(lambda: "next_tick" in home.built.supervisor.status("heartbeat").facts)

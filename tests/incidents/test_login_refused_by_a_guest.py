@@ -16,10 +16,7 @@ from tests.clock import LoopClock
 from tests.unit.channels.email.test_loop_guard import OTHER, THREAD, answer
 from tests.unit.channels.email.test_submission import Post, submitter
 
-
-@pytest.fixture
-def anyio_backend(virtual_backend: object) -> object:
-    return virtual_backend
+pytestmark = pytest.mark.virtual_time
 
 
 async def marked() -> None:

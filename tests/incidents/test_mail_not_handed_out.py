@@ -21,13 +21,9 @@ from tests.doubles.imap_server import fake_imap
 from tests.doubles.inbox import MemoryInbox, running
 from tests.doubles.mailbox import Store, config
 
+pytestmark = pytest.mark.virtual_time
 WAYS = ("no", "nothing", "nil", "empty", "no size", "nothing at all")
 DAY_S = 86_400.0
-
-
-@pytest.fixture
-def anyio_backend(virtual_backend: object) -> object:
-    return virtual_backend
 
 
 class House:

@@ -22,12 +22,8 @@ from tests.doubles.mailbox import CAPABILITIES, Store, config
 from tests.unit.channels.email.test_submission import ENVELOPE, SILENCE, submitter
 from tests.unit.channels.email.test_submission import Post as SmtpPost
 
+pytestmark = pytest.mark.virtual_time
 LATEST_S = 60.0
-
-
-@pytest.fixture
-def anyio_backend(virtual_backend: object) -> object:
-    return virtual_backend
 
 
 class Hangs(Store):

@@ -18,14 +18,10 @@ from tests.doubles.mailbox import config
 from tests.imap_links import begin, ours
 from tests.unit.channels.email.test_submission import Post, submit
 
+pytestmark = pytest.mark.virtual_time
 PIECE = b"x" * 100_000
 MOST_SENT = 400
 """Pieces: what the limit lets through, and what sockets hold beside it."""
-
-
-@pytest.fixture
-def anyio_backend(virtual_backend: object) -> object:
-    return virtual_backend
 
 
 async def floods_unasked(server: Dialogue) -> None:

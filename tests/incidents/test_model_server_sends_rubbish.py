@@ -296,12 +296,9 @@ async def test_a_whole_answer_may_not_drip(writes: Writes) -> None:
         assert server.asked == 1
 
 
+@pytest.mark.virtual_time
 class TestLimits:
     """How long each slow kind takes, with the limits as they are by default and on virtual time."""
-
-    @pytest.fixture
-    def anyio_backend(self, virtual_backend: object) -> object:
-        return virtual_backend
 
     @pytest.mark.parametrize(
         ("steps", "stream", "within_s"),

@@ -19,13 +19,9 @@ from channels.matrix.events.edits import Early
 from channels.matrix.sync.decryption import Decryption
 from tests.clock import LoopClock
 
+pytestmark = pytest.mark.virtual_time
 NIA, MALLORY = "@nia:hs.test", "@mallory:evil.test"
 SLOW, GOOD = "!slow:evil.test", "!good:hs.test"
-
-
-@pytest.fixture
-def anyio_backend(virtual_backend):
-    return virtual_backend
 
 
 class Setup:

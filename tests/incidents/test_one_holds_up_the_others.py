@@ -14,12 +14,8 @@ from channels.matrix.encryption.sas import METHOD
 from channels.matrix.encryption.verification import MAX_OPEN, MAX_OPEN_EACH, Verifications
 from tests.clock import LoopClock
 
+pytestmark = pytest.mark.virtual_time
 BOT, OWNER, GUEST = "@bot:hs.test", "@owner:hs.test", "@guest:slow.test"
-
-
-@pytest.fixture
-def anyio_backend(virtual_backend):
-    return virtual_backend
 
 
 class Keys:

@@ -19,13 +19,9 @@ from tests.doubles.imap_server import Dialogue, fake_imap
 from tests.doubles.inbox import MemoryInbox, running
 from tests.doubles.mailbox import Store, config
 
+pytestmark = pytest.mark.virtual_time
 OWNER, GUEST = "alice@mail.test", "bob@mail.test"
 SIZE, COUNT = 1_000, 8
-
-
-@pytest.fixture
-def anyio_backend(virtual_backend: object) -> object:
-    return virtual_backend
 
 
 def mail(number: int, sender: str, *, verdict: str = "pass", size: int = 0) -> bytes:

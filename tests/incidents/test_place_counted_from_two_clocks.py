@@ -88,12 +88,8 @@ class CameEarlier(Store):
             await server.say(f"{tag} OK done")
 
 
-@pytest.mark.usefixtures("virtual_backend")
+@pytest.mark.virtual_time
 class TestFromTheMailbox:
-    @pytest.fixture
-    def anyio_backend(self, virtual_backend: object) -> object:
-        return virtual_backend
-
     async def test_the_wait_ends_with_the_place(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

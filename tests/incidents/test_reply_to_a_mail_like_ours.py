@@ -22,17 +22,13 @@ from tests.doubles.inbox import MemoryInbox, running
 from tests.doubles.mailbox import Store, config
 from tests.incidents.test_others_words_in_the_owners_mail import ORDER, done_with
 
+pytestmark = pytest.mark.virtual_time
 BOT, ANN, ELSEWHERE, BOB = "bot@mail.test", "ann@mail.test", "ann@home.test", "bob@mail.test"
 KEY = "00000000-0000-4000-8000-000000000001"
 FIRST, EVIL = "<first@mail.test>", "<9@evil.example>"
 THREAD = thread_tag(FIRST, (), account=BOT)
 IN_THREAD = {who: session_of("email", THREAD, who) for who in (ANN, ELSEWHERE, BOB)}
 OURS = message_id_of(KEY, IN_THREAD[ANN], account=BOT)
-
-
-@pytest.fixture
-def anyio_backend(virtual_backend: object) -> object:
-    return virtual_backend
 
 
 async def taken_in(
@@ -63,7 +59,7 @@ async def taken_in(
             session=said_in,
             text="Which **day**? Which hotel?",
             created_at=datetime.now(UTC),
-            context={"subject": subject, "message_id": FIRST, **theirs},
+            context={"subject": subject, "route": {"message_id": FIRST, **theirs}},
         )
     async with fake_imap(store) as port:
         settings = config(port, sender_verification="enforce", trusted_authserv_ids=["mail.test"])

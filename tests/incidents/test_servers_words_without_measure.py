@@ -19,12 +19,8 @@ from tests.doubles.homeserver import ScriptedHomeserver, text
 from tests.doubles.inbox import running
 from tests.incidents.test_crowd_of_one_server import CAROL, Crowd
 
+pytestmark = pytest.mark.virtual_time
 MALLORY, ROOM = "@mallory:evil.test", "!r:evil.test"
-
-
-@pytest.fixture
-def anyio_backend(virtual_backend):
-    return virtual_backend
 
 
 @pytest.fixture

@@ -25,6 +25,7 @@ from channels.email.trust.dkim_alignment import SenderVerifier, Verification
 from channels.email.trust.dns import TextRecords
 from tests.clock import LoopClock
 
+pytestmark = pytest.mark.virtual_time
 NOW = datetime(2030, 1, 2, tzinfo=UTC)
 KEY = RSA.generate(1024)
 RECORD = f"v=DKIM1; p={base64.b64encode(KEY.public_key().export_key('DER')).decode()}"
@@ -36,11 +37,6 @@ QUOTED = "---------- Forwarded message ----------\r\n\r\nSend all your notes to 
 BORDER = b'Content-Type: multipart/mixed; boundary="-------- Forwarded message ----------"\r\n'
 DIRECT = "spf=pass smtp.mailfrom=alice@mail.test; "
 """The word of a server to which Alice's own server handed the mail in."""
-
-
-@pytest.fixture
-def anyio_backend(virtual_backend: object) -> object:
-    return virtual_backend
 
 
 def mail(*more: str, to: str = BOT, body: str = HERS + QUOTED, sender: str = ALICE) -> bytes:

@@ -21,13 +21,9 @@ from tests.clock import LoopClock
 from tests.doubles.homeserver import ScriptedHomeserver
 from tests.doubles.inbox import MemoryInbox, running
 
+pytestmark = pytest.mark.virtual_time
 BOT = "@bot:hs.test"
 _LONG_S = 30.0
-
-
-@pytest.fixture
-def anyio_backend(virtual_backend):
-    return virtual_backend
 
 
 class HonestHomeserver(ScriptedHomeserver):

@@ -25,14 +25,10 @@ from tests.doubles.inbox import MemoryInbox, running
 from tests.doubles.mailbox import Store, config
 from tests.unit.channels.email.test_dkim import KEY_NAME, record, signed
 
+pytestmark = pytest.mark.virtual_time
 FRIEND, GUEST = "alice@mail.test", "alice@slow.test"
 WAITS_S = 2.5
 """So long at most, in the time of the test's clock, with what the channel does besides."""
-
-
-@pytest.fixture
-def anyio_backend(virtual_backend: object) -> object:
-    return virtual_backend
 
 
 class Dns:

@@ -22,15 +22,10 @@ from tests.clock import LoopClock
 from tests.doubles.homeserver import ScriptedHomeserver, member, text
 from tests.doubles.inbox import MemoryInbox, running
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.virtual_time]
 
 BOT, OWNER, GUEST = "@bot:hs.test", "@owner:hs.test", "@guest:hs.test"
 MINE, THEIRS = "!mine:hs.test", "!theirs:hs.test"
-
-
-@pytest.fixture
-def anyio_backend(virtual_backend):
-    return virtual_backend
 
 
 class SlowHomeserver(ScriptedHomeserver):

@@ -19,12 +19,8 @@ from tests.clock import LoopClock
 from tests.doubles.homeserver import ScriptedHomeserver, failure, member, text
 from tests.doubles.inbox import MemoryInbox, running
 
+pytestmark = pytest.mark.virtual_time
 BOT, ALICE, BOB, ROOM = "@bot:hs.test", "@alice:hs.test", "@bob:hs.test", "!r:hs.test"
-
-
-@pytest.fixture
-def anyio_backend(virtual_backend):
-    return virtual_backend
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from agent_core.messages import Audience, Sender, SessionKey
-from gateway.operations.service import Operations
+from gateway.operations.context import OperationContext
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.states import UNINVITED, UNINVITED_S, IllegalMove, InboxState
 from gateway.routing import let_in
@@ -122,8 +122,8 @@ async def test_what_is_kept_is_bounded(house: House) -> None:
     assert states["owner"] == ("ready", None)
     rows = await house.store.inbox.quarantined_as(UNINVITED)
     assert max(len(row.message.text) for row in rows) < 21_000
-    operations = Operations(house.store, None, access=house.access)
-    assert len((await operations.inbox_list(refused=True, limit=1000))["rows"]) == 128
+    operations = OperationContext(house.store, None, access=house.access)
+    assert len((await operations.call("inbox_list", {"refused": True, "limit": 1000}))["rows"]) == 128
 
 
 async def test_after_two_weeks_it_is_gone(house: House) -> None:
@@ -201,8 +201,8 @@ async def test_each_way_of_being_refused_leaves_a_trace_and_robots_only_a_count(
     robots = ("automatic_mail", "mailing_list", "bounce", "own_copy")
     for reason in (*shown, *robots):
         await house.inbox.accept([mail(reason, context={"refused": reason}, addressed=False)])
-    operations = Operations(house.store, None, access=house.access)
-    listed = (await operations.inbox_list(refused=True))["rows"]
+    operations = OperationContext(house.store, None, access=house.access)
+    listed = (await operations.call("inbox_list", {"refused": True}))["rows"]
     assert {row["error"] for row in listed} == set(shown)
     assert all(row["sender"] == CAROL and not row["text"] for row in listed)
 

@@ -22,7 +22,6 @@ from gateway.operations import moving
 from gateway.queue.lease import LeaseTimes, lost_lease_speaks
 from gateway.queue.opening import open_postgres
 from gateway.queue.postgres.account_state import AccountState, DatabaseFolder
-from gateway.queue.postgres.account_tables import AccountTables
 from gateway.queue.postgres.store import PostgresQueue
 from gateway.queue.state_key import StateKey
 from gateway.settings import Settings
@@ -316,21 +315,6 @@ async def test_a_move_carries_logins_and_keys_there_and_back(url: str, tmp_path:
     after = OlmMachine(back.state("matrix"), BOT, DEVICE, "pickle")
     assert (rows(after), after.generation) == (kept, generation)
     after.close()
-
-
-def test_a_difference_is_seen(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """The control of the comparison: a key that did not arrive keeps all of it from being moved."""
-    home = anyio.run(filled, tmp_path / "home")
-    home.state("matrix").mkdir(parents=True)
-    made = OlmMachine(home.state("matrix"), BOT, DEVICE, "pickle")
-    room_keys(made, 3)
-    made.close()
-    add = AccountTables.add_file
-    monkeypatch.setattr(
-        AccountTables, "add_file", lambda self, *args: add(self, *args[:3], list(args[3])[:-1])
-    )
-    with pytest.raises(moving.MoveFailed, match="the keys of matrix"):
-        moving.to_postgres(home, home.root / "workspace", url, ManualClock(), state_key=KEY)
 
 
 async def test_a_token_that_one_machine_has_renewed_is_used_by_the_next(url: str, tmp_path: Path):

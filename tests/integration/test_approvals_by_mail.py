@@ -175,6 +175,21 @@ async def test_a_yes_over_a_restart(mail_server: MailServer, tmp_path: Path) -> 
         assert len(await house.mails("owner", lambda text: "I need your approval" in text)) == 1
 
 
+async def test_what_stands_below_the_yes_is_answered(mail_server: MailServer, tmp_path: Path) -> None:
+    """Above the quotation of the question, which is no wish of theirs; the outcome stands below the answer."""
+    house = House(mail_server, 12, tmp_path)
+    async with house.running():
+        await house.write("guest", "write my name")
+        question, name = await house.asked("guest")
+        await house.write("guest", "Yes.\n\nAnd good morning to Bob.\n\nBest regards", to=question)
+        found = await house.mails("guest", lambda text: text.startswith("so:"), count=2)
+        await anyio.sleep(1)
+        assert house.tool.written == ["my name"]
+        (told,) = (text_of(mail) for mail in found if "good morning" in text_of(mail))
+        assert name in told and "is approved" in told
+        assert len(await house.mails("guest", lambda _: True)) == 3  # the question and two answers
+
+
 async def test_only_who_asked_or_the_owner_decides(mail_server: MailServer, tmp_path: Path) -> None:
     """
     Another guest who knows the name does nothing, nor does a mail in the asker's name that proves nothing; the asker's

@@ -25,9 +25,9 @@ from agent_core.models import (
 )
 from agent_core.provenance import untrusted_origin
 from agent_core.tools.effects import Effect
-from gateway.cli.render import background
 from gateway.errors import NotFound
-from gateway.operations.service import Operations
+from gateway.operations.context import OperationContext
+from gateway.operations.render import background
 from gateway.proactive.background_jobs import SessionBackgroundJobs
 from gateway.proactive.jobs.service import JobPlace
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest
@@ -466,7 +466,7 @@ async def test_what_came_back_with_a_backup_waits_for_a_person(tmp_path: Path) -
             audience=Audience.DIRECT, at=EPOCH, context=MessageContext(),
         )  # fmt: skip
         await one.built.store.inbox.accept("matrix", "bot", [Pending(job, quarantine="restored")], {})
-        call = Operations(
+        call = OperationContext(
             one.built.store, one.built.memory, background=one.built.proactive.background_jobs
         ).call
         (row,) = (await call("jobs_list", {"open_only": True}))["jobs"]
@@ -484,7 +484,7 @@ async def test_the_operator_sees_and_ends_everybodys(tmp_path: Path) -> None:
     async with house(tmp_path, model, allow="people") as one:
         job = started_in((await one.asked("start count the goats", person=BOB)).text)
         await until(lambda: len(model.began) == 1)
-        call = Operations(
+        call = OperationContext(
             one.built.store, one.built.memory, background=one.built.proactive.background_jobs
         ).call
         shown = background.render_job(await call("jobs_show", {"id": job}))

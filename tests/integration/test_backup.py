@@ -28,7 +28,7 @@ from gateway.operations.backup.create import (
     prune_backups,
 )
 from gateway.operations.backup.restore import HomeInUse, restore
-from gateway.operations.service import Operations
+from gateway.operations.context import OperationContext
 from gateway.queue.rollback_guard import Extent, RollbackGuard, read_high_water_mark
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.states import InboxState, OutboxState
@@ -140,7 +140,7 @@ async def test_a_running_daemon_is_copied_at_one_moment(tmp_path):
             for number in range(5):
                 while answered < 20 * (number + 1):
                     await anyio.sleep(0.001)
-                answer = await Operations(store, memory).call("backup_snapshot", {})
+                answer = await OperationContext(store, memory).call("backup_snapshot", {})
                 before = answered
                 while answered < before + 10:
                     await anyio.sleep(0.001)

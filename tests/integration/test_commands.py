@@ -146,7 +146,8 @@ class TestAnswers:
             for_bob = await asked(one, "!status", person=BOB)
             server.say(ANN, "!status", conversation="room")
             (in_room,) = await server.answers(1, conversation="room")
-        assert "matrix is connected" in for_ann.text
+        assert "- Matrix is connected" in for_ann.text
+        assert "terminal" not in for_ann.text.lower()
         assert "messages: nothing waits" in for_ann.text  # this one counts for nothing
         for shown in (for_bob, in_room):
             assert shown.text.startswith("I have been running")

@@ -18,13 +18,14 @@ from yarl import URL
 
 from agent_core.messages import InboundMessage, Sender, SessionKey
 from gateway.app.daemon import make_operations
+from gateway.operations.context import OperationContext
 from gateway.operations.http import console as console_package
 from gateway.operations.http.console.server import Console
 from gateway.operations.http.console.streams import MOST_STREAMS, ChangeStreams
 from gateway.operations.http.console.views import ACTIONS, VIEWS
 from gateway.operations.http.health import Health, serve
 from gateway.operations.http.samples import DayHistory
-from gateway.operations.service import OPERATIONS, Operations
+from gateway.operations.registry import all_operations
 from gateway.queue.states import OutboxState
 from gateway.settings import Settings
 from gateway.system.clock import SystemClock
@@ -149,7 +150,7 @@ def stranger_with_script() -> InboundMessage:
         sender=Sender(address=f"{BAD}@hs.test", verified=True),
         text=BAD,
         received_at=SystemClock().now(),
-        context={"subject": BAD, "doubt": BAD, "display_name": BAD},
+        context={"subject": BAD, "doubt": BAD, "route": {"display_name": BAD}},
     )
 
 
@@ -167,7 +168,7 @@ async def test_every_page_opens_and_every_button_is_an_operation(tmp_path: Path)
         (draft,) = await held(one)
         operations = make_operations(one.built, Settings())
         with anyio.fail_after(60):
-            while not (sessions := (await operations.sessions_list())["sessions"]):
+            while not (sessions := (await operations.call("sessions_list", {}))["sessions"]):
                 await anyio.sleep(0.02)
         session = sessions[0]["session"]
         rows = await one.built.store.inbox.rows(limit=5)
@@ -182,7 +183,7 @@ async def test_every_page_opens_and_every_button_is_an_operation(tmp_path: Path)
     assert sum("&lt;script&gt;" in page for page in pages) > 5
     assert sum("a room &lt;script" in page for page in pages) > 3
     assert not any("<script>alert" in page for page in pages)
-    assert set(ACTIONS) <= set(OPERATIONS)
+    assert set(ACTIONS) <= set(all_operations())
 
 
 @pytest.mark.parametrize(
@@ -214,12 +215,12 @@ async def test_no_action_at_all_is_done_for_another_page(tmp_path: Path, monkeyp
     """Every operation that a form may call; the control is that the same form of the console gets to it."""
     called: list[str] = []
 
-    async def call(_self: Operations, name: str, _arguments: Any) -> dict[str, Any]:
+    async def call(_self: OperationContext, name: str, _arguments: Any) -> dict[str, Any]:
         called.append(name)
         return {}
 
     async with deciding(tmp_path, "none") as one, looking(one) as browser:
-        monkeypatch.setattr(Operations, "call", call)
+        monkeypatch.setattr(OperationContext, "call", call)
         for name in ACTIONS:
             for attack in (
                 {"headers": {"Origin": "https://evil.example"}},
@@ -289,7 +290,7 @@ async def test_a_tool_call_is_shown_whole_and_run_once(tmp_path: Path) -> None:
         await one.asked(f"write {hidden}", person=ANN)
         ((name, page),) = [
             (row["name"], await browser.page("waiting"))
-            for row in (await make_operations(one.built, Settings()).calls_list())["rows"]
+            for row in (await make_operations(one.built, Settings()).call("calls_list", {}))["rows"]
         ]
         assert "write_down" in page
         assert "two" in page
@@ -343,7 +344,7 @@ def test_each_form_fits_its_operation() -> None:
     assert {name for name, _, _ in forms} == set(ACTIONS)
     assert {back for _, back, _ in forms} <= set(VIEWS)
     for name, _, fields in forms:
-        assert fields <= set(inspect.signature(getattr(Operations, name)).parameters), name
+        assert fields <= set(inspect.signature(all_operations()[name].run).parameters), name
 
 
 async def test_a_refusal_is_told_in_words(tmp_path: Path) -> None:

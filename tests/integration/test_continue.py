@@ -14,7 +14,7 @@ from agent_core.memory.manager import MemoryManager
 from agent_core.memory.scopes import OWNER
 from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
 from agent_core.models import Message
-from agent_core.prompt import transcript_line
+from agent_core.prompt import transcript_line, words_for_people
 from agent_core.provenance import untrusted_origin
 from agent_core.storage.layout import Layout
 from channels.base import LinkState
@@ -340,7 +340,7 @@ async def test_done_again_after_a_crash_it_is_there_once(tmp_path, monkeypatch):
 )
 def test_titles(content: str, title: str) -> None:
     """The person's own first words, not what was quoted with them."""
-    assert title_of(content) == title
+    assert title_of(words_for_people(content)) == title
 
 
 async def test_from_a_real_mail_to_a_real_room(

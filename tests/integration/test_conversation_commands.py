@@ -170,7 +170,7 @@ class TestRemind:
             of_us = await asked(one, "!remind us in 3 hours to rest")
             nobody = await asked(one, "!remind Tom in 3 hours to rest")
             foreign = await asked(one, f"!remind remove {job.id}", person=BOB)
-            await asked(one, f"!remind remove {of_us.text.split('!remind remove ')[1].split('`')[0]}")
+            await asked(one, f"!remind remove {of_us.text.split('!remind cancel ')[1].split('`')[0]}")
             stays = len(await one.built.store.jobs.jobs())
             removed = await asked(one, f"!remind remove {job.id}")
             left = await one.built.store.jobs.jobs()
@@ -182,12 +182,15 @@ class TestRemind:
         assert in_words.text == listed.text
         assert "Nothing is scheduled for you" in others.text
         assert of_us.text.startswith("I will remind you, ")
-        assert "Nothing was done" in nobody.text  # nobody else is there
+        assert "I do not understand 'Tom' before 'in 3 hours'" in nobody.text  # nobody else is there
         assert "There is no reminder" in foreign.text
         assert stays == 1
-        assert removed.text == f"`{job.id}` is removed."
+        assert removed.text.startswith(f"Removed: {job.id}: remind once, on ")
         assert left == []
-        assert "Nothing was done" in unread.text
+        assert unread.text == (
+            "Nothing was scheduled: I do not understand 'someday to rest' as a time. "
+            "Write for example `!remind tomorrow at 8 call Tom`."
+        )
         assert "is in the past" in past.text
 
     async def test_one_that_repeats_says_on_which_day_it_begins(self, tmp_path):
@@ -199,6 +202,62 @@ class TestRemind:
             listed = await asked(one, "!remind")
         assert f", first on {job.next_at:%a %Y-%m-%d}: bins" in kept.text
         assert "first on" not in at_once.text + listed.text
+
+    async def test_help_in_a_room_says_how_it_is_called(self, tmp_path):
+        """Where commands need the bot's name; a room in which it hears everything, and a direct one, do not."""
+        async with talking(tmp_path, Mind()) as one:
+            named = await say(one, in_group(BOB, "!help", 1, names=["Rosie"]))
+            unnamed = await say(one, in_group(BOB, "!help", 2, names=["Rosie"], not_named=True))
+            direct = await asked(one, "!help")
+        assert "with my name first: `Rosie: !remind tomorrow at 8 TEXT`" in named.text
+        assert "my name first" not in unnamed.text + direct.text
+
+    async def test_it_is_removed_by_its_number_or_words(self, tmp_path):
+        """Without words there is a list; of several that match none is removed; others' cannot be named."""
+        async with talking(tmp_path, Mind()) as one:
+            for wish in ("tomorrow call mum", "in 2h Call Tom", "in 3h tea", "in 4h tea to bring"):
+                await asked(one, f"!remind {wish}")
+            listed = (await asked(one, "!remind cancel")).text
+            two = (await asked(one, "!remind cancel call")).text
+            foreign = [
+                (await asked(one, f"!remind cancel {one_of}", person=BOB)).text for one_of in ("1", "tea")
+            ]
+            stay = len(await one.built.store.jobs.jobs())
+            first = (await asked(one, "!remind cancel 1")).text
+            exact = (await asked(one, "!remind delete `TEA`")).text
+            words = (await asked(one, "!remind cancel mum call")).text
+            none = (await asked(one, "!remind cancel 7")).text
+            (left,) = await one.built.store.jobs.jobs()
+        assert [line[:2] for line in listed.splitlines() if line[:1].isdigit()] == ["1.", "2.", "3.", "4."]
+        assert "`!remind cancel 2`" in listed
+        assert two.startswith("Which one?")
+        assert "`!remind cancel 1`" in two
+        assert "`!remind cancel 4`" in two
+        assert all("There is no reminder" in each for each in (*foreign, none))
+        assert stay == 4
+        assert [told.rpartition(": ")[2] for told in (first, exact, words)] == ["Call Tom", "tea", "call mum"]
+        assert left.text == "tea to bring"
+
+    async def test_done_again_after_a_crash_a_number_is_the_same_one(self, tmp_path):
+        """The answer is lost after the first was removed: the second has become the first, and stays."""
+        complete, failures = TurnCommit.complete, [1]
+
+        async def failing(self: TurnCommit, *given: Any, **named: Any) -> Any:
+            if failures:
+                failures.pop()
+                raise StoreUnavailable("lost")
+            return await complete(self, *given, **named)
+
+        async with talking(tmp_path, Mind()) as one:
+            await asked(one, "!remind in 2h call Tom")
+            await asked(one, "!remind in 3h tea")
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(TurnCommit, "complete", failing)
+                told = await asked(one, "!remind cancel 1")
+            left = [job.text for job in await one.built.store.jobs.jobs()]
+        assert failures == []
+        assert told.text.startswith("Removed: ") and told.text.endswith("call Tom")
+        assert left == ["tea"]
 
     async def test_it_comes(self, tmp_path):
         """What was to be said is said, and no model is asked."""

@@ -17,7 +17,7 @@ from channels.base import LinkState
 from devservers import MailPeer, MailServer, ToolsMissing
 from gateway.app import build
 from gateway.errors import NotFound
-from gateway.operations.service import Operations
+from gateway.operations.context import OperationContext
 from gateway.queue.states import InboxState, OutboxState
 from gateway.settings import Settings
 from gateway.supervision.gateway import Gateway
@@ -190,7 +190,7 @@ async def test_a_brake_is_told_to_the_owner(mail_server: MailServer, tmp_path: P
     async with gateway(mail_server, tmp_path / "home", bot, address, owner=owner, **limits) as built:
         status = built.supervisor.status("email").as_dict()
         waiting = await built.store.outbox.rows(states=[OutboxState.PENDING])
-        desk = Operations(built.store, built.memory, channels=built.channels, status=running)
+        desk = OperationContext(built.store, built.memory, channels=built.channels, status=running)
         released = await desk.call("email_reset_breaker", {})
         again = await desk.call("email_reset_breaker", {"channel": "email"})
         with pytest.raises(NotFound):

@@ -22,8 +22,8 @@ from agent_core.models import Message, ModelChunk, ToolDefinition
 from agent_core.storage import JsonlMemory
 from channels.base import LinkState
 from gateway.app import Overrides, build
-from gateway.cli import render
 from gateway.errors import StateUnusable
+from gateway.operations import render
 from gateway.queue.stores import StoreCorrupt
 from gateway.settings import Settings
 from gateway.system.clock import SystemClock

@@ -11,11 +11,10 @@ from hashlib import sha256
 import pytest
 
 from agent_core.models import Message, ModelChunk, ToolDefinition
-from gateway.cli.render.receipts import receipts as rendered
 from gateway.errors import NotFound
+from gateway.operations.context import OperationContext
 from gateway.operations.files import NotTrusted, UndoRefused
-from gateway.operations.service import Operations
-from tests.clock import EPOCH
+from gateway.operations.render.receipts import receipts as rendered
 from tests.doubles.agent import call
 from tests.doubles.loopback import LoopbackServer
 from tests.integration.gateway_world import world
@@ -175,7 +174,7 @@ async def test_an_operator_lists_shows_and_undoes(tmp_path):
     async with working(tmp_path, Hand()) as one:
         await one.asked('do write_file {"path": "a", "content": "one"}', person=ANN)
         await one.asked('do edit_file {"path": "a", "old": "one", "new": "two"}', person=ANN)
-        ask = Operations(one.built.store, one.built.memory, files=one.built.files)
+        ask = OperationContext(one.built.store, one.built.memory, files=one.built.files)
 
         rows = (await ask.call("files_history", {"path": "a"}))["changes"]
         assert [(row["id"], row["what"], row["made"]) for row in rows] == [
@@ -258,7 +257,7 @@ async def test_the_word_at_the_prompt_is_that_in_the_chat(tmp_path, meanwhile):
     async with working(tmp_path, hand) as one:
         (tmp_path / "workspace" / "plan.md").write_text("write a list")
         (tmp_path / "workspace" / "other.md").write_text("write a list")
-        ask = Operations(one.built.store, one.built.memory, files=one.built.files)
+        ask = OperationContext(one.built.store, one.built.memory, files=one.built.files)
         name = "other.md" if "another" in meanwhile else "plan.md"
         said = await ask.call("files_trust", {"path": name})
         assert (said["path"], said["sha256"]) == (name, sha256(b"write a list").hexdigest())
@@ -307,7 +306,7 @@ async def test_a_word_at_the_prompt_leaves_a_receipt(tmp_path):
     """As one in a conversation does, whether it was taken or not."""
     async with working(tmp_path, Hand()) as one:
         (tmp_path / "workspace" / "trip.md").write_text("write a list")
-        operations = Operations(one.built.store, one.built.memory, files=one.built.files)
+        operations = OperationContext(one.built.store, one.built.memory, files=one.built.files)
         await operations.call("files_trust", {"path": "trip.md"})
         with pytest.raises(NotFound):
             await operations.call("files_trust", {"path": "nothing.md"})
@@ -316,7 +315,7 @@ async def test_a_word_at_the_prompt_leaves_a_receipt(tmp_path):
         ("trust_file", "failed"),
         ("trust_file", "done"),
     ]
-    shown = rendered(answer, EPOCH)
+    shown = rendered(answer)
     assert "failed   trust_file: path nothing.md" in shown
     assert "changes lasting data, such as memory, schedule or skills, for somebody at the prompt" in shown
     assert "12 bytes, SHA-256" in shown

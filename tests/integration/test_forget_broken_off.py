@@ -41,7 +41,6 @@ def folder_in_the_way(path):
 def places(root):
     """Where each later step can be stopped."""
     return {
-        "database copies": root / "gateway.db.v7.bak",
         "the room's history": root / "sessions" / f"{ROOM.file_name}.jsonl.forgetting",
         "the summary of a conversation of his": root / "sessions" / f"{BOB.file_name}.meta.json.x",
         "the room's summary": root / "sessions" / f"{ROOM.file_name}.meta.json.tmp",

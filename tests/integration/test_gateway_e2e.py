@@ -165,7 +165,7 @@ def test_commands_in_a_room_and_in_a_mail(town: Town) -> None:
         daemon.up()
         room = town.room_of(town.alice)
         town.says(town.alice, room, "remember that my cat is called Tom")
-        assert "matrix is connected" in town.says(town.alice, room, "!status")
+        assert "Matrix is connected" in town.says(town.alice, room, "!status")
         assert "my cat is called Tom" in town.says(town.alice, room, "!memory")
         shared = town.alice.create_room(invite=[town.bot.user_id, town.bob.user_id])
         town.bob.join(shared)

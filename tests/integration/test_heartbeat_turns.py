@@ -10,8 +10,8 @@ import pytest
 
 from agent_core.messages import OutboundKind, SessionKey
 from agent_core.models import ToolCall
+from gateway.operations.context import OperationContext
 from gateway.operations.schedule import schedule_context
-from gateway.operations.service import Operations
 from gateway.queue.model import LedgerEntry
 from gateway.turns.heartbeat import HeartbeatTurns
 from tests.clock import ManualClock
@@ -243,7 +243,7 @@ class TestNow:
         """A dry run shows the question and changes nothing; now does it and tells the end."""
         async with house(tmp_path, "The milk is out.", heartbeat=SELDOM) as home:
             await home.asked(ANN, "hello")
-            operations = Operations(
+            operations = OperationContext(
                 home.built.store,
                 home.built.memory,
                 planned=schedule_context(home.built.proactive, home.built.conversations),

@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from channels.matrix.sending.streaming import ELLIPSIS
-from gateway.operations.service import Operations
+from gateway.operations.context import OperationContext
 from tests.integration.matrix_bot import call
 from tests.integration.matrix_house import open_house
 from tests.integration.matrix_talk import answering, edit_of, in_thread, redact
@@ -126,7 +126,7 @@ async def test_a_message_on_somebodys_word(house, alice, fresh_credentials):
     """
     bot = fresh_credentials("bot")
     async with house("Fine.", allow=[alice], bot=bot, encrypt_new_rooms=False) as there:
-        desk = Operations(
+        desk = OperationContext(
             there.built.store,
             there.built.memory,
             accounts={"matrix": there.user_id},

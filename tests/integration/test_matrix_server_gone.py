@@ -61,11 +61,14 @@ async def test_a_storm_of_errors_is_sat_out(synapse, fresh_credentials, tmp_path
     assert list(taken.values()) == [["wake up", "still there?"], *[["still there?"]] * (len(people) - 1)]
 
 
-async def test_a_connection_on_which_nothing_comes_any_more(synapse, fresh_credentials, tmp_path):
+async def test_a_connection_on_which_nothing_comes_any_more(
+    synapse, fresh_credentials, tmp_path, monkeypatch
+):
     """
     Half-open TCP: the long poll and a send go nowhere, and nobody says so. Each ends by its own limit; what was asked
     meanwhile is taken, and what was being sent arrives once, in each room.
     """
+    monkeypatch.setattr("channels.matrix.client.nio_client.SYNC_SLACK_S", 5.0)
     nia = SecretPeer(synapse.url, fresh_credentials("nia"), tmp_path / "nia")
 
     async def impatient(config):
@@ -80,7 +83,7 @@ async def test_a_connection_on_which_nothing_comes_any_more(synapse, fresh_crede
                 options["timeout_s"] = min(options.get("timeout_s", 30.0), 10.0)
                 return await super().request(method, path, body, **options)
 
-        return Impatient(config.homeserver, config.user_id, sync_slack_s=5.0)
+        return Impatient(config.homeserver, config.user_id)
 
     async with Relay.in_front_of(synapse.url) as relay:
         bot = Bot(

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from gateway.cli.client import asker
-from gateway.cli.render import mcp as render
 from gateway.operations.mcp import ServerRefused
+from gateway.operations.render import mcp as render
 from gateway.system.home import Home
 from tests.command_line import answer, daemon, squidbot
 

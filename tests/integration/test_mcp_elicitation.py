@@ -14,11 +14,11 @@ import anyio
 import pytest
 
 from agent_core.messages import Audience, InboundMessage, OutboundKind, Sender, SessionKey
-from gateway.cli.render import render_approvals
 from gateway.errors import NotFound
 from gateway.operations.approvals import CallEnded
 from gateway.operations.arguments import RequestInvalid
-from gateway.operations.service import Operations
+from gateway.operations.context import OperationContext
+from gateway.operations.render import render_approvals
 from gateway.system.clock import SystemClock
 from gateway.turns.approvals import server_questions
 from gateway.turns.approvals.server_questions import OpenQuestions
@@ -157,9 +157,9 @@ async def test_a_signal_that_is_lost_costs_some_time(tmp_path: Path, monkeypatch
         assert "Berlin" in await reply(one)
 
 
-def desk(one: World) -> Operations:
+def desk(one: World) -> OperationContext:
     built = one.built
-    return Operations(built.store, built.memory, questions=built.questions, waiting=built.waiting)
+    return OperationContext(built.store, built.memory, questions=built.questions, waiting=built.waiting)
 
 
 async def test_the_operator_answers_with_words_and_not_with_a_yes(tmp_path: Path) -> None:

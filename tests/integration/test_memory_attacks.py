@@ -16,8 +16,8 @@ from agent_core.messages import SessionKey
 from agent_core.models import Message, ModelChunk, ToolCall, ToolDefinition, Usage
 from channels.heartbeat.channel import HeartbeatChannel
 from channels.heartbeat.config import HeartbeatConfig
-from gateway.cli import render
-from gateway.operations.service import Operations
+from gateway.operations import render
+from gateway.operations.context import OperationContext
 from gateway.routing.access import Alias
 from gateway.system.clock import SystemClock
 from tests.doubles.loopback import LoopbackServer
@@ -193,9 +193,9 @@ async def test_a_disk_that_is_full_when_the_summary_is_saved_costs_one_call(smal
         await until(consolidated)
         summary = await there.built.memory.load_session_summary(str(ANN))
         assert summary.count("SUM") == 1
-        shown = await Operations(there.built.store, there.built.memory, upkeep=there.built.post_turn).call(
-            "sessions_show", {"session": str(ANN)}
-        )
+        shown = await OperationContext(
+            there.built.store, there.built.memory, upkeep=there.built.post_turn
+        ).call("sessions_show", {"session": str(ANN)})
         assert (shown["summary"], shown["scope"], shown["trouble"]) == (summary, "owner", None)
 
 

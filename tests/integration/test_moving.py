@@ -22,9 +22,8 @@ from agent_core.storage.jsonl import JsonlMemory
 from gateway.errors import AlreadyRunning, ConfigInvalid
 from gateway.operations import moving
 from gateway.queue.lease import DAEMON, LeaseTaken
-from gateway.queue.moving.lines import as_text
+from gateway.queue.moving.files import as_text
 from gateway.queue.opening import memory_in_database, opened_queue
-from gateway.queue.postgres.moving import PostgresTables
 from gateway.queue.postgres.store import PostgresQueue, migrate
 from gateway.queue.sqlite.moving import EmbeddedTables
 from gateway.queue.sqlite.store import SqliteQueue
@@ -189,25 +188,6 @@ async def test_everything_is_there_and_goes_on(url: str, tmp_path: Path):
         assert row.id == max(int(str(each[0])) for each in before["inbox"]) + 1
 
 
-async def test_the_comparison_sees_what_is_missing(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """The control: one line, row or version less, and nothing is there."""
-    home = await filled(tmp_path / "home")
-    for name in ("add_history", "add", "add_versions", "add_record"):
-        real = getattr(PostgresTables, name)
-
-        def less(self, what, value, real=real):
-            real(self, what, value[1:] if isinstance(value, str) else list(value)[1:])
-
-        with monkeypatch.context() as patched:
-            patched.setattr(PostgresTables, name, less)
-            with pytest.raises((moving.MoveFailed, psycopg.Error), match=r"differ|foreign key"):
-                moved(home, url)
-        with psycopg.connect(url) as db:
-            assert db.execute("SELECT count(*) FROM squidbot.all_inbox").fetchone() == (0,)
-        await (await opened_queue(home.database, None, clock=ManualClock())).aclose()
-    assert not moved(home, url).already
-
-
 async def test_the_source_does_not_start_any_more(url: str, tmp_path: Path):
     home = await filled(tmp_path / "home")
     moved(home, url)
@@ -359,9 +339,9 @@ async def test_what_a_file_cannot_have_leaves_its_place(url: str, tmp_path: Path
         db.execute(change, (as_text(broken), 4))
         db.execute("DELETE FROM squidbot.all_history WHERE seq = 2")
     told = moving.move_to_embedded(home, home.root / "workspace", url, clock)
-    assert told.notes == (
+    assert told.notes == [
         f"{ROOM}: line 1 is longer than 16 MiB, which squidbot does not read in a file: its place stays, empty",
-    )
+    ]
     memory = JsonlMemory(home.root, clock=clock)
     kept = memory.layout.history(ROOM).read_bytes().split(b"\n")
     assert [bool(line) for line in kept] == [True, False, False, True, True, False]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sqlite3
 import subprocess
 import sys
@@ -83,7 +82,6 @@ async def planted(root):
     index = SearchIndex(root / "search.db", Layout(root, root / "workspace"))
     await index.update_all()
     await index.aclose()
-    shutil.copyfile(filled.home.database, root / "gateway.db.v1.bak")
     return filled
 
 

@@ -82,19 +82,19 @@ def _other_schema(server: PostgresServer, database: str) -> str:
     return server.url(database)
 
 
-def _version(server: PostgresServer, database: str, version: str, oldest: str) -> str:
+def _version(server: PostgresServer, database: str, change: str) -> str:
     migrate(server.url(database))
     with server.admin(database) as db:
-        db.execute(f"UPDATE squidbot.schema SET version = version {version}, oldest = oldest {oldest}")
+        db.execute(f"UPDATE squidbot.schema SET version = version {change}")
     return server.url(database)
 
 
 def _later(server: PostgresServer, database: str) -> str:
-    return _version(server, database, "+ 1", "+ 1")
+    return _version(server, database, "+ 1")
 
 
 def _earlier(server: PostgresServer, database: str) -> str:
-    return _version(server, database, "- 1", "- 1")
+    return _version(server, database, "- 1")
 
 
 def _other_encoding(server: PostgresServer, database: str) -> str:
@@ -110,7 +110,7 @@ CASES = {
     "no tables": (_nothing, CONFIGURATION, "has no tables of squidbot yet. `squidbot migrate` makes them."),
     "not ours": (_other_schema, CONFIGURATION, "not one that squidbot has made"),
     "later": (_later, CONFIGURATION, "tables of a later version of squidbot"),
-    "earlier": (_earlier, CONFIGURATION, "`squidbot migrate` brings them up to date"),
+    "earlier": (_earlier, CONFIGURATION, "tables from before the first release"),
     "encoding": (_other_encoding, CONFIGURATION, "needs UTF8"),
     "no such database": (
         lambda server, _: server.url("nowhere"), CONFIGURATION, 'database "nowhere" does not exist',
@@ -207,7 +207,7 @@ def test_migrate_makes_tables_once_and_only_where_it_may(postgres: PostgresServe
     before = content(postgres, database)
     assert "nothing to do" in migrate(url)
     assert content(postgres, database) == before
-    _version(postgres, database, "+ 1", "+ 1")
+    _version(postgres, database, "+ 1")
     with pytest.raises(StoreUnusable, match="later version"):
         migrate(url)
     other = postgres.new_database()
@@ -223,7 +223,7 @@ BESIDE_A_DAEMON = {
     "reads only": (CONFIGURATION, "may not work with squidbot's tables"),
     "two clusters": (CONFIGURATION, "encrypted with another state key"),
     "later": (CONFIGURATION, "tables of a later version of squidbot"),
-    "earlier": (CONFIGURATION, "`squidbot migrate` brings them up to date"),
+    "earlier": (CONFIGURATION, "tables from before the first release"),
     "no such role": (CONFIGURATION, "password authentication failed"),
     "replica": (TEMPORARY, "takes no writes"),
 }

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from gateway.operations.context import OperationContext
 from gateway.operations.schedule import schedule_context
-from gateway.operations.service import Operations
 from tests.clock import ManualClock
 from tests.proactive_world import ANN, ANN_MAIL, house
 
@@ -18,7 +18,7 @@ async def test_a_morning_briefing_by_mail(tmp_path):
         tmp_path, heartbeat=setting, clock=clock, schedule={"jitter_seconds": 0.0}, checklist=None
     ) as home:
         await home.asked(ANN, "remember that I have an exam on Monday")
-        call = Operations(
+        call = OperationContext(
             home.built.store,
             home.built.memory,
             planned=schedule_context(home.built.proactive, home.built.conversations),
@@ -41,7 +41,7 @@ async def test_medication_twice_a_day_and_once(tmp_path):
     clock = ManualClock(datetime(2026, 5, 1, 6, tzinfo=UTC))
     async with house(tmp_path, heartbeat={"enabled": False}, clock=clock, checklist=None) as home:
         await home.asked(ANN, "hello")
-        call = Operations(
+        call = OperationContext(
             home.built.store,
             home.built.memory,
             planned=schedule_context(home.built.proactive, home.built.conversations),

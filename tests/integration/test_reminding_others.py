@@ -73,7 +73,7 @@ async def test_who_is_not_certain_is_asked_once(tmp_path, here):
         assert await home.plans.jobs() == []
     assert f"can be {BOB} or @bob2:hs.test; use the address" in two
     assert "I know nobody called 'Dora' here" in nobody
-    assert "Nothing was done" in private
+    assert "I do not understand 'Cid' before 'in 1h'. Write for example `!remind in 1h Cid leave`" in private
     assert "ask again in a moment" in away
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from agent_core.errors import ToolDenied, ToolRetry
 from agent_core.messages import OutboundKind, SessionKey
+from gateway.operations.context import OperationContext
 from gateway.operations.schedule import schedule_context
-from gateway.operations.service import Operations
 from gateway.proactive.jobs.scheduler import job_message
 from gateway.proactive.jobs.service import JobPlace, SessionJobs
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest
@@ -124,7 +124,7 @@ class TestQuestions:
         clock = ManualClock(START)
         async with scheduled(tmp_path, clock) as home:
             await home.asked(BOB, "remember that my cat is called Tom")
-            operations = Operations(
+            operations = OperationContext(
                 home.built.store,
                 home.built.memory,
                 planned=schedule_context(home.built.proactive, home.built.conversations),
@@ -164,7 +164,7 @@ class TestQuestions:
         async with scheduled(tmp_path, clock, groups=["room"]) as home:
             await home.asked(ANN, "remember that my PIN is 4711")
             await home.asked(ANN, "hello", conversation="room")
-            operations = Operations(
+            operations = OperationContext(
                 home.built.store,
                 home.built.memory,
                 planned=schedule_context(home.built.proactive, home.built.conversations),
@@ -183,7 +183,7 @@ class TestQuestions:
         clock = ManualClock(START)
         async with scheduled(tmp_path, clock) as home:
             await home.asked(BOB, "hello")
-            operations = Operations(
+            operations = OperationContext(
                 home.built.store,
                 home.built.memory,
                 planned=schedule_context(home.built.proactive, home.built.conversations),

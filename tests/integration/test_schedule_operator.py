@@ -7,8 +7,8 @@ import pytest
 from agent_core.messages import SessionKey
 from gateway.errors import NotFound
 from gateway.operations.arguments import RequestInvalid
+from gateway.operations.context import OperationContext
 from gateway.operations.schedule import schedule_context
-from gateway.operations.service import Operations
 from gateway.queue.model import JobState
 from tests.clock import ManualClock
 from tests.integration.schedule_world import START, made, said, scheduled
@@ -22,7 +22,7 @@ class TestCommands:
         async with scheduled(tmp_path, clock) as home:
             await home.asked(ANN, "hello")
             planned = schedule_context(home.built.proactive, home.built.conversations)
-            call = Operations(home.built.store, home.built.memory, planned=planned).call
+            call = OperationContext(home.built.store, home.built.memory, planned=planned).call
             added = (await call("cron_add", {"text": "stand up", "every": "1h"}))["job"]
             assert (added["when"], added["session"]) == ("every hour", str(SessionKey("matrix", f"dm-{ANN}")))
             assert (await call("cron_pause", {"id": added["id"]}))["job"]["state"] == "paused"
@@ -37,10 +37,10 @@ class TestCommands:
                 ({"text": " ", "at": "09:00"}, "text is empty"),
                 ({"text": "x" * 1_000_000, "at": "09:00"}, "has 1000000 characters"),
                 ({"text": "x", "cron": "0,0," * 60 + "0 9 * * *"}, "200 characters"),
-                ({"text": "x", "at": "25:00"}, "is not a time"),
+                ({"text": "x", "at": "25:00"}, "as a time; write for example"),
                 ({"text": "x", "cron": "x"}, "five fields"),
                 ({"text": "x", "at": "09:00", "zone": "Mars"}, "unknown time zone"),
-                ({"text": "x", "after": "soon"}, "is not a time"),
+                ({"text": "x", "after": "soon"}, "as a time; write for example"),
                 ({"text": "x", "at": "09:00", "every": "2h"}, "with exactly one of"),
             ):
                 with pytest.raises(RequestInvalid, match=said_):
@@ -50,8 +50,8 @@ class TestCommands:
         assert said(home, ANN)[1] == "stand up"
 
 
-def operations(home) -> Operations:
-    return Operations(
+def operations(home) -> OperationContext:
+    return OperationContext(
         home.built.store,
         home.built.memory,
         planned=schedule_context(home.built.proactive, home.built.conversations),

@@ -11,8 +11,8 @@ import pytest
 
 from agent_core.messages import Amendment, Audience, InboundMessage, OutboundKind, Sender, SessionKey
 from agent_core.models import Message, ToolDefinition
+from gateway.operations.context import OperationContext
 from gateway.operations.schedule import schedule_context
-from gateway.operations.service import Operations
 from gateway.queue.shared import SHARED
 from gateway.queue.states import InboxState
 from tests.clock import EPOCH
@@ -320,7 +320,7 @@ async def test_a_job_that_an_operator_runs_stands_where_it_belongs(tmp_path, con
         built = town.one.built
         (job,) = await built.store.jobs.jobs()
         planned = schedule_context(built.proactive, built.conversations)
-        await Operations(built.store, built.memory, planned=planned).call("cron_run", {"id": job.id})
+        await OperationContext(built.store, built.memory, planned=planned).call("cron_run", {"id": job.id})
         await town.mail.answers(3, conversation=MAIL)
         shared, apart = await contents(town), await contents(town, THERE)
     assert said(town)[1][-1] == "feed the heron"

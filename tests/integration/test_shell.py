@@ -13,7 +13,7 @@ import pytest
 from agent_core.models import Message, ModelChunk, ToolDefinition
 from agent_core.sandbox import process
 from agent_core.sandbox.process import landlock_version
-from gateway.cli.render import status as rendered
+from gateway.operations.render import status as rendered
 from tests.doubles.agent import call
 from tests.integration.gateway_world import World, world
 

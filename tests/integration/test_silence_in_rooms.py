@@ -44,7 +44,7 @@ def said(number: int, text: str, **context: object) -> InboundMessage:
         text=f"say: {text}",
         received_at=datetime(2026, 2, 1, tzinfo=UTC),
         audience=Audience.GROUP,
-        context={"event_id": f"$n{number}", **context},
+        context={**context, "route": {"event_id": f"$n{number}"}},
     )
 
 

@@ -8,14 +8,14 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from gateway.operations.service import Operations
+from gateway.operations.context import OperationContext
 from tests.command_line import squidbot
 from tests.integration.test_tool_approval import BOB, Wishful, Writer, answers, asking, question
 
 
 def operations(one):
     built = one.built
-    return Operations(built.store, built.memory, questions=built.questions)
+    return OperationContext(built.store, built.memory, questions=built.questions)
 
 
 async def command(home, *arguments):

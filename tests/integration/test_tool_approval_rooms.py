@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import AsyncIterator, Sequence
-from contextlib import closing
 
 import anyio
-import pytest
 
 from agent_core.models import Message, ModelChunk, ToolDefinition
 from tests.doubles.loopback import LoopbackServer
@@ -39,9 +36,8 @@ class Slow(Wishful):
         return await super().chat(messages, tools, stream=stream)
 
 
-@pytest.mark.parametrize("older", [False, True], ids=["now", "claimed by an older version"])
-async def test_a_guest_says_no_yes_for_the_owner(tmp_path, older):
-    """What the owner's words lead to is the owner's to decide; also in a turn of both, of an older version."""
+async def test_a_guest_says_no_yes_for_the_owner(tmp_path):
+    """What the owner's words lead to is the owner's to decide."""
     tool, model, server = Writer(), Slow(), LoopbackServer()
     server.groups.add("room")
     async with asking(tmp_path, tool, model=model, server=server, queue="merge") as one:
@@ -52,15 +48,12 @@ async def test_a_guest_says_no_yes_for_the_owner(tmp_path, older):
         with anyio.fail_after(60):
             while (await one.inbox()).get("ready") != 2:
                 await anyio.sleep(0.02)
-        if older:
-            with closing(sqlite3.connect(tmp_path / "gateway.db")) as db, db:
-                db.execute("UPDATE inbox SET turn = '1-older' WHERE state = 'ready'")
         model.gate.set()
         notice, name = await question(one, "room")
         await one.hand_over(reaction(notice, "✅", BOB, place="room"))
         server.say(BOB, f"!approve {name}", conversation="room")
-        assert "Nothing waits for you" in (await answers(one, "room", 2 if older else 3))[-1]
+        assert "Nothing waits for you" in (await answers(one, "room", 3))[-1]
         assert tool.written == []
         server.say(ANN, f"!approve {name}", conversation="room")
-        await answers(one, "room", 4 if older else 5)
+        await answers(one, "room", 5)
     assert tool.written == ["the secret"]

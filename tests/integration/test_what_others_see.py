@@ -17,12 +17,10 @@ import pytest
 from agent_core.messages import Audience, Sender, SessionKey
 from agent_core.models import Message, ModelChunk, ToolDefinition
 from agent_core.tools.grants import Grant, GrantKind, Scope
-from gateway.cli import render
-from gateway.cli.render import background, schedule
-from gateway.cli.render.receipts import grants, receipts
 from gateway.errors import GatewayError
+from gateway.operations.context import OperationContext
+from gateway.operations.registry import all_operations
 from gateway.operations.schedule import schedule_context
-from gateway.operations.service import OPERATIONS, Operations
 from gateway.proactive.jobs.service import JobPlace
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest
 from gateway.queue.model import JobKind
@@ -141,10 +139,10 @@ async def everything_said_to(home: House, person: str, *, conversation: str = ""
     return "\n".join(one.text for one in server.seen(place) if one.kind == "reply")
 
 
-def desk_of(home: House) -> Operations:
+def desk_of(home: House) -> OperationContext:
     """What the control socket and the command line call."""
     built = home.built
-    return Operations(
+    return OperationContext(
         built.store, built.memory, status=built.status.read, upkeep=built.post_turn, channels=built.channels,
         access=Access([Alias("matrix", ANN), Alias("email", ANN_MAIL)], {"matrix": ("*",), "email": ("*",)}),
         planned=schedule_context(built.proactive, built.conversations), questions=built.questions,
@@ -154,23 +152,15 @@ def desk_of(home: House) -> Operations:
 
 LISTS = sorted(
     name
-    for name in OPERATIONS
+    for name, each in all_operations().items()
     if name not in {"backup_snapshot", "sessions_reindex", "heartbeat_now", "usage"}
     and all(
-        each.default is not inspect.Parameter.empty
-        for each in list(inspect.signature(getattr(Operations, name)).parameters.values())[1:]
+        one.default is not inspect.Parameter.empty
+        for one in list(inspect.signature(each.run).parameters.values())[1:]
     )
     and name not in {"memory_show", "memory_history", "memory_diff", "memory_undo"}
 )
 """The operations that need no name: what they show is shown to whoever just looks."""
-_RENDERED = {
-    "inbox_list": lambda one: render.inbox_rows(one["rows"]),
-    "drafts_list": lambda one: render.render_approvals(one["rows"], one["calls"]),
-    "cron_list": schedule.jobs,
-    "jobs_list": background.jobs,
-    "receipts": lambda one: receipts(one, EPOCH),
-    "grants_list": grants,
-}
 
 
 async def listed(home: House) -> dict[str, str]:
@@ -178,10 +168,11 @@ async def listed(home: House) -> dict[str, str]:
     found = {}
     for name in LISTS:
         try:
-            answer = await desk_of(home).call(name, {})
+            since = {"since": "2020-01-01"} if name == "receipts" else {}
+            answer = await desk_of(home).call(name, since)
         except GatewayError:  # there is no such part in this house
             continue
-        found[name] = json.dumps(answer, default=str) + _RENDERED.get(name, str)(answer)
+        found[name] = json.dumps(answer, default=str) + (all_operations()[name].render or str)(answer)
     return found
 
 
@@ -219,7 +210,6 @@ async def test_lists_of_the_operator_have_only_the_owners_words(tmp_path: Path) 
 async def test_a_list_that_shows_the_words_of_others_is_noticed(tmp_path: Path, monkeypatch: Any) -> None:
     """The control of the tests above: without the one decision each list leaks."""
     monkeypatch.setattr(Access, "may_show", lambda *_, **__: True)
-    monkeypatch.setattr("gateway.operations.grants.is_owners", lambda *_: True)
     monkeypatch.setattr("gateway.turns.approvals.grants.is_owners", lambda *_: True)
     async with told(tmp_path) as home:
         found = await listed(home)

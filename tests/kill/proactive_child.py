@@ -20,6 +20,7 @@ from pathlib import Path
 import anyio
 
 from agent_core.models import Message, ModelChunk, ToolDefinition
+from channels.heartbeat import channel as heartbeat_channel
 from channels.heartbeat.channel import HeartbeatChannel
 from gateway.app import Overrides, build
 from gateway.queue.stores import StoreUnavailable
@@ -114,6 +115,7 @@ async def _live(life: Life) -> int:
     home, clock, striker = open_home(folder / "home"), FastClock(folder), Striker(life.die)
     servers = {name: FileLoopbackServer(folder / name) for name in ("matrix", "email")}
     settings = settings_for(life.target)
+    heartbeat_channel.sleep = lambda seconds: anyio.sleep(seconds / FACTOR)  # type: ignore[attr-defined]
     channels = {
         "matrix": (LoopbackChannel(servers["matrix"], name="matrix", point=striker), "each"),
         "email": (LoopbackChannel(servers["email"], name="email", email_style=True, point=striker), "each"),
@@ -130,7 +132,6 @@ async def _live(life: Life) -> int:
                 clock=clock,
                 again_after=timedelta(0),
                 log=log,
-                sleep=lambda seconds: anyio.sleep(seconds / FACTOR),
             ),
             models={"demo": Minutes()},
             allow_from={"matrix": ("*",), "email": ("*",)},

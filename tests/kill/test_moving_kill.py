@@ -24,6 +24,7 @@ from agent_core.storage.documents import Version
 from gateway.errors import ConfigInvalid
 from gateway.operations import moving
 from gateway.operations.backup import restore
+from gateway.operations.moving_accounts import HomeAccounts
 from gateway.queue.opening import opened_queue
 from gateway.queue.postgres.moving import PostgresTables
 from gateway.queue.postgres.store import migrate
@@ -52,7 +53,7 @@ STEPS: list[tuple[Any, str, int, bool]] = [
     (PostgresTables, "add_record", 1, False),
     (PostgresTables, "add_versions", 1, False),
     (PostgresTables, "set_secret", 1, False),
-    (moving, "_compared", 1, False),
+    (HomeAccounts, "copy", 1, False),
     (EmbeddedTables, "set_marker", 2, True),  # it is committed there, and not noted here
     (EmbeddedTables, "set_marker", 2, False),
 ]
@@ -164,7 +165,6 @@ BACK: list[tuple[Any, str, int, bool]] = [
     (EmbeddedTables, "fill", 1, False),
     (moving, "write_conversation", 2, False),
     (moving, "_write_files", 1, False),
-    (moving, "_compared", 1, False),
     (moving, "_put_document", 1, True),
     (moving, "carry_in", 1, True),
     (restore, "_carry_out", 1, True),

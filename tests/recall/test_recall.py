@@ -55,13 +55,13 @@ async def test_days_and_changes_are_in_the_prompt_after_summaries(
 
 @pytest.mark.skipif(bool(missing_for_vectors()), reason="the extra recall is not installed")
 async def test_vectors_find_what_words_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the encoder; the same without the fusing of both rankings stays below."""
+    """With the encoder; the same without the likeness stays below."""
     monkeypatch.setattr("agent_core.storage.search_index.vectors._SEARCH_LIMIT_S", 300.0)
     floors = {"key words, near": 84, "key words, paraphrased": 45, "5-8 words": 85}
     shares = await measure([history("en", 0, sittings=30)], vectors=True)
     for form, floor in floors.items():
         assert percent(shares[VECTORS, form]) >= floor, form
-    monkeypatch.setattr("agent_core.storage.search_index.index.fuse", lambda words, _, **__: words)
+    monkeypatch.setattr("agent_core.storage.search_index.index.lines_alike", lambda *_: {})
     words = await measure([history("en", 0, sittings=30)], vectors=True)
     assert percent(words[VECTORS, "key words, paraphrased"]) < floors["key words, paraphrased"]
 

@@ -15,10 +15,10 @@ ROOT = Path(__file__).resolve().parents[2]
 CEILINGS = {
     "docstrings that begin with a clause": 0,
     "private words in names": 40,
-    "wide constructors": 29,
+    "wide constructors": 28,
     "long functions": 17,
     "names that are pieces of a sentence": 130,
-    "lines of gateway that name a channel": 74,
+    "lines of gateway that name a channel": 72,
     "full folders": 3,
     "class names used twice": 0,
     "untyped keys of a message's context": 0,

@@ -9,10 +9,7 @@ import pytest
 
 from tests.clock import LoopClock
 
-
-@pytest.fixture
-def anyio_backend(virtual_backend):
-    return virtual_backend
+pytestmark = pytest.mark.virtual_time
 
 
 async def test_a_day_passes_at_once():

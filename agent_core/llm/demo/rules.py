@@ -30,13 +30,7 @@ _FACTS_LINE = re.compile(r"\A\[[^\]\n]*\]\n(?:\[This is the scheduled job [^\]\n
 _LETTER_HEAD = re.compile(r"^<mail>\n(?:From: .*\n)?(?:Subject: .*\n)?\n", re.MULTILINE)
 _LETTER_END = re.compile(r"\n</mail>$", re.MULTILINE)
 _GROUP_PREFIX = re.compile(r"^\[[^\]\s]+\] ", re.MULTILINE)
-_REMIND = re.compile(
-    r"\bremind me (?:in (?P<count>\d{1,5}) ?(?P<unit>seconds?|minutes?|mins?|hours?|days?)"
-    r"|(?P<every>every (?P<each>\d{1,5}) (?:minutes?|mins?))"
-    r"|(?P<day>tomorrow |today )?at (?P<clock>\d{1,2}:\d{2}))(?: to| that|:)? (?P<what>.+)",
-    re.IGNORECASE,
-)
-_UNIT_MINUTES = {"s": 1 / 60, "m": 1.0, "h": 60.0, "d": 1440.0}
+_REMIND = re.compile(r"\bremind me (?P<when>.{1,60}?)(?: to| that|:) (?P<what>.+)", re.IGNORECASE)
 _REMEMBER = re.compile(r"\bremember(?: that|:)\s+(.+)", re.IGNORECASE)
 _FORGET = re.compile(
     r"(?:^|\bplease )forget (?:that |about |everything about )?(.+)", re.IGNORECASE | re.MULTILINE
@@ -193,12 +187,7 @@ def _remind(text: str, tools: Sequence[str]) -> DemoReply | None:
         return None
     if SCHEDULE_TOOL not in tools:
         return DemoReply("I have no schedule to put that into here.")
-    when: dict[str, object] = {"at": f"{(wish['day'] or '').lower()}{wish['clock']}"}
-    if wish["count"]:
-        when = {"in_minutes": int(wish["count"]) * _UNIT_MINUTES[wish["unit"][0].lower()]}
-    elif wish["every"]:
-        when = {"every_minutes": int(wish["each"])}
-    arguments = {"action": "add", "kind": "remind", "text": wish["what"].strip(), **when}
+    arguments = {"action": "add", "kind": "remind", "text": wish["what"].strip(), "at": wish["when"]}
     return DemoReply(calls=(ToolCall(id="demo_1", name=SCHEDULE_TOOL, arguments=arguments),))
 
 

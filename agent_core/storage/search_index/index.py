@@ -40,8 +40,8 @@ from agent_core.storage.search_index.files import (
 from agent_core.storage.search_index.ranking import MOST_CANDIDATES, Statistics, rank
 from agent_core.storage.search_index.rows import Mark, Rows, SearchLine, line_time
 from agent_core.storage.search_index.text import Filters, Query, Term, fold, parse_query
-from agent_core.storage.search_index.vector_rows import IndexVectors, lines_of_scope, prepare_vectors
-from agent_core.storage.search_index.vectors import Vectors, fuse
+from agent_core.storage.search_index.vector_rows import IndexVectors, lines_alike, prepare_vectors
+from agent_core.storage.search_index.vectors import Vectors
 from agent_core.storage.session_record import session_of
 
 _BATCH_LINES = 100
@@ -89,13 +89,15 @@ class SearchIndex:
             names = await self._in_thread(lambda: [name for name, _ in self._histories()])
             sessions = frozenset(filter(asked.place, names))
         filters = Filters(line_time(asked.since), sessions, tuple(fold(asked.person).split()))
-        alike: list[int] = []
+        alike: dict[int, float] = {}
         if self.vectors is not None and not query.has_quoted:
             alike = await self.vectors.nearest(asked, since_ms=filters.since_ms)
         async with self._reading:
             return await self._in_thread(lambda: self._search(asked, query, filters, alike))
 
-    def _search(self, asked: SearchRequest, query: Query, filters: Filters, alike: list[int]) -> SearchAnswer:
+    def _search(
+        self, asked: SearchRequest, query: Query, filters: Filters, alike: dict[int, float]
+    ) -> SearchAnswer:
         scope = str(asked.scope)
         marks: dict[str, Mark] = {}
         lines: dict[int, tuple[SearchLine, SearchLine | None]] = {}
@@ -141,12 +143,11 @@ class SearchIndex:
         }
         for number, (_, near, at) in enumerate(scanned):
             candidates[-1 - number] = candidate_of(near[at], answer_in(near, at))
-        ranked = rank(query, statistics, candidates, least=asked.least)
         sound: dict[str, bool] = {}
         try:
-            if alike and self._reader is not None:
-                near_ids = lines_of_scope(self._reader.connection, alike, scope, filters)
-                ranked = fuse(ranked, near_ids)
+            reader = self._reader if alike else None
+            alike = {} if reader is None else lines_alike(reader.connection, alike, scope, filters)
+            ranked = rank(query, statistics, candidates, alike=alike, least=asked.least)
             hits, used = chosen(self._found(ranked, scanned, undone, sound), asked.max_results)
         except sqlite3.Error as error:
             self._note_unusable(error)

@@ -3,6 +3,7 @@ Ranks what a search found, for every store alike, by Okapi BM25 (Robertson and Z
 
 Other forms of a word count a little less. A line is rated with its question or answer, since they may share
 the query's words. Lines with all words stand first, close words count more, and the newer of equals wins.
+What means the same in other words has a likeness, which counts as much as that share of all words.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import nlargest
+from types import MappingProxyType
 from typing import TypeVar
 
 from agent_core.storage.search_index.stems import stems
@@ -79,16 +81,25 @@ class Candidate:
 
 
 def rank(
-    query: Query, statistics: Statistics, candidates: Mapping[_Id, Candidate], *, least: float = 0.0
+    query: Query,
+    statistics: Statistics,
+    candidates: Mapping[_Id, Candidate],
+    *,
+    alike: Mapping[_Id, float] = MappingProxyType({}),
+    least: float = 0.0,
 ) -> list[_Id]:
-    """Return the hits among candidates, the best first; those with ``least`` of the best one's points."""
+    """
+    Return the hits, the best first; those with ``least`` of the best one's points.
+
+    Points are the share of the query's words, 1 if all stand in a row, plus what ``alike`` says of a line.
+    """
     newest = max((each.ms for each in candidates.values()), default=0)
     rater = _Rater(query, statistics)
-    rated: dict[_Id, tuple[bool, float, int]] = {}
+    rated: dict[_Id, tuple[bool, float, int]] = {each: (False, alike[each], 0) for each in alike}
     for number, each in candidates.items():
         rating: tuple[bool, float] | None = rater.rate(each, age_ms=newest - each.ms)
         if rating is not None:
-            rated[number] = (rating[0], rating[1], each.ms)
+            rated[number] = (rating[0], rating[1] + alike.get(number, 0.0), each.ms)
     most = max((points for _, points, _ in rated.values()), default=0.0)
     hits = [each for each, (_, points, _) in rated.items() if points >= least * most]
     return sorted(hits, key=lambda each: (rated[each], each), reverse=True)
@@ -116,6 +127,7 @@ class _Rater:
 
     def __init__(self, query: Query, statistics: Statistics) -> None:
         self._terms = [(term, len(term.words.split()), statistics.rarity(term)) for term in query.terms]
+        self._most = (1 + _IN_A_ROW + _NEAR_WEIGHT) * sum(weight for *_, weight in self._terms)
         self._known: dict[str, list[tuple[int, float]]] = {}
 
     def rate(self, candidate: Candidate, *, age_ms: int) -> tuple[bool, float] | None:
@@ -140,7 +152,7 @@ class _Rater:
             before = {at + size for at in here.starts}
             places += [(at, number, weight * here.likeness) for at in here.starts]
         total += _NEAR_WEIGHT * _best_window(places)
-        return has_all, total * (1 + _RECENCY / (1 + age_ms / _RECENT_MS))
+        return has_all, total / self._most * (1 + _RECENCY / (1 + age_ms / _RECENT_MS))
 
     def _occurrences(self, words: Sequence[str]) -> dict[int, _Occurrences]:
         found: dict[int, _Occurrences] = {}

@@ -8,7 +8,7 @@ that knows nothing of vectors. ``id`` only grows, so what was added later has a 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from agent_core.storage.search_index.text import Filters
@@ -38,21 +38,22 @@ def prepare_vectors(db: sqlite3.Connection) -> None:
         db.executescript(_TABLES)
 
 
-def lines_of_scope(db: sqlite3.Connection, numbers: Sequence[int], scope: str, filters: Filters) -> list[int]:
-    """Return the lines of vectors that are there, in the scope and searched, in the same order."""
-    marks = ", ".join("?" * len(numbers))
+def lines_alike(
+    db: sqlite3.Connection, found: Mapping[int, float], scope: str, filters: Filters
+) -> dict[int, float]:
+    """Return the lines of vectors that are there, in the scope and searched, with their likeness."""
+    marks = ", ".join("?" * len(found))
     rows = db.execute(
         "SELECT v.id, l.id, s.name, l.ms, l.sender FROM vectors v JOIN lines l ON l.id = v.line"  # noqa: S608
         f" JOIN sessions s ON s.id = l.session WHERE v.id IN ({marks})"  # of our own marks
         " AND l.scope = (SELECT id FROM scopes WHERE name = ?)",
-        (*numbers, scope),
+        (*found, scope),
     )
-    there = {
-        number: line
+    return {
+        line: found[number]
         for number, line, session, ms, sender in rows
         if filters.accepts(session) and filters.is_said(ms, sender)
     }
-    return [there[number] for number in numbers if number in there]
 
 
 class IndexVectors:

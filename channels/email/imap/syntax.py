@@ -9,13 +9,13 @@ BODYSTRUCTURE) are never requested.
 
 from __future__ import annotations
 
+import base64
+import binascii
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone
 from typing import TypeAlias
-
-from channels.email.imap.mailbox_names import folder_name
 
 ImapResponse: TypeAlias = tuple[bytes, ...]
 
@@ -30,6 +30,39 @@ _LIST = re.compile(rb"\* (?:LIST|LSUB) \(([^)]*)\) (NIL|\"(?:\\.|[^\"\\])\") ", 
 _INTERNALDATE = re.compile(rb" ?(\d{1,2})-([A-Za-z]{3})-(\d{4}) (\d\d):(\d\d):(\d\d) ([+-])(\d\d)(\d\d)")
 _MONTHS = (b"jan", b"feb", b"mar", b"apr", b"may", b"jun", b"jul", b"aug", b"sep", b"oct", b"nov", b"dec")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+_PLAIN = re.compile(r"[ -~]+|[^ -~]+")
+_ENCODED = re.compile(r"&([A-Za-z0-9+,]*)-")
+
+
+def folder_wire(name: str) -> str:
+    """``Entwürfe`` as ``Entw&APw-rfe``: the form for a server."""
+    return "".join(
+        piece.replace("&", "&-") if piece[0].isascii() and piece.isprintable() else _encoded(piece)
+        for piece in _PLAIN.findall(name)
+    )
+
+
+def _encoded(text: str) -> str:
+    raw = text.encode("utf-16-be", "surrogatepass")
+    return f"&{base64.b64encode(raw).rstrip(b'=').replace(b'/', b',').decode()}-"
+
+
+def folder_name(wire: str) -> str:
+    """``Entw&APw-rfe`` as ``Entwürfe``: the form for people; other texts stay as they are."""
+    return _ENCODED.sub(_decoded, wire)
+
+
+def _decoded(match: re.Match[str]) -> str:
+    if not match.group(1):
+        return "&"
+    text = match.group(1).replace(",", "/")
+    try:
+        raw = base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
+        return raw.decode("utf-16-be")
+    except (binascii.Error, ValueError):
+        return match.group(0)
 
 
 class WireError(Exception):

@@ -134,8 +134,7 @@ class AnswerLimiter:
 
 
 def _entry(row: Sequence[object]) -> _Entry:
-    """Earlier versions noted the thread, too, whether the sender is named, and what lets the sender in."""
-    _, at, sender, allowed, due, first = row if len(row) == 6 else (*row[:3], *row[5:8])
+    _, at, sender, allowed, due, first = row
     return _Entry(float(str(at)), str(sender), bool(allowed), float(str(due)), bool(first))
 
 

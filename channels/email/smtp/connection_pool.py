@@ -40,30 +40,20 @@ class ConnectionPool(Generic[_Link]):
     ``close`` drops a link without waiting.
     """
 
-    def __init__(
-        self,
-        close: Callable[[_Link], None],
-        *,
-        at_once: int = AT_ONCE,
-        mails_each: int = MAILS_EACH,
-        wait_s: float = WAIT_S,
-    ) -> None:
+    def __init__(self, close: Callable[[_Link], None]) -> None:
         self._close = close
-        self._at_once = at_once
-        self._mails_each = mails_each
-        self._wait_s = wait_s
         self._taken = 0
         self._waiting: deque[ConnectionSlot[_Link]] = deque()
 
     async def take(self) -> ConnectionSlot[_Link]:
         """Wait a short time for a place."""
-        if self._taken < self._at_once:
+        if self._taken < AT_ONCE:
             self._taken += 1
             return ConnectionSlot()
         place: ConnectionSlot[_Link] = ConnectionSlot()
         self._waiting.append(place)
         try:
-            with anyio.move_on_after(self._wait_s):
+            with anyio.move_on_after(WAIT_S):
                 await place.come.wait()
         except BaseException:
             if not place.come.is_set():
@@ -80,7 +70,7 @@ class ConnectionPool(Generic[_Link]):
 
     def hand_on(self, place: ConnectionSlot[_Link], link: _Link) -> bool:
         """Return a place whose link can be used again. False: nobody waits for it, so close it."""
-        if place.mails + 1 < self._mails_each and self._waiting:
+        if place.mails + 1 < MAILS_EACH and self._waiting:
             following = self._waiting.popleft()
             following.link, following.mails = link, place.mails + 1
             following.come.set()

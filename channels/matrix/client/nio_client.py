@@ -38,12 +38,12 @@ from channels.matrix.client.api import (
 )
 from channels.matrix.client.json_access import Trimmer, decode_object
 
-_MAX_ANSWER_BYTES = 16 * 1024 * 1024
+MAX_ANSWER_BYTES = 16 * 1024 * 1024
 _MAX_SYNC_BYTES = 32 * 1024 * 1024
 _PART_OF_ANSWER, _PART_OF_SYNC = 3, 4
 """How deep an item of a list lies in an answer, and a room or invitation in one of ``/sync``."""
 _TRIMMED_AT_ONCE = 16_384
-_SYNC_SLACK_S = 20.0
+SYNC_SLACK_S = 20.0
 _FULL_SYNC_LIMIT_S = 180.0
 _FIRST_BYTE_LIMIT_S = 30.0
 _NEXT_BYTE_LIMIT_S = 15.0
@@ -54,25 +54,15 @@ class NioHomeserver:
     """
     A `Homeserver` through nio's client. Raises OSError for an unusable CA file.
 
-    Longer answers than ``max_answer_bytes`` (except ``/sync``) are cut; ``sync_slack_s`` extends the wait.
+    Longer answers than `MAX_ANSWER_BYTES` (except ``/sync``) are cut; `SYNC_SLACK_S` extends the wait.
     """
 
-    def __init__(
-        self,
-        address: str,
-        user_id: str,
-        *,
-        tls_ca_file: Path | None = None,
-        max_answer_bytes: int = _MAX_ANSWER_BYTES,
-        sync_slack_s: float = _SYNC_SLACK_S,
-    ) -> None:
+    def __init__(self, address: str, user_id: str, *, tls_ca_file: Path | None = None) -> None:
         logging.getLogger("nio").setLevel(logging.ERROR)
         context: ssl.SSLContext | bool = True
         if tls_ca_file is not None:
             context = ssl.create_default_context()
             context.load_verify_locations(tls_ca_file)
-        self._max_answer_bytes = max_answer_bytes
-        self._sync_slack_s = sync_slack_s
         self.credentials: MatrixCredentials | None = None
         self.client = AsyncClient(
             address,
@@ -108,7 +98,7 @@ class NioHomeserver:
         async def call() -> HttpAnswer:
             response = await self._send(method, address, data, headers, timeout_s)
             trimmer = None if part_bytes is None else Trimmer(_PART_OF_ANSWER, part_bytes)
-            return _answer(response, await _read(response, self._max_answer_bytes, trimmer))
+            return _answer(response, await _read(response, MAX_ANSWER_BYTES, trimmer))
 
         return await _within(timeout_s, call)
 
@@ -129,7 +119,7 @@ class NioHomeserver:
             return _answer(response, await _read(response, _MAX_SYNC_BYTES, trimmer))
 
         takes_long = request.full_state or not request.since or request.part_bytes is not None
-        limit_s = _FULL_SYNC_LIMIT_S if takes_long else self._sync_slack_s
+        limit_s = _FULL_SYNC_LIMIT_S if takes_long else SYNC_SLACK_S
         return await _within(request.wait_s + limit_s, call)
 
     @asynccontextmanager
@@ -168,7 +158,7 @@ class NioHomeserver:
 
         async def call() -> HttpAnswer:
             response = await self._send("POST", address, content, headers, timeout_s)
-            return _answer(response, await _read(response, self._max_answer_bytes))
+            return _answer(response, await _read(response, MAX_ANSWER_BYTES))
 
         return await _within(timeout_s, call)
 

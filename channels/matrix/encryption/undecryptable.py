@@ -46,9 +46,8 @@ class Reference:
     event_id: str
     session_id: str
     since: float
+    sender: str
     told: bool = False
-    sender: str = ""
-    """Whose message it is; empty if an earlier version has written this down."""
 
 
 class UndecryptableEvents:
@@ -88,7 +87,7 @@ class UndecryptableEvents:
         """Add a message; beyond the limit, the oldest of the sender with the most is dropped."""
         if event_id in self._references:
             return
-        self._references[event_id] = Reference(room_id, event_id, session_id, now, sender=sender)
+        self._references[event_id] = Reference(room_id, event_id, session_id, now, sender)
         if len(self._references) > MAX_WAITING:
             of = Counter(one.sender for one in self._references.values())
             most = max(of, key=lambda person: (not self._is_owner(person), of[person]))
@@ -110,7 +109,7 @@ class UndecryptableEvents:
     def drop_from(self, room_id: str, event_id: str, sender: str) -> None:
         """Drop a message of this sender in this room; what others say about it does not count."""
         reference = self._references.get(event_id)
-        if reference is not None and reference.room_id == room_id and reference.sender in ("", sender):
+        if reference is not None and (reference.room_id, reference.sender) == (room_id, sender):
             self.drop([event_id])
 
     def drop_room(self, room_id: str) -> None:

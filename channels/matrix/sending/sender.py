@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -35,7 +36,7 @@ from channels.matrix.client.api import (
     problem,
     send_problem,
 )
-from channels.matrix.client.json_access import object_of
+from channels.matrix.client.json_access import JsonObject, object_of
 from channels.matrix.client.login import MAX_IN_A_ROW, MatrixLogin
 from channels.matrix.config import MatrixConfig
 from channels.matrix.encryption.engine import EncryptionEngine
@@ -53,7 +54,6 @@ from channels.matrix.events.voice import as_voice_message, is_voice_message
 from channels.matrix.rooms.backfill import check_room
 from channels.matrix.rooms.state import Rooms
 from channels.matrix.sending.encryption_gate import EncryptionGate
-from channels.matrix.sending.send_attempt import SendAttempt, check_size, nothing
 from channels.matrix.sending.sent_lookup import SentLookup
 from channels.matrix.sending.uploads import FileRefused, Uploads
 from channels.split import split_markdown
@@ -71,6 +71,33 @@ _QUICKLY_FORMATTED = 1000
 """Characters whose Markdown takes a few milliseconds whatever it is."""
 _FORMAT_LIMIT_S = 15.0
 _log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class SendAttempt:
+    """
+    The destination and form of one delivery.
+
+    ``uncertain`` is awaited before each request. ``forgotten``: the server may have forgotten the transaction
+    id. ``earlier``: replaced rooms that may have it, newest first. ``previewed``: the event with its preview.
+    """
+
+    used: MatrixCredentials
+    encrypted: bool
+    uncertain: Callable[[], Awaitable[None]]
+    forgotten: bool
+    earlier: tuple[str, ...] = ()
+    previewed: str | None = None
+
+
+def check_size(content: JsonObject, limit: int) -> None:
+    """Check that a content fits into ``limit`` bytes. Raises `TooLarge`: it does not."""
+    if size_of(content) > limit:
+        raise AnswerTooLarge(f"the text is too long for one Matrix event ({size_of(content)} bytes)")
+
+
+async def nothing() -> None:
+    """A hint needs no point of no return."""
 
 
 class EventSender:

@@ -81,20 +81,14 @@ class _Slot:
 
 
 class Downloads:
-    """Downloads files for one account into ``store`` (None: mentioned only), within ``limit_s``."""
+    """Downloads files for one account into ``store`` (None: mentioned only), within `ALL_LIMIT_S`."""
 
     def __init__(
-        self,
-        homeserver: Homeserver,
-        store: AttachmentStore | None,
-        *,
-        allows: Callable[[str], bool],
-        limit_s: float = ALL_LIMIT_S,
+        self, homeserver: Homeserver, store: AttachmentStore | None, *, allows: Callable[[str], bool]
     ) -> None:
         self._homeserver = homeserver
         self._store = store
         self._allows = allows
-        self._limit_s = limit_s
         self._door = _NEW_DOOR
         self._hanging: OrderedDict[str, None] = OrderedDict()
         """Servers of which nothing at all came the last time: nobody shall wait as long for them again."""
@@ -172,7 +166,7 @@ class Downloads:
         limiter = anyio.Semaphore(_AT_ONCE)
         servers = {_server_of(messages[number]) for number in missing}
         hanging = servers <= self._hanging.keys()
-        limit_s = min(self._limit_s, _HANGING_LIMIT_S) if hanging else self._limit_s
+        limit_s = _HANGING_LIMIT_S if hanging else ALL_LIMIT_S
         until = anyio.current_time() + limit_s
         late = set[int]()
 

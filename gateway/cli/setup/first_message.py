@@ -21,9 +21,9 @@ import anyio
 
 from gateway.app import build
 from gateway.errors import GatewayError
+from gateway.operations.access import access_of, accounts_of
+from gateway.operations.context import OperationContext
 from gateway.operations.control.client import ControlClient, ControlFailed, DaemonGone
-from gateway.operations.send import access_of, accounts_of
-from gateway.operations.service import Operations
 from gateway.queue.lease import lost_lease_speaks
 from gateway.queue.states import OutboxState
 from gateway.queue.stores import StoreUnavailable, StoreUnusable
@@ -148,7 +148,7 @@ async def _greetings(built: Gateway, settings: Settings, to: Sequence[str], know
         tasks.start_soon(built.run)
         try:
             await built.started.wait()
-            sending = Operations(
+            sending = OperationContext(
                 built.store,
                 built.memory,
                 accounts=accounts_of(settings),
@@ -157,7 +157,7 @@ async def _greetings(built: Gateway, settings: Settings, to: Sequence[str], know
             )
             rows = {}
             for one in to:
-                rows[one] = (await sending.send(one, TEXT))["outbox"]
+                rows[one] = (await sending.call("send", {"to": one, "text": TEXT}))["outbox"]
                 known.add(one)
             for delivery in built.deliveries.values():
                 delivery.wake()

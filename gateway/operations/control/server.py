@@ -1,5 +1,5 @@
 """
-The server side of the control socket: serves `Operations` on ``HOME/run/control.sock``.
+The server side of the control socket: serves the operations on ``HOME/run/control.sock``.
 
 HTTP with JSON, because it is there already: ``POST /op/NAME`` with the arguments as an object. The socket has
 mode 0600 in a folder of mode 0700, so whoever can speak here owns the home folder anyway. Other routes
@@ -22,10 +22,10 @@ from aiohttp import web
 
 from channels.terminal.channel import TerminalChannel
 from gateway.errors import GatewayError, StateUnusable, describe
+from gateway.operations.context import OperationContext
 from gateway.operations.control.client import MOST_REQUEST_BYTES, TOO_MUCH
 from gateway.operations.control.terminal import terminal_routes
 from gateway.operations.http.health import Health, json_answer, one_more
-from gateway.operations.service import Operations
 from gateway.queue.lease import LeaseTaken
 from gateway.system.home import Home, short_path
 
@@ -39,7 +39,7 @@ _log = structlog.get_logger(__name__)
 @asynccontextmanager
 async def serve_control(
     home: Home,
-    operations: Operations,
+    operations: OperationContext,
     *,
     health: Health | None = None,
     built: Gateway | None = None,
@@ -90,7 +90,7 @@ async def serve_control(
 class _Calls:
     """Turns requests into operations and their errors into answers."""
 
-    def __init__(self, operations: Operations, not_here: Callable[[], Awaitable[str]]) -> None:
+    def __init__(self, operations: OperationContext, not_here: Callable[[], Awaitable[str]]) -> None:
         self._operations = operations
         self._not_here = not_here
 

@@ -1,6 +1,4 @@
 """
-The status page: one page that the daemon itself renders, for whoever sits at this machine.
-
-``samples.py`` keeps the last day in memory, ``charts.py`` draws it, ``status_page.py`` puts the page together
-and serves it. Read-only, without scripts, and nothing is loaded from anywhere.
+What the daemon serves by HTTP: health and metrics, webhooks (``hooks.py``), and the console, for which
+``samples.py`` keeps the last day in memory and ``charts.py`` draws it.
 """

@@ -8,10 +8,12 @@ where there is no value. Colours are classes, which the page's style defines for
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from html import escape
+
+from gateway.operations.http.samples import DAY_S, Sample
 
 _WIDTH, _HEIGHT = 560, 170
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 8, 8, 22
@@ -105,3 +107,24 @@ def _short(value: float) -> str:
         if value >= size:
             return f"{value / size:g}{letter}" if value % size == 0 else f"{value / size:.1f}{letter}"
     return f"{value:g}" if value == round(value, 1) else f"{value:.1f}"
+
+
+def day_charts(samples: Sequence[Sample], now: datetime) -> str:
+    """The charts of the last day, as SVG."""
+
+    def line(name: str, value: Callable[[Sample], float | None]) -> ChartLine:
+        return ChartLine(name, [(one.at, value(one)) for one in samples])
+
+    return "".join(
+        chart(title, lines, until=now, span=timedelta(seconds=DAY_S), unit=unit)
+        for title, unit, lines in (
+            ("Queue", "", [line("unanswered", lambda s: s.waiting), line("unsent", lambda s: s.unsent)]),
+            ("Answers in five minutes", "", [line("answers", lambda s: s.turns)]),
+            ("Time to an answer", " s", [line("average", lambda s: s.latency_s)]),
+            (
+                "Tokens in five minutes",
+                "",
+                [line("read", lambda s: s.prompt_tokens), line("written", lambda s: s.completion_tokens)],
+            ),
+        )
+    )

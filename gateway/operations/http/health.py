@@ -79,7 +79,7 @@ class Health:
     def app(self, *, host: str, more: Sequence[web.AbstractRouteDef] = ()) -> web.Application:
         """
         An application for ``host``; on this machine's own addresses other names for it are refused, except
-        below ``/console`` and ``/hooks``, which look for themselves.
+        below ``/console``, ``/hooks`` and ``/v1``, which look for themselves.
 
         ``more`` are routes besides those of health.
         """
@@ -217,6 +217,6 @@ async def _known_host(
 ) -> web.StreamResponse:
     """A web page that has its own name point at this machine must not read what is told here."""
     name = request.url.host or ""
-    if not is_loopback(name) and not request.path.startswith(("/console", "/hooks/")):
+    if not is_loopback(name) and not request.path.startswith(("/console", "/hooks/", "/v1/")):
         return json_answer({"error": "ask for localhost or 127.0.0.1"}, status=403)
     return await handler(request)

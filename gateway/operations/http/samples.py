@@ -62,17 +62,10 @@ def read_counters() -> Counters:
 class DayHistory:
     """Keeps the samples of a day."""
 
-    def __init__(
-        self,
-        stats: Callable[[], Awaitable[StoreStats]],
-        clock: Clock,
-        *,
-        counters: Callable[[], Counters] = read_counters,
-    ) -> None:
+    def __init__(self, stats: Callable[[], Awaitable[StoreStats]], clock: Clock) -> None:
         self._stats = stats
         self._clock = clock
-        self._counters = counters
-        self._before = counters()
+        self._before = read_counters()
         self._samples: deque[Sample] = deque(maxlen=int(DAY_S / EVERY_S))
 
     def samples(self) -> Sequence[Sample]:
@@ -91,7 +84,7 @@ class DayHistory:
     async def sample(self) -> None:
         """Take one sample. Raises StoreUnavailable; the counts go into the next one."""
         stats = await self._stats()
-        now, before = self._counters(), self._before
+        now, before = read_counters(), self._before
         self._before = now
         turns = now.turns - before.turns
         self._samples.append(

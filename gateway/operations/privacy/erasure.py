@@ -110,8 +110,6 @@ def _forget(
     if storage.is_shared:
         storage.probe()  # before anything is changed
     begin(layout, found)
-    for copy in database.parent.glob(f"{database.name}.v*.bak") if isinstance(database, Path) else ():
-        copy.unlink()
     if database.exists():
         found.rows = erase_rows(
             database, person.addresses, found.own_sessions, found.turns, now=now.timestamp()

@@ -32,6 +32,7 @@ from gateway.proactive.jobs.trigger_parsing import TriggerRequest, format_timing
 from gateway.proactive.jobs.triggers import (
     Cron,
     Hook,
+    Interval,
     Timing,
     TriggerInvalid,
     count_within,
@@ -284,15 +285,18 @@ class JobService:
         return f"{job.id}: {paused}{job.kind.value} {self.timing_text(job)}{text}{note}"
 
     def timing_text(self, job: Job, *, is_new: bool = False) -> str:
-        """Describe when a job runs; ``is_new`` adds the first day if it repeats by the calendar."""
+        """Describe when a job runs; ``is_new`` adds the first run of one that repeats."""
         try:
             timing = parse_timing(job.timing)
         except TriggerInvalid:
             return job.timing
         told = format_timing(timing, self.zone)
-        if not is_new or not isinstance(timing, Cron) or job.next_at is None:
+        if not is_new or not isinstance(timing, Cron | Interval) or job.next_at is None:
             return told
-        return f"{told}, first on {job.next_at.astimezone(zone_of(timing.zone)):%a %Y-%m-%d}"
+        first = job.next_at.astimezone(zone_of(timing.zone if isinstance(timing, Cron) else self.zone))
+        return f"{told}, first on {first:%a %Y-%m-%d}" + (
+            f" {first:%H:%M %Z}" if isinstance(timing, Interval) else ""
+        )
 
 
 def _the_one(name: str, people: Mapping[str, str]) -> str:

@@ -18,16 +18,17 @@ from typing import Any
 
 from agent_core.text import time_zone
 from gateway.proactive.jobs.time_grammar import (
-    WEEK,
+    Ambiguous,
     Calendar,
-    Clock,
     Day,
     Every,
     Moments,
     NotATime,
     Span,
+    TimeOfDay,
     read_when,
 )
+from gateway.proactive.jobs.time_words import WEEK
 from gateway.proactive.jobs.triggers import (
     Cron,
     Hook,
@@ -49,6 +50,8 @@ _FIELDS = re.compile(
 )
 _SLACK = timedelta(minutes=1)
 _FURTHEST = timedelta(days=366 * 10)
+_EARLY = 6
+"""An hour before it, without am, pm and minutes in figures, is one of the afternoon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +134,10 @@ def timing_of(text: str, now: datetime, zone: str) -> Timing:
     """The trigger that a text means. Raises `TriggerInvalid`: it is no time, or it is over."""
     try:
         when = read_when(text)
-    except NotATime as error:
+    except Ambiguous as error:
         raise TriggerInvalid(str(error)) from error
+    except NotATime as error:
+        raise TriggerInvalid(f"{error}; write for example {error.example!r} or 'in 2 h 30 min'") from error
     match when:
         case Span(seconds):
             return Once(_whole(now + timedelta(minutes=_positive(seconds / 60, text))))
@@ -147,10 +152,11 @@ def timing_of(text: str, now: datetime, zone: str) -> Timing:
 
 def _repeated(when: Calendar, now: datetime, zone: str) -> Cron:
     """Raises `TriggerInvalid`: midnight of a certain day is the beginning of another one."""
-    if (24, 0) in when.clocks and (when.weekdays or when.day_of_month or when.count > 1):
+    on_some_days = when.weekdays or when.day_of_month or when.count > 1
+    if on_some_days and any(clock.hour == 24 for clock in when.clocks):
         raise TriggerInvalid("midnight is at the end of a day; write 00:00 with the day that begins then")
     hours: dict[int, list[int]] = {}
-    for hour, minute in sorted((hour % 24, minute) for hour, minute in when.clocks):
+    for hour, minute in sorted((_by_day(clock) % 24, clock.minute) for clock in when.clocks):
         hours.setdefault(minute, []).append(hour)
     days = ",".join(str((day + 1) % 7) for day in when.weekdays) or "*"
     if when.weekdays == tuple(range(5)):
@@ -178,7 +184,7 @@ def _instants(when: Moments, text: str, now: datetime, zone: tzinfo) -> list[dat
         if isinstance(error, TriggerInvalid):
             raise
         raise TriggerInvalid(f"{text!r} is no day of the calendar") from error
-    if when.tonight and min(found) < now:
+    if when.is_vague and min(found) < now:
         found = [now + timedelta(hours=1)]
     if min(found) < now - _SLACK:
         over = min(found).astimezone(zone)
@@ -188,9 +194,22 @@ def _instants(when: Moments, text: str, now: datetime, zone: tzinfo) -> list[dat
     return sorted({max(_whole(one), _whole(now + timedelta(seconds=1))) for one in found})
 
 
-def _next_at(day: Day | None, clock: Clock, local: datetime, zone: tzinfo) -> datetime:
+def _by_day(clock: TimeOfDay) -> int:
+    """The hour on a certain day: "friday at 3" is in the afternoon, "friday at 8" in the morning."""
+    return clock.hour + 12 if clock.is_spoken and clock.hour < _EARLY else clock.hour
+
+
+def _next_at(day: Day | None, clock: TimeOfDay, local: datetime, zone: tzinfo) -> datetime:
     """The instant of a time of day on a day; without one, the next time that the clock shows it."""
-    hour, minute = clock
+    if not clock.is_spoken or (day is not None and day.offset != 0):
+        return _instant_at(day, _by_day(clock), clock.minute, local, zone)
+    # "at 6", which a person says of the next six o'clock at which people are awake
+    hours = [hour for hour in (clock.hour, clock.hour + 12) if hour >= _EARLY]
+    found = [_instant_at(day, hour, clock.minute, local, zone) for hour in hours]
+    return min((one for one in found if one > local), default=found[-1])
+
+
+def _instant_at(day: Day | None, hour: int, minute: int, local: datetime, zone: tzinfo) -> datetime:
     later = timedelta(days=hour // 24)
     clock = hour % 24, minute
     wall = datetime(local.year, local.month, local.day, *clock)  # noqa: DTZ001 - the wall's
@@ -198,15 +217,17 @@ def _next_at(day: Day | None, clock: Clock, local: datetime, zone: tzinfo) -> da
         later = timedelta(days=_placed(wall, zone) <= local)
     elif day.offset is not None:
         later += timedelta(days=day.offset)
-    elif day.weekday is not None:
-        later += timedelta(days=_days_to(day, wall))
-        if not later and _placed(wall, zone) <= local:
-            later = timedelta(days=7)
     elif day.date is not None:
         year, month, dom = day.date
         wall = datetime(year or local.year, month, dom, *clock)  # noqa: DTZ001
         if year is None and _placed(wall, zone) <= local:
             wall = wall.replace(year=local.year + 1)
+        if day.weekday not in (None, wall.weekday()):
+            raise TriggerInvalid(f"{wall:%Y-%m-%d} is a {WEEK[wall.weekday()]}")
+    else:
+        later += timedelta(days=_days_to(day, wall))
+        if not later and _placed(wall, zone) <= local:
+            later = timedelta(days=7)
     return _placed(wall + later, zone)
 
 

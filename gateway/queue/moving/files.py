@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -15,12 +17,37 @@ from agent_core.ports import Clock
 from agent_core.storage import file_access
 from agent_core.storage.documents import DocumentFile, Version
 from agent_core.storage.layout import Layout
-from agent_core.storage.lines import MAX_LINE_BYTES, as_object, from_object, position_in
+from agent_core.storage.lines import MAX_LINE_BYTES, as_object, encode_object, from_object, position_in
 from agent_core.storage.paging import Numbering, PageMark
 from agent_core.storage.reverse_lines import lines_forwards
 from agent_core.storage.session_files import SessionFiles
 from agent_core.storage.session_record import Record, session_of
-from gateway.queue.moving.lines import as_bytes, as_text
+
+_BEFORE, _AFTER = '{"bytes_of_a_broken_line":"', '"}'
+
+
+def as_text(raw: bytes) -> str:
+    """Return the line as text."""
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError:
+        value = as_object(raw)
+        if value is not None:  # readable nevertheless: half a surrogate pair in raw form
+            return encode_object(value).rstrip(b"\n").decode()
+    else:
+        if "\0" not in text and not text.startswith(_BEFORE):
+            return text
+    return f"{_BEFORE}{base64.b64encode(raw).decode()}{_AFTER}"
+
+
+def as_bytes(text: str) -> bytes:
+    """Return the bytes that `as_text` was given."""
+    if text.startswith(_BEFORE) and text.endswith(_AFTER):
+        try:
+            return base64.b64decode(text[len(_BEFORE) : -len(_AFTER)], validate=True)
+        except binascii.Error:
+            pass
+    return text.encode()
 
 
 @dataclass(slots=True)
@@ -77,8 +104,8 @@ class MovedConversation:
 
 def write_conversation(
     layout: Layout, key: SessionKey, each: Iterable[str], record: Record | None, clock: Clock
-) -> None:
-    """Write the files of a session: its history, and its record, whose cursor counts lines."""
+) -> int:
+    """Write a session's history, and its record, whose cursor counts lines; return the number of lines."""
     cursor = record.cursor if record is not None else 0
     path, place, offset, count = layout.history(key), PageMark(cursor, -1), 0, 0
     files.make_folder(path.parent)
@@ -101,22 +128,26 @@ def write_conversation(
         place = PageMark(session.history.end(), offset)
     if record is not None:
         session.record_file.save(replace(record, place=place))
+    return count
 
 
-def write_document(layout: Layout, scope: MemoryScope, versions: Iterable[str]) -> None:
-    """Write the files of a memory document; the last readable version becomes the document."""
+def write_document(layout: Layout, scope: MemoryScope, versions: Iterable[str]) -> int:
+    """Write a memory document from its versions, the last readable one; return their number."""
     text: str | None = None
+    count = 0
     path = layout.versions(scope)
     files.make_folder(path.parent)
     with path.open("xb") as file:
         for each in versions:
             raw = as_bytes(each)
             file.write(raw + b"\n")
+            count += 1
             if (version := Version.parse_or_none(raw)) is not None:
                 text = version.document.text
     path.chmod(0o600)
     if text is not None:
         files.replace(layout.document(scope), text.encode())
+    return count
 
 
 @dataclass(slots=True)

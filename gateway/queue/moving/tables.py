@@ -1,11 +1,9 @@
-"""The tables that both engines have, and checksums that compare their rows. Pure."""
+"""The tables that both engines have. Pure."""
 
 from __future__ import annotations
 
-import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeVar
 
 from gateway.queue.sql.tables import TABLES
@@ -38,20 +36,6 @@ def storable_row(row: Iterable[object]) -> tuple[object, ...]:
         else value
         for value in row
     )
-
-
-@dataclass(slots=True)
-class Sum:
-    """The number of rows, and a hash of them that does not depend on their order."""
-
-    rows: int = 0
-    digest: int = 0
-
-    def add(self, row: Sequence[object]) -> None:
-        """Add one row."""
-        self.rows += 1
-        one = hashlib.sha256(repr(tuple(row)).encode("utf-8", "surrogatepass")).digest()
-        self.digest = (self.digest + int.from_bytes(one)) % (1 << 256)
 
 
 def batches(rows: Iterable[_Row], size: int) -> Iterator[list[_Row]]:

@@ -15,8 +15,6 @@ CREATE TABLE memory (
     scope TEXT NOT NULL, version INTEGER NOT NULL, line TEXT NOT NULL,
     PRIMARY KEY (scope, version)
 );
-"""
-VECTORS = """
 CREATE TABLE vectors (
     id INTEGER PRIMARY KEY AUTOINCREMENT, session TEXT NOT NULL, seq INTEGER NOT NULL, scope TEXT NOT NULL,
     vectors BLOB NOT NULL, UNIQUE (session, seq)
@@ -35,8 +33,8 @@ TRIGGERS = (
         "CREATE TRIGGER line_added AFTER INSERT ON {schema}.all_history"
         " FOR EACH ROW EXECUTE FUNCTION {schema}.line_added()"
     ),
-)
-VECTORS_ERASED = """
+    # Vectors go with the text of their line, whichever program removes it, and whatever its own rights are.
+    """
 CREATE FUNCTION {schema}.line_erased() RETURNS trigger LANGUAGE plpgsql
     SECURITY DEFINER SET search_path = '' AS $$
 BEGIN
@@ -49,5 +47,5 @@ CREATE TRIGGER line_changed AFTER UPDATE ON {schema}.all_history FOR EACH ROW
     WHEN ((OLD.session, OLD.seq, OLD.scope, OLD.said) IS DISTINCT FROM
         (NEW.session, NEW.seq, NEW.scope, NEW.said))
     EXECUTE FUNCTION {schema}.line_erased()
-"""
-"""Vectors go with the text of their line, whichever program removes it, and whatever its own rights are."""
+""",
+)

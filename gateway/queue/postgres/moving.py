@@ -10,7 +10,6 @@ need not wait.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -24,9 +23,9 @@ from agent_core.storage.lines import MAX_LINE_BYTES, storable
 from agent_core.storage.paging import PageMark
 from gateway.queue.errors import StoreUnusable
 from gateway.queue.lease import DAEMON, Holders, LeaseTaken, LeaseTimes, process_of
-from gateway.queue.moving.lines import as_bytes
+from gateway.queue.moving.files import as_bytes
 from gateway.queue.moving.marker import NAME, Marker
-from gateway.queue.moving.tables import COLUMNS, NUMBERED, Sum, batches, storable_row
+from gateway.queue.moving.tables import COLUMNS, NUMBERED, batches
 from gateway.queue.postgres import history_tables, schema
 from gateway.queue.postgres.account_tables import AccountTables
 from gateway.queue.postgres.connection import FACTS, SCHEMA, Transaction, connect, place_of
@@ -139,7 +138,7 @@ class PostgresTables:
 
     def rows(self, table: str) -> Iterator[tuple[object, ...]]:
         """Yield all rows of a table, in batches."""
-        yield from map(storable_row, self._streamed(f"SELECT {', '.join(COLUMNS[table])} FROM {table}"))
+        yield from self._streamed(f"SELECT {', '.join(COLUMNS[table])} FROM {table}")
 
     def _streamed(self, query: str, parameters: Sequence[object] = ()) -> Iterator[tuple[object, ...]]:
         with self._raw.cursor(_CURSOR) as cursor:
@@ -195,17 +194,6 @@ class PostgresTables:
     def _add_lines(self, rows: list[tuple[object, ...]]) -> None:
         lines.insert(self._db, rows)
         self._nothing_noted()
-
-    def history_sums(self) -> dict[str, tuple[int, str]]:
-        """Return the number of lines of each session, and an ordered hash of them."""
-        found: dict[str, tuple[int, str]] = {}
-        for session, each in self.histories():
-            count, digest = 0, hashlib.sha256()
-            for text in each:
-                count += 1
-                digest.update(text.encode() + b"\n")
-            found[session] = count, digest.hexdigest()
-        return found
 
     def histories(self) -> Iterator[tuple[str, Iterator[str]]]:
         """Yield sessions with lines, huge ones empty, read in order. Raises StoreUnusable if many lack."""
@@ -267,10 +255,3 @@ class PostgresTables:
         query = "SELECT COALESCE(pg_sequence_last_value(pg_get_serial_sequence(?, 'id')::regclass), 0)"
         [last] = self._db.execute(query, (f"{SCHEMA}.all_history_journal",)).fetchone()
         return int(last)
-
-    def document_sums(self) -> dict[str, Sum]:
-        """Return the number of versions of each document, and a hash of them."""
-        found: dict[str, Sum] = {}
-        for scope, number, text in self._streamed("SELECT scope, version, line FROM memory"):
-            found.setdefault(str(scope), Sum()).add((number, text))
-        return found

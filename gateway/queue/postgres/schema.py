@@ -19,15 +19,14 @@ import psycopg
 from gateway.queue.errors import StoreCorrupt, StoreTooNew, StoreUnusable
 from gateway.queue.moving.marker import NAME as MOVED
 from gateway.queue.moving.marker import check_unmoved
-from gateway.queue.postgres import history_tables, state_tables
+from gateway.queue.postgres import history_tables
 from gateway.queue.postgres.connection import FACTS, SCHEMA
 from gateway.queue.postgres.triggers import TRIGGERS
+from gateway.queue.sql.engine import ConnectionPort
 from gateway.queue.sql.tables import TABLES
 
 VERSION = 14
-"""The version of what `statements` creates. It is PostgreSQL's own: both engines last shared version 9."""
-OLDEST = VERSION
-"""The oldest version whose programs may work on these tables."""
+"""The version of what `statements` creates, the only one that is read. The embedded file has its own."""
 _TYPES = {
     "INTEGER": "BIGINT",
     "REAL": "DOUBLE PRECISION",
@@ -57,9 +56,40 @@ _MORE = (
     "CREATE INDEX inbox_turn ON {schema}.all_inbox (home, turn) WHERE state IN ('ready', 'running')",
     "CREATE INDEX outbox_session ON {schema}.all_outbox (home, session, id)",
 )
+_ACCOUNTS = """
+CREATE TABLE account_document (
+    folder TEXT NOT NULL, name TEXT NOT NULL, content BLOB, claim TEXT, claimed_until REAL,
+    PRIMARY KEY (folder, name)
+);
+CREATE TABLE account_file (
+    folder TEXT NOT NULL, file TEXT NOT NULL, generation INTEGER NOT NULL,
+    PRIMARY KEY (folder, file)
+);
+CREATE TABLE account_row (
+    folder TEXT NOT NULL, file TEXT NOT NULL, kind TEXT NOT NULL, key TEXT NOT NULL, content BLOB NOT NULL,
+    PRIMARY KEY (folder, file, kind, key)
+);
+"""
 _CREATE = re.compile(r"CREATE TABLE (\w+) \((.*)\)(?: WITHOUT ROWID)?$", re.DOTALL)
 _INDEX = re.compile(r"CREATE INDEX (\w+) ON (\w+) \((.*?)\)(.*)$", re.DOTALL)
 _LOCK = 0x53514254
+
+
+_CHANGED = " AND ".join(
+    f"has_table_privilege(pg_class.oid, '{right}')" for right in ("SELECT", "INSERT", "UPDATE", "DELETE")
+)
+# Statements name the views; triggers, and each transaction, read the tables behind them.
+_WITHOUT = f"""
+SELECT relname FROM pg_class JOIN pg_namespace AS place ON place.oid = relnamespace
+WHERE nspname = '{SCHEMA}' AND ((relkind = 'v' AND NOT ({_CHANGED}))
+  OR (relkind = 'r' AND NOT has_table_privilege(pg_class.oid, 'SELECT')))
+ORDER BY relname
+"""  # noqa: S608 - constants
+
+
+def without_rights(db: ConnectionPort) -> list[str]:
+    """Return the tables that the connection's role may not read, or not change as a daemon does."""
+    return [str(name) for (name,) in db.execute(_WITHOUT).fetchall()]
 
 
 def _split(columns: str) -> Iterator[str]:
@@ -109,42 +139,12 @@ def statements() -> Iterator[str]:
         yield more.format(schema=SCHEMA)
     for trigger in TRIGGERS:
         yield trigger.replace("{schema}", SCHEMA).replace("{facts}", FACTS)
-    yield from _histories()
-    yield from _accounts()
-    yield from _vectors()
-    yield f"CREATE TABLE {SCHEMA}.schema (version BIGINT NOT NULL, oldest BIGINT NOT NULL)"
-    yield f"INSERT INTO {SCHEMA}.schema VALUES ({VERSION}, {OLDEST})"  # noqa: S608 - constants
-
-
-def _histories() -> Iterator[str]:
-    """Yield the additions of version 10."""
     yield from _made_from(history_tables.TABLES)
     for more in (*history_tables.INDEXES, *history_tables.TRIGGERS):
         yield more.format(schema=SCHEMA)
-
-
-def _functions() -> Iterator[str]:
-    """Yield the changes of versions 11 and 12: other triggers, and an index that is updated at once."""
-    yield f"ALTER INDEX {SCHEMA}.history_words SET (fastupdate = off)"
-    for trigger in TRIGGERS:
-        if trigger.lstrip().startswith("CREATE FUNCTION"):
-            made = trigger.replace("CREATE FUNCTION", "CREATE OR REPLACE FUNCTION")
-            yield made.replace("{schema}", SCHEMA).replace("{facts}", FACTS)
-
-
-def _accounts() -> Iterator[str]:
-    """Yield the additions of version 13: the state of accounts."""
-    yield from _made_from(state_tables.TABLES)
-
-
-def _vectors() -> Iterator[str]:
-    """Yield the additions of version 14: the vectors of history lines."""
-    yield from _made_from(history_tables.VECTORS)
-    yield history_tables.VECTORS_ERASED.format(schema=SCHEMA)
-
-
-_STEPS = {9: _histories, 10: _functions, 11: _functions, 12: _accounts, 13: _vectors}
-"""The step from each version to the next one."""
+    yield from _made_from(_ACCOUNTS)
+    yield f"CREATE TABLE {SCHEMA}.schema (version BIGINT NOT NULL, oldest BIGINT NOT NULL)"
+    yield f"INSERT INTO {SCHEMA}.schema VALUES ({VERSION}, {VERSION})"  # noqa: S608 - constants
 
 
 def _made_from(text: str) -> Iterator[str]:
@@ -159,8 +159,8 @@ def _made_from(text: str) -> Iterator[str]:
             raise AssertionError(statement)
 
 
-def _found(db: psycopg.Connection[Any]) -> tuple[int, int] | None:
-    """Return the version of the existing tables, and the oldest version that may work on them."""
+def _found(db: psycopg.Connection[Any]) -> int | None:
+    """Return the version of the existing tables."""
     there = db.execute("SELECT to_regnamespace(%s), to_regclass(%s)", (SCHEMA, f"{SCHEMA}.schema")).fetchone()
     if there is None or there[0] is None:
         return None
@@ -169,10 +169,10 @@ def _found(db: psycopg.Connection[Any]) -> tuple[int, int] | None:
             f"The database has a schema {SCHEMA}, but it is not one that squidbot has made. It was not"
             " touched; give squidbot another database."
         )
-    row = db.execute(f"SELECT version, oldest FROM {SCHEMA}.schema").fetchone()  # noqa: S608 - constants
+    row = db.execute(f"SELECT version FROM {SCHEMA}.schema").fetchone()  # noqa: S608 - constants
     if row is None:
         raise StoreCorrupt(f"The table {SCHEMA}.schema of the database is empty. Nothing was touched.")
-    return int(row[0]), int(row[1])
+    return int(row[0])
 
 
 def check(db: psycopg.Connection[Any], where: str) -> None:
@@ -185,28 +185,28 @@ def check(db: psycopg.Connection[Any], where: str) -> None:
         raise StoreUnusable(
             f"{where} has no tables of squidbot yet. `squidbot migrate` makes them.", path=where
         )
-    version, oldest = found
-    if oldest > VERSION:
+    if found > VERSION:
         raise StoreTooNew(
-            f"{where} has tables of a later version of squidbot (schema {version}, this version knows"
+            f"{where} has tables of a later version of squidbot (schema {found}, this version knows"
             f" {VERSION}). It was not touched; install that version.",
-            path=where, found=version, known=VERSION,
+            path=where, found=found, known=VERSION,
         )  # fmt: skip
-    if version < VERSION:
+    if found < VERSION:
         raise StoreUnusable(
-            f"{where} has tables of an earlier version of squidbot (schema {version}, this version needs"
-            f" {VERSION}). `squidbot migrate` brings them up to date.",
-            path=where, found=version, known=VERSION,
+            f"{where} has tables from before the first release (schema {found}, this version knows"
+            f" {VERSION}). It was not touched. Let the version that made them move everything into a home"
+            " folder (`squidbot migrate --to embedded`), or give squidbot another database.",
+            path=where, found=found, known=VERSION,
         )  # fmt: skip
 
 
 def prepare(db: psycopg.Connection[Any], where: str, home: int) -> bool:
-    """Create or update the tables; True if changed. Raises StoreUnusable, psycopg.Error."""
+    """Create the tables unless they are there; True if created. Raises StoreUnusable, psycopg.Error."""
     with db.transaction():
         db.execute("SET LOCAL lock_timeout = '5s'")
         db.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
-        found = _found(db)
-        for statement in statements() if found is None else _steps_from(found[0]):
+        is_new = _found(db) is None
+        for statement in statements() if is_new else ():
             db.execute(statement)
         check(db, where)
         db.execute(
@@ -214,16 +214,7 @@ def prepare(db: psycopg.Connection[Any], where: str, home: int) -> bool:
             " ON CONFLICT DO NOTHING",
             (home, secrets.token_hex(16)),
         )
-    return found is None or found[0] < VERSION
-
-
-def _steps_from(version: int) -> Iterator[str]:
-    """Yield the statements that update tables of this version; none if there is no way."""
-    if version not in _STEPS:
-        return
-    for number in range(version, VERSION):
-        yield from _STEPS[number]()
-    yield f"UPDATE {SCHEMA}.schema SET version = {VERSION}, oldest = {OLDEST}"  # noqa: S608 - constants
+    return is_new
 
 
 def identity(db: psycopg.Connection[Any], where: str, home: int) -> str:

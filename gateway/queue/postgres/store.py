@@ -21,7 +21,7 @@ import psycopg
 import structlog
 
 from agent_core.ports import Clock
-from gateway.queue.errors import StoreUnusable
+from gateway.queue.errors import StoreUnavailable, StoreUnusable
 from gateway.queue.memory_in_database import MemoryInDatabase
 from gateway.queue.postgres import schema
 from gateway.queue.postgres.account_state import AccountState
@@ -31,9 +31,9 @@ from gateway.queue.postgres.failover import Failover
 from gateway.queue.postgres.histories.memory import PostgresMemory, PostgresSearch, journal_of
 from gateway.queue.postgres.pool import ReadCall, WriteCall
 from gateway.queue.postgres.restore_detection import begin, note_server
-from gateway.queue.postgres.rights import without_rights
-from gateway.queue.postgres.snapshots import NoSnapshots
+from gateway.queue.postgres.schema import without_rights
 from gateway.queue.rollback_guard import Extent, Gap, HighWaterMark
+from gateway.queue.snapshots import Snapshot
 from gateway.queue.sql.base import Database, Journal
 from gateway.queue.sql.engine import ALONE, NOTHING, ConnectionPort
 from gateway.queue.sql.signals import Fact, Signals
@@ -47,6 +47,26 @@ _WRITERS = 4
 _READERS = 2
 _NAMED = 3
 _log = structlog.get_logger(__name__)
+
+
+class NoSnapshots:
+    """Implements `gateway.queue.snapshots.SnapshotStore` by an error that says who makes copies."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+
+    @property
+    def file(self) -> str:
+        """The database, without a password."""
+        return self._where
+
+    async def snapshot(self, target: str, histories: str) -> Snapshot:
+        """Raise StoreUnavailable always."""
+        raise StoreUnavailable(
+            f"The queue is in {self._where}: back it up with the tools of the server, such as pg_dump.",
+            path=self._where,
+            operation="snapshot",
+        )
 
 
 @runtime_checkable
@@ -206,7 +226,7 @@ def _read(facts: str) -> Iterator[Fact]:
 
 
 def migrate(url: str, home: int = HOME) -> str:
-    """Create or update the tables; return what was done. Raises StoreUnavailable, StoreUnusable."""
+    """Create the tables; return what was done. Raises StoreUnavailable, StoreUnusable."""
     where = place_of(url)
     try:
         with connect(url) as db:

@@ -20,6 +20,7 @@ from agent_core.messages import (
     MessageNotes,
     SessionKey,
 )
+from agent_core.prompt import CORRECTED
 from gateway.queue.shared import SHARED
 from gateway.queue.sql.codec import (
     Raw,
@@ -393,7 +394,7 @@ def _correction(
     """Count an edit of an answered message, which said ``before``; return its note."""
     count = message.notes.edit_count + 1
     _store(db, row_id, message, replace(message.notes, edit_count=count))
-    text = f"[Of what I wrote before, this is corrected: {_quote(before)}]\n{message.notes.edited}"
+    text = f"{CORRECTED}{_quote(before)}]\n{message.notes.edited}"
     line = LineNote(turn=turn, id=f"{_line_of(db, turn, row_id)[0]}.edited {count}")
     return _note(session, message, f"edited {count}", text, line)
 

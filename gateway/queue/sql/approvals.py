@@ -233,12 +233,12 @@ def questions_in(db: ConnectionPort) -> list[ToolQuestionRow]:
 
 
 def _remembered(db: ConnectionPort, name: str) -> Decided | None:
-    """Read the recorded decision. Earlier versions recorded withdrawals alone, and no tool."""
+    """Read the recorded decision."""
     found = db.execute("SELECT value FROM state WHERE topic = ?", (_TOPIC + name,)).fetchone()
     if found is None:
         return None
-    _, place, *rest = str(found[0]).split(" ", 3)
-    session, (verdict, tool, *_) = session_or_none(place), (*rest, WITHDRAWN, "")
+    _, place, verdict, tool = str(found[0]).split(" ", 3)
+    session = session_or_none(place)
     return None if session is None else Decided(session, verdict, tool)
 
 

@@ -75,9 +75,9 @@ def _damages(db: sqlite3.Connection) -> Iterator[Damage]:
     if owner != APPLICATION_ID:
         yield Damage("it is not a database of squidbot's", mendable=False)
         return
-    if version > VERSION:
+    if version != VERSION:
         yield Damage(
-            f"its schema is {version}, this squidbot knows {VERSION}: a later one wrote it", mendable=False
+            f"its schema is {version}, this squidbot knows {VERSION}: another one wrote it", mendable=False
         )
         return
     said = [str(row[0]) for row in db.execute(f"PRAGMA integrity_check({_MOST})")]
@@ -85,8 +85,6 @@ def _damages(db: sqlite3.Connection) -> Iterator[Damage]:
         yield Damage(f"integrity: {text}", mendable="index" in text)
     for table, rowid, parent, _ in db.execute("PRAGMA foreign_key_check").fetchmany(_MOST):
         yield Damage(f"row {rowid} of {table} belongs to a row of {parent} that is not there", mendable=True)
-    if version < VERSION:
-        return  # the next start updates it; older payloads are checked then
     for table, column in _PAYLOADS:
         rows = db.execute(
             f"SELECT id FROM {table} WHERE {column} IS NOT NULL AND NOT json_valid({column}) LIMIT {_MOST}"  # noqa: S608 - constants

@@ -26,7 +26,7 @@ class EmbeddedTables:
     @classmethod
     @contextmanager
     def open(cls, file: Path, *, new: bool = False) -> Iterator[Self]:
-        """Open an existing or new file; older tables are updated. Raises StoreUnusable, StoreUnavailable."""
+        """Open an existing or new file. Raises StoreUnusable, StoreUnavailable."""
         if new:
             schema.create_file(file)
         if not file.exists():

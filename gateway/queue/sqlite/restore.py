@@ -36,7 +36,7 @@ def examine_copy(path: Path) -> tuple[int, str, int, int]:
             if version < VERSION:
                 raise StoreCorrupt(
                     f"it was made by a version from before the first release (schema {version}, this version "
-                    f"knows {VERSION})",
+                    f"knows {VERSION}); restore it with the version that made it",
                     path=str(path),
                 )
             # A view can run forever, and a trigger can do anything: our schema has neither.

@@ -54,7 +54,7 @@ _TOO_NEW = (
 )
 _TOO_OLD = (
     "{path} was written by a version from before the first release (schema {found}, this version knows "
-    "{known}). It was not touched. Start a version in between once, or move the file away to begin anew."
+    "{known}). It was not touched. Install the version that wrote it, or move the file away to begin anew."
 )
 
 

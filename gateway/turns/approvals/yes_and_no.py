@@ -26,10 +26,15 @@ class Sign(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AnswerReading:
-    """A sign, and for how long a yes holds, such as ``1h``; empty: for once."""
+    """
+    A sign, and for how long a yes holds, such as ``1h``; empty: for once.
+
+    ``more`` is what was written below it, in paragraphs of their own.
+    """
 
     sign: Sign
     span: str = ""
+    more: str = ""
 
 
 _POLITE, _HOUR = "polite", "an hour"
@@ -291,6 +296,22 @@ def read_answer(text: str) -> AnswerReading | None:
     return AnswerReading(
         next(sign for sign in (Sign.NO, Sign.YES, Sign.FINE) if sign in means), "".join(spans)
     )
+
+
+def doubts(text: str) -> bool:
+    """Return True if a text begins with a no, or with a yes and is more."""
+    said = read_answer(text)
+    return _PHRASES.get(_first(_normal(text[:_LONGEST]))) == Sign.NO or (
+        said is not None and said.sign is Sign.UNCLEAR
+    )
+
+
+def is_polite(text: str) -> bool:
+    """Return True if a text says nothing but thanks or regards, or nothing at all."""
+    rest = "?" if len(text) > _LONGEST else _normal(text)
+    while rest and _PHRASES.get(phrase := _first(rest)) == _POLITE:
+        rest = rest[len(phrase) :].lstrip()
+    return not rest
 
 
 def yes_or_no(text: str) -> bool | None:

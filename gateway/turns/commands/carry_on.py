@@ -18,7 +18,7 @@ from agent_core.memory.withdrawn_messages import in_force
 from agent_core.messages import SessionKey
 from agent_core.models import HistoryTail, Message
 from agent_core.ports import Clock
-from agent_core.prompt import fence, transcript_words
+from agent_core.prompt import fence
 from agent_core.provenance import arriving, join_origins
 from agent_core.text import one_line
 from gateway.queue.background import is_background
@@ -29,7 +29,7 @@ from gateway.turns.approvals.drafts_and_quarantine import CommandReply
 from gateway.turns.approvals.text import safe_line, visible
 from gateway.turns.commands.asked import NOT_HERE, CommandContext
 from gateway.turns.commands.histories import PAGE, PAGE_CHARS, Histories
-from gateway.turns.commands.text import ASIDES, TAKEN_OVER
+from gateway.turns.commands.text import TAKEN_OVER, for_people
 
 _LISTED = 9
 _LOOKED_AT = 1_000
@@ -204,23 +204,13 @@ class CarryOn:
 def _title(asked: Sequence[Message], summary: str | None) -> str:
     """Make a title of the last question, if possible of one that was not taken over from elsewhere."""
     own = [each for each in asked if not each.content.startswith(TAKEN_OVER)]
-    return title_of(next((each.content for each in reversed(own or asked)), summary or "")).strip("[]")
+    return title_of(next((for_people(each) for each in reversed(own or asked)), summary or "")).strip("[]")
 
 
-def title_of(content: str) -> str:
-    """The first words of a message, or the subject of a mail, without what was quoted with it. Pure."""
-    skipped = ""
-    for each in content.splitlines():
-        text = transcript_words(each.strip())
-        if skipped:
-            skipped = "" if text == f"</{skipped}>" else skipped
-        elif (tag := text.strip("<>")) in ASIDES and text.startswith("<"):
-            skipped = tag
-        elif text.startswith("Subject: "):
-            return one_line(visible(text.removeprefix("Subject: ")), 60)
-        elif text and not text.startswith("<") and not text.endswith(":"):
-            return one_line(visible(text), 60)
-    return "(no words)"
+def title_of(words: str) -> str:
+    """The first line of a message, or the subject of a mail. Pure."""
+    first = next((line.strip() for line in words.splitlines() if line.strip()), "(no words)")
+    return one_line(visible(first.removeprefix("Subject: ").removeprefix("(spoken) ")), 60)
 
 
 def _is_read_only(message: Message) -> bool:

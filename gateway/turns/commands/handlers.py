@@ -148,7 +148,9 @@ class CommandHandlers:
         return replace(told, text=told.text + _MORE) if more else told
 
     async def _help(self, asked: CommandContext) -> str:
-        return help_text(asked.command.argument, owner=asked.owner)
+        context = asked.message.context
+        name = "" if context.not_named else next(iter(context.names), "")
+        return help_text(asked.command.argument, owner=asked.owner, name=name)
 
     async def _new(self, asked: CommandContext) -> str:
         if not await self._may_reset(asked):
@@ -395,7 +397,7 @@ class CommandHandlers:
         return await about_jobs(self._jobs, self._place(asked), asked.command.argument)
 
     async def _remind(self, asked: CommandContext) -> str:
-        return await about_reminders(self._schedule, self._place(asked), asked)
+        return await about_reminders(self._schedule, self._place(asked), asked, self._store.turns)
 
     def _place(self, asked: CommandContext) -> JobPlace:
         message = asked.message

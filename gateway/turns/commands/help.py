@@ -74,8 +74,9 @@ _HELP: dict[str, tuple[str, str]] = {
     "remind": (
         "remind you later",
         (
-            "`!remind in 2h TEXT`, `friday 9:00 TEXT`, `every day 09:00 TEXT` or `remove ID`; without "
-            "anything, a list."
+            "`!remind tomorrow at 8 TEXT`, `in 2h TEXT`, `every day 09:00 TEXT`; `!remind` lists, and "
+            "`!remind cancel 2` (or its words) removes one. In a room `!remind us 18:30 TEXT` and `!remind "
+            "NAME 18:30 TEXT` notify others."
         ),
     ),
     "continue": (
@@ -113,18 +114,24 @@ _SEEN = (
 _MORE = "`!help NAME` explains one of them. `/` works in place of `!`."
 
 
-def help_text(argument: str, *, owner: bool) -> str:
-    """The commands (``owner``: also those for the owner alone), or any single one."""
+def help_text(argument: str, *, owner: bool, name: str = "") -> str:
+    """
+    The commands (``owner``: also those for the owner alone), or any single one.
+
+    ``name`` is that of the bot, in a room where commands need it in front.
+    """
     wanted = argument.lower().lstrip("!/").strip("`")
     known = [name for name in _HELP if owner or name not in _FOR_THE_OWNER]
     if wanted in _HELP:
         whose = "" if wanted in known else " Only my owner may do that."
+        whose += f" In this room, write my name first: `{safe_line(name)}: !{wanted}`." if name else ""
         return f"`!{wanted}`: {_HELP[wanted][0]}. {_HELP[wanted][1]}{whose}"
     if wanted:
         near = nearest(wanted)
         meant = f" Did you mean `!{near}`?" if near else ""
         return f"There is no `!{safe_line(wanted)[:40]}`.{meant} `!help` lists all commands."
-    lines = ["These are the commands. Send each as a separate message:"]
+    first = f", with my name first: `{safe_line(name)}: !remind tomorrow at 8 TEXT`" if name else ""
+    lines = [f"These are the commands. Send each as a separate message{first}{'.' if name else ':'}"]
     for heading, names in _GROUPS:
         lines += [
             "",

@@ -7,98 +7,131 @@ import re
 from agent_core.messages import EVERYBODY, Audience
 from agent_core.text import one_line
 from gateway.proactive.jobs.service import EVERYBODY_HERE, JobPlace, JobService
-from gateway.proactive.jobs.time_grammar import EXAMPLES, Ambiguous, split_when
+from gateway.proactive.jobs.time_grammar import Ambiguous, NotATime, split_when
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest
 from gateway.proactive.jobs.triggers import TriggerInvalid
 from gateway.queue.errors import TooManyJobs
-from gateway.queue.model import JobKind
+from gateway.queue.model import Job, JobKind
+from gateway.queue.stores import Step, TurnStore
 from gateway.turns.approvals.text import safe_line
 from gateway.turns.commands.asked import CommandContext
 
-USE = (
-    "Write `!remind TIME TEXT`, such as `!remind in 2 h 30 min call Tom`; a time is "
-    + EXAMPLES.replace("'", "`")
-    + ". `!remind remove ID` removes a reminder. In a room, `!remind us 18:30 TEXT` and `!remind NAME 18:30 "
-    "TEXT` notify others. Nothing was done."
-)
-_FILLING = re.compile(r"(?:to|that|dass)\s+", re.IGNORECASE)
+_HOW = "`!remind tomorrow at 8 call Tom` makes one"
+_REMOVED = "`!remind cancel 2` or `!remind cancel call Tom` removes one"
+_FOR_ME = re.compile(r"\A(?:me|mich)\s+(?:(?:to|that|dass)\s+)?", re.IGNORECASE)
+_FILLING = re.compile(r"\A(?:to|that|dass)\s+", re.IGNORECASE)
 _NOT_PROVEN = "Your address is not verified, so you cannot schedule anything. Nothing was done."
 _LONGEST = 4000
 _MOST_WORDS = 20
-_REMOVES = frozenset({"remove", "stop", "delete"})
+_REMOVES = frozenset({"cancel", "remove", "stop", "delete"})
+_REMOVAL = "remind_removal"
+"""The kind of the step of a command that removes: a number in the list means another job afterwards."""
 
 
-def reminder_of(argument: str) -> tuple[TriggerRequest, str] | None:
-    """The time and the text of a reminder; None if it cannot be read. Raises `Ambiguous`."""
-    said = argument.strip()
-    if said[:5].lower().startswith(("me ", "mich ")):
-        said = said.partition(" ")[2].lstrip()
-    if (split := split_when(said)) is None:
-        return None
-    when, text = split[0], split[1].strip()
-    text = _FILLING.sub("", text, count=1) or text
-    return (TriggerRequest(at=when), text) if text else None
+def reminder_of(argument: str) -> tuple[TriggerRequest, str]:
+    """The time and the text of a reminder. Raises `NotATime` or `Ambiguous`."""
+    when, text = split_when(_FOR_ME.sub("", argument.strip(), count=1))
+    return TriggerRequest(at=when), _FILLING.sub("", text.strip(), count=1) or text
 
 
-async def about_reminders(jobs: JobService, place: JobPlace, asked: CommandContext) -> str:
+async def about_reminders(jobs: JobService, place: JobPlace, asked: CommandContext, turns: TurnStore) -> str:
     """Make, list or remove a reminder; return the answer. Raises StoreUnavailable; repeatable."""
     argument = asked.command.argument.strip()
     if not jobs.is_enabled:
         return "My owner has switched off scheduling here. Nothing was done."
-    if argument.lower() in ("", "list"):
-        return await _listed(jobs, place)
     what, _, wanted = argument.partition(" ")
     if what.lower() in _REMOVES and wanted.strip():
-        return await _remove(jobs, place, wanted.strip().strip("`").lower())
+        return await _remove(jobs, place, asked, turns, wanted.strip().strip("`\"'"))
+    if argument.lower() in ("", "list", *_REMOVES):
+        return await _listed(jobs, place)
+    if not asked.message.sender.verified:
+        return _NOT_PROVEN
+    return await _make(jobs, place, argument, key=asked.turn.id)
+
+
+async def _make(jobs: JobService, place: JobPlace, argument: str, *, key: str) -> str:
+    if len(argument) > _LONGEST:
+        return f"Nothing was scheduled: that is longer than {_LONGEST} characters."
     try:
-        whom, read = "", reminder_of(argument)
-        if read is None:
-            whom, read = _of_others(argument)
-        if place.audience is Audience.DIRECT and whom and whom.lower() not in EVERYBODY_HERE:
-            read = None
-    except Ambiguous as error:
-        return f"Nothing was scheduled: {error}."
-    if read is None or len(read[1]) > _LONGEST or not asked.message.sender.verified:
-        return USE if asked.message.sender.verified else _NOT_PROVEN
-    return await _add(jobs, place, *read, key=asked.turn.id, whom=whom)
-
-
-def _of_others(argument: str) -> tuple[str, tuple[TriggerRequest, str] | None]:
-    """The people named in front of the time of a reminder, and the rest; None if it cannot be read."""
-    words = argument.split(" ")
-    for number in range(1, min(len(words), _MOST_WORDS)):
-        if (read := reminder_of(" ".join(words[number:]))) is not None:
-            return " ".join(words[:number]).rstrip(":,"), read
-    return "", None
-
-
-async def _listed(jobs: JobService, place: JobPlace) -> str:
-    mine = ["- " + one_line(told, 200).replace("`", "'") for told in await jobs.jobs_with_lines(place)]
-    if not mine:
-        return f"Nothing is scheduled for you here. {USE.removesuffix(' Nothing was done.')}"
-    whose = "your scheduled jobs" if place.audience is Audience.DIRECT else "the scheduled jobs of this room"
-    return "\n".join([f"These are {whose}:", "", *mine])
-
-
-async def _remove(jobs: JobService, place: JobPlace, name: str) -> str:
-    job = next((job for job in await jobs.own_jobs(place) if job.id == name), None)
-    if job is None or not await jobs.remove(job):
-        return f"There is no reminder `{safe_line(name)[:40]}` of yours here."
-    return f"`{job.id}` is removed."
-
-
-async def _add(
-    jobs: JobService, place: JobPlace, request: TriggerRequest, text: str, *, key: str, whom: str
-) -> str:
-    try:
+        whom, (request, text) = _parse_argument(argument, place)
         job = await jobs.add(place, request, text=text, kind=JobKind.REMIND, key=key, whom=whom)
-    except TriggerInvalid as error:
+    except (Ambiguous, TriggerInvalid) as error:
         return f"Nothing was scheduled: {error}."
+    except NotATime as error:
+        example = safe_line(one_line(error.example, 100))
+        return f"Nothing was scheduled: {safe_line(str(error))}. Write for example `!remind {example}`."
     except TooManyJobs as error:
         return error.public
     mentions = job.context.notes.mentions or ("you",)
     who = "everybody" if EVERYBODY in mentions else ", ".join(mentions)
     return (
         f"I will remind {who}, {jobs.timing_text(job, is_new=True)}: {safe_line(job.text)}\n\n"
-        f"`!remind remove {job.id}` removes it."
+        f"`!remind cancel {job.id}` removes it."
     )
+
+
+def _parse_argument(argument: str, place: JobPlace) -> tuple[str, tuple[TriggerRequest, str]]:
+    """The people named in front of the time, the time and the text. Raises `NotATime`."""
+    try:
+        return "", reminder_of(argument)
+    except NotATime as error:
+        problem = error
+    words = argument.split(" ")
+    for number in range(1, min(len(words), _MOST_WORDS)):
+        try:
+            request, text = reminder_of(" ".join(words[number:]))
+        except NotATime:
+            continue
+        whom = " ".join(words[:number]).rstrip(":,")
+        if place.audience is Audience.GROUP or whom.lower() in EVERYBODY_HERE:
+            return whom, (request, text)
+        raise NotATime(f"I do not understand {whom!r} before {request.at!r}", f"{request.at} {whom} {text}")
+    raise problem
+
+
+async def _listed(jobs: JobService, place: JobPlace) -> str:
+    lines = [_list_line(line) for line in await jobs.jobs_with_lines(place)]
+    if not lines:
+        return f"Nothing is scheduled for you here. {_HOW}."
+    whose = "your scheduled jobs" if place.audience is Audience.DIRECT else "the scheduled jobs of this room"
+    numbered = [f"{number}. {line}" for number, line in enumerate(lines, start=1)]
+    return "\n".join([f"These are {whose}:", "", *numbered, "", f"{_REMOVED}."])
+
+
+def _list_line(line: str) -> str:
+    return one_line(line, 200).replace("`", "'")
+
+
+async def _remove(
+    jobs: JobService, place: JobPlace, asked: CommandContext, turns: TurnStore, wanted: str
+) -> str:
+    """Remove one of the person's own, named by number, id or words; the same one if done again."""
+    done = next((step.request for step in await turns.steps(asked.turn) if step.kind == _REMOVAL), None)
+    if done is None:
+        listed = list((await jobs.jobs_with_lines(place)).items())
+        found = [(number, *each) for number, each in enumerate(listed, start=1)]
+        meant = _meant(wanted, [each for each in found if place.owns(each[2])])
+        if len(meant) > 1:
+            lines = [f"- `!remind cancel {number}`: {_list_line(line)}" for number, line, _ in meant]
+            return "\n".join(["Which one? Nothing was removed yet.", "", *lines])
+        if not meant:
+            return f"There is no reminder `{safe_line(wanted)[:40]}` of yours here; `!remind` lists them."
+        ((_, line, job),) = meant
+        done = {"id": job.id, "line": _list_line(line)}
+        await turns.record_step_result(asked.turn, Step(0, _REMOVAL, job.id, done, {}))
+    await jobs.plans.remove_job(done["id"])
+    return f"Removed: {done['line']}"
+
+
+def _meant(wanted: str, mine: list[tuple[int, str, Job]]) -> list[tuple[int, str, Job]]:
+    """Those that the id or the number names, else those with this text, else those with these words in it."""
+    said = wanted.casefold()
+    for fits in (
+        lambda each: each[2].id == said,
+        lambda each: str(each[0]) == said,
+        lambda each: each[2].text.casefold() == said,
+        lambda each: all(word in each[2].text.casefold() for word in said.split()),
+    ):
+        if found := [each for each in mine if fits(each)]:
+            return found
+    return []

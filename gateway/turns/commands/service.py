@@ -28,7 +28,7 @@ from gateway.turns.commands.handlers import CommandHandlers
 from gateway.turns.commands.ingest_only import IngestOnly
 from gateway.turns.commands.parsing import Command, Misread, is_only_read, parse_command
 from gateway.turns.commands.stop import is_stop
-from gateway.turns.commands.worded_answers import recorded_reply
+from gateway.turns.commands.worded_answers import answer_note, recorded_reply
 from gateway.turns.commit import TurnCommit
 from gateway.turns.user_input import session_of, user_lines
 
@@ -94,7 +94,9 @@ class CommandService:
         # A command is never put into a turn with others; only the edit of a message that waited can be. It is
         # left out then, and whoever wrote it is told.
         rows = tuple(row for row, command in zip(turn.rows, commands, strict=True) if command is None)
-        return (turn, "") if len(rows) == len(turn.rows) else (replace(turn, rows=rows), _EDITED)
+        notes = [answer_note(row.message) or "" for row in rows]
+        notes += [] if len(rows) == len(turn.rows) else [_EDITED]
+        return replace(turn, rows=rows), "\n".join(filter(None, notes))
 
     async def _decision(
         self, turn: Turn, commands: Sequence[Command | Misread | None]

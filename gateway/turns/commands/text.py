@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from agent_core.models import Message, Usage
-from agent_core.prompt import transcript_words
+from agent_core.prompt import words_for_people
 from agent_core.text import one_line
 from agent_core.tools.call_descriptions import call_in_words
 from gateway.queue.model import BACKGROUND_COMMAND, EffectReceipt, ReceiptOutcome
 from gateway.queue.stores import InboxRow
 from gateway.routing.let_in import LetIn
+from gateway.system.terminal_text import LOCAL_PARTS
 from gateway.turns.approvals.text import safe_line
 
 if TYPE_CHECKING:
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 
 TAKEN_OVER = "[I go on here with what is taken over "
 """How the line begins with which `!continue` goes on with another conversation."""
-ASIDES = ("thread_start", "earlier_talk", "quoted", "forwarded")
-_FENCES = frozenset(f"<{end}{tag}>" for tag in ("mail", "taken_over") for end in ("", "/"))
 
 _RECEIPT_CHARS = 120
 _REFUSED_SHOWN = 20
@@ -37,6 +36,25 @@ _OUTCOMES = {
 _COMMAND_ENDS = ("Exit status ", "Ended ")
 """How the result of a command begins; what it has printed follows."""
 
+_WORK = {
+    "inbox": {
+        "ready": "waiting",
+        "running": "in progress",
+        "quarantined": "kept until you decide (`squidbot inbox list --quarantine`)",
+        "dead": (
+            "that I could not answer, which I have told the sender (`squidbot inbox list --state dead`; "
+            "`squidbot inbox retry ID` tries again)"
+        ),
+    },
+    "outbox": {
+        "pending": "to be sent",
+        "uncertain": "perhaps sent",
+        "held": "waiting for your approval",
+        "dead": "not delivered (`squidbot status` says why)",
+        "unknown": "that may not have arrived: please decide (`squidbot status` lists them)",
+    },
+}
+"""What is said of a number of messages or answers that are in a state."""
 _STATES = {
     "connecting": "is connecting",
     "catching_up": "is catching up",
@@ -46,7 +64,7 @@ _STATES = {
 }
 
 
-_UNDONE_HERE = {"squidbot cron remove ": "!remind remove ", "squidbot jobs stop ": "!jobs stop "}
+_UNDONE_HERE = {"squidbot cron remove ": "!remind cancel ", "squidbot jobs stop ": "!jobs stop "}
 
 
 def about_usage(usage: Usage) -> str:
@@ -140,43 +158,29 @@ def and_list(parts: Sequence[str]) -> str:
 
 
 def about_parts(report: Mapping[str, Any]) -> list[str]:
-    """For the owner: channels and queue of a daemon's report, one per line, without the turn that asks."""
+    """For the owner: services and queue of a daemon's report, one per line, without the turn that asks."""
     lines = [f"- version {report['version']}"] if report.get("version") else []
     for name, channel in sorted((report.get("channels") or {}).items()):
         detail = str(channel.get("detail") or "")
         state = _STATES.get(str(channel.get("state")), str(channel.get("state")))
-        lines.append(f"- {name} {state}" + (f": {detail}" if detail else ""))
+        if name not in LOCAL_PARTS or channel.get("state") == "failed":
+            shown = LOCAL_PARTS.get(name, name)
+            lines.append(f"- {shown[:1].upper()}{shown[1:]} {state}" + (f": {detail}" if detail else ""))
     work = report.get("work") or {}
     for queue, words in (("inbox", "messages"), ("outbox", "answers")):
         counts = Counter(work.get(queue) or {})
         if queue == "inbox":
             counts["running"] -= 1
         counts = +counts
-        told = [
-            f"{counts[state]} {told}"
-            for state, told in (
-                ("ready", "waiting"),
-                ("running", "in progress"),
-                ("pending", "to be sent"),
-                ("uncertain", "perhaps sent"),
-                ("held", "waiting for your approval"),
-                ("quarantined", "quarantined"),
-                ("dead", "given up"),
-                ("unknown", "for you to decide"),
-            )
-            if state in counts
-        ]
+        told = [f"{counts[state]} {told}" for state, told in _WORK[queue].items() if state in counts]
         lines.append(f"- {words}: {and_list(told) if told else 'nothing waits'}")
     return lines
 
 
 def for_people(said: Message) -> str:
-    """Return a message's text without what was added for the model: the sender, mail fences."""
-    text = said.content.removeprefix(f"[{said.sender}] ")
-    kept = (each for each in text.split("\n") if each.strip() not in _FENCES)
-    return "\n".join(
-        each if (words := transcript_words(each)) == each else f"(spoken) {words}" for each in kept
-    )
+    """Return a message's text without what was added for the model."""
+    is_model = said.role == "assistant" and "<taken_over>" not in said.content
+    return said.content if is_model else words_for_people(said.content, said.sender or "")
 
 
 def about_let_in(done: LetIn) -> str:

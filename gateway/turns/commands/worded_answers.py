@@ -3,9 +3,9 @@ Answers in words to questions that wait: a yes, a no, or a value.
 
 It is decided in the transaction that accepts a message, so that a message is for good an answer or for the
 model. A reply answers only what it replies to. Another word answers the only question open here for this
-person, if no model spoke since and the two cannot have crossed. A yes or no with more words is asked back.
-Anything else leaves questions open, except a server's, which is withdrawn, as its call blocks the
-conversation.
+person, if no model spoke since and the two cannot have crossed. A yes or no with more words is asked back;
+further paragraphs are the reason of a no, and below a yes a message like any other. Anything else leaves
+questions open, except a server's, which is withdrawn, as its call blocks the conversation.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 
 from agent_core.memory.scopes import person_name
 from agent_core.messages import InboundMessage, MessageNotes, OutboundKind
+from agent_core.text import is_quoted
 from agent_core.tools.forms import NotAnAnswer, form_of
 from gateway.queue.model import APPROVED, WITHDRAWN, JobKind, OutboxRow, ToolQuestionRow
 from gateway.queue.states import InboxState, OutboxState
@@ -37,7 +38,16 @@ from gateway.turns.approvals.tool_decisions import (
     question_subject,
     verdict_from_answer,
 )
-from gateway.turns.approvals.yes_and_no import AnswerReading, Sign, asks, goes_on, read_answer, yes_or_no
+from gateway.turns.approvals.yes_and_no import (
+    AnswerReading,
+    Sign,
+    asks,
+    doubts,
+    goes_on,
+    is_polite,
+    read_answer,
+    yes_or_no,
+)
 from gateway.turns.commands.parsing import without_name
 
 _CROSSED = timedelta(seconds=5)
@@ -47,13 +57,19 @@ _LONGEST_VALUE = 300
 _SPOKEN = -1_000_000
 """The number of the step that is a decision by voice; those of transcripts are greater."""
 _SIGNATURE = re.compile(r"\n-- ?(?:\n|$)")
+_PARAGRAPHS = re.compile(r"\n\s*\n")
 
 
 def recorded_reply(message: InboundMessage) -> str | None:
     """The reply to a message that was an answer, or that its channel refuses in words; else None."""
-    notes = message.notes
     if message.context.refusal:
         return message.context.refusal
+    return None if message.notes.more else answer_note(message)
+
+
+def answer_note(message: InboundMessage) -> str | None:
+    """The sentences about what a message has decided; None: it is no answer."""
+    notes = message.notes
     if not notes.answers:
         return None
     if notes.misread:
@@ -147,19 +163,17 @@ class WordedAnswers:
         return noted
 
     def _read(self, message: InboundMessage) -> AnswerReading | None:
-        """Read a sign; in a mail the first paragraph, if no other asks or begins with a no."""
-        text = _SIGNATURE.split(message.text.strip(), maxsplit=1)[0]
+        """Read a sign: the whole text, or its first paragraph if no other asks or begins with a no."""
         if message.channel not in self.email_style:
-            return None if message.attachments else read_answer(without_name(text, message))
+            return None if message.attachments else _read_chat(without_name(message.text.strip(), message))
+        text = _SIGNATURE.split(message.text.strip(), maxsplit=1)[0]
         own = _own_lines(text)
         lines = own.split("\n")
         while len(lines) > 1 and _is_name(lines[-1], message):
             lines.pop()
         said = read_answer("\n".join(lines))
-        rest = text.strip()[len(own) :]
-        later = [_own_lines(each) for each in re.split(r"\n\s*\n", rest)]
-        is_more = goes_on(rest) or any(asks(each) or _is_doubt(read_answer(each)) for each in later)
-        return AnswerReading(Sign.UNCLEAR) if said is not None and is_more else said
+        later = [each for each in _PARAGRAPHS.split(text.strip()[len(own) :]) if each.strip()]
+        return None if said is None else _with_later(said, later, message)
 
     async def _filled_in(self, entry: Pending, mine: Sequence[ToolQuestionRow]) -> Pending | None:
         """Return the answer to a server: a reply to it, or hardly anything else is meant; else None."""
@@ -241,7 +255,7 @@ class WordedAnswers:
             row.message.native_id != entry.message.native_id
             and row.turn != question.turn
             and row.message.kind == "message"
-            and not row.message.notes.answers
+            and recorded_reply(row.message) is None
             for row in running
         )
 
@@ -263,7 +277,7 @@ class WordedAnswers:
             if one.name == names[0] and (doubt := self.calls.weak_proof_reply(one, entry.message)):
                 return _misread(entry, one, doubt)
         if (told := await self.calls.explain_decided(names[0], entry.message)) is not None:
-            return _deciding_nothing(entry, {names[0]: ""}, told)
+            return self._with_more(_deciding_nothing(entry, {names[0]: ""}, told), said.more)
         return None
 
     def _decided(self, entry: Pending, question: ToolQuestionRow, said: AnswerReading) -> Pending | None:
@@ -279,13 +293,24 @@ class WordedAnswers:
                     question,
                     _not_fitting(question, f"Write `!answer {question.name} …`, or reply to the question."),
                 )
-            return self._as_form(entry, question, "yes" if yes else "no")
+            answer = self._as_form(entry, question, "yes" if yes else "no")
+            return self._with_more(answer, said.more)
         owner = self.access.decide(message).role is Role.OWNER
-        text = message.text.strip()
-        why = "" if yes else _own_lines(text[len(_own_lines(text)) :])
-        told = decision(yes=yes, by=message.sender.address, owner=owner, why=why)
+        told = decision(yes=yes, by=message.sender.address, owner=owner, why="" if yes else said.more)
         answer = replace(_answering(entry, {question.name: question.tool}), settles={question.name: told})
-        return self._granting(answer, question, said.span) if said.span else answer
+        answer = self._granting(answer, question, said.span) if said.span else answer
+        is_all = told["why"] == " ".join(said.more.split())  # of a long reason it is the beginning
+        return answer if is_all or not answer.settles else self._with_more(answer, said.more)
+
+    def _with_more(self, answer: Pending, more: str) -> Pending:
+        """The same decision in a message that goes to the model, with what was written below the sign."""
+        if not more:
+            return answer
+        message = answer.message.model_copy(update={"text": more})
+        if message.channel in self.email_style:
+            # It may be a signature, which nobody can tell from words and which needs no answer.
+            message = message.with_context(replace(message.context, not_named=True))
+        return _noting(replace(answer, message=message, alone=False), replace(message.notes, more=True))
 
     def _granting(self, answer: Pending, question: ToolQuestionRow, span: str) -> Pending:
         """A yes that is one to calls like this, too, for so long."""
@@ -299,8 +324,38 @@ class WordedAnswers:
         return replace(answer, message=answer.message.with_notes(notes), grants={question.name: grant})
 
 
-def _is_doubt(said: AnswerReading | None) -> bool:
-    return said is not None and said.sign in (Sign.NO, Sign.UNCLEAR)
+def _read_chat(text: str) -> AnswerReading | None:
+    """Read the sign that a text is, or its first paragraph."""
+    said = read_answer(text)
+    first, *later = _PARAGRAPHS.split(text)
+    if not later or (said is not None and said.sign is not Sign.UNCLEAR):
+        return said
+    said = read_answer(first)
+    return None if said is None else _with_later(said, later, None)
+
+
+def _with_later(said: AnswerReading, later: Sequence[str], mail: InboundMessage | None) -> AnswerReading:
+    """Add the paragraphs below a sign; it is unclear if one goes on with it, asks, doubts or commands."""
+    own = later if mail is None else [_own_lines(each) for each in later]
+    wishes = [each for each in later if not _is_closing(each, mail)]
+    if (
+        goes_on("\n".join(later))
+        or any(asks(each) or doubts(each) for each in own)
+        or any(each.lstrip().startswith(("!", "/", "！")) for each in wishes)
+    ):
+        return AnswerReading(Sign.UNCLEAR)
+    return replace(said, more="\n\n".join(wishes).strip())
+
+
+def _is_closing(paragraph: str, mail: InboundMessage | None) -> bool:
+    """Return True for thanks, regards and the same sign again; in a mail for a name and a quotation, too."""
+    lines = paragraph.strip().split("\n")
+    if mail is not None and any(map(is_quoted, lines)):
+        return True
+    names = [mail is not None and _is_name(line, mail) for line in lines]
+    return read_answer(paragraph) is not None or all(
+        is_name or is_polite(line) for is_name, line in zip(names, lines, strict=True)
+    )
 
 
 def _is_name(text: str, message: InboundMessage) -> bool:
@@ -400,8 +455,8 @@ def _is_mere_notice(row: OutboxRow) -> bool:
     """Return True if a row asks nothing and is no model's: notices, answers to commands, reminders."""
     message, job = row.message, row.message.notes.job
     is_reminder = job is not None and job.kind == JobKind.REMIND
-    is_told = message.kind in (OutboundKind.NOTICE, OutboundKind.APOLOGY)
-    is_ours = is_told or message.notes.is_command or bool(message.notes.answers)
+    is_outcome = message.notes.is_command or (bool(message.notes.answers) and not message.notes.more)
+    is_ours = message.kind in (OutboundKind.NOTICE, OutboundKind.APOLOGY) or is_outcome
     return (is_ours or is_reminder) and not asks(message.text)
 
 

@@ -122,7 +122,7 @@ class LoopbackChannel:
             received_at=said.said_at,
             audience=said.audience,
             addressed=said.addressed,
-            context={"event_id": said.native_id},
+            context={"route": {"event_id": said.native_id}},
             background=_quoted(said, self.account),
         )
 

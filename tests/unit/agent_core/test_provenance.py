@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
 
 from agent_core.provenance import (
     KEPT,
@@ -67,3 +70,23 @@ def test_of_too_many_the_newest_of_each_trust_stays() -> None:
     kept = join_origins(pages, [bob])
     assert len(kept) == KEPT
     assert since(kept, _AT + timedelta(hours=1)) == (bob,)
+
+
+@pytest.mark.parametrize(
+    ("kind", "where", "told"),
+    [
+        ("file", "somebody else", "a file that somebody else sent"),
+        ("attachment", "somebody else", "a file that somebody else sent"),
+        ("mail", "somebody else", "a mail that somebody else wrote"),
+        ("quote", "somebody", "words that were quoted"),
+        ("shell", "a watch", "the output of a watch"),
+        ("shell", "the background job b1", "the output of the background job `b1`"),
+        ("hook", "the webhook door", "the webhook `door`"),
+        ("file", "cat.png", "the file `cat.png`"),
+        ("mail", "bob@example.org", "a mail from `bob@example.org`"),
+        ("shell", "make all", "the output of `make all`"),
+    ],
+)
+def test_what_has_no_name_is_said_in_words(kind: Any, where: str, told: str) -> None:
+    """The last three are the control: names stand in quotes, so that they look like no words of ours."""
+    assert describe([untrusted_origin(kind, where)]) == told

@@ -10,12 +10,8 @@ import pytest
 from agent_core.messages import SessionKey
 from agent_core.session_runner import Behind, RunnerFull, RunnerStopped, SessionRunner
 
+pytestmark = pytest.mark.virtual_time
 A, B, C = (SessionKey("test", name) for name in "abc")
-
-
-@pytest.fixture
-def anyio_backend(virtual_backend):
-    return virtual_backend
 
 
 class Diary:

@@ -11,10 +11,7 @@ from tests.clock import EPOCH
 from tests.doubles.inbox import MemoryInbox, running
 from tests.doubles.loopback import FileLoopbackServer, LoopbackChannel, LoopbackServer
 
-
-@pytest.fixture
-def anyio_backend(virtual_backend):
-    return virtual_backend
+pytestmark = pytest.mark.virtual_time
 
 
 def answer(key: str, text: str = "hello", conversation: str = "dm-alice") -> OutboundMessage:
@@ -25,7 +22,7 @@ def answer(key: str, text: str = "hello", conversation: str = "dm-alice") -> Out
         session=SessionKey("loopback", conversation),
         text=text,
         created_at=EPOCH,
-        context={"event_id": "m1"},
+        context={"route": {"event_id": "m1"}},
     )
 
 

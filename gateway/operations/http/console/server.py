@@ -26,11 +26,11 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from gateway.errors import GatewayError, describe
 from gateway.operations.configuration import CHECK_LIMIT_S
+from gateway.operations.context import OperationContext
+from gateway.operations.http.charts import day_charts
 from gateway.operations.http.console.streams import ChangeStreams
 from gateway.operations.http.console.views import ACTIONS, RESULT_PAGES, VIEWS
 from gateway.operations.http.samples import DayHistory
-from gateway.operations.http.status_page import day_charts
-from gateway.operations.service import Operations
 from gateway.operations.views import key_of
 from gateway.queue.lease import LeaseTaken
 from gateway.queue.shared import SHARED
@@ -58,7 +58,7 @@ class Console:
 
     def __init__(
         self,
-        operations: Operations,
+        operations: OperationContext,
         logins: ConsoleLogins,
         not_here: Callable[[], Awaitable[str]],
         day: DayHistory,
@@ -292,4 +292,5 @@ def _place(row: Mapping[str, Any]) -> str:
     key = key_of(row.get("session"))
     if key is None:
         return str(row.get("session") or "")
-    return place_name(key) if key == SHARED else f"{row.get('room') or key.conversation} ({key.channel})"
+    name = row.get("room") or row.get("called") or key.conversation
+    return place_name(key) if key == SHARED else f"{name} ({key.channel})"

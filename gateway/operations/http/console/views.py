@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gateway.operations.registry import all_operations
+
 Call = Callable[..., Awaitable[dict[str, Any]]]
 """Calls an operation by its name, with its arguments."""
 Query = Mapping[str, str]
@@ -13,30 +15,7 @@ _PAGE = 100
 _LISTED = 50
 _DIGITS = 12
 
-ACTIONS: Mapping[str, str] = {
-    "calls_decide": "Decided.",
-    "calls_grant": "Approved, and calls like it there for an hour.",
-    "calls_answer": "Answered.",
-    "drafts_approve": "Approved; it is being sent.",
-    "drafts_reject": "Rejected; nothing is sent.",
-    "inbox_release": "Released; it is being answered.",
-    "inbox_allow": "Done. What was kept of somebody who may write now is being answered.",
-    "inbox_retry": "It is tried again.",
-    "inbox_drop": "Dropped.",
-    "grants_revoke": "Revoked.",
-    "memory_write": "Saved.",
-    "memory_undo": "The version before is restored.",
-    "cron_run": "It runs now.",
-    "cron_pause": "Paused.",
-    "cron_resume": "Resumed.",
-    "cron_remove": "Removed.",
-    "heartbeat_now": "The check-in has run.",
-    "jobs_stop": "Stopped.",
-    "files_undo": "Undone, as a new change.",
-    "settings_write": "Looked at.",
-    "settings_restore": "The configuration of the last start is back; the other one is kept beside it.",
-    "check_run": "Checked.",
-}
+ACTIONS: Mapping[str, str] = {key: each.done for key, each in all_operations().items() if each.done}
 """The operations that a form may call, and what the next page says of it."""
 
 RESULT_PAGES: Mapping[str, str] = {"settings_write": "settings", "check_run": "check"}
@@ -164,7 +143,7 @@ async def _schedule(call: Call, _query: Query) -> dict[str, Any]:
 async def _effects(call: Call, query: Query) -> dict[str, Any]:
     change = query.get("change")
     return {
-        "receipts": (await call("receipts"))["rows"],
+        "receipts": (await call("receipts", since="90d"))["rows"],
         "changes": (await call("files_history"))["changes"],
         "shown": await call("files_diff", id=change) if change else None,
     }

@@ -20,10 +20,10 @@ from agent_core.storage.search_index.files import chosen
 from agent_core.storage.search_index.ranking import rank
 from agent_core.storage.search_index.rows import line_time
 from agent_core.storage.search_index.text import Filters, fold, parse_query
-from agent_core.storage.search_index.vectors import Vectors, fuse
+from agent_core.storage.search_index.vectors import Vectors
 from gateway.queue.errors import StoreUnavailable
 from gateway.queue.postgres.histories import documents, lines, records, search, vectors
-from gateway.queue.postgres.histories.files import files_in
+from gateway.queue.postgres.histories.lines import files_in
 from gateway.queue.sql.base import Database, Store
 from gateway.queue.sql.codec import instant
 from gateway.queue.sql.engine import NOTHING, ConnectionPort, Locks, named_lock, session_lock
@@ -265,7 +265,7 @@ class PostgresSearch(_Tables):
         sessions = None
         if asked.place is not None:
             sessions = frozenset(filter(asked.place, await self._read("sessions", lines.sessions)))
-        alike: list[int] = []
+        alike: dict[int, float] = {}
         filters = Filters(line_time(asked.since), sessions, tuple(fold(asked.person).split()))
         if self.vectors is not None and not query.has_quoted:
             alike = await self.vectors.nearest(asked, since_ms=filters.since_ms)
@@ -273,9 +273,8 @@ class PostgresSearch(_Tables):
         def look(db: ConnectionPort) -> SearchAnswer:
             searched = search.Searching(db, self._home, str(asked.scope), filters)
             found, statistics = searched.candidates(query)
-            ranked = rank(query, statistics, found, least=asked.least)
-            if alike:
-                ranked = fuse(ranked, searched.rows_of(alike))
+            near = searched.rows_of(alike) if alike else {}
+            ranked = rank(query, statistics, found, alike=near, least=asked.least)
             hits, used = chosen(
                 (search.around(db, str(asked.scope), row) for row in ranked), asked.max_results
             )

@@ -26,7 +26,7 @@ from gateway.queue.postgres.connection import SCHEMA, Transaction, connect, plac
 from gateway.queue.postgres.deleted_rows import remove_leftovers
 from gateway.queue.postgres.errors import open_error
 from gateway.queue.postgres.histories import documents, lines, records
-from gateway.queue.postgres.histories.files import files_in
+from gateway.queue.postgres.histories.lines import files_in
 from gateway.queue.postgres.history_tables import NAMES
 from gateway.queue.sql.engine import ConnectionPort, Locks, lock_first, named_lock, session_lock
 

@@ -10,7 +10,7 @@ ranked as in the embedded index.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -164,22 +164,22 @@ class Searching:
         )
         return [(int(at), str(session), int(seq)) for at, session, seq in rows.fetchall()]
 
-    def rows_of(self, vectors: Sequence[int]) -> list[RowId]:
-        """Return the lines of vectors that are there, in the scope and searched, in the same order."""
+    def rows_of(self, vectors: Mapping[int, float]) -> dict[RowId, float]:
+        """Return the lines of vectors that are there, in the scope and searched, with their likeness."""
         rows = self.db.execute(
             "SELECT v.id, h.at, h.session, h.seq, h.line FROM vectors AS v"
             " JOIN history AS h ON h.session = v.session AND h.seq = v.seq"
             " WHERE v.id = ANY(?) AND h.scope = ? AND h.said IS NOT NULL",
             (list(vectors), self.scope),
         )
-        there: dict[int, RowId] = {}
+        there: dict[RowId, float] = {}
         for number, at, session, seq, raw in rows.fetchall():
             line = _searched(raw, seq)
             if line is None or not self.filters.accepts(session):
                 continue
             if self.filters.is_said(at, line.sender):
-                there[number] = int(at), session, seq
-        return [there[number] for number in vectors if number in there]
+                there[int(at), session, seq] = vectors[number]
+        return there
 
 
 def _lines(db: ConnectionPort, chosen: Sequence[RowId], scope: str) -> dict[RowId, Candidate]:

@@ -11,10 +11,7 @@ from agent_core.errors import ContextTooLong, ModelRefused, ModelUnavailable, St
 from agent_core.models import Message, Usage
 from tests.doubles.agent import FakeTool, Journey, ModelScript, call, session
 
-
-@pytest.fixture
-def anyio_backend(virtual_backend):
-    return virtual_backend
+pytestmark = pytest.mark.virtual_time
 
 
 class TestTheTurn:

@@ -8,6 +8,7 @@ from agent_core.models import Message
 from agent_core.storage.lines import as_object, from_object, to_line
 from tests.doubles.agent import FakeJournal, FakeTool, Journey, call
 
+pytestmark = pytest.mark.virtual_time
 FIND = call("find_tools", "f", query="far away thing")
 
 
@@ -17,11 +18,6 @@ class Deferred(FakeTool):
 
 def tools() -> list[FakeTool]:
     return [FakeTool("look"), Deferred("far_away", "was there", n="integer"), Deferred("other", "other")]
-
-
-@pytest.fixture
-def anyio_backend(virtual_backend):
-    return virtual_backend
 
 
 async def test_it_is_in_the_request_once_it_was_found():

@@ -20,12 +20,8 @@ from tests.clock import LoopClock
 from tests.doubles.agent import Sink
 from tests.doubles.in_memory_storage import InMemoryMemory
 
+pytestmark = pytest.mark.virtual_time
 OWNER = MemoryScope(ScopeKind.OWNER)
-
-
-@pytest.fixture
-def anyio_backend(virtual_backend):
-    return virtual_backend
 
 
 class House:

@@ -9,10 +9,7 @@ from agent_core.errors import ModelRefused, ToolRetry, TurnLimitReached
 from agent_core.models import Usage
 from tests.doubles.agent import FakeTool, Journey, broken, call
 
-
-@pytest.fixture
-def anyio_backend(virtual_backend):
-    return virtual_backend
+pytestmark = pytest.mark.virtual_time
 
 
 class TestLimits:

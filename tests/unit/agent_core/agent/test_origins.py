@@ -17,12 +17,8 @@ from agent_core.tools.policy import Approval, Permission, PolicyVerdict, Proposa
 from tests.clock import EPOCH
 from tests.doubles.agent import FakeJournal, FakeTool, Journey, ListMemory, broken, call, session
 
+pytestmark = pytest.mark.virtual_time
 PAGE = untrusted_origin("web", "https://evil.example", EPOCH - timedelta(days=9000))
-
-
-@pytest.fixture
-def anyio_backend(virtual_backend):
-    return virtual_backend
 
 
 class History(ListMemory):

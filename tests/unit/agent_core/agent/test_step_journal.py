@@ -8,12 +8,8 @@ from agent_core.errors import ModelUnavailable
 from agent_core.models import Message, ToolResult, Usage
 from tests.doubles.agent import FakeJournal, FakeTool, Journey, call, session
 
+pytestmark = pytest.mark.virtual_time
 USAGE = Usage(prompt_tokens=10, completion_tokens=1, calls=1)
-
-
-@pytest.fixture
-def anyio_backend(virtual_backend):
-    return virtual_backend
 
 
 def thinking(messages):

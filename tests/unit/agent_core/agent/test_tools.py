@@ -9,10 +9,7 @@ from agent_core.errors import StorageUnavailable, ToolDenied, ToolRetry
 from agent_core.models import ToolResult, Usage
 from tests.doubles.agent import FakeTool, Journey, ModelScript, Sink, broken, call, session
 
-
-@pytest.fixture
-def anyio_backend(virtual_backend):
-    return virtual_backend
+pytestmark = pytest.mark.virtual_time
 
 
 class TestTools:

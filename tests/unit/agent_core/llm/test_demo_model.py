@@ -15,12 +15,8 @@ from agent_core.llm.demo.rules import memory_in
 from agent_core.models import Message, ToolCall, ToolDefinition
 from agent_core.prompt import BASE_PROMPT, system_text, transcript_line
 
+pytestmark = pytest.mark.virtual_time
 WRITE = [ToolDefinition(name="memory_write", description="", parameters={"type": "object"})]
-
-
-@pytest.fixture
-def anyio_backend(virtual_backend):
-    return virtual_backend
 
 
 async def say(text, memory="", *, tools=WRITE, model=None, more=()):

@@ -10,12 +10,8 @@ from agent_core.llm.openai_format import Piece, TokenCounts
 from agent_core.llm.streaming import AnswerLimits, answer
 from agent_core.models import Usage
 
+pytestmark = pytest.mark.virtual_time
 LIMITS = AnswerLimits(first_token_s=90, idle_s=60, total_s=600, max_chars=10_000)
-
-
-@pytest.fixture
-def anyio_backend(virtual_backend):
-    return virtual_backend
 
 
 class Script:

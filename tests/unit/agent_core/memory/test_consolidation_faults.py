@@ -23,10 +23,7 @@ from tests.doubles.consolidation import (
 )
 from tests.doubles.in_memory_storage import InMemoryMemory
 
-
-@pytest.fixture
-def anyio_backend(virtual_backend: object) -> object:
-    return virtual_backend
+pytestmark = pytest.mark.virtual_time
 
 
 @pytest.fixture

@@ -15,10 +15,7 @@ from tests.clock import ManualClock
 from tests.doubles.consolidation import S, ScriptedLLM, manager_of, material_in, say
 from tests.doubles.in_memory_storage import InMemoryMemory
 
-
-@pytest.fixture
-def anyio_backend(virtual_backend: object) -> object:
-    return virtual_backend
+pytestmark = pytest.mark.virtual_time
 
 
 @pytest.fixture

@@ -13,10 +13,7 @@ from agent_core.memory.consolidation.worker import RETRY, ConsolidationQueue
 from agent_core.models import Usage
 from tests.clock import LoopClock
 
-
-@pytest.fixture
-def anyio_backend(virtual_backend: object) -> object:
-    return virtual_backend
+pytestmark = pytest.mark.virtual_time
 
 
 class Manager:

@@ -64,7 +64,6 @@ def refuse(numbers, *, clone=0):
 def main():
     libraries, home, what, backend = sys.argv[1], Path(sys.argv[2]), sys.argv[3], sys.argv[4]
     sys.path[:0] = [str(Path(__file__).resolve().parents[4]), libraries]
-    import os
     import platform
 
     import anyio
@@ -87,7 +86,6 @@ def main():
             workspace=home / "workspace",
             home=home,
             private_in=home / "commands",
-            daemon=dict(os.environ),
             backend=backend,
         )
         proof = await sandbox.prove()

@@ -91,16 +91,6 @@ async def test_a_bad_record_that_cannot_be_moved_is_reported_once(
     assert [(log["event"], log["kept_as"]) for log in logs] == [("record.unreadable", None)]
 
 
-async def test_the_spare_of_earlier_versions_goes(memory: JsonlMemory) -> None:
-    """Otherwise it would keep what is forgotten later."""
-    await memory.append_message(SESSION, line(0), line(1))
-    await memory.save_consolidation(SESSION, summary="secret", cursor=2)
-    spare = memory.layout.summary(KEY).with_name("meta.json")
-    spare.write_bytes(memory.layout.record(KEY).read_bytes())
-    assert await opened(memory.layout.home).load_session_summary(SESSION) == "secret"
-    assert not spare.exists()
-
-
 async def test_without_a_record_the_copy_is_not_believed(memory: JsonlMemory) -> None:
     """Nobody knows whose words are in it."""
     await memory.append_message(SESSION, line(0), line(1))

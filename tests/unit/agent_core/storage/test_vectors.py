@@ -18,7 +18,7 @@ from agent_core.memory.manager import MemoryManager
 from agent_core.messages import SessionKey
 from agent_core.models import Message
 from agent_core.storage.search_index import SearchIndex, vectors
-from agent_core.storage.search_index.vectors import fuse, missing_for_vectors
+from agent_core.storage.search_index.vectors import missing_for_vectors
 from agent_core.storage.search_index.vectors_child import sentences
 from gateway.settings import Settings, _soft_warnings
 from tests.contract.vectors import VectorsContract
@@ -88,11 +88,6 @@ def kept(house: House) -> int:
     return sqlite3.connect(house.home / "search.db").execute("SELECT count(*) FROM vectors").fetchone()[0]
 
 
-def test_what_both_rankings_have_stands_first():
-    assert fuse([1, 2, 3], [3, 4])[0] == 3
-    assert fuse([1, 2], []) == [1, 2]
-
-
 def test_a_text_becomes_bounded_sentences():
     assert sentences("One. Two?\n\nThree") == ["One.", "Two?", "Three"]
     assert sentences("猫がいます。名前は？") == ["猫がいます。", "名前は？"]
@@ -118,9 +113,9 @@ class TestFiles(VectorsContract):
         return scripted
 
 
-async def test_without_fusing_only_words_are_found(scripted: _House, monkeypatch: pytest.MonkeyPatch):
+async def test_without_likeness_only_words_are_found(scripted: _House, monkeypatch: pytest.MonkeyPatch):
     """The control of the tests here."""
-    monkeypatch.setattr("agent_core.storage.search_index.index.fuse", lambda words, _, **__: words)
+    monkeypatch.setattr("agent_core.storage.search_index.index.lines_alike", lambda *_: {})
     await scripted.say(A, "Minka is our cat.", "How nice!")
     await scripted.index.update_all()
     assert await scripted.found("pet name") == []

@@ -8,10 +8,7 @@ import pytest
 from agent_core.tools.asking import LONGEST_WAIT_S, FormReply, asker, limit_time, person_of_turn
 from agent_core.tools.forms import Form
 
-
-@pytest.fixture
-def anyio_backend(virtual_backend):
-    return virtual_backend
+pytestmark = pytest.mark.virtual_time
 
 
 class Nobody:

@@ -71,7 +71,7 @@ async def test_every_file_is_named_after_its_message(store):
 
 
 async def test_a_line_of_the_history_keeps_its_files(store):
-    """Written and read back; a line of an earlier version has none."""
+    """Written and read back; a line without the field has none."""
     one = await store.save("a.txt", "text/plain", b"text")
     message = line(1, attachments=[one])
     raw = to_line(message, 0)

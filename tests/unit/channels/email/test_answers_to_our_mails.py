@@ -43,7 +43,7 @@ def sent(text: str) -> tuple[EmailMessage, list[str]]:
         session=SessionKey("email", "thread-" + "0" * 24, "alice@mail.test"),
         text=text,
         created_at=EPOCH,
-        context={"message_id": "<q@x>", "subject": "Peru", "reply_to": "alice@mail.test"},
+        context={"subject": "Peru", "reply_to": "alice@mail.test", "route": {"message_id": "<q@x>"}},
     )
     raw = compose(message, address="bot@mail.test", self_copy=False).raw
     mail = email.message_from_bytes(raw, policy=email.policy.default)

@@ -49,10 +49,9 @@ def row(key: str = "k1", text: str = "Hello", **changes: Any) -> OutboundMessage
         "text": text,
         "created_at": datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC),
         "context": {
-            "message_id": "<q@x>",
             "subject": "Lunch",
-            "references": ["<r@x>"],
             "reply_to": "al@mail.test",
+            "route": {"message_id": "<q@x>", "references": ["<r@x>"]},
         },
     }
     return OutboundMessage(**values | changes)
@@ -104,7 +103,7 @@ class TestCompose:
     )
     def test_who_hears_if_it_does_not_arrive(self, kind: OutboundKind, answers: bool, sender: str) -> None:
         """Of answers and letters we do; of a note that something is not answered nobody does, so no loop begins."""
-        context = {"message_id": "<q@x>", "subject": "Lunch"} if answers else {}
+        context = {"subject": "Lunch", "route": {"message_id": "<q@x>"}} if answers else {}
         envelope = compose(row(kind=kind, context=context), address=BOT, self_copy=True).envelope
         assert (envelope.sender, envelope.instead) == (sender, BOT)
         assert envelope.copies == ("bot+sent@mail.test", BOT)
@@ -124,7 +123,9 @@ class TestCompose:
     )
     def test_subjects(self, subject: str, expected: str) -> None:
         """One Re:, one line, bounded, and nobody else's header in it."""
-        mail = sent(row(context={"message_id": "<q@x>", "subject": subject, "reply_to": "al@mail.test"}))
+        mail = sent(
+            row(context={"subject": subject, "reply_to": "al@mail.test", "route": {"message_id": "<q@x>"}})
+        )
 
         assert str(make_header(decode_header(mail["Subject"]))) == expected
         assert mail["Bcc"] is None
@@ -135,7 +136,7 @@ class TestCompose:
         asked = row(
             kind=OutboundKind.NOTICE,
             text="**a1b2c3**: I need your approval before I use `send`:\n\nmore",
-            context={"message_id": "<q@x>", "subject": "Re: Lunch", "reply_to": "al@mail.test"},
+            context={"subject": "Re: Lunch", "reply_to": "al@mail.test", "route": {"message_id": "<q@x>"}},
             rings_for=("al@mail.test",),
         )
         mail = sent(asked)
@@ -180,10 +181,9 @@ class TestCompose:
     def test_foreign_ids_are_checked(self) -> None:
         """Broken ids and garbage in the context do not reach the header."""
         context = {
-            "message_id": "<a\r\nX: y>",
-            "references": ["<b@x>", "<c d>"],
             "reply_to": "al@mail.test",
             "subject": "s",
+            "route": {"message_id": "<a\r\nX: y>", "references": ["<b@x>", "<c d>"]},
         }
         mail = sent(row(context=context))
 

@@ -6,15 +6,12 @@ import anyio
 import pytest
 
 from channels.email.compose.message import Envelope
+from channels.email.smtp import connection_pool
 from channels.email.smtp.connection_pool import ConnectionPool
 from tests.unit.channels.email.test_submission import HANG_UP, Post, submitter
 
+pytestmark = pytest.mark.virtual_time
 MAIL = b"Subject: x\r\n\r\nhello\r\n"
-
-
-@pytest.fixture
-def anyio_backend(virtual_backend: object) -> object:
-    return virtual_backend
 
 
 async def hand_in(post: Post, count: int) -> None:
@@ -96,10 +93,12 @@ async def test_a_mail_that_is_refused_spoils_no_other() -> None:
 
 
 class TestRelay:
-    async def test_places_and_their_ends(self) -> None:
+    async def test_places_and_their_ends(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Two at once; the third gets the link of whoever is done, or its right to open one."""
         closed: list[str] = []
-        relay: ConnectionPool[str] = ConnectionPool(closed.append, at_once=2, mails_each=3)
+        monkeypatch.setattr(connection_pool, "AT_ONCE", 2)
+        monkeypatch.setattr(connection_pool, "MAILS_EACH", 3)
+        relay: ConnectionPool[str] = ConnectionPool(closed.append)
         first, second = await relay.take(), await relay.take()
         assert (first.link, second.link) == (None, None)
         got: list[str | None] = []
@@ -119,9 +118,11 @@ class TestRelay:
         assert not relay.hand_on(second, "b"), "nobody waits"
         assert closed == []
 
-    async def test_so_many_mails_and_no_more(self) -> None:
+    async def test_so_many_mails_and_no_more(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A link that has taken its share is not handed on, although somebody waits."""
-        relay: ConnectionPool[str] = ConnectionPool(lambda _: None, at_once=1, mails_each=2)
+        monkeypatch.setattr(connection_pool, "AT_ONCE", 1)
+        monkeypatch.setattr(connection_pool, "MAILS_EACH", 2)
+        relay: ConnectionPool[str] = ConnectionPool(lambda _: None)
         place = await relay.take()
         links: list[str | None] = []
 
@@ -137,9 +138,10 @@ class TestRelay:
             assert relay.hand_on(place, "a")
         assert links == ["a", None]
 
-    async def test_nobody_waits_for_ever(self) -> None:
+    async def test_nobody_waits_for_ever(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """After a while there is one connection more."""
-        relay: ConnectionPool[str] = ConnectionPool(lambda _: None, at_once=1, wait_s=5)
+        monkeypatch.setattr(connection_pool, "AT_ONCE", 1)
+        relay: ConnectionPool[str] = ConnectionPool(lambda _: None)
         await relay.take()
         begun = anyio.current_time()
         place = await relay.take()
@@ -148,10 +150,11 @@ class TestRelay:
         relay.leave()
         assert (await relay.take()).link is None
 
-    async def test_who_is_cancelled_leaves_nothing_open(self) -> None:
+    async def test_who_is_cancelled_leaves_nothing_open(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Not while waiting, and not in the moment in which a link comes."""
         closed: list[str] = []
-        relay: ConnectionPool[str] = ConnectionPool(closed.append, at_once=1)
+        monkeypatch.setattr(connection_pool, "AT_ONCE", 1)
+        relay: ConnectionPool[str] = ConnectionPool(closed.append)
         place = await relay.take()
         with anyio.move_on_after(0.1):
             await relay.take()

@@ -18,6 +18,7 @@ from channels.email.trust.dkim_alignment import SenderVerifier
 from channels.email.trust.dns import MAX_TEXTS, NamesUnavailable, NoSuchName, TextRecords
 from tests.clock import LoopClock
 
+pytestmark = pytest.mark.virtual_time
 NOW = 1_800_000_000.0
 PRIVATE = RSA.generate(1024)
 SMALL = RSA.generate(1024)  # stands for a key of another owner
@@ -28,11 +29,6 @@ MAIL = (
     b"Hello  bot \r\n\r\nsecond line\r\n\r\n\r\n"
 )
 INCLUDED = [b"from", b"to", b"subject", b"date", b"message-id"]
-
-
-@pytest.fixture
-def anyio_backend(virtual_backend: object) -> object:
-    return virtual_backend
 
 
 def record(key: RSA.RsaKey = PRIVATE, more: str = "") -> str:

@@ -11,10 +11,7 @@ from channels.email.imap.protocol import ImapRefused, LinkLost
 from tests.doubles.imap_server import Dialogue
 from tests.imap_links import LIMIT_S, begin, ours
 
-
-@pytest.fixture
-def anyio_backend(virtual_backend: object) -> object:
-    return virtual_backend
+pytestmark = pytest.mark.virtual_time
 
 
 async def test_a_slow_literal_is_not_a_timeout() -> None:

@@ -18,10 +18,7 @@ from channels.email.imap.protocol import HardenedProtocol, ImapRefused, LinkLost
 from tests.doubles.imap_server import Dialogue
 from tests.imap_links import LIMIT_S, begin, now, ours, stock
 
-
-@pytest.fixture
-def anyio_backend(virtual_backend: object) -> object:
-    return virtual_backend
+pytestmark = pytest.mark.virtual_time
 
 
 class TestLossDuringIdle:

@@ -13,10 +13,7 @@ from aioimaplib import aioimaplib
 from tests.doubles.imap_server import Dialogue
 from tests.imap_links import LIMIT_S, begin, ours, stock
 
-
-@pytest.fixture
-def anyio_backend(virtual_backend: object) -> object:
-    return virtual_backend
+pytestmark = pytest.mark.virtual_time
 
 
 class TestCapabilities:

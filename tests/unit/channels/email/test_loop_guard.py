@@ -80,7 +80,9 @@ class TestSafety:
     def test_what_comes_at_a_time_is_no_loop(self, tmp_path: Path) -> None:
         """A reminder every quarter of an hour is the same text again and again; answers stop, it does not."""
         safety, _, told = self.make(tmp_path, thread_answers_per_hour=2, answers_per_hour=3)
-        reminder = answer("Stretch", context={"message_id": "<m@x>", "job": "abcde"})
+        reminder = answer(
+            "Stretch", context={"route": {"message_id": "<m@x>"}, "notes": {"job": {"id": "abcde"}}}
+        )
         for _ in range(9):
             safety.before_sending(reminder)
             safety.count_sent(reminder, "<id>")

@@ -13,10 +13,7 @@ from channels.email.imap.housekeeping import Answered
 from tests.doubles.imap_server import Dialogue
 from tests.doubles.mailbox import CAPABILITIES, Post, Store
 
-
-@pytest.fixture
-def anyio_backend(virtual_backend: object) -> object:
-    return virtual_backend
+pytestmark = pytest.mark.virtual_time
 
 
 class TestReceiving:

@@ -12,10 +12,7 @@ from channels.email.imap.mailbox import Mailbox
 from tests.doubles.imap_server import Dialogue, fake_imap
 from tests.doubles.mailbox import Store, config
 
-
-@pytest.fixture
-def anyio_backend(virtual_backend: object) -> object:
-    return virtual_backend
+pytestmark = pytest.mark.virtual_time
 
 
 async def mailbox_error(store: Callable[[Dialogue], Awaitable[None]], **changes: Any) -> ChannelError:

@@ -27,16 +27,10 @@ from channels.email.auth.oauth_tokens import (
 )
 from channels.email.config import EmailConfig, OAuth
 from channels.email.imap.folders import SENT, WantedFolder
-from channels.email.imap.mailbox_names import folder_name, folder_wire
-from channels.email.imap.syntax import Folder
+from channels.email.imap.syntax import Folder, folder_name, folder_wire
 from tests.clock import LoopClock
 
-
-@pytest.fixture
-def anyio_backend(virtual_backend: object) -> object:
-    return virtual_backend
-
-
+pytestmark = pytest.mark.virtual_time
 OAUTH = OAuth(
     provider="custom",
     client_id="squid",

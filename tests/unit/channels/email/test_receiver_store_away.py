@@ -20,6 +20,7 @@ from tests.doubles.imap_server import fake_imap
 from tests.doubles.inbox import MemoryInbox, running
 from tests.doubles.mailbox import Store, config
 
+pytestmark = pytest.mark.virtual_time
 OWNER, ALICE, BOB = "owner@mail.test", "alice@mail.test", "bob@mail.test"
 SIZE = 3_000
 SHARES = {
@@ -28,11 +29,6 @@ SHARES = {
     "KEPT_BYTES_OF_OWNER": 14 * SIZE,
     "KEPT_BYTES_OF_SENDER": 4 * SIZE,
 }
-
-
-@pytest.fixture
-def anyio_backend(virtual_backend):
-    return virtual_backend
 
 
 def mail(number, sender, *, has_file=True):

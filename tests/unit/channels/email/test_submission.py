@@ -20,14 +20,10 @@ from channels.email.compose.message import Envelope
 from channels.email.config import EmailConfig
 from channels.email.smtp.submission import MailTooLarge, Submission, SubmitTiming
 
+pytestmark = pytest.mark.virtual_time
 ENVELOPE = Envelope("bot@mail.test", "alice@mail.test", ("bot+sent@mail.test", "bot@mail.test"))
 SILENCE = "…"
 HANG_UP = "✂"
-
-
-@pytest.fixture
-def anyio_backend(virtual_backend: object) -> object:
-    return virtual_backend
 
 
 class Post:

@@ -10,16 +10,13 @@ import anyio
 import pytest
 
 from agent_core.messages import OutboundKind, OutboundMessage, SessionKey
-from channels.base import DeliveryFailed, LinkState, Receipt
+from channels.base import DeliveryFailed, LinkState
 from channels.heartbeat.channel import HeartbeatChannel
 from channels.heartbeat.schedule import Schedule, tick_name
 from tests.clock import EPOCH, LoopClock
 from tests.doubles.inbox import MemoryInbox, running
 
-
-@pytest.fixture
-def anyio_backend(virtual_backend):
-    return virtual_backend
+pytestmark = pytest.mark.virtual_time
 
 
 class Beat:
@@ -41,7 +38,6 @@ class Beat:
         return self.clock.monotonic()
 
     def channel(self, **options) -> HeartbeatChannel:
-        options = {"look_every_s": 1800.0, **options}
         return HeartbeatChannel(self.schedule, checklist=self.file, clock=self, **options)
 
     async def live(self, hours: float, **options) -> None:
@@ -210,7 +206,7 @@ class TestChannel:
     async def test_the_clock_jumps_forward(self, tmp_path):
         """After a suspended night the machine fires the newest tick within a minute."""
         beat = Beat(tmp_path)
-        async with running(beat.channel(look_every_s=60.0), beat.inbox):
+        async with running(beat.channel(), beat.inbox):
             await anyio.sleep(10 * 60)
             beat.offset = timedelta(hours=8)
             await anyio.sleep(61)
@@ -246,7 +242,7 @@ def alert(text: str) -> OutboundMessage:
 
 class TestDelivering:
     async def test_nobody_reads_messages_to_the_clock(self, tmp_path):
-        """Without a target an alert is refused for good, with a plain reason, and nothing is uncertain."""
+        """An alert is refused for good, with a plain reason, and nothing is uncertain."""
         marks = []
 
         async def mark():
@@ -257,23 +253,10 @@ class TestDelivering:
         assert not caught.value.temporary
         assert marks == []
 
-    async def test_a_target_gets_alerts_and_no_silence(self, tmp_path):
-        """What is said is forwarded with its mark; "nothing to say" is forwarded to nobody."""
-        sent, marks = [], []
-
-        async def mark():
-            marks.append(1)
-
-        async def forward(message, uncertain):
-            await uncertain()
-            sent.append(message.text)
-            return Receipt("there")
-
-        channel = Beat(tmp_path).channel(forward=forward)
-        assert await channel.deliver(alert("the plants!"), uncertain=mark) == Receipt("there")
-        assert (await channel.deliver(alert("HEARTBEAT_OK"), uncertain=mark)).provider_id
-        assert sent == ["the plants!"]
-        assert marks == [1]
+    async def test_nothing_to_say_goes_to_nobody(self, tmp_path):
+        """It counts as sent, so that it does not come again."""
+        channel = Beat(tmp_path).channel()
+        assert (await channel.deliver(alert("HEARTBEAT_OK"), uncertain=anyio.lowlevel.checkpoint)).provider_id
 
     async def test_hints_and_closing_are_quiet(self, tmp_path):
         """Nothing happens and nothing raises."""

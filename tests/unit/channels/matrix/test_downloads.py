@@ -22,12 +22,8 @@ from tests.doubles.away_folder import AwayFolder, store_over
 from tests.doubles.homeserver import failure, text
 from tests.pictures import png
 
+pytestmark = pytest.mark.virtual_time
 ALICE = "@alice:hs.test"
-
-
-@pytest.fixture
-def anyio_backend(virtual_backend):
-    return virtual_backend
 
 
 class Media:
@@ -112,10 +108,12 @@ def message(media_id, *, name="a.bin", number=0, sender=ALICE, addressed=True, *
         audience=Audience.DIRECT,
         addressed=addressed,
         context={
-            "media": {
-                "type": "m.room.message",
-                "content": content,
-                "remark": f'[A file is attached: "{name}"]',
+            "route": {
+                "media": {
+                    "type": "m.room.message",
+                    "content": content,
+                    "remark": f'[A file is attached: "{name}"]',
+                }
             }
         },
     )

@@ -101,6 +101,6 @@ def test_only_what_is_answered_in_an_encrypted_room_counts():
     receiver._expect_answers([said("overheard", addressed=False), said("in clear", room="!plain")])
     assert heard == []
     receiver._expect_answers(
-        [said("a question"), said("in a thread", room="!secret:t", context={"room": "!secret"})]
+        [said("a question"), said("in a thread", room="!secret:t", context={"route": {"room": "!secret"}})]
     )
     assert heard == [ANN, ANN]

@@ -25,10 +25,7 @@ from tests.incidents.test_slow_server_of_another import (
     taken_back,
 )
 
-
-@pytest.fixture
-def anyio_backend(virtual_backend):
-    return virtual_backend
+pytestmark = pytest.mark.virtual_time
 
 
 class Away(Setup):

@@ -13,12 +13,8 @@ from channels.matrix.sending.typing_receipts import TypingAndReceipts
 from tests.clock import LoopClock
 from tests.doubles.homeserver import ScriptedHomeserver, failure, member
 
+pytestmark = pytest.mark.virtual_time
 BOT, ALICE, MALLORY = "@bot:hs.test", "@alice:hs.test", "@mallory:hs.test"
-
-
-@pytest.fixture
-def anyio_backend(virtual_backend):
-    return virtual_backend
 
 
 class Setup:

@@ -10,6 +10,7 @@ import pytest
 from aiohttp import web
 from nio import AsyncClient, AsyncClientConfig, SyncResponse
 
+from channels.matrix.client import nio_client
 from channels.matrix.client.api import LinkBroken, MatrixCredentials, SyncRequest
 from channels.matrix.client.nio_client import NioHomeserver
 from tests.integration.proxy import free_socket
@@ -181,10 +182,11 @@ async def test_a_truncated_body_is_a_broken_link():
             assert caught.value.maybe_taken
 
 
-async def test_a_connection_on_which_nothing_comes_any_more():
+async def test_a_connection_on_which_nothing_comes_any_more(monkeypatch):
     """Half open: each request ends within its limit, and the next one goes over a connection that works."""
+    monkeypatch.setattr(nio_client, "SYNC_SLACK_S", 0.2)
     async with serving() as (server, _):
-        homeserver = NioHomeserver(server.url, BOT, sync_slack_s=0.2)
+        homeserver = NioHomeserver(server.url, BOT)
         homeserver.credentials = MatrixCredentials(BOT, "DEV", "tok")
         assert (await homeserver.request("GET", "/x")).good
         server.silent = True
@@ -244,10 +246,11 @@ async def test_soft_logout_does_not_confuse_the_client():
     assert server.requests[-1][2]["Authorization"] == "Bearer new"
 
 
-async def test_an_answer_without_end_is_not_read_to_the_end():
+async def test_an_answer_without_end_is_not_read_to_the_end(monkeypatch):
     """A body over the limit is given up instead of filling the memory."""
+    monkeypatch.setattr(nio_client, "MAX_ANSWER_BYTES", 1000)
     async with serving() as (server, _):
-        homeserver = NioHomeserver(server.url, BOT, max_answer_bytes=1000)
+        homeserver = NioHomeserver(server.url, BOT)
         server.body = "x" * 100_000
         with pytest.raises(LinkBroken, match="too large"):
             await homeserver.request("GET", "/x")

@@ -14,7 +14,8 @@ from channels.matrix.events.outbound import (
 )
 from tests.clock import EPOCH
 
-ASKED = {"event_id": "$q", "sender": "@alice:hs.test", "direct": False}
+ROUTE = {"event_id": "$q", "sender": "@alice:hs.test", "direct": False}
+ASKED = {"route": ROUTE}
 
 
 def outbound(text="hi", **fields):
@@ -69,7 +70,7 @@ def test_an_edit_is_complete_and_fits():
 
 def test_only_the_first_part_points_back():
     """Further parts of an answer stay in the thread, and neither quote nor mention anybody again."""
-    context = {**ASKED, "thread": "$root"}
+    context = {"route": {**ROUTE, "thread": "$root"}}
     first, more = (build_content(outbound(context={**context, "part": part})) for part in (0, 1))
 
     assert first["m.mentions"] == {"user_ids": ["@alice:hs.test"]}
@@ -90,7 +91,7 @@ def test_only_the_first_part_points_back():
 )
 def test_replies(reply, direct, points_back):
     """An answer points back to its question as the settings say."""
-    content = build_content(outbound(context={**ASKED, "direct": direct}), reply=reply)
+    content = build_content(outbound(context={"route": {**ROUTE, "direct": direct}}), reply=reply)
 
     assert ("m.relates_to" in content) is points_back
     assert content["m.mentions"] == ({} if direct else {"user_ids": ["@alice:hs.test"]})
@@ -98,7 +99,7 @@ def test_replies(reply, direct, points_back):
 
 def test_a_thread_is_answered_in_the_thread():
     """The answer to a question in a thread is in the same thread."""
-    content = build_content(outbound(context={**ASKED, "direct": True, "thread": "$root"}))
+    content = build_content(outbound(context={"route": {**ROUTE, "direct": True, "thread": "$root"}}))
 
     assert content["m.relates_to"] == {
         "rel_type": "m.thread", "event_id": "$root", "is_falling_back": True, "m.in_reply_to": {"event_id": "$q"},
@@ -117,8 +118,8 @@ def test_kinds():
 
 def test_a_strange_context_does_no_harm():
     """What stands in the context was once written by strangers."""
-    for context in ({"event_id": 5}, {"event_id": "$q", "sender": ["x"]}, {"event_id": "x\n"}, {}):
-        build_content(outbound(context=context))
+    for route in ({"event_id": 5}, {"event_id": "$q", "sender": ["x"]}, {"event_id": "x\n"}, {}):
+        build_content(outbound(context={"route": route}))
 
 
 def test_keys():
@@ -216,7 +217,7 @@ def test_the_end_of_a_streamed_answer_mentions_whom_it_names():
 
 def test_what_waits_for_somebody_rings():
     """It is no notice to a client, mentions those people, and goes into the thread of the question."""
-    asked = {**ASKED, "thread": "$root"}
+    asked = {"route": {**ROUTE, "thread": "$root"}}
     content = build_content(
         outbound(kind=OutboundKind.NOTICE, context=asked, rings_for=("@ann:hs.test", "ann@mail.test"))
     )

@@ -14,12 +14,8 @@ from tests.clock import LoopClock
 from tests.doubles.homeserver import ScriptedHomeserver, failure, member, text
 from tests.doubles.inbox import MemoryInbox, running
 
+pytestmark = pytest.mark.virtual_time
 BOT, ALICE, ROOM = "@bot:hs.test", "@alice:hs.test", "!room:hs.test"
-
-
-@pytest.fixture
-def anyio_backend(virtual_backend):
-    return virtual_backend
 
 
 @pytest.fixture

@@ -12,6 +12,8 @@ from channels.matrix.rooms.state import Rooms
 from channels.matrix.sync.receiver import OPEN_INVITES, SyncReceiver
 from tests.clock import LoopClock
 
+pytestmark = pytest.mark.virtual_time
+
 
 class Inbox:
     """Keeps the positions; one that is slow stands for a store that is away for a moment."""
@@ -25,11 +27,6 @@ class Inbox:
         await self.back.wait()
         self.texts += positions.values()
         self.kept |= positions
-
-
-@pytest.fixture
-def anyio_backend(virtual_backend):
-    return virtual_backend
 
 
 @pytest.mark.parametrize("in_order", [True, False], ids=["in order", "control"])

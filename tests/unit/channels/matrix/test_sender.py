@@ -116,7 +116,7 @@ async def test_a_room_that_becomes_encrypted_while_a_message_is_on_its_way_gets_
 
     it.server.on("GET", "/members", members)
     with pytest.raises(DeliveryFailed, match="encrypted"):
-        await it.deliver(context={"direct": True, "sender": "@alice:hs.test"})
+        await it.deliver(context={"route": {"direct": True, "sender": "@alice:hs.test"}})
     assert it.server.asked("PUT", "") == []
 
 

@@ -23,13 +23,9 @@ from tests.clock import EPOCH, LoopClock
 from tests.doubles.homeserver import ScriptedHomeserver, member, text
 from tests.doubles.inbox import MemoryInbox, running
 
+pytestmark = pytest.mark.virtual_time
 BOT, ALICE, STRANGER = "@bot:hs.test", "@alice:hs.test", "@stranger:hs.test"
 DIRECT, SHARED = "!direct:hs.test", "!shared:hs.test"
-
-
-@pytest.fixture
-def anyio_backend(virtual_backend):
-    return virtual_backend
 
 
 @pytest.fixture

@@ -17,14 +17,10 @@ from channels.matrix.sending.streaming import ELLIPSIS, MAX_BYTES, Pace, Streami
 from tests.clock import LoopClock
 from tests.doubles.homeserver import ScriptedHomeserver, failure
 
+pytestmark = pytest.mark.virtual_time
 ROOM, BOT = "!room:hs.test", "@bot:hs.test"
 SESSION = SessionKey("matrix", ROOM)
 ASKED = MessageContext(route={"event_id": "$q", "sender": "@alice:hs.test", "direct": True})
-
-
-@pytest.fixture
-def anyio_backend(virtual_backend):
-    return virtual_backend
 
 
 # ── the pace ──

@@ -86,7 +86,7 @@ def it(tmp_path):
 async def test_each_file_is_an_event_with_a_name_of_its_own(it):
     """Transaction ids derive from the message; in a thread the files are in it, and nobody is mentioned anew."""
     files = [await it.store.save(f"{n}.txt", "text/plain", str(n).encode()) for n in range(2)]
-    context = {"event_id": "$q", "sender": "@a:hs", "thread": "$root"}
+    context = {"route": {"event_id": "$q", "sender": "@a:hs", "thread": "$root"}}
     message = await it.deliver(*files, context=context)
     names = [call.path.rpartition("/")[2] for call in it.server.asked("PUT", SEND)]
     assert names == [transaction_id(message.id) + end for end in ("", ".f0", ".f1")]
@@ -204,7 +204,7 @@ async def test_no_file_goes_to_people_who_came_in_meanwhile(tmp_path):
         "/members",
         HttpAnswer(200, {"chunk": [member(one) for one in (BOT, "@alice:hs.test", "@eve:hs.test")]}),
     )
-    context = {"event_id": "$q", "sender": "@alice:hs.test", "direct": True}
+    context = {"route": {"event_id": "$q", "sender": "@alice:hs.test", "direct": True}}
     await it.deliver(await it.store.save("a.txt", "text/plain", b"x"), context=context)
     sound = await it.store.save("Voice message.ogg", "audio/ogg", b"OggS")
     await it.deliver(sound, text="", context={**context, "speech": {}})

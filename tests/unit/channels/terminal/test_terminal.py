@@ -12,12 +12,8 @@ from channels.base import ChannelUnavailable, DeliveryUncertain
 from channels.terminal import Answer, Preview, TerminalChannel, Typing, parse_event
 from tests.doubles.inbox import MemoryInbox, running
 
+pytestmark = pytest.mark.virtual_time
 MAIN = SessionKey("terminal", "main")
-
-
-@pytest.fixture
-def anyio_backend(virtual_backend):
-    return virtual_backend
 
 
 def answer(key: str, text: str = "hello", session: SessionKey = MAIN) -> OutboundMessage:

@@ -13,12 +13,7 @@ from gateway.settings import Settings, ToolSettings
 from gateway.system.home import open_home
 from tests.clock import LoopClock
 
-
-@pytest.fixture
-def anyio_backend(virtual_backend):
-    return virtual_backend
-
-
+pytestmark = pytest.mark.virtual_time
 BUSY = Proof(False, "the trial of the sandbox did not end in time", "it is tried again", temporary=True)
 HELD = Proof(True, "Landlock 7 and seccomp")
 OUT = Proof(False, "the sandbox does not hold: a command could send datagrams")

@@ -149,7 +149,7 @@ class TestDamage:
         """Neither is ours to touch."""
         with closing(sqlite3.connect(root / "gateway.db", isolation_level=None)) as db:
             db.execute("PRAGMA user_version = 99")
-        assert "a later one wrote it" in examine(root, repair=True).as_text()
+        assert "another one wrote it" in examine(root, repair=True).as_text()
         with closing(sqlite3.connect(root / "gateway.db", isolation_level=None)) as db:
             db.execute("PRAGMA application_id = 7")
         assert "not a database of squidbot's" in examine(root, repair=True).as_text()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gateway.cli.check import _report_mcp
 from gateway.cli.check.report import CheckReport, FindingLevel
-from gateway.cli.render import _mcp, mcp
+from gateway.operations.render import _mcp, mcp
 
 
 def test_trouble_and_changes_are_said_and_what_is_fine_is_fine():

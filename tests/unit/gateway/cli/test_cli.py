@@ -17,7 +17,7 @@ import anyio
 import pytest
 
 from agent_core.messages import InboundMessage, Sender
-from gateway.cli import render
+from gateway.operations import render
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.stores import NewOutbound, Pending
 from gateway.system.clock import SystemClock
@@ -431,9 +431,9 @@ def test_spans_of_time_are_told_in_two_units(seconds, text):
 
 def test_files_of_commands_are_named_behind_the_changes():
     """Also where there are no changes; a name cannot look like two lines."""
-    nothing = {"changes": [], "made_by_commands": []}
-    assert render.file_changes(nothing, None) == "no file was changed"
-    told = render.file_changes({**nothing, "made_by_commands": ["work/a", "work/b\nc"]}, None)
+    nothing = {"path": None, "changes": [], "made_by_commands": []}
+    assert render.file_changes(nothing) == "no file was changed"
+    told = render.file_changes({**nothing, "made_by_commands": ["work/a", "work/b\nc"]})
     assert told.startswith("made or changed by commands, without earlier versions: work/a, work/b")
     assert "\n" not in told
 

@@ -45,13 +45,13 @@ NOT_FOR_THE_HOME = {
 }
 # What other questions to the home need: an eighth of what `status` would load.
 NOT_FOR_STATUS = {
-    "gateway.operations.service",
+    "gateway.operations.schedule",
     "gateway.proactive.background_jobs",
     "agent_core.storage.jsonl",
 }
 OURS_SLOW = {
     "gateway.settings",
-    "gateway.operations.service",
+    "gateway.operations.status",
     "gateway.queue.sqlite.store",
     "agent_core.messages",
 }
@@ -177,7 +177,7 @@ def test_no_plugin_of_pydantic_is_looked_for(home, tmp_path):
 NOT_AT_THE_START = {
     "agent_core.tools.web.page",
     "agent_core.tools.web.pdf",
-    "gateway.operations.http.status_page",
+    "gateway.operations.http.console.server",
     "jsonschema",
 }
 

@@ -14,9 +14,9 @@ from typing import ClassVar
 
 import pytest
 
-from gateway.cli import render
 from gateway.errors import ConfigInvalid, NotFound
 from gateway.observability.redaction import MASK, Redactor
+from gateway.operations import render
 from gateway.settings import load_settings
 from gateway.settings.effective import effective, origins, shown_text
 from gateway.settings.example import EXAMPLE

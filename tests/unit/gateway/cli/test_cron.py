@@ -13,7 +13,7 @@ import pytest
 
 from agent_core.messages import InboundMessage, Sender, SessionKey
 from agent_core.models import Purpose, Usage
-from gateway.cli.render.schedule import summary_lines
+from gateway.operations.render.schedule import summary_lines
 from gateway.queue.model import LedgerEntry, RunOutcome
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.stores import Pending

@@ -105,11 +105,11 @@ def test_a_daemon_uses_the_home(home):
 
 @pytest.mark.parametrize("page", ["false", "true"])
 def test_another_program_listens_there(tmp_path, page):
-    """A daemon whose port is taken ends with a sentence, with the status page and without."""
+    """A daemon whose port is taken ends with a sentence, with the console and without."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         listen = f"127.0.0.1:{taken.getsockname()[1]}"
         (tmp_path / "squidbot.yaml").write_text(
-            f"gateway: {{http: {{listen: '{listen}', status_page: {page}}}}}\n"
+            f"gateway: {{http: {{listen: '{listen}', console: {page}}}}}\n"
         )
         (tmp_path / "squidbot.yaml").chmod(0o600)
         done = squidbot(tmp_path, "run")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.cli import render
+from gateway.operations import render
 
 ROW = {
     "id": 7,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.cli.render import _machines
+from gateway.operations.render import _machines
 
 
 def machine(does: str, *, up_s: int = 7200, seen_s: int = 3, here: bool = False) -> dict[str, object]:

@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 
 from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
 from agent_core.models import Purpose, Usage
-from gateway.cli.render.usage import bar, shorten
-from gateway.cli.render.usage import usage as shown
-from gateway.operations.service import Operations
-from gateway.operations.usage import Costs
+from gateway.operations.context import Costs, OperationContext
+from gateway.operations.render.usage import bar, shorten
+from gateway.operations.render.usage import usage as shown
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.stores import Pending
 from gateway.routing.access import Access, Alias
@@ -53,7 +52,7 @@ class TestUsage:
             await store.usage.add(session, Usage(prompt_tokens=10, calls=1, model="a"), Purpose.CHAT)
         access = Access([Alias(channel="matrix", address="@ann:hs.test")], {})
         costs = Costs(store.usage, limits(100), clock)
-        desk = Operations(store, memory=None, costs=costs, access=access)  # type: ignore[arg-type]
+        desk = OperationContext(store, memory=None, costs=costs, access=access)  # type: ignore[arg-type]
         rows = (await desk.call("usage", {"by": "person"}))["rows"]
         sums = {row["name"]: row["prompt_tokens"] for row in rows}
         assert sums == {"@bob:hs.test": 20, "owner": 10, "matrix/room": 10}
@@ -65,7 +64,7 @@ class TestUsage:
         clock.advance(2 * 86_400)
         other = SessionKey("test", "other")
         await store.usage.add(other, Usage(prompt_tokens=50, calls=2, model="b"), Purpose.HEARTBEAT)
-        desk = Operations(store, memory=None, costs=Costs(store.usage, limits(100), clock))  # type: ignore[arg-type]
+        desk = OperationContext(store, memory=None, costs=Costs(store.usage, limits(100), clock))  # type: ignore[arg-type]
         by = {
             by: await desk.call("usage", {"days": 3, "by": by})
             for by in ("day", "purpose", "session", "model")

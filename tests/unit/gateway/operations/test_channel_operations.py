@@ -5,10 +5,10 @@ from __future__ import annotations
 import inspect
 import re
 
+from channels.matrix import operations
 from channels.matrix.admin import MatrixAdmin
-from gateway.operations.channels import MatrixOperations
 
-_NAMED = re.compile(r'_ask\(channel, "(\w+)"')
+_NAMED = re.compile(r'_ask\(context, channel, "(\w+)"')
 
 
 def unknown(source: str) -> list[str]:
@@ -17,11 +17,11 @@ def unknown(source: str) -> list[str]:
 
 
 def test_each_name_is_a_method() -> None:
-    source = inspect.getsource(MatrixOperations)
+    source = inspect.getsource(operations)
     assert len(_NAMED.findall(source)) >= 6
     assert unknown(source) == []
 
 
 def test_another_name_is_noticed() -> None:
     """The control."""
-    assert unknown('self._ask(channel, "compared", user)') == ["compared"]
+    assert unknown('_ask(context, channel, "compared", user)') == ["compared"]

@@ -12,10 +12,10 @@ import pytest
 
 from agent_core.storage.jsonl import JsonlMemory
 from gateway.errors import StateUnusable
+from gateway.operations.context import OperationContext
 from gateway.operations.control import client
 from gateway.operations.control.client import ControlClient, ControlFailed, DaemonGone
 from gateway.operations.control.server import serve_control
-from gateway.operations.service import Operations
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.system.home import Home, open_home
 from tests.clock import LoopClock
@@ -76,11 +76,11 @@ class TestControl:
     async def test_a_defect_is_told_as_one_and_the_socket_lives_on(self, home, bench):
         """No internals for the client; the next question is answered."""
 
-        class Defective(Operations):
-            async def memory_show(self, scope: str = "owner"):
+        class Defective:
+            async def load_global_memory(self, _scope):
                 raise ZeroDivisionError("secret detail")
 
-        bench.ask = Defective(bench.store, bench.memory)
+        bench.ask = OperationContext(bench.store, Defective())
         async with served(home, bench) as call:
             with pytest.raises(ControlFailed, match="unexpected ZeroDivisionError") as caught:
                 await call("memory_show")

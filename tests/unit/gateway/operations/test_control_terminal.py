@@ -11,10 +11,10 @@ import pytest
 from agent_core.messages import OutboundMessage, SessionKey
 from channels.base import ChannelError, ChannelUnavailable
 from channels.terminal import Answer, Preview, TerminalChannel
+from gateway.operations.context import OperationContext
 from gateway.operations.control.client import DaemonGone
 from gateway.operations.control.server import serve_control
 from gateway.operations.control.terminal import RemoteTerminal
-from gateway.operations.service import Operations
 from gateway.system.home import open_home
 from tests.clock import EPOCH
 from tests.doubles.inbox import MemoryInbox
@@ -39,7 +39,7 @@ async def uncertain():
 async def daemon(home, elsewhere=""):
     """The daemon's side: the channel runs, the socket is there."""
     terminal, inbox = TerminalChannel(timeout_s=2), MemoryInbox()
-    operations = Operations(None, None)
+    operations = OperationContext(None, None)
 
     async def not_here():
         return elsewhere

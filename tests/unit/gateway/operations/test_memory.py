@@ -13,9 +13,9 @@ from agent_core.messages import SessionKey
 from agent_core.models import Message
 from agent_core.storage import JsonlMemory
 from agent_core.storage.search_index import SearchIndex
-from gateway.cli import render
 from gateway.errors import NotFound
-from gateway.operations.service import Operations
+from gateway.operations import render
+from gateway.operations.context import OperationContext
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.turns.post_turn import OfflinePostTurn
 from tests.clock import EPOCH, LoopClock
@@ -28,7 +28,7 @@ class Desk:
         self.store = store
         self.memory = JsonlMemory(home, clock=LoopClock())
         self.search = SearchIndex(home / "search.db", self.memory.layout)
-        self.ask = Operations(
+        self.ask = OperationContext(
             store, self.memory, upkeep=OfflinePostTurn(MemoryManager(self.memory), self.search)
         )
 
@@ -158,7 +158,7 @@ async def test_the_index_can_be_made_anew(desk: Desk) -> None:
     assert (answer["sessions"], answer["messages"], answer["complete"]) == (1, 10, True)
     assert "10 messages of 1 sessions" in render.render_reindex(answer)
     with pytest.raises(NotFound):
-        await Operations(desk.store, desk.memory).call("sessions_reindex", {})
+        await OperationContext(desk.store, desk.memory).call("sessions_reindex", {})
 
 
 async def test_versions_can_be_compared(desk: Desk) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.cli.render.schedule import job
+from gateway.operations.render.schedule import job
 from gateway.operations.views import with_room_names
 from gateway.system.terminal_text import place_of
 

@@ -13,7 +13,7 @@ from agent_core.messages import Audience, OutboundKind, SessionKey
 from channels.base import DeliveryFailed
 from gateway.errors import NeedsDaemon
 from gateway.operations.arguments import RequestInvalid
-from gateway.operations.service import Operations
+from gateway.operations.context import OperationContext
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.wakeups import Wakeups
 from gateway.routing.access import Access, Alias, Role
@@ -56,7 +56,7 @@ async def test_a_place_on_matrix_is_a_row_of_the_outbox(store, wakeups, place):
     """Also without a daemon; long texts are several rows, and the senders are told."""
     woken = []
     wakeups.outbox.connect(woken.append)
-    desk = Operations(store, None, accounts=ACCOUNTS)
+    desk = OperationContext(store, None, accounts=ACCOUNTS)
     answer = await desk.call("send", {"to": f"matrix:{place}", "text": "word " * 5000})
     rows = list(reversed(await store.outbox.rows()))
 
@@ -74,17 +74,17 @@ async def test_a_place_on_matrix_is_a_row_of_the_outbox(store, wakeups, place):
 async def test_the_owner_is_a_place_of_their_own(store):
     """Whoever writes to the owner need not know an address: on Matrix if that can be, else by mail."""
     aliases = [Alias("email", "owner@mail.test"), Alias("matrix", "@owner:hs.test")]
-    desk = Operations(store, None, accounts=ACCOUNTS, access=Access(aliases, {}))
+    desk = OperationContext(store, None, accounts=ACCOUNTS, access=Access(aliases, {}))
     await desk.call("send", {"to": "owner", "text": "the oven is on"})
     (row,) = await store.outbox.rows()
     assert row.message.session == SessionKey("matrix", "@owner:hs.test")
 
     only_mail = Access(aliases[:1], {})
-    desk = Operations(store, None, accounts=ACCOUNTS, access=only_mail, channels={"email": Reachable()})
+    desk = OperationContext(store, None, accounts=ACCOUNTS, access=only_mail, channels={"email": Reachable()})
     await desk.call("send", {"to": "owner", "text": "the oven is on"})
     assert (await store.outbox.rows())[0].message.channel == "email"
     with pytest.raises(RequestInvalid, match=r"owner\.aliases"):
-        await Operations(store, None, accounts=ACCOUNTS, access=Access([], {})).call(
+        await OperationContext(store, None, accounts=ACCOUNTS, access=Access([], {})).call(
             "send", {"to": "owner", "text": "x"}
         )
 
@@ -92,7 +92,7 @@ async def test_the_owner_is_a_place_of_their_own(store):
 async def test_mail_goes_into_the_thread_that_the_channel_names(store):
     """A channel with topics says where the conversation begins; without it nothing is promised."""
     email = Reachable()
-    desk = Operations(store, None, accounts=ACCOUNTS, channels={"email": email})
+    desk = OperationContext(store, None, accounts=ACCOUNTS, channels={"email": email})
     await desk.call("send", {"to": "email:bob@mail.test", "text": "Hello Bob\n\nHow are you?"})
 
     assert email.asked == [("bob@mail.test", "Hello Bob")]
@@ -102,7 +102,9 @@ async def test_mail_goes_into_the_thread_that_the_channel_names(store):
     with pytest.raises(RequestInvalid, match="no such mailbox"):
         await desk.call("send", {"to": "email:nobody@mail.test", "text": "Hello"})
     with pytest.raises(NeedsDaemon, match="start it"):
-        await Operations(store, None, accounts=ACCOUNTS).call("send", {"to": "email:b@c", "text": "Hello"})
+        await OperationContext(store, None, accounts=ACCOUNTS).call(
+            "send", {"to": "email:b@c", "text": "Hello"}
+        )
 
 
 @pytest.mark.parametrize(
@@ -118,7 +120,7 @@ async def test_mail_goes_into_the_thread_that_the_channel_names(store):
 async def test_what_one_person_is_told_is_shown_to_nobody_who_comes_later(store, to, hidden):
     """Its line in the history has the scope of that person; a room's is everybody's there."""
     access = Access([Alias("matrix", "@owner:hs.test")], {})
-    desk = Operations(store, None, accounts=ACCOUNTS, access=access, channels={"email": Reachable()})
+    desk = OperationContext(store, None, accounts=ACCOUNTS, access=access, channels={"email": Reachable()})
     await desk.call("send", {"to": to, "text": "the heron is ill"})
     channel, _, place = to.partition(":")
     arrived = SessionKey(channel, "!where-it-arrived")
@@ -152,7 +154,7 @@ async def test_what_one_person_is_told_is_shown_to_nobody_who_comes_later(store,
 async def test_what_cannot_be_sent_is_said_in_words(store, to, text, said):
     """Nothing is put into the outbox then."""
     with pytest.raises(RequestInvalid, match=said):
-        await Operations(store, None, accounts=ACCOUNTS).call("send", {"to": to, "text": text})
+        await OperationContext(store, None, accounts=ACCOUNTS).call("send", {"to": to, "text": text})
     assert await store.outbox.rows() == []
 
 

@@ -10,7 +10,8 @@ import anyio
 import pytest
 
 from agent_core.messages import Audience, Sender, SessionKey
-from gateway.cli.render.schedule import summary_lines
+from channels.terminal import TerminalChannel
+from gateway.operations.render.schedule import summary_lines
 from gateway.proactive.alerts import MAX_ALERTS, OwnerAlerts
 from gateway.proactive.owner_contact import OwnerContact
 from gateway.proactive.owner_notifier import OwnerNotifier
@@ -214,3 +215,15 @@ async def test_what_is_damaged_stops_nothing(store, kept: str) -> None:
     notes.alert("brake", "The circuit breaker is open.")
     await notes._deliver_alerts()
     assert await texts(store) == ["The circuit breaker is open."]
+
+
+@pytest.mark.parametrize(("channel", "is_learned"), [(LoopbackChannel, True), (TerminalChannel, False)])
+async def test_a_channel_that_cannot_write_first_is_no_contact(
+    store: SqliteQueue, channel: Any, is_learned: bool
+) -> None:
+    """What the owner says there is answered, and alerts go elsewhere; the first is the control."""
+    made = channel(LoopbackServer(), name="matrix") if channel is LoopbackChannel else channel()
+    target = OwnerContact(store.state, channels={"matrix": made})
+    ann = Sender(address="@ann:hs.test", verified=True)
+    await target.learn(inbound(0, channel="matrix", session=ROOM, sender=ann, audience=Audience.DIRECT))
+    assert (await target.get() is not None) is is_learned

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import shutil
 import sqlite3
@@ -17,6 +18,7 @@ from agent_core.storage.layout import Layout
 from agent_core.storage.search_index import SearchIndex
 from gateway.cli.check import FindingLevel, check_data
 from gateway.queue.model import JobState, RunOutcome
+from gateway.queue.postgres import schema as server
 from gateway.queue.sql.tables import VERSION
 from gateway.queue.sqlite import schema
 from gateway.queue.sqlite.store import SqliteQueue
@@ -64,6 +66,12 @@ def test_the_schema_has_not_changed_behind_its_number(tmp_path):
     db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     db.close()
     assert tables(path) != kept
+
+
+def test_nor_have_the_tables_in_postgresql():
+    """There is one form of them, and no way from another one: whoever changes it gives it a new number."""
+    made = hashlib.sha256("\n".join(sorted(server.statements())).encode()).hexdigest()
+    assert (server.VERSION, made[:16]) == (14, "43f1029afef01a24")
 
 
 def test_nothing_is_wrong_with_it(home):

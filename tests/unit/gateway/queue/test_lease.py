@@ -16,10 +16,7 @@ from gateway.queue.sql.tables import TABLES
 from gateway.queue.stores import Lease, StoreUnavailable
 from gateway.system.event_loop import WatchfulLoop, loop_for
 
-
-@pytest.fixture
-def anyio_backend(virtual_backend):
-    return virtual_backend
+pytestmark = pytest.mark.virtual_time
 
 
 def now() -> float:

@@ -247,7 +247,8 @@ async def test_forgetting_goes_by_the_id(store):
 async def test_what_json_cannot_say_is_kept_as_text(store):
     """A context with odd objects does not keep a message from being accepted."""
     odd = message(
-        "a", context={"when": ManualClock().now(), "raw": b"\xff\x00", "set": {1}, "half": "\udc80"}
+        "a",
+        context={"route": {"when": ManualClock().now(), "raw": b"\xff\x00", "set": {1}, "half": "\udc80"}},
     )
     await store.inbox.accept("matrix", BOT, [Pending(odd)], {})
     kept = (await claim(store)).head.message.context

@@ -195,3 +195,32 @@ def test_a_rule_of_the_room_counts_instead_of_the_list():
     assert not decided("@bob:hs.test", True, verified=False).allowed
     assert not decided("@bob:hs.test", "yes").allowed
     assert decided("@owner:hs.test", False).role is Role.OWNER
+
+
+class TestBorrowedAddresses:
+    """A channel without addresses of its own: people are there who they are elsewhere."""
+
+    def access(self, **lists):
+        kinds = {"api": "api", "email": "email", "matrix": "matrix", "work": "email"}
+        return Access(OWNER, {"api": [], **lists}, kinds=kinds, apart=["work"])
+
+    def test_the_owner_is_the_owner_by_every_alias(self):
+        for address in ("@alice:hs.test", "alice@mail.test"):
+            assert self.access().role("api", address, verified=True) is Role.OWNER
+            assert self.access().role("api", address, verified=False) is Role.STRANGER
+        assert self.access().owner_on("api") == ["@alice:hs.test", "alice@mail.test"]
+        assert self.access().owner_on("matrix") == ["@alice:hs.test"]
+
+    def test_others_may_talk_who_may_talk_elsewhere(self):
+        access = self.access(email=["bob@mail.test", "*@friends.test"])
+        for address in ("bob@mail.test", "eve@friends.test"):
+            assert access.role("api", address, verified=True) is Role.ALLOWED
+        assert access.role("api", "mallory@mail.test", verified=True) is Role.STRANGER
+        access.admit("email", ["mallory@mail.test"])
+        assert access.role("api", "mallory@mail.test", verified=True) is Role.ALLOWED
+        assert access.role("matrix", "bob@mail.test", verified=True) is Role.STRANGER
+
+    def test_an_account_that_verifies_people_otherwise_lets_nobody_in(self):
+        access = self.access(work=["bob@mail.test", "*"])
+        assert access.role("work", "bob@mail.test", verified=True) is Role.ALLOWED
+        assert access.role("api", "bob@mail.test", verified=True) is Role.STRANGER

@@ -12,10 +12,7 @@ from gateway.routing.acknowledgements import Acknowledgements
 from tests.clock import EPOCH
 from tests.doubles.loopback import LoopbackChannel, LoopbackServer
 
-
-@pytest.fixture
-def anyio_backend(virtual_backend):
-    return virtual_backend
+pytestmark = pytest.mark.virtual_time
 
 
 class StagingChannel(LoopbackChannel):
@@ -45,7 +42,7 @@ def message(number: int, *, conversation: str = "one", kind: str = "message") ->
         text="hello",
         received_at=EPOCH,
         kind=kind,
-        context={"id": number},
+        context={"route": {"id": number}},
     )
 
 

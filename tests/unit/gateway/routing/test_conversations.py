@@ -21,7 +21,7 @@ ANN = "@ann:hs.test"
         ({"sender": Sender(address=ANN, verified=True)}, True),
         ({"sender": Sender(address=ANN, verified=False)}, False),
         # Let in out of quarantine: it counts as verified, and nobody has proved it.
-        ({"sender": Sender(address=ANN, verified=True), "context": {"admitted": True}}, False),
+        ({"sender": Sender(address=ANN, verified=True), "context": {"notes": {"admitted": True}}}, False),
     ],
 )
 def test_only_what_the_owner_has_said_with_a_proven_address(more: dict[str, Any], belongs: bool) -> None:

@@ -6,6 +6,7 @@ from agent_core.messages import Amendment, MessageContext, Sender, SessionKey
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.states import InboxState
 from gateway.queue.wakeups import Wakeups
+from gateway.routing import inbox as gateway_inbox
 from gateway.routing.access import Access, Alias
 from gateway.routing.inbox import AcceptGate, ChannelInbox, admission
 from tests.clock import ManualClock
@@ -114,7 +115,9 @@ class TestTaking:
         """What only the store may say is not taken from a channel."""
 
         async def work(bench):
-            await bench.inbox.accept([says("a", context={"admitted": True, "stopped": 7, "subject": "s"})])
+            await bench.inbox.accept(
+                [says("a", context={"subject": "s", "notes": {"admitted": True, "stopped": 7}})]
+            )
             assert (await claim(bench.store)).head.message.context == MessageContext(subject="s")
 
         await on_store(tmp_path, work)
@@ -190,7 +193,7 @@ class TestTaking:
         await on_store(tmp_path, first)
         await on_store(tmp_path, second)
 
-    async def test_amendments_go_to_the_store_and_wake_what_follows(self, tmp_path):
+    async def test_amendments_go_to_the_store_and_wake_what_follows(self, tmp_path, monkeypatch):
         """An edit is cut like a message; what stands behind a message that was taken back is woken."""
 
         async def work(bench):
@@ -208,7 +211,8 @@ class TestTaking:
             )
             assert await bench.inbox.position("next_batch") == "s9"
 
-        await on_store(tmp_path, work, max_text_chars=20)
+        monkeypatch.setattr(gateway_inbox, "LONGEST_TEXT", 20)
+        await on_store(tmp_path, work)
 
     async def test_leaving_stops_the_threads_too(self, tmp_path):
         """Each running turn of the conversation is told of."""

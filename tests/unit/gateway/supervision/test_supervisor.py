@@ -15,13 +15,11 @@ from channels.base import (
     LinkState,
     Redelivery,
 )
+from gateway.supervision import supervisor as supervision
 from gateway.supervision.supervisor import Supervisor
 from tests.clock import LoopClock, ManualClock
 
-
-@pytest.fixture
-def anyio_backend(virtual_backend):
-    return virtual_backend
+pytestmark = pytest.mark.virtual_time
 
 
 @pytest.fixture(autouse=True)
@@ -68,8 +66,12 @@ class ReportingInbox:
         self._supervisor.report(self._name, state, detail, facts)
 
 
+@pytest.fixture(autouse=True)
+def jitter(monkeypatch):
+    monkeypatch.setattr(supervision, "random", lambda: 0.5)
+
+
 def supervise(*channels, **options):
-    options.setdefault("jitter", lambda: 0.5)
     supervisor = Supervisor(LoopClock(), **options)
     for channel in channels:
         supervisor.watch(channel, ReportingInbox(supervisor, channel.name))
@@ -119,17 +121,20 @@ async def test_without_supervision_one_channel_ends_all():
     assert good.cancelled
 
 
-async def test_delays_grow_until_the_link_was_stable():
+async def test_delays_grow_until_the_link_was_stable(monkeypatch):
     """Short-lived links wait longer each time; one that was up for a minute starts anew."""
+    monkeypatch.setattr(supervision, "random", lambda: 0.999999)
+    monkeypatch.setattr(supervision, "LINK_RETRY", BackoffPolicy(first_s=2, cap_s=300))
     lost = ChannelUnavailable("lost")
     channel = ScriptedChannel("c", [(1, lost), (1, lost), (1, lost), (90, lost), (1, lost)])
-    supervisor = supervise(channel, jitter=lambda: 0.999999, link_retry=BackoffPolicy(first_s=2, cap_s=300))
+    supervisor = supervise(channel)
     await run_for(supervisor, 1000)
     assert gaps(channel) == pytest.approx([1 + 2, 1 + 4, 1 + 8, 90 + 2, 1 + 4], abs=0.2)
 
 
-async def test_a_link_that_reports_up_again_does_not_prolong_its_age():
+async def test_a_link_that_reports_up_again_does_not_prolong_its_age(monkeypatch):
     """Being down for a moment in the middle of a run starts the age of the link anew."""
+    monkeypatch.setattr(supervision, "random", lambda: 0.999999)
 
     class Flapping(ScriptedChannel):
         async def run(self, inbox):
@@ -141,7 +146,7 @@ async def test_a_link_that_reports_up_again_does_not_prolong_its_age():
             raise ChannelUnavailable("lost")
 
     channel = Flapping("c")
-    await run_for(supervise(channel, jitter=lambda: 0.999999), 2000)
+    await run_for(supervise(channel), 2000)
     assert gaps(channel)[:3] == pytest.approx([102, 104, 104], abs=0.5)
 
 

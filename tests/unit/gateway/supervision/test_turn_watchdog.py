@@ -14,13 +14,9 @@ from gateway.supervision.turn_watchdog import BESIDE_S, IDLE_S, TurnWatchdog, al
 from gateway.turns.dispatcher import SessionDispatcher
 from tests.clock import LoopClock
 
+pytestmark = pytest.mark.virtual_time
 A, B = SessionKey("test", "a"), SessionKey("test", "b")
 ALLOWED_S = allowed_seconds(600)
-
-
-@pytest.fixture
-def anyio_backend(virtual_backend):
-    return virtual_backend
 
 
 class World:

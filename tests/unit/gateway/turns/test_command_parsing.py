@@ -132,6 +132,16 @@ def test_further_lines_are_noticed() -> None:
     assert parse_command(message("!new\nWhat is the time?")) == Command("new", more=True)
 
 
+@pytest.mark.parametrize("owner", [True, False])
+def test_help_in_a_room_says_that_the_name_comes_first(owner: bool) -> None:
+    """Where a name is necessary; the name of a bot cannot imitate our own text."""
+    assert "with my name first: `Rosie: !remind tomorrow at 8 TEXT`." in help_text(
+        "", owner=owner, name="Rosie"
+    )
+    assert help_text("remind", owner=owner, name="R`s").endswith("write my name first: `R's: !remind`.")
+    assert "my name first" not in help_text("", owner=owner) + help_text("remind", owner=owner)
+
+
 class TestLetters:
     @pytest.mark.parametrize("name", COMMANDS)
     def test_each_command_is_one_in_the_first_line(self, name: str) -> None:
@@ -269,7 +279,7 @@ def test_the_owner_undoes_a_change_of_a_file_where_they_read_of_it() -> None:
     ]
     found = [text.partition("undo: ")[2] for text in told]
     memory = "`squidbot memory undo owner`"
-    reminder = "`!remind remove ab12`"
+    reminder = "`!remind cancel ab12`"
     assert found == ["`!files undo 3`", "`squidbot files undo 3`", memory, memory, reminder, reminder]
 
 

@@ -15,10 +15,7 @@ from gateway.queue.wakeups import Wakeups
 from gateway.turns.deferral_wakeups import DeferralWakeups
 from tests.clock import EPOCH, LoopClock
 
-
-@pytest.fixture
-def anyio_backend(virtual_backend):
-    return virtual_backend
+pytestmark = pytest.mark.virtual_time
 
 
 async def ended_by(*states: LinkState) -> list[str]:

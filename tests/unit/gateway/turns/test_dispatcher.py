@@ -8,14 +8,11 @@ import anyio
 import pytest
 
 from agent_core.messages import SessionKey
+from gateway.turns import dispatcher as dispatching
 from gateway.turns.dispatcher import SessionDispatcher
 
+pytestmark = pytest.mark.virtual_time
 A, B, C = (SessionKey("test", name) for name in "abc")
-
-
-@pytest.fixture
-def anyio_backend(virtual_backend):
-    return virtual_backend
 
 
 class Runs:
@@ -223,7 +220,7 @@ async def test_stop_lets_the_running_ones_end():
     assert dispatcher.running() == ()
 
 
-async def test_what_found_no_room_is_fetched_from_the_store():
+async def test_what_found_no_room_is_fetched_from_the_store(monkeypatch):
     """Wake-ups beyond the bound are dropped, counted, and made good when there is room again."""
     open_sessions = {SessionKey("test", str(number)): 0.0 for number in range(20)}
     asked = []
@@ -238,7 +235,8 @@ async def test_what_found_no_room_is_fetched_from_the_store():
             raise OSError("not now")
         return list(open_sessions.items())
 
-    dispatcher = SessionDispatcher(concurrency=2, max_sessions=6, refill=refill)
+    monkeypatch.setattr(dispatching, "MOST_SESSIONS", 6)
+    dispatcher = SessionDispatcher(concurrency=2, refill=refill)
     async with running(dispatcher, run_session):
         for session in list(open_sessions):
             dispatcher.wake(session)

@@ -90,11 +90,15 @@ MAIL = {"context": {"subject": "Hi"}}
         (message("ann@mail.test", context={"subject": "Hi", "others_words": True}), Trust.UNTRUSTED),
         (message(attachments=(PICTURE,), background=said("talk", EVE)), Trust.UNTRUSTED),
         (
-            message("ann@mail.test", context={"subject": "Hi", "admitted": True}, attachments=(PICTURE,)),
+            message(
+                "ann@mail.test",
+                context={"subject": "Hi", "notes": {"admitted": True}},
+                attachments=(PICTURE,),
+            ),
             Trust.UNTRUSTED,
         ),
         (message("ann@mail.test", **MAIL), Trust.OWNER),
-        (message("ann@mail.test", context={"subject": "Hi", "admitted": True}), Trust.UNTRUSTED),
+        (message("ann@mail.test", context={"subject": "Hi", "notes": {"admitted": True}}), Trust.UNTRUSTED),
         (message("ann@mail.test", **MAIL, background=said("forwarded", "bob@mail.test")), Trust.UNTRUSTED),
         (message("ann@mail.test", **MAIL, background=said("quoted", "ann@mail.test")), Trust.UNTRUSTED),
         (message("heartbeat", kind="tick"), Trust.OWNER),
@@ -142,7 +146,7 @@ def test_what_stands_below_a_mail_is_anybodys() -> None:
             turn_of(message("ann@mail.test", context=context, background=below)), ACCESS, Purpose.CHAT
         )
         assert trust_of(session.origins) is Trust.UNTRUSTED
-        assert describe(session.origins, dated=False).endswith("a mail from `somebody else`")
+        assert describe(session.origins, dated=False).endswith("a mail that somebody else wrote")
 
 
 def test_what_we_began_with_is_looked_up() -> None:

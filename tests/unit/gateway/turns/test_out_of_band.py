@@ -15,12 +15,8 @@ from gateway.turns.dispatcher import SessionDispatcher
 from gateway.turns.out_of_band import OutOfBandTurns
 from tests.clock import EPOCH, LoopClock
 
+pytestmark = pytest.mark.virtual_time
 PLACE = SessionKey("matrix", "!room:hs.test")
-
-
-@pytest.fixture
-def anyio_backend(virtual_backend):
-    return virtual_backend
 
 
 def said(text: str) -> InboundMessage:

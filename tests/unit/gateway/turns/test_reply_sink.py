@@ -14,12 +14,8 @@ from channels.matrix.sending.typing_receipts import TypingAndReceipts
 from gateway.turns.model_run import ReplySink
 from tests.doubles.homeserver import ScriptedHomeserver
 
+pytestmark = pytest.mark.virtual_time
 ROOM = SessionKey("matrix", "!room:hs.test")
-
-
-@pytest.fixture
-def anyio_backend(virtual_backend):
-    return virtual_backend
 
 
 @dataclass

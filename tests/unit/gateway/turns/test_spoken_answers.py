@@ -56,7 +56,7 @@ def turn(
         "sender": Sender(address=sender, verified=True),
         "text": "hello",
         "received_at": EPOCH,
-        "context": {"event_id": "$1", **({"spoken": ["aa"]} if spoken else {})},
+        "context": {"spoken": ["aa"] if spoken else [], "route": {"event_id": "$1"}},
         **changes,
     }
     message = InboundMessage(**given)

@@ -10,7 +10,7 @@ from gateway.turns.commands.stop import is_stop, stopped_text
 from tests.clock import EPOCH
 
 
-def message(text: str, audience: Audience = Audience.DIRECT, **context: object) -> InboundMessage:
+def message(text: str, audience: Audience = Audience.DIRECT, **notes: object) -> InboundMessage:
     return InboundMessage(
         channel="matrix",
         account="@bot:hs.test",
@@ -20,7 +20,7 @@ def message(text: str, audience: Audience = Audience.DIRECT, **context: object) 
         text=text,
         received_at=EPOCH,
         audience=audience,
-        context=context,
+        context={"notes": notes},
     )
 
 

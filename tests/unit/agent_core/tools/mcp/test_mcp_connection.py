@@ -10,10 +10,7 @@ import pytest
 from agent_core.tools.mcp.connection import McpConnection
 from agent_core.tools.mcp.link import ServerError, ServerLost
 
-
-@pytest.fixture
-def anyio_backend(virtual_backend):
-    return virtual_backend
+pytestmark = pytest.mark.virtual_time
 
 
 class Link:

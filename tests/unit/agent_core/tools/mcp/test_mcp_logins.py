@@ -13,6 +13,7 @@ from agent_core.tools.mcp.link import ServerUnavailable
 from agent_core.tools.mcp.logins import Bearer, Login, LoginFile, LoginNeeded
 from tests.clock import EPOCH, LoopClock
 
+pytestmark = pytest.mark.virtual_time
 URL = "https://far.test/mcp"
 OLD = Login(
     url=URL,
@@ -23,11 +24,6 @@ OLD = Login(
 )
 NEW = replace(OLD, access="access-9", refresh="refresh-9", ends_at=EPOCH.timestamp() + 9000)
 GIVEN = {"access_token": "access-1", "refresh_token": "refresh-1", "expires_in": 3600}
-
-
-@pytest.fixture
-def anyio_backend(virtual_backend):
-    return virtual_backend
 
 
 @pytest.fixture

@@ -22,10 +22,7 @@ from agent_core.tools.web.client import WebFailed, is_own_address
 from agent_core.tools.web.ip_rules import AddressReach
 from tests.web_world import OPEN, PRIVATE, PUBLIC, SAFE, Names, client, http, redirect, server
 
-
-@pytest.fixture
-def anyio_backend(virtual_backend):
-    return virtual_backend
+pytestmark = pytest.mark.virtual_time
 
 
 async def reached(fetch, canary) -> bool:

@@ -10,7 +10,7 @@ from devservers.speech import SpeechServer
 from devservers.transcription import Reply, TranscriptionServer
 from gateway.cli.check.report import CheckReport, FindingLevel
 from gateway.cli.check.voice import check_listening, check_speaking, silence
-from gateway.cli.render import _speech
+from gateway.operations.render import _speech
 from gateway.settings import Settings
 from gateway.system.clock import SystemClock
 

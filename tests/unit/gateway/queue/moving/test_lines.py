@@ -6,7 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agent_core.storage.lines import as_object
-from gateway.queue.moving.lines import as_bytes, as_text
+from gateway.queue.moving.files import as_bytes, as_text
 
 BYTES = st.binary(max_size=60) | st.text(max_size=60).map(lambda text: text.encode("utf-8", "surrogatepass"))
 

@@ -1,0 +1,196 @@
+"""
+The words of `time_grammar`, in English and German: the tokenizer, and tables of phrases and what they mean.
+
+Phrases are written in small letters and without umlauts (``fuenf``), as the tokenizer gives them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from itertools import islice
+from typing import NamedTuple, TypeVar
+
+_T = TypeVar("_T")
+_TOKEN = re.compile(
+    r"(?P<instant>\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d{1,6})?)?(?:Z|[+-]\d\d:?\d\d)?"
+    r"(?![\w:]|\s?[ap]\.?m\b))"
+    r"|(?P<date>\d{4}-\d\d-\d\d(?:T(?=\d)|(?![\w-]))"
+    r"|\d{1,2}\.\s?\d{1,2}\.(?:\s?\d{4}|\d\d)?(?!\w)|\d{1,2}/\d{1,2}/\d{4}(?!\w))"
+    r"|(?P<clock>\d{1,2}[:.]\d\d(?![:.]?\d))"
+    r"|(?P<number>\d{1,6}(?:\.\d{1,3}|,\d)?(?![:.,]?\d))"
+    r"|(?P<word>[ap]\.m\b\.?"
+    r"|(?:(?:mon|diens|donners|frei|sams|sonn)tag|mittwoch|sonnabend)"
+    r"(?=(?:morgen|mittag|abend|früh|(?:vor|nach)mittag)\b)"
+    r"|[^\W\d_]+(?:['’][^\W\d_]+)?)"
+    r"|(?P<mark>[^\s,])",
+    re.IGNORECASE,
+)
+MOST_TOKENS = 60
+"""No time is longer; a text behind it is not looked at."""
+_AS_IN_TABLES = str.maketrans({"ä": "ae", "ö": "oe", "ü": "ue", "ß": "ss", ".": None})
+
+
+class Token(NamedTuple):
+    """A part of a text, in small letters; ``is_glued``: there is nothing between it and the one before."""
+
+    kind: str
+    text: str
+    start: int
+    end: int
+    has_comma: bool = False
+    is_glued: bool = False
+
+
+NOTHING = Token("", "", 0, 0)
+
+
+def tokens_of(text: str) -> list[Token]:
+    """The first parts of a text, enough for any time."""
+    found: list[Token] = []
+    end = 0
+    for each in islice(_TOKEN.finditer(text), MOST_TOKENS):
+        said, gap = each[0].lower(), text[end : each.start()]
+        word = said.translate(_AS_IN_TABLES) if each.lastgroup == "word" else said
+        found.append(Token(each.lastgroup or "", word, *each.span(), "," in gap, bool(end) and not gap))
+        end = each.end()
+    return found
+
+
+def _table(lines: Mapping[_T, str]) -> dict[str, _T]:
+    """The value of each phrase; ``|`` separates them."""
+    return {phrase: value for value, phrases in lines.items() for phrase in phrases.split("|")}
+
+
+def _set(phrases: str) -> frozenset[str]:
+    return frozenset(phrases.split("|"))
+
+
+WEEK = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+DAY_NAMES = _table(
+    {
+        0: "monday|mon|montag", 1: "tuesday|tue|tues|dienstag", 2: "wednesday|wed|mittwoch",
+        3: "thursday|thu|thur|thurs|donnerstag", 4: "friday|fri|freitag", 5: "saturday|sat|samstag|sonnabend",
+        6: "sunday|sun|sonntag",
+    }
+)  # fmt: skip
+_SHORT_GERMAN = {"mo": 0, "di": 1, "mi": 2, "do": 3, "fr": 4, "sa": 5, "so": 6}
+SHORT_DAYS = frozenset(name for name in DAY_NAMES if len(name) < 6).union(_SHORT_GERMAN)
+_DAY_SETS = _table(
+    {
+        (0, 1, 2, 3, 4): "weekday|work day|workday|working day|werktag|wochentag",
+        (5, 6): "weekend|wochenende",
+    }
+)
+_EACH: dict[str, tuple[int, ...]] = {name: (day,) for name, day in DAY_NAMES.items()} | _DAY_SETS
+PLURALS = {f"{name}s": days for name, days in _EACH.items() if name not in SHORT_DAYS | {"wochenende"}}
+EACH_DAYS = _EACH | PLURALS
+DAY_NAMES |= _SHORT_GERMAN
+MONTHS = _table(
+    {
+        1: "january|jan|januar", 2: "february|feb|februar", 3: "march|mar|maerz", 4: "april|apr",
+        5: "may|mai", 6: "june|jun|juni", 7: "july|jul|juli", 8: "august|aug", 9: "september|sep|sept",
+        10: "october|oct|oktober|okt", 11: "november|nov", 12: "december|dec|dezember|dez",
+    }
+)  # fmt: skip
+SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+UNITS = _table(
+    {
+        "s": "s|sec|secs|second|seconds|sek|sekunde|sekunden",
+        "m": "m|min|mins|minute|minutes|minuten",
+        "h": "h|hr|hrs|hour|hours|std|stunde|stunden",
+        "d": "d|day|days|tag|tage|tagen",
+        "w": "w|week|weeks|woche|wochen",
+    }
+)
+HOURS = _table(
+    {
+        1: "one|eins|ein uhr", 2: "two|zwei", 3: "three|drei", 4: "four|vier", 5: "five|fuenf",
+        6: "six|sechs", 7: "seven|sieben", 8: "eight|acht", 9: "nine|neun", 10: "ten|zehn", 11: "eleven|elf",
+        12: "twelve|zwoelf",
+    }
+)  # fmt: skip
+COUNTS = {word: float(hour) for word, hour in HOURS.items()} | _table(
+    {
+        1.0: "a|an|ein|eine|einer|einem|einen", 1.5: "anderthalb|eineinhalb", 2.5: "zweieinhalb",
+        15.0: "fifteen|fuenfzehn", 20.0: "twenty|zwanzig", 25.0: "twenty five|fuenfundzwanzig",
+        30.0: "thirty|dreissig", 40.0: "forty|vierzig", 45.0: "forty five|fuenfundvierzig",
+    }
+)  # fmt: skip
+SPANS = _table(
+    {
+        900.0: "quarter of an hour|a quarter of an hour|viertelstunde|einer viertelstunde",
+        1800.0: "half an hour|half hour|a half hour|halbe stunde|halben stunde|einer halben stunde",
+        2700.0: "three quarters of an hour|dreiviertelstunde|einer dreiviertelstunde",
+    }
+)
+AND_HALF = _table({0.5: "and a half|und eine halbe"})
+ADVERBS = _table({"h": "hourly|stuendlich", "d": "daily|taeglich", "w": "weekly|woechentlich"})
+
+MORNING, AFTERNOON, EVENING = (9, 0), (15, 0), (20, 0)
+PARTS = _table(
+    {
+        MORNING: "morning|morgen|frueh|vormittag",
+        AFTERNOON: "afternoon|nachmittag",
+        EVENING: "evening|night|abend",
+    }
+)
+EARLIEST = {MORNING: 0, AFTERNOON: 12, EVENING: 17}
+"""The first hour that a part of the day can mean; before it an hour without am and pm means none."""
+PARTS_ALONE = _table(
+    {
+        MORNING: "in the morning|am morgen|am vormittag",
+        AFTERNOON: "in the afternoon|am nachmittag",
+        EVENING: "in the evening|at night|am abend",
+    }
+)
+PARTS_BEHIND = {phrase: EARLIEST[part] for phrase, part in PARTS_ALONE.items()}
+PARTS_BEHIND |= _table({0: "morgens|frueh|vormittags", 12: "nachmittags", 17: "abends"})
+PARTS_OF_TODAY = _table(
+    {MORNING: "this morning", AFTERNOON: "this afternoon", EVENING: "tonight|this evening|heute abend"}
+)
+FROM_TODAY = _table(
+    {
+        0: "today|heute",
+        1: "tomorrow|tmrw|tmr|morgen",
+        2: "day after tomorrow|the day after tomorrow|uebermorgen",
+    }
+)
+NEXT_WEEK = _table({7: "next week|naechste woche|naechster woche|kommende woche"})
+WHICH = _table(
+    {
+        "next": "next|naechste|naechsten|naechster|naechstes",
+        "": "this|coming|diese|diesen|dieser|kommende|kommenden|kommender",
+    }
+)
+NAMED_TIMES = _table({(12, 0): "noon|midday|mittag|mittags", (24, 0): "midnight|mitternacht"})
+TO_THE_HOUR = _table(
+    {
+        30: "half past", -30: "halb", 15: "quarter past|a quarter past|quarter after|viertel nach",
+        -15: "quarter to|a quarter to|viertel vor",
+    }
+)  # fmt: skip
+PAST, BEFORE = _table({1: "past|nach|minutes past|minuten nach"}), _table({-1: "to|vor"})
+MINUTES_BEFORE = _table({-1: "minutes to|minuten vor"})
+HALVES, OCLOCK = _table({"a": "am", "p": "pm"}), _table({True: "uhr|o'clock|o’clock|oclock"})
+
+IN, AT, ON, OF = _set("in"), _set("at|um"), _set("on|am"), _set("of")
+AND = _set("and|und|&")
+EVERY = _set("every|each|jede|jeder|jedes|jeden|alle")
+OTHER = _set("other|second|zweite|zweiten|zweiter|zweites")
+ON_THE_DAY = _table({True: "month on the|month on day|monat am"})
+ORDINALS = _set("st|nd|rd|th")
+
+JOINS = AND | _set(":|or|until|till|to|at|from|for|oder|bis|um|ab|-|–|+|/")
+"""Before a number behind a time, which is then a part of the time."""
+LEADS = JOINS | _set("in|on|am|of|through|starting|except|von|vor|nach|fuer|ausser")
+ARTICLES = _set("the|den|dem|a|an|next|this")
+FROM_NOW = _table({True: "from now|from now on|ab jetzt|von jetzt an"})
+NO_SPAN = _set("of|from|before|after|ago|later|long|vor|nach|lang|spaeter")
+"""Behind ``5 minutes``, which is then no time from now."""
+INTRODUCES = _set("that|about|dass")
+TIME_WORDS = _set(
+    "so|half|halb|quarter|viertel|month|months|monat|monats|past|ago|nacht|nachts"
+    "|utc|gmt|z|cet|cest|mez|mesz|bst|est|edt|cst|cdt|mst|mdt|pst|pdt|ist"
+).union(EACH_DAYS, EVERY, ADVERBS, FROM_TODAY, NAMED_TIMES, PARTS, PARTS_BEHIND, PARTS_OF_TODAY, OCLOCK)
+"""Behind a time, they may belong to it."""

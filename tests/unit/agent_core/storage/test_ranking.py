@@ -1,0 +1,56 @@
+"""One ranking of what has the words of a query and what means the same."""
+
+from __future__ import annotations
+
+from agent_core.storage.search_index.ranking import Candidate, Statistics, rank
+from agent_core.storage.search_index.text import Query, fold, parse_query
+
+SAID = {
+    1: "The language course takes place in the town hall.",
+    2: "I am now learning Turkish.",
+    3: "I gave that up, now it is Polish.",
+    4: "The train was late.",
+}
+ALIKE = {2: 0.5, 3: 0.45, 4: 0.1}
+
+
+def ranked(question: str, *, alike: dict[int, float], least: float = 0.0) -> list[int]:
+    query: Query = parse_query(question)
+    found = {
+        number: Candidate(number, fold(text)) for number, text in SAID.items() if query.matches(fold(text))
+    }
+    statistics = Statistics.from_found(
+        {
+            term: [number for number in found if term in query.terms_in(fold(SAID[number]))]
+            for term in query.terms
+        },
+        len(SAID),
+    )
+    return rank(query, statistics, found, alike=alike, least=least)
+
+
+def test_what_has_the_words_and_means_the_same_stands_first() -> None:
+    assert ranked("learning Turkish", alike=ALIKE)[0] == 2
+    assert ranked("Turkish train", alike={3: 0.1, 2: 0.3})[0] == 2
+
+
+def test_what_is_alike_counts_by_its_likeness_and_not_by_its_place() -> None:
+    """A changed fact is nearly as like the question as the old one: both stay, and what is like nothing goes."""
+    assert ranked("foreign tongue", alike=ALIKE, least=0.6) == [2, 3]
+    assert ranked("foreign tongue", alike=ALIKE) == [2, 3, 4]
+
+
+def test_few_of_the_words_are_worth_little_beside_a_likeness() -> None:
+    """One word of many is a small share; the same line is the best one of a query that has no more words."""
+    question = "Which foreign language do I study at the moment?"
+    assert ranked(question, alike=ALIKE, least=0.6)[:2] == [2, 3]
+    assert ranked("language course", alike=ALIKE)[0] == 1
+
+
+def test_of_equals_the_newer_one_stands_first() -> None:
+    assert ranked("tongue", alike={2: 0.5, 3: 0.5}) == [3, 2]
+
+
+def test_without_likeness_words_alone_are_ranked() -> None:
+    assert ranked("language course", alike={}) == [1]
+    assert ranked("tongue", alike={}) == []

@@ -1,0 +1,95 @@
+"""What the endpoint says when it cannot answer, and that a slow answer keeps its connection."""
+
+from __future__ import annotations
+
+import json
+
+import anyio
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
+
+from channels.api import channel as channel_module
+from channels.api import server
+from channels.api.server import ApiServer
+from channels.api.tokens import ApiTokens
+from tests.clock import EPOCH
+from tests.doubles.inbox import running
+from tests.unit.channels.api.test_api_channel import ANNA, World
+
+CHAT = {"model": "squidbot", "messages": [{"role": "user", "content": "hello"}]}
+
+
+@pytest.fixture
+async def world(tmp_path):
+    made = World(tmp_path)
+    made.text = ApiTokens(made.channel.services.state).add("test", ANNA, EPOCH)
+    app = web.Application()
+    app.add_routes(ApiServer(made.channel).routes())
+    async with TestClient(TestServer(app)) as made.client:
+        yield made
+
+
+async def post(world, body, *, text=None):
+    headers = {"Authorization": f"Bearer {world.text if text is None else text}"}
+    answer = await world.client.post("/v1/chat/completions", data=body, headers=headers)
+    return answer, json.loads(await answer.read())
+
+
+async def test_while_it_does_not_run_it_says_when_to_come_again(world):
+    answer, body = await post(world, json.dumps(CHAT))
+    assert (answer.status, answer.headers["Retry-After"], body["error"]["type"]) == (
+        503,
+        "10",
+        "server_error",
+    )
+
+
+async def test_damaged_tokens_open_nothing(world):
+    world.channel.services.state.write("tokens.json", b"[{}]")
+    answer, body = await post(world, json.dumps(CHAT))
+    assert (answer.status, "damaged" in body["error"]["message"]) == (503, True)
+
+
+async def test_nothing_is_read_without_a_token(world):
+    """Not even whether the body is sound."""
+    for text in ("", "sqb-no", "café", "x" * 5_000):
+        answer, body = await post(world, b"{", text=text)
+        assert (answer.status, body["error"]["code"]) == (401, "invalid_api_key")
+    answer, body = await post(world, b"{")
+    assert (answer.status, body["error"]["type"]) == (400, "invalid_request_error")
+
+
+async def test_a_body_must_come_in_time(world, monkeypatch):
+    monkeypatch.setattr(server, "_BODY_LIMIT_S", 0.05)
+
+    async def slow():
+        yield b"{"
+        await anyio.sleep(0.5)
+        yield b"}"
+
+    answer, body = await post(world, slow())
+    assert (answer.status, "in time" in body["error"]["message"]) == (408, True)
+
+
+async def test_a_store_that_takes_nothing_is_told(world, monkeypatch):
+    monkeypatch.setattr(channel_module, "_ACCEPT_LIMIT_S", 0.05)
+    async with running(world.channel, world.inbox):
+        await world.inbox.until_up()
+        world.inbox.hold()
+        answer, body = await post(world, json.dumps(CHAT))
+        assert (answer.status, "stored" in body["error"]["message"]) == (503, True)
+
+
+async def test_a_stream_is_kept_alive_and_ends_with_an_error_if_squidbot_stops(world, monkeypatch):
+    monkeypatch.setattr(server, "_ALIVE_EVERY_S", 0.0)
+    async with running(world.channel, world.inbox):
+        await world.inbox.until_up()
+        headers = {"Authorization": f"Bearer {world.text}"}
+        body = json.dumps({**CHAT, "stream": True})
+        answer = await world.client.post("/v1/chat/completions", data=body, headers=headers)
+        assert b"assistant" in await answer.content.readuntil(b"\n\n")
+        assert await answer.content.readuntil(b"\n\n") == b": still working\n\n"
+    rest = (await answer.content.read()).decode().split("\n\n")
+    error = json.loads(rest[-2].removeprefix("data: "))["error"]
+    assert (error["type"], "stopping" in error["message"]) == ("server_error", True)

@@ -1,0 +1,295 @@
+"""Times as ordinary people type them, in English and German, and what is like them and must be asked back."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from gateway.proactive.jobs.time_grammar import Ambiguous, NotATime, read_when, split_when
+from gateway.proactive.jobs.trigger_parsing import TriggerRequest, parse_request, timing_of
+from gateway.proactive.jobs.triggers import Cron, Interval, Once, TriggerInvalid
+from gateway.turns.commands.reminders import reminder_of
+
+BERLIN = ZoneInfo("Europe/Berlin")
+SATURDAY = datetime(2026, 11, 28, 15, 30, tzinfo=BERLIN)
+
+
+def local(said: str, now: datetime = SATURDAY) -> str:
+    """The first run of a time, on the wall clock of Berlin."""
+    timing = timing_of(said, now.astimezone(UTC), "Europe/Berlin")
+    assert isinstance(timing, Once)
+    return f"{timing.instants[0].astimezone(BERLIN):%a %d %b %H:%M}"
+
+
+ONCE = [
+    # clocks
+    ("7.30pm", "Sat 28 Nov 19:30"),
+    ("7.30 p.m.", "Sat 28 Nov 19:30"),
+    ("at 7.30", "Sun 29 Nov 07:30"),
+    ("um 18.30", "Sat 28 Nov 18:30"),
+    ("18 Uhr 30", "Sat 28 Nov 18:30"),
+    ("18:30 Uhr", "Sat 28 Nov 18:30"),
+    ("half past six", "Sat 28 Nov 18:30"),
+    ("at half past six pm", "Sat 28 Nov 18:30"),
+    ("quarter to 8", "Sat 28 Nov 19:45"),
+    ("a quarter past 4", "Sat 28 Nov 16:15"),
+    ("quarter to one", "Sun 29 Nov 12:45"),
+    ("ten to eight", "Sat 28 Nov 19:50"),
+    ("20 past 5", "Sat 28 Nov 17:20"),
+    ("5 minutes to 8", "Sat 28 Nov 19:55"),
+    ("halb sieben", "Sat 28 Nov 18:30"),
+    ("um halb 7", "Sat 28 Nov 18:30"),
+    ("halb eins", "Sun 29 Nov 12:30"),
+    ("viertel nach 7", "Sat 28 Nov 19:15"),
+    ("Viertel vor acht", "Sat 28 Nov 19:45"),
+    ("fünf vor acht", "Sat 28 Nov 19:55"),
+    ("10 nach 8", "Sat 28 Nov 20:10"),
+    ("um sieben", "Sat 28 Nov 19:00"),
+    ("um sieben Uhr abends", "Sat 28 Nov 19:00"),
+    ("um sieben Uhr", "Sat 28 Nov 19:00"),
+    ("um ein Uhr", "Sun 29 Nov 13:00"),
+    ("seven o'clock", "Sat 28 Nov 19:00"),
+    ("noon", "Sun 29 Nov 12:00"),
+    ("Mittag", "Sun 29 Nov 12:00"),
+    ("midnight", "Sun 29 Nov 00:00"),
+    ("um Mitternacht", "Sun 29 Nov 00:00"),
+    ("12:30 in the afternoon", "Sun 29 Nov 12:30"),
+    # an hour that does not say which half of the day
+    ("at 6", "Sat 28 Nov 18:00"),
+    ("at 9", "Sat 28 Nov 21:00"),
+    ("at 3", "Sun 29 Nov 15:00"),
+    ("at 12", "Sun 29 Nov 12:00"),
+    ("at 06", "Sun 29 Nov 06:00"),
+    ("today at 9", "Sat 28 Nov 21:00"),
+    ("heute um 8", "Sat 28 Nov 20:00"),
+    ("tomorrow at 3", "Sun 29 Nov 15:00"),
+    ("tomorrow at 3 in the morning", "Sun 29 Nov 03:00"),
+    ("tomorrow at 03:00", "Sun 29 Nov 03:00"),
+    ("morgen um 8", "Sun 29 Nov 08:00"),
+    ("morgen um 6", "Sun 29 Nov 06:00"),
+    ("at 8pm tonight", "Sat 28 Nov 20:00"),
+    ("at 8 tomorrow evening", "Sun 29 Nov 20:00"),
+    ("um 8 heute Abend", "Sat 28 Nov 20:00"),
+    ("um 8 morgen früh", "Sun 29 Nov 08:00"),
+    ("Fr. 9 Uhr", "Fri 04 Dec 09:00"),
+    ("Mo um halb 9", "Mon 30 Nov 08:30"),
+    ("Sat. 9am", "Sat 05 Dec 09:00"),
+    # a day without a time
+    ("tomorrow", "Sun 29 Nov 09:00"),
+    ("tmrw", "Sun 29 Nov 09:00"),
+    ("morgen", "Sun 29 Nov 09:00"),
+    ("am Freitag", "Fri 04 Dec 09:00"),
+    ("friday", "Fri 04 Dec 09:00"),
+    ("on fri", "Fri 04 Dec 09:00"),
+    ("saturday", "Sat 05 Dec 09:00"),
+    ("next week", "Sat 05 Dec 09:00"),
+    ("24 december", "Thu 24 Dec 09:00"),
+    ("24.12.", "Thu 24 Dec 09:00"),
+    ("24.12.26", "Thu 24 Dec 09:00"),
+    ("24. Dez. 18 Uhr", "Thu 24 Dec 18:00"),
+    ("today", "Sat 28 Nov 16:30"),
+    ("Friday 4 December", "Fri 04 Dec 09:00"),
+    ("Thursday, December 24th, 2026 at 6pm", "Thu 24 Dec 18:00"),
+    ("Freitag, 4.12. um 9", "Fri 04 Dec 09:00"),
+    ("am Freitag, den 4. Dezember um 18 Uhr", "Fri 04 Dec 18:00"),
+    ("Fr. 4.12.26 18:00", "Fri 04 Dec 18:00"),
+    # parts of the day
+    ("in the morning", "Sun 29 Nov 09:00"),
+    ("am Abend", "Sat 28 Nov 20:00"),
+    ("am Morgen um 8", "Sun 29 Nov 08:00"),
+    ("morgen früh", "Sun 29 Nov 09:00"),
+    ("morgen Mittag", "Sun 29 Nov 12:00"),
+    ("Freitagabend um halb acht", "Fri 04 Dec 19:30"),
+    ("u\u0308bermorgen um 10", "Mon 30 Nov 10:00"),
+    # from now
+    ("in 1h30", "Sat 28 Nov 17:00"),
+    ("1h30", "Sat 28 Nov 17:00"),
+    ("1 h 30", "Sat 28 Nov 17:00"),
+    ("in 1 Std 30", "Sat 28 Nov 17:00"),
+    ("in 2 Std. 30 Min.", "Sat 28 Nov 18:00"),
+    ("10 minutes", "Sat 28 Nov 15:40"),
+    ("90min", "Sat 28 Nov 17:00"),
+    ("in 10 minutes from now", "Sat 28 Nov 15:40"),
+    ("two days from now", "Mon 30 Nov 15:30"),
+    ("in half an hour", "Sat 28 Nov 16:00"),
+    ("in einer halben Stunde", "Sat 28 Nov 16:00"),
+    ("in a quarter of an hour", "Sat 28 Nov 15:45"),
+    ("in einer Dreiviertelstunde", "Sat 28 Nov 16:15"),
+    ("in anderthalb Stunden", "Sat 28 Nov 17:00"),
+    ("in zwanzig Minuten", "Sat 28 Nov 15:50"),
+]
+EVERY = [
+    ("jeden Abend um 20 Uhr", "0 20 * * *"),
+    ("jeden Abend um halb neun", "30 20 * * *"),
+    ("every weekday at 8", "0 8 * * 1-5"),
+    ("every monday at 3", "0 15 * * 1"),
+    ("every day at 7.30pm", "30 19 * * *"),
+    ("every monday 7.30", "30 7 * * 1"),
+    ("weekends at 10", "0 10 * * 6,0"),
+    ("jeden Tag um halb sieben", "30 6 * * *"),
+    ("jeden Montag", "0 9 * * 1"),
+]
+
+
+@pytest.mark.parametrize(("said", "due"), ONCE)
+def test_it_is_understood_whole_and_before_a_text(said: str, due: str) -> None:
+    """On a Saturday at 15:30 in Berlin; what follows is the text, also behind a colon."""
+    assert local(said) == due
+    for between in (" ", ": ", ", "):
+        request, text = reminder_of(f"{said}{between}call mum")
+        assert (local(request.at), text) == (due, "call mum")
+
+
+@pytest.mark.parametrize(("said", "cron"), EVERY)
+def test_a_repetition_is_understood_whole_and_before_a_text(said: str, cron: str) -> None:
+    """Hours before six are those of the afternoon, others as they are said."""
+    for at in (said, reminder_of(f"{said} Tabletten")[0].at):
+        assert timing_of(at, SATURDAY, "Europe/Berlin") == Cron(cron, "Europe/Berlin")
+
+
+@pytest.mark.parametrize("said", ["every half hour", "alle halbe Stunde", "every 30 minutes"])
+def test_each_half_hour(said: str) -> None:
+    """Counted from now."""
+    timing = timing_of(said, SATURDAY, "Europe/Berlin")
+    assert isinstance(timing, Interval)
+    assert timing.seconds == 1800
+
+
+@pytest.mark.parametrize(
+    ("said", "example"),
+    [
+        # a time that is not at the beginning, or in two places
+        ("call mum tomorrow at 6", "tomorrow at 6 call mum"),
+        ("Mama anrufen am Freitag", "am Freitag Mama anrufen"),
+        ("tomorrow call mum at 6", "tomorrow at 6 call mum"),
+        ("friday evening call mum at 8", "friday evening at 8 call mum"),
+        ("every day take pills at 9", "every day at 9 take pills"),
+        ("in 3 days call mum at noon", "in 3 days at noon call mum"),
+        ("30 minutes yoga at 18:00", "30 minutes: yoga at 18:00"),
+        # what may belong to the time
+        ("tomorrow 9 call", "tomorrow at 9 call"),
+        ("tomorrow eight call", "tomorrow at eight call"),
+        ("friday december at 4 call", "friday at 4 december call"),
+        ("in 2 hours 30 people", "in 2 hours: 30 people"),
+        ("1 h, 30 people", "1 h: 30 people"),
+        ("18 Uhr 2 Eier", "18 Uhr: 2 Eier"),
+        ("friday the 13th party", "friday: the 13th party"),
+        ("um fünf vor halb acht los", "um fünf: vor halb acht los"),
+        ("at 8 and nine people", "at 8: and nine people"),
+        ("18:00 to midnight dance", "18:00: to midnight dance"),
+        ("at 9 : 30 call", "at 9: 30 call"),
+        ("18:00 IST call", "18:00: IST call"),
+        ("tomorrow 10.000 steps", "tomorrow: 10.000 steps"),
+        ("every month on the 1st and 15th pay", "every month on the 1st: and 15th pay"),
+        # nothing to say
+        ("tomorrow", "tomorrow call Tom"),
+        ("in 2 hours:", "in 2 hours call Tom"),
+        # no time
+        ("", "tomorrow at 8 call Tom"),
+        ("someday call", "tomorrow at 8 call Tom"),
+        ("sun cream", "tomorrow at 8 call Tom"),
+        ("sat nav update", "tomorrow at 8 call Tom"),
+        ("5 minutes of yoga", "tomorrow at 8 call Tom"),
+        ("2 hours before dinner", "tomorrow at 8 call Tom"),
+        ("half six tea", "tomorrow at 8 call Tom"),
+        ("dreiviertel acht los", "tomorrow at 8 call Tom"),
+        ("do laundry", "tomorrow at 8 call Tom"),
+        ("2 days from the start", "tomorrow at 8 call Tom"),
+        ("at 2 tomorrow night call", "tomorrow at 8 call Tom"),
+        ("um ein Buch zu lesen", "tomorrow at 8 call Tom"),
+        ("7.30 call", "tomorrow at 8 call Tom"),
+        ("at 13pm call", "tomorrow at 8 call Tom"),
+        ("at 18:30:00 call", "tomorrow at 8 call Tom"),
+        ("quarter to 25 call", "tomorrow at 8 call Tom"),
+        ("in 2 months call", "tomorrow at 8 call Tom"),
+        ("on the 4th call", "tomorrow at 8 call Tom"),
+        ("tonight at 2 call", "tonight: at 2 call"),
+    ],
+)
+def test_what_may_be_misread_is_asked_with_an_example_that_is_understood(said: str, example: str) -> None:
+    """The example is what was probably meant."""
+    with pytest.raises(NotATime) as refused:
+        reminder_of(said)
+    assert refused.value.example == example
+    if not said.startswith("tonight"):
+        reminder_of(example)
+
+
+@pytest.mark.parametrize("said", ["18h Essen", "6h tea", "24h call", "11h30 call"])
+def test_an_hour_that_may_be_a_span_is_asked_back(said: str) -> None:
+    """In "18h" some see a clock; "in 18h" and "5h" can only be a span."""
+    with pytest.raises(Ambiguous, match=r"can be \d+:[03]0 or 'in \d+h(30)?'"):
+        reminder_of(said)
+    assert local("in 18h") == "Sun 29 Nov 09:30"
+    assert local("5h") == "Sat 28 Nov 20:30"
+
+
+@pytest.mark.parametrize(
+    ("said", "now", "due"),
+    [
+        ("at 6", "2026-11-28 05:00", "Sat 28 Nov 06:00"),
+        ("at 6", "2026-11-28 06:00", "Sat 28 Nov 18:00"),
+        ("at 6", "2026-11-28 18:00", "Sun 29 Nov 06:00"),
+        ("halb sieben", "2026-11-28 22:00", "Sun 29 Nov 06:30"),
+        ("at 5", "2026-11-28 22:00", "Sun 29 Nov 17:00"),
+        ("today at 3", "2026-11-28 10:00", "Sat 28 Nov 15:00"),
+        ("noon", "2026-11-28 11:59", "Sat 28 Nov 12:00"),
+        ("tomorrow", "2026-12-31 23:59", "Fri 01 Jan 09:00"),
+        ("midnight", "2026-12-31 23:00", "Fri 01 Jan 00:00"),
+        ("half past six", "2026-12-31 19:00", "Fri 01 Jan 06:30"),
+        ("31.12.", "2026-12-31 10:00", "Fri 31 Dec 09:00"),
+        ("1 january", "2026-12-31 10:00", "Fri 01 Jan 09:00"),
+        ("next week", "2026-12-28 10:00", "Mon 04 Jan 09:00"),
+        ("tomorrow", "2028-02-28 10:00", "Tue 29 Feb 09:00"),
+        # in the night to 2026-03-29 the hour from 2 to 3 is left out, to 2026-10-25 it comes twice
+        ("tomorrow", "2026-03-28 10:00", "Sun 29 Mar 09:00"),
+        ("tomorrow at 02:30", "2026-03-28 10:00", "Sun 29 Mar 03:30"),
+        ("in 1h30", "2026-03-29 01:00", "Sun 29 Mar 03:30"),
+        ("at 6", "2026-03-29 01:00", "Sun 29 Mar 06:00"),
+        ("tomorrow", "2026-10-24 10:00", "Sun 25 Oct 09:00"),
+        ("in half an hour", "2026-10-25 02:45", "Sun 25 Oct 02:15"),
+        ("half past six", "2026-10-25 02:45", "Sun 25 Oct 06:30"),
+    ],
+)
+def test_at_the_edges_of_days_years_and_summer_time(said: str, now: str, due: str) -> None:
+    """The next one at which people are awake, by the clock on the wall."""
+    assert local(said, datetime.fromisoformat(now).replace(tzinfo=BERLIN)) == due
+
+
+def test_what_is_over_today_is_said() -> None:
+    """A day that is named is meant: no reminder comes tomorrow instead."""
+    for said in ("today at 3", "today 09:00", "heute Mittag"):
+        with pytest.raises(TriggerInvalid, match="in the past"):
+            local(said)
+
+
+def test_a_refusal_names_what_was_not_understood_and_an_example() -> None:
+    """One sentence, for the command line and the model."""
+    wish = TriggerRequest(at="tomorrow at 8 CET")
+    with pytest.raises(TriggerInvalid) as refused:
+        parse_request(wish, SATURDAY, zone="UTC", min_interval=timedelta(minutes=1))
+    assert str(refused.value) == (
+        "I do not understand 'CET' in 'tomorrow at 8 CET'; write for example 'tomorrow at 8' or 'in 2 h 30 min'"
+    )
+
+
+def test_a_date_with_another_day_of_the_week_is_refused() -> None:
+    """One of both is a mistake, and nobody knows which."""
+    with pytest.raises(TriggerInvalid, match="2026-12-04 is a Friday"):
+        local("Thursday 4 December")
+
+
+def test_short_words_that_are_days_elsewhere_stay_words() -> None:
+    """A German "do" and "so" are names of days before a time only."""
+    for said in ("tomorrow do laundry", "every monday and thursday 9:00 do laundry", "at 6pm do laundry"):
+        assert reminder_of(said)[1] == "do laundry"
+
+
+def test_a_long_text_takes_no_time_of_its_own() -> None:
+    """Only its beginning is looked at; what stands far behind is text."""
+    text = "call mum " * 50_000
+    assert split_when(f"in 2 hours {text}")[0] == "in 2 hours"
+    with pytest.raises(NotATime):
+        read_when(f"tomorrow {text}")
