@@ -117,15 +117,7 @@ def forget(
                 lease.confirm()
             seen = erase()
     seen.counts["tokens"] = tokens_of(settings, home, person.addresses, new=None if dry_run else "")
-    answer = {
-        "removed": not dry_run,
-        **seen.counts,
-        "kept_attachments": seen.kept_files,
-        "repeated_in": list(seen.repeated),
-        "still_named_in": list(seen.still_named),
-        "backups": list(seen.backups),
-    }
-    print_result(as_json, answer, _summary(seen, dry_run=dry_run))
+    print_result(as_json, _report(seen, dry_run=dry_run), _summary(seen, dry_run=dry_run))
     return 0
 
 
@@ -154,6 +146,17 @@ def _counted(counts: dict[str, int]) -> str:
     words = {name: _KINDS.get(name, name.removeprefix("queue_").replace("_", " ")) for name in counts}
     said = [f"{words[name]} ({count})" for name, count in counts.items() if count]
     return ", ".join(said) or "nothing"
+
+
+def _report(seen: Forgotten, *, dry_run: bool) -> dict[str, object]:
+    return {
+        "removed": not dry_run,
+        **seen.counts,
+        "kept_attachments": seen.kept_files,
+        "repeated_in": list(seen.repeated),
+        "still_named_in": list(seen.still_named),
+        "backups": list(seen.backups),
+    }
 
 
 def _summary(seen: Forgotten, *, dry_run: bool) -> str:

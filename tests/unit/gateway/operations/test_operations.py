@@ -344,7 +344,7 @@ class TestStatus:
         report = await bench.ask.status()
         assert report["given_up"] == int(delivered)
         assert [one["inbox"] for one in report["stuck"]] == ([] if delivered else [row, row])
-        assert ("given up (apology sent): 1" in render.status(report)) is delivered
+        assert ("the sender was told so: 1" in render.status(report)) is delivered
         assert ("needs you" in render.status(report)) is not delivered
 
     @pytest.mark.parametrize("why", ["no such person", "forgotten"])
