@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agent_core.messages import Amendment, OutboundKind, SessionKey
+from agent_core.messages import Amendment, MessageContext, MessageNotes, OutboundKind, SessionKey
 from channels.base import AckState
 from gateway.queue.sql import maintenance_sql
 from gateway.queue.sql.engine import NOTHING
@@ -71,7 +71,7 @@ async def test_a_sign_below_an_old_notice_counts(store) -> None:
     approvals = approvals_of(store)
     (draft,) = await store.outbox.post([out("a draft", hold=True)])
     await approvals._ask_new_items()
-    context = {"approves": [f"d{draft.id}"]}
+    context = MessageContext(notes=MessageNotes(approves=(f"d{draft.id}",)))
     [notice] = await store.outbox.post([NewOutbound("matrix", BOT, ROOM, "?", OutboundKind.NOTICE, context)])
     await store.outbox.post([out(f"{number}", hold=number % 2 == 0) for number in range(2 * MORE)])
     await approvals._ask_new_items()

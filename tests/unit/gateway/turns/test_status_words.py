@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.cli import render
+from gateway.operations import render
 from gateway.settings.accounts import RESERVED
 from gateway.system.terminal_text import LOCAL_PARTS
 from gateway.turns.commands.text import about_parts
