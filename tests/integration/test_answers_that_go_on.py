@@ -180,3 +180,18 @@ def test_the_answer_to_it_is_the_models(more: bool, mere: bool) -> None:
         message=SimpleNamespace(kind=OutboundKind.REPLY, notes=notes, text="Shall I call him. Say so")
     )
     assert _is_mere_notice(row) is mere
+
+
+@pytest.mark.parametrize("by_mail", [False, True])
+@pytest.mark.parametrize(("below", "is_no"), [("put it into facts/", True), ("unless it is free", False)])
+async def test_a_reason_may_begin_in_small_letters(
+    tmp_path: Path, below: str, is_no: bool, by_mail: bool
+) -> None:
+    """On a phone people write so; a condition is asked about, and nothing is done in either case."""
+    tool = Writer()
+    async with at_work(tmp_path, tool, by_mail=by_mail) as one:
+        name, found = await both(one, f"no\n\n{below}", 2 if is_no else 1)
+    told = "is rejected" if is_no else "Is that a yes or a no"
+    assert any(told in each and name in each for each in found)
+    assert any(below in each for each in found) is is_no
+    assert tool.written == []

@@ -261,13 +261,12 @@ def asks(text: str) -> bool:
     return _ASKS.search(unicodedata.normalize("NFKC", text)) is not None
 
 
-def goes_on(paragraph: str) -> bool:
-    """Return True if a paragraph seems to continue the sentence before it."""
+def goes_on(paragraph: str, *, after_a_no: bool = False) -> bool:
+    """Return True if a paragraph seems to continue the sentence before it; a no only by a condition."""
     start = paragraph.lstrip()[:40]
-    return (
-        start[:2].islower()
-        or start.replace(",", " ").casefold().partition(" ")[0] in " ".join(_CONDITIONS).split()
-    )
+    if start[:2].islower() and not after_a_no:
+        return True
+    return start.replace(",", " ").casefold().partition(" ")[0] in " ".join(_CONDITIONS).split()
 
 
 def read_answer(text: str) -> AnswerReading | None:

@@ -339,7 +339,7 @@ def _with_later(said: AnswerReading, later: Sequence[str], mail: InboundMessage 
     own = later if mail is None else [_own_lines(each) for each in later]
     wishes = [each for each in later if not _is_closing(each, mail)]
     if (
-        goes_on("\n".join(later))
+        goes_on("\n".join(later), after_a_no=said.sign is Sign.NO)
         or any(asks(each) or doubts(each) for each in own)
         or any(each.lstrip().startswith(("!", "/", "！")) for each in wishes)
     ):
